@@ -1,0 +1,5 @@
+"""
+A blocking, thread-based client for NATS JetStream.
+"""
+
+from __future__ import annotations

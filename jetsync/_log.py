@@ -1,0 +1,111 @@
+"""
+Logging: structured events over the standard ``logging`` module.
+
+Silent unless the application configures logging: the logger ``jetsync`` has a null handler, nothing is printed, and the
+application's own structlog set-up is neither read nor changed. Each record's message is one line, the event followed by
+``key=value`` pairs; the same keys are on the record as ``record.event`` and ``record.fields`` for handlers that want them.
+
+Work that takes time logs in three beats: ``<event>.begin``, then ``<event>.done`` or ``<event>.failed``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+import structlog
+
+__all__ = ["beats", "get_logger"]
+
+# Event names. One place, so that documentation and handlers can rely on them.
+CONNECT: Final = "connect"
+"""In three beats: the first connection."""
+CONNECTED: Final = "connected"
+"""There is a connection to a server."""
+DISCONNECTED: Final = "disconnected"
+"""The connection was lost; reconnecting."""
+RECONNECTED: Final = "reconnected"
+"""The connection is back, subscriptions are replayed."""
+CLOSED: Final = "closed"
+"""The client is closed and will not reconnect."""
+LAME_DUCK: Final = "lame_duck"
+"""The server announced that it is going away."""
+SERVER_ERROR: Final = "server_error"
+"""The server sent ``-ERR``."""
+SLOW_CONSUMER: Final = "slow_consumer"
+"""Messages of a subscription were dropped."""
+PULL_STATUS: Final = "pull_status"
+"""A pull got a status line."""
+HEARTBEAT_MISSED: Final = "heartbeat_missed"
+"""Neither messages nor heartbeats came for two heartbeat times."""
+CONSUMER_RESET: Final = "consumer_reset"
+"""An ordered consumer was made again."""
+HANDLER_FAILED: Final = "handler_failed"
+"""A message handler raised."""
+CALLBACK_FAILED: Final = "callback_failed"
+"""A callback of the application raised."""
+PLUGIN_FAILED: Final = "plugin_failed"
+"""A plugin raised where it may only observe."""
+DRAIN: Final = "drain"
+"""In three beats: finishing what was handed over before closing."""
+BATCH: Final = "batch"
+"""In three beats: committing a batch."""
+
+
+def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+    """
+    Turn an event dictionary into the arguments of a standard logging call.
+    """
+    name = str(event.pop("event", ""))
+    exc_info = event.pop("exc_info", None)
+    line = " ".join([name, *(f"{key}={value!r}" for key, value in event.items())])
+    # The standard logger would apply % to the line only if it got arguments; it gets none.
+    return (line,), {"exc_info": exc_info, "extra": {"event": name, "fields": dict(event)}}
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """
+    Return a bound logger that writes to the standard logger ``jetsync.<name>``.
+
+    Every processor is given here, so that ``structlog.configure`` of an application does not apply to us, nor the other way
+    round: its configuration may print to stdout, and a library never does.
+    """
+    logging.getLogger("jetsync").addHandler(_NULL)
+    return cast(
+        structlog.stdlib.BoundLogger,
+        structlog.wrap_logger(
+            logging.getLogger(f"jetsync.{name}"),
+            processors=[structlog.stdlib.filter_by_level, _render],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            context_class=dict,
+            cache_logger_on_first_use=True,
+        ),
+    )
+
+
+# One object, since addHandler ignores a handler that is already there.
+_NULL = logging.NullHandler()
+
+
+@contextmanager
+def beats(log: structlog.stdlib.BoundLogger, name: str, **keys: Any) -> Iterator[MutableMapping[str, Any]]:
+    """
+    Log ``<name>.begin``, then ``<name>.done`` or ``<name>.failed`` with the seconds it took.
+
+    Yields a dictionary; what is put into it is added to the last beat. An exception passes through unchanged, and so does
+    ``KeyboardInterrupt``, which is logged as a failure too.
+    """
+    outcome: dict[str, Any] = {}
+    log.debug(f"{name}.begin", **keys)
+    start = time.monotonic()
+    try:
+        yield outcome
+    except BaseException as error:
+        seconds = round(time.monotonic() - start, 6)
+        log.debug(f"{name}.failed", **{**keys, **outcome}, seconds=seconds, error=repr(error))
+        raise
+    seconds = round(time.monotonic() - start, 6)
+    log.debug(f"{name}.done", **{**keys, **outcome}, seconds=seconds)

@@ -1,0 +1,1391 @@
+"""
+Every error that jetsync raises, as one tree.
+
+Nothing of the libraries below reaches a user except as ``__cause__``. An error takes its data as named arguments, keeps
+them as attributes and composes its own text; it can be pickled and copied, and never contains a secret::
+
+    JetSyncError
+    ├── InvalidArgumentError (ValueError)              local misuse: nothing was sent
+    │   ├── InvalidSubjectError
+    │   ├── InvalidNameError
+    │   ├── InvalidHeaderError
+    │   ├── InvalidTtlError
+    │   └── MaxPayloadError
+    ├── InvalidTypeError (TypeError)
+    ├── ConfigurationError                             environment, context file, missing optional dependency
+    ├── TransportError                                 the connection, not JetStream
+    │   ├── ConnectError (ConnectionError)
+    │   │   ├── ConnectTimeoutError (TimeoutError)
+    │   │   └── AuthenticationError
+    │   ├── ConnectionClosedError (ConnectionError)
+    │   ├── DisconnectedError (ConnectionError, TimeoutError)
+    │   ├── ConnectionLostError (ConnectionError)
+    │   ├── NoRespondersError
+    │   ├── PermissionDeniedError (PermissionError)
+    │   ├── SlowConsumerError
+    │   └── ForkedProcessError (RuntimeError)
+    ├── RequestTimeoutError (TimeoutError)             no answer to a request that stores nothing
+    ├── WaitTimeoutError (TimeoutError)                a local wait ended, nothing is wrong with the handle
+    ├── ProtocolError                                  an answer that cannot be understood
+    ├── PublishError
+    │   ├── NoStreamResponseError                      not stored
+    │   ├── PublishOutcomeUnknownError (TimeoutError)  stored or not: unknown
+    │   ├── PublishManyError                           carries the report
+    │   ├── BatchGapError                              fast ingest lost messages
+    │   └── AtomicityError                             the server stored a batch message by message
+    ├── ApiError                                       a server's answer; one class per ``err_code``, see ERROR_CLASSES
+    ├── StatusError                                    a status line that is a fault of a pull or a direct get
+    │   ├── ConsumerDeletedError, NotPullConsumerError, ConsumerUnavailableError
+    │   ├── MaxRequestBatchError, MaxRequestExpiresError, MaxRequestMaxBytesError, MaxWaitingError
+    │   ├── MessageSizeExceedsMaxBytesError, LeadershipChangeError, ServerShutdownError
+    │   ├── BadPullRequestError
+    │   │   └── InvalidGroupError
+    │   ├── PinIdMismatchError, RequiredApiLevelError, NoHeartbeatError
+    │   ├── BadDirectRequestError, TooManySubjectsError
+    │   └── UnknownStatusError
+    ├── NotSupportedError                              the server is too old, or the stream does not allow it
+    │   └── DirectNotSupportedError
+    ├── NotJetStreamMessageError
+    ├── MessageAlreadyAckedError
+    ├── HandleClosedError                              a consumption, batch or publisher that has ended
+    │   ├── ConsumptionClosedError
+    │   └── BatchClosedError
+    ├── ConflictingUseError (RuntimeError)
+    ├── ResetAttemptsExceededError                     an ordered consumer that gave up
+    ├── KeyNotFoundError (KeyError)
+    ├── PluginError
+    └── DevServerError
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from jetsync.message import PublishReport
+
+_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://|^|(?<=,))[^/@,\s]*@")
+
+
+def redact_url(url: str) -> str:
+    """
+    Return the URL, or comma-separated URLs, without user name, password or token.
+
+    Anything between the scheme and an ``@`` is replaced, also where the scheme is missing, so that the result may be
+    logged, put into an error or shown in a ``repr``.
+    """
+    return _USER_INFO.sub(lambda found: f"{found['scheme']}***@", url)
+
+
+def _rebuild(cls: type[JetSyncError], args: tuple[Any, ...], state: dict[str, Any]) -> JetSyncError:
+    """
+    Make an error anew from its pickled state.
+
+    The constructor is passed by on purpose: it takes data and composes the text, which both are in the state already.
+    """
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class JetSyncError(Exception):
+    """
+    The root of every error that jetsync raises.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        # KeyError would show the repr of the text and OSError looks at errno first. One rule for the whole tree.
+        return str(self.args[0]) if self.args else ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # BaseException rebuilds with cls(*args) and OSError drops what it does not know. Neither fits keyword data.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Local misuse
+
+
+class InvalidArgumentError(JetSyncError, ValueError):
+    """
+    An argument has a value that can not work; nothing was sent.
+    """
+
+    def __init__(self, message: str = "invalid argument", *, argument: str | None = None) -> None:
+        super().__init__(message)
+        self.argument = argument
+
+
+class InvalidSubjectError(InvalidArgumentError):
+    """
+    A subject or a subject filter that no server would take.
+    """
+
+    def __init__(self, subject: str, reason: str = "not a valid subject") -> None:
+        super().__init__(f"invalid subject {subject!r}: {reason}", argument="subject")
+        self.subject = subject
+        self.reason = reason
+
+
+class InvalidNameError(InvalidArgumentError):
+    """
+    A name of a stream, consumer, domain, bucket or key that contains what names may not contain.
+    """
+
+    def __init__(self, kind: str, name: str, reason: str = "not a valid name") -> None:
+        super().__init__(f"invalid {kind} name {name!r}: {reason}", argument=kind)
+        self.kind = kind
+        self.name = name
+        self.reason = reason
+
+
+class InvalidHeaderError(InvalidArgumentError):
+    """
+    A header name or value that would break the header block, such as one with a line end in it.
+    """
+
+    def __init__(self, name: str, reason: str = "not a valid header") -> None:
+        # The value is left out: headers carry tokens often enough.
+        super().__init__(f"invalid header {name!r}: {reason}", argument="headers")
+        self.name = name
+        self.reason = reason
+
+
+class InvalidTtlError(InvalidArgumentError):
+    """
+    A message time-to-live that is neither whole seconds from 1 up nor ``"never"``.
+    """
+
+    def __init__(self, value: object, reason: str = 'give seconds >= 1, a timedelta or "never"') -> None:
+        # Only the text is kept: the value may be anything at all, an object that can not be pickled included.
+        super().__init__(f"invalid ttl {value!r}: {reason}", argument="ttl")
+        self.value = repr(value)
+        self.reason = reason
+
+
+class MaxPayloadError(InvalidArgumentError):
+    """
+    Headers and payload together are larger than the server takes; the connection is not touched.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"headers and payload take {size} bytes, the server's max_payload is {limit}", argument="data"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class InvalidTypeError(JetSyncError, TypeError):
+    """
+    An argument is of a type that has no meaning here; nothing was sent.
+    """
+
+    def __init__(self, message: str = "invalid type", *, argument: str | None = None) -> None:
+        super().__init__(message)
+        self.argument = argument
+
+
+class ConfigurationError(JetSyncError):
+    """
+    The environment, a saved context or an optional dependency is not what the options ask for.
+    """
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The connection
+
+
+class TransportError(JetSyncError):
+    """
+    Something is wrong with the connection or with core NATS; JetStream was not reached.
+    """
+
+
+class ConnectError(TransportError, ConnectionError):
+    """
+    No connection could be made.
+    """
+
+    def __init__(self, reason: str = "can not connect", *, server: str | None = None) -> None:
+        self.server = None if server is None else redact_url(server)
+        super().__init__(reason if self.server is None else f"{reason} ({self.server})")
+        self.reason = reason
+
+
+class ConnectTimeoutError(ConnectError, TimeoutError):
+    """
+    No connection could be made within ``connect_timeout``, which is a total over all servers and tries.
+    """
+
+    def __init__(
+        self, timeout: float, *, server: str | None = None, reason: str | None = None
+    ) -> None:
+        text = f"no connection within {timeout:g} s"
+        super().__init__(text if reason is None else f"{text}: {reason}", server=server)
+        self.timeout = timeout
+
+
+class AuthenticationError(ConnectError):
+    """
+    The server refused the credentials, or let them expire.
+    """
+
+
+class ConnectionClosedError(TransportError, ConnectionError):
+    """
+    The client was closed, before or during this call.
+    """
+
+    def __init__(self, message: str = "the client is closed") -> None:
+        super().__init__(message)
+
+
+class DisconnectedError(TransportError, ConnectionError, TimeoutError):
+    """
+    There was no connection until the deadline passed; nothing of this call was sent.
+    """
+
+    def __init__(
+        self, *, timeout: float | None = None, subject: str | None = None, reason: str | None = None
+    ) -> None:
+        text = "disconnected: " + (reason or "no connection to a server")
+        if timeout is not None:
+            text += f" within {timeout:g} s"
+        if subject is not None:
+            text += f" (subject {subject!r})"
+        super().__init__(f"{text}; nothing was sent")
+        self.timeout = timeout
+        self.subject = subject
+        self.reason = reason
+
+
+class ConnectionLostError(TransportError, ConnectionError):
+    """
+    The connection was lost while this call waited for its answer; the call stores nothing and may be repeated.
+    """
+
+    def __init__(self, *, subject: str | None = None, reason: str | None = None) -> None:
+        text = "the connection was lost while waiting for the answer"
+        if subject is not None:
+            text += f" to a request on {subject!r}"
+        super().__init__(text if reason is None else f"{text}: {reason}")
+        self.subject = subject
+        self.reason = reason
+
+
+class NoRespondersError(TransportError):
+    """
+    Nobody listens on the subject of a request.
+    """
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"no responders on {subject!r}")
+        self.subject = subject
+
+
+class PermissionDeniedError(TransportError, PermissionError):
+    """
+    The server does not let this user publish or subscribe to the subject.
+    """
+
+    def __init__(self, subject: str, operation: str) -> None:
+        super().__init__(f"permission denied: may not {operation} to {subject!r}")
+        self.subject = subject
+        self.operation = operation
+
+
+class SlowConsumerError(TransportError):
+    """
+    Messages of a subscription were dropped because nobody took them in time.
+    """
+
+    def __init__(self, subject: str, dropped: int) -> None:
+        super().__init__(f"slow consumer: {dropped} messages of {subject!r} were dropped")
+        self.subject = subject
+        self.dropped = dropped
+
+
+class ForkedProcessError(TransportError, RuntimeError):
+    """
+    A client is used in a process forked from the one that made it; connect again in the child.
+    """
+
+    def __init__(
+        self, message: str = "this client belongs to the parent process: connect again in the child"
+    ) -> None:
+        super().__init__(message)
+
+
+class RequestTimeoutError(JetSyncError, TimeoutError):
+    """
+    No answer came within the deadline to a request that stores nothing.
+    """
+
+    def __init__(self, subject: str, timeout: float) -> None:
+        super().__init__(f"no answer on {subject!r} within {timeout:g} s")
+        self.subject = subject
+        self.timeout = timeout
+
+
+class WaitTimeoutError(JetSyncError, TimeoutError):
+    """
+    A wait inside this process ended at its timeout; what was waited for goes on and may be waited for again.
+    """
+
+    def __init__(self, what: str, timeout: float) -> None:
+        super().__init__(f"{what} was not there within {timeout:g} s")
+        self.what = what
+        self.timeout = timeout
+
+
+class ProtocolError(JetSyncError):
+    """
+    A server or a header block said something that can not be understood.
+    """
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Publishing
+
+
+class PublishError(JetSyncError):
+    """
+    A publish did not end with an acknowledgement.
+    """
+
+    def __init__(self, message: str = "publish failed", *, subject: str | None = None) -> None:
+        super().__init__(message)
+        self.subject = subject
+
+
+class NoStreamResponseError(PublishError):
+    """
+    No stream takes the subject, or its stream has no leader at the moment; the message was not stored.
+    """
+
+    def __init__(self, subject: str, *, attempts: int = 1) -> None:
+        tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        super().__init__(f"no response from a stream on {subject!r} after {tries}", subject=subject)
+        self.attempts = attempts
+
+
+class PublishOutcomeUnknownError(PublishError, TimeoutError):
+    """
+    The message was sent and no acknowledgement came: whether it was stored is unknown.
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        *,
+        msg_id: str | None = None,
+        timeout: float | None = None,
+        reason: str | None = None,
+    ) -> None:
+        why = reason or "no acknowledgement came"
+        if timeout is not None:
+            why += f" within {timeout:g} s"
+        advice = "repeat it without a msg_id and it may be stored twice"
+        if msg_id is not None:
+            advice = f"repeating it with msg_id {msg_id!r} is safe within the duplicate window"
+        super().__init__(f"outcome of the publish to {subject!r} is unknown: {why}; {advice}", subject=subject)
+        self.msg_id = msg_id
+        self.timeout = timeout
+        self.reason = reason
+
+
+class PublishManyError(PublishError):
+    """
+    Some messages of a bulk publish failed; the report says which, and what became of the others.
+    """
+
+    def __init__(self, report: PublishReport) -> None:
+        failures = report.failures
+        text = f"{len(failures)} of {report.count + len(failures)} messages were not acknowledged"
+        if failures:
+            text += f"; the first is number {failures[0].index}: {failures[0].error}"
+        super().__init__(text, subject=failures[0].message.subject if failures else None)
+        self.report = report
+
+
+class BatchGapError(PublishError):
+    """
+    Messages of a fast-ingest batch were lost on the way and the batch was to fail on gaps.
+    """
+
+    def __init__(self, first_missing: int, sequence: int, *, batch_id: str | None = None) -> None:
+        super().__init__(f"batch messages {first_missing} to {sequence - 1} were lost, {sequence} arrived")
+        self.first_missing = first_missing
+        self.sequence = sequence
+        self.batch_id = batch_id
+
+
+class AtomicityError(PublishError):
+    """
+    The server does not know batches and stored messages of one singly: what is named here is in the stream.
+    """
+
+    def __init__(self, batch_id: str, *, stream: str | None = None, sequence: int | None = None) -> None:
+        where = "" if stream is None else f" in stream {stream!r}"
+        where += "" if sequence is None else f" up to sequence {sequence}"
+        super().__init__(f"batch {batch_id!r} was not treated as a batch: messages are stored{where}")
+        self.batch_id = batch_id
+        self.stream = stream
+        self.sequence = sequence
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Answers of the JetStream API and of publishes
+
+
+class ApiError(JetSyncError):
+    """
+    A server answered with an error; the class is chosen by ``err_code``, unknown codes stay plain.
+    """
+
+    #: What servers send for this class: status code, error code, description. Used where the client finds the same fault
+    #: by another way, for instance a direct get that says 404 without an error code.
+    usual: ClassVar[tuple[int, int, str]] = (500, 0, "JetStream error")
+
+    def __init__(
+        self,
+        *,
+        code: int | None = None,
+        err_code: int | None = None,
+        description: str | None = None,
+        stream: str | None = None,
+    ) -> None:
+        self.code = self.usual[0] if code is None else code
+        self.err_code = self.usual[1] if err_code is None else err_code
+        self.description = self.usual[2] if description is None else description
+        self.stream = stream
+        where = "" if stream is None else f", stream {stream!r}"
+        super().__init__(f"{self.description} (code {self.code}, err_code {self.err_code}{where})")
+
+
+class BadRequestError(ApiError):
+    """
+    The request makes no sense to the server, for instance a purge with both a sequence and a keep count.
+    """
+
+    usual = (400, 10003, "bad request")
+
+
+class InvalidJsonError(ApiError):
+    """
+    The server could not read the request; since 2.12 also for a field it does not know.
+    """
+
+    usual = (400, 10025, "invalid JSON")
+
+
+class JetStreamNotEnabledError(ApiError):
+    """
+    The server or the account has no JetStream.
+    """
+
+    usual = (503, 10039, "JetStream not enabled for account")
+
+
+class TemporarilyUnavailableError(ApiError):
+    """
+    The JetStream cluster has no leader at the moment; try again.
+    """
+
+    usual = (503, 10008, "JetStream system temporarily unavailable")
+
+
+class InsufficientResourcesError(ApiError):
+    """
+    The account or the server has no room left for what was asked.
+    """
+
+    usual = (503, 10023, "insufficient resources")
+
+
+class TooManyRequestsError(ApiError):
+    """
+    The server sheds load; try again later.
+    """
+
+    usual = (429, 10167, "too many requests")
+
+
+class ApiLevelRequiredError(ApiError):
+    """
+    The request demanded an API level that the server does not have.
+    """
+
+    usual = (412, 10185, "JetStream minimum api level required")
+
+
+class MaxStreamsError(ApiError):
+    """
+    The account may not have more streams.
+    """
+
+    usual = (400, 10027, "maximum number of streams reached")
+
+
+class StreamNotFoundError(ApiError):
+    """
+    The stream does not exist.
+    """
+
+    usual = (404, 10059, "stream not found")
+
+
+class StreamNameInUseError(ApiError):
+    """
+    A stream of that name exists with another configuration.
+    """
+
+    usual = (400, 10058, "stream name already in use with a different configuration")
+
+
+class SubjectOverlapError(ApiError):
+    """
+    Another stream already takes one of the subjects.
+    """
+
+    usual = (400, 10065, "subjects overlap with an existing stream")
+
+
+class StreamConfigInvalidError(ApiError):
+    """
+    The stream configuration contradicts itself; the description says where.
+    """
+
+    usual = (500, 10052, "stream configuration is invalid")
+
+
+class StreamSealedError(ApiError):
+    """
+    The stream is sealed and takes no more changes.
+    """
+
+    usual = (400, 10109, "invalid operation on sealed stream")
+
+
+class MirrorAtomicError(StreamConfigInvalidError):
+    """
+    A mirror can not allow atomic batches.
+    """
+
+    usual = (400, 10198, "stream mirrors can not also use atomic publishing")
+
+
+class MirrorFastPublishError(StreamConfigInvalidError):
+    """
+    A mirror can not allow fast ingest.
+    """
+
+    usual = (400, 10209, "stream mirrors can not also use batch publishing")
+
+
+class MessageNotFoundError(ApiError):
+    """
+    There is no message at that sequence, subject or time.
+    """
+
+    usual = (404, 10037, "no message found")
+
+
+class ConsumerNotFoundError(ApiError):
+    """
+    The consumer does not exist.
+    """
+
+    usual = (404, 10014, "consumer not found")
+
+
+class ConsumerExistsError(ApiError):
+    """
+    A consumer of that name exists with another configuration.
+    """
+
+    usual = (400, 10148, "consumer already exists")
+
+
+class ConsumerDoesNotExistError(ConsumerNotFoundError):
+    """
+    The consumer that was to be updated does not exist.
+    """
+
+    usual = (400, 10149, "consumer does not exist")
+
+
+class MaxConsumersError(ApiError):
+    """
+    The stream or account may not have more consumers.
+    """
+
+    usual = (400, 10026, "maximum consumers limit reached")
+
+
+class ConsumerConfigInvalidError(ApiError):
+    """
+    The consumer configuration was refused, for instance a change to a field that can not change.
+    """
+
+    usual = (500, 10012, "consumer configuration is invalid")
+
+
+class DuplicateFilterSubjectsError(ConsumerConfigInvalidError):
+    """
+    Both ``filter_subject`` and ``filter_subjects`` were given.
+    """
+
+    usual = (400, 10136, "consumer cannot have both FilterSubject and FilterSubjects specified")
+
+
+class OverlappingFilterSubjectsError(ConsumerConfigInvalidError):
+    """
+    Two filters of the consumer match the same subjects.
+    """
+
+    usual = (400, 10138, "consumer subject filters cannot overlap")
+
+
+class EmptyFilterSubjectError(ConsumerConfigInvalidError):
+    """
+    One of the filters of the consumer is empty.
+    """
+
+    usual = (400, 10139, "consumer filter in FilterSubjects cannot be empty")
+
+
+class PriorityPolicyWithoutGroupError(ConsumerConfigInvalidError):
+    """
+    A priority policy was set without a priority group.
+    """
+
+    usual = (400, 10159, "setting PriorityPolicy requires at least one PriorityGroup to be set")
+
+
+class PriorityGroupNotFoundError(ApiError):
+    """
+    The consumer has no priority group of that name.
+    """
+
+    usual = (400, 10160, "provided priority group does not exist for this consumer")
+
+
+class PriorityGroupNameError(ConsumerConfigInvalidError):
+    """
+    The name of a priority group has forbidden characters or more than 16 of them.
+    """
+
+    usual = (400, 10162, "invalid priority group name")
+
+
+class PushWithPriorityGroupError(ConsumerConfigInvalidError):
+    """
+    A push consumer can not have priority groups.
+    """
+
+    usual = (400, 10178, "priority groups can not be used with push consumers")
+
+
+class PriorityGroupWithoutPolicyError(ConsumerConfigInvalidError):
+    """
+    Priority groups were set without a priority policy.
+    """
+
+    usual = (400, 10196, "priority groups need a priority policy")
+
+
+class FlowControlAckPolicyError(ConsumerConfigInvalidError):
+    """
+    The ack policy ``flow_control`` is for push consumers only.
+    """
+
+    usual = (400, 10218, "flow control ack policy needs a push consumer")
+
+
+class InvalidResetError(ApiError):
+    """
+    A consumer can not be reset to that sequence.
+    """
+
+    usual = (400, 10204, "invalid reset")
+
+
+class MessageTooLargeError(ApiError):
+    """
+    The message is larger than the stream's ``max_msg_size``.
+    """
+
+    usual = (400, 10054, "message size exceeds maximum allowed")
+
+
+class MaxMessagesError(ApiError):
+    """
+    The stream is at one of its limits and discards new messages; the description names the limit.
+    """
+
+    usual = (503, 10077, "maximum messages exceeded")
+
+
+class RollupNotPermittedError(ApiError):
+    """
+    The stream does not allow roll-ups, or not at this place of a batch.
+    """
+
+    usual = (500, 10111, "rollup not permitted")
+
+
+class WrongStreamError(ApiError):
+    """
+    The message went to another stream than the one expected.
+    """
+
+    usual = (400, 10060, "expected stream does not match")
+
+
+class WrongLastMessageIdError(ApiError):
+    """
+    The last message id of the stream is not the one expected.
+    """
+
+    usual = (400, 10070, "wrong last msg ID")
+
+
+class WrongLastSequenceError(ApiError):
+    """
+    The last sequence of the stream or subject is not the one expected; ``last_sequence`` is the real one where known.
+    """
+
+    usual = (400, 10071, "wrong last sequence")
+
+    def __init__(
+        self,
+        *,
+        code: int | None = None,
+        err_code: int | None = None,
+        description: str | None = None,
+        stream: str | None = None,
+    ) -> None:
+        super().__init__(code=code, err_code=err_code, description=description, stream=stream)
+        self.last_sequence = _trailing_number(self.description)
+
+
+class SubjectCheckUnavailableError(ApiError):
+    """
+    The expected last sequence of the subject can not be checked at the moment; try again.
+    """
+
+    usual = (503, 10163, "last sequence by subject temporarily unavailable")
+
+
+class MissingExpectedSequenceError(ApiError):
+    """
+    A subject to check was given without the sequence expected on it.
+    """
+
+    usual = (400, 10193, "missing sequence for expected last sequence per subject")
+
+
+class DuplicateMessageInProcessError(ApiError):
+    """
+    A message with the same id is being stored right now.
+    """
+
+    usual = (409, 10158, "duplicate message id is in process")
+
+
+class MessageTtlInvalidError(ApiError):
+    """
+    The server can not use the message's time-to-live.
+    """
+
+    usual = (400, 10165, "invalid per-message TTL")
+
+
+class MessageTtlDisabledError(ApiError):
+    """
+    The stream does not allow a time-to-live per message (``allow_msg_ttl``).
+    """
+
+    usual = (400, 10166, "per-message TTL is disabled")
+
+
+class CounterDisabledError(ApiError):
+    """
+    The stream does not hold counters (``allow_msg_counter``).
+    """
+
+    usual = (400, 10168, "message counters is disabled")
+
+
+class CounterIncrementMissingError(ApiError):
+    """
+    A message to a counter stream has no increment.
+    """
+
+    usual = (400, 10169, "message counter increment is missing")
+
+
+class CounterPayloadError(ApiError):
+    """
+    A message to a counter stream has a payload.
+    """
+
+    usual = (400, 10170, "message counter has payload")
+
+
+class CounterIncrementInvalidError(ApiError):
+    """
+    The increment of a counter is not an integer.
+    """
+
+    usual = (400, 10171, "message counter increment is invalid")
+
+
+class SchedulesDisabledError(ApiError):
+    """
+    The stream does not allow message schedules (``allow_msg_schedules``).
+    """
+
+    usual = (400, 10188, "message schedules is disabled")
+
+
+class SchedulePatternInvalidError(ApiError):
+    """
+    The schedule can not be read, or repeats faster than once a second.
+    """
+
+    usual = (400, 10189, "message schedules pattern is invalid")
+
+
+class ScheduleTargetInvalidError(ApiError):
+    """
+    The target of a schedule is missing, outside the stream, or the schedule's own subject.
+    """
+
+    usual = (400, 10190, "message schedules target is invalid")
+
+
+class ScheduleTtlInvalidError(ApiError):
+    """
+    The time-to-live of scheduled messages is invalid.
+    """
+
+    usual = (400, 10191, "message schedules invalid per-message TTL")
+
+
+class AtomicPublishDisabledError(ApiError):
+    """
+    The stream does not take atomic batches (``allow_atomic``).
+    """
+
+    usual = (400, 10174, "atomic publish is disabled")
+
+
+class BatchSequenceMissingError(ApiError):
+    """
+    A message of a batch carries no usable batch sequence.
+    """
+
+    usual = (400, 10175, "atomic publish sequence is missing")
+
+
+class BatchIncompleteError(ApiError):
+    """
+    The server does not have the whole batch: a gap, an idle time-out, a restart, or a batch that has already ended.
+    """
+
+    usual = (400, 10176, "atomic publish batch is incomplete")
+
+    def __init__(
+        self,
+        *,
+        code: int | None = None,
+        err_code: int | None = None,
+        description: str | None = None,
+        stream: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        super().__init__(code=code, err_code=err_code, description=description, stream=stream)
+        #: What the client knows about the cause, for instance that the batch lay idle too long.
+        self.reason = reason
+        if reason is not None:
+            self.args = (f"{self}: {reason}",)
+
+
+class BatchUnsupportedHeaderError(ApiError):
+    """
+    A message of a batch carries a header that batches can not have.
+    """
+
+    usual = (400, 10177, "atomic publish unsupported header used")
+
+
+class BatchIdInvalidError(ApiError):
+    """
+    The batch id is longer than 64 bytes.
+    """
+
+    usual = (400, 10179, "atomic publish batch ID is invalid")
+
+
+class BatchTooLargeError(ApiError):
+    """
+    The batch has more messages than the server takes; ``limit`` is the server's number.
+    """
+
+    usual = (400, 10199, "atomic publish batch is too large")
+
+    def __init__(
+        self,
+        *,
+        code: int | None = None,
+        err_code: int | None = None,
+        description: str | None = None,
+        stream: str | None = None,
+    ) -> None:
+        super().__init__(code=code, err_code=err_code, description=description, stream=stream)
+        self.limit = _trailing_number(self.description)
+
+
+class BatchCommitInvalidError(ApiError):
+    """
+    The server does not know that way to commit a batch.
+    """
+
+    usual = (400, 10200, "atomic publish batch commit is invalid")
+
+
+class DuplicateMessageIdError(ApiError):
+    """
+    A message id of the batch was already stored, or is twice in the batch; nothing of the batch was stored.
+    """
+
+    usual = (400, 10201, "atomic publish batch contains duplicate message id")
+
+
+class TooManyInflightError(ApiError):
+    """
+    Too many batches are open on the stream or server.
+    """
+
+    usual = (429, 10210, "atomic publish too many inflight")
+
+
+class FastTooManyInflightError(TooManyInflightError):
+    """
+    Too many fast-ingest batches are open on the stream.
+    """
+
+    usual = (429, 10211, "batch publish too many inflight")
+
+
+class FastPublishDisabledError(ApiError):
+    """
+    The stream does not take fast ingest (``allow_batched``).
+    """
+
+    usual = (400, 10205, "batch publish is disabled")
+
+
+class FastPatternInvalidError(ApiError):
+    """
+    The server could not read the reply subject of a fast-ingest message.
+    """
+
+    usual = (400, 10206, "batch publish pattern is invalid")
+
+
+class FastBatchIdInvalidError(ApiError):
+    """
+    The id of a fast-ingest batch is longer than 64 bytes.
+    """
+
+    usual = (400, 10207, "batch publish ID is invalid")
+
+
+class FastBatchUnknownError(ApiError):
+    """
+    The fast-ingest batch has ended, timed out, or never began.
+    """
+
+    usual = (400, 10208, "batch publish ID unknown")
+
+
+def _trailing_number(text: str) -> int | None:
+    found = re.search(r"(\d+)\s*$", text)
+    return int(found[1]) if found else None
+
+
+def _all_subclasses(cls: type[ApiError]) -> list[type[ApiError]]:
+    found: list[type[ApiError]] = []
+    for child in cls.__subclasses__():
+        found += [child, *_all_subclasses(child)]
+    return found
+
+
+#: Which class stands for which ``err_code``. Codes that share a class with another are named; the rest is ``usual``.
+ERROR_CLASSES: Mapping[int, type[ApiError]] = {
+    **{cls.usual[1]: cls for cls in _all_subclasses(ApiError)},
+    10002: InsufficientResourcesError,
+    10028: InsufficientResourcesError,
+    10047: InsufficientResourcesError,
+    10076: JetStreamNotEnabledError,
+    10164: WrongLastSequenceError,
+}
+
+
+def from_api_error(error: Mapping[str, Any], stream: str | None = None) -> ApiError:
+    """
+    Make the error that a server's ``error`` object stands for; do not raise it.
+
+    Args:
+        error: The object under ``error`` in an API answer or a publish acknowledgement. Missing fields are tolerated.
+        stream: The stream the answer is about, where known.
+    """
+    code = _as_int(error.get("code"), 500)
+    err_code = _as_int(error.get("err_code"), 0)
+    description = str(error.get("description") or "") or None
+    cls = ERROR_CLASSES.get(err_code, ApiError)
+    return cls(code=code, err_code=err_code, description=description, stream=stream)
+
+
+def _as_int(value: object, default: int) -> int:
+    return value if isinstance(value, int) else default
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Status lines of pulls and direct gets
+
+
+class StatusError(JetSyncError):
+    """
+    A status line that ends a pull or a direct get with a fault.
+    """
+
+    #: Code and text where the client finds the fault by itself. Code 0 never comes from a server.
+    usual: ClassVar[tuple[int, str]] = (0, "fault")
+
+    def __init__(
+        self,
+        *,
+        code: int | None = None,
+        description: str | None = None,
+        consumer: str | None = None,
+        stream: str | None = None,
+    ) -> None:
+        self.code = self.usual[0] if code is None else code
+        self.description = self.usual[1] if description is None else description
+        self.consumer = consumer
+        self.stream = stream
+        text = f"{self.code} {self.description}".strip() if self.code else self.description
+        where = [f"stream {stream!r}"] if stream is not None else []
+        where += [f"consumer {consumer!r}"] if consumer is not None else []
+        super().__init__(f"{text} ({', '.join(where)})" if where else text)
+
+
+class ConsumerDeletedError(StatusError):
+    """
+    The consumer, or its stream, was deleted while a pull waited.
+    """
+
+    usual = (409, "Consumer Deleted")
+
+
+class NotPullConsumerError(StatusError):
+    """
+    The consumer is a push consumer and can not be pulled from.
+    """
+
+    usual = (409, "Consumer is push based")
+
+
+class ConsumerUnavailableError(StatusError):
+    """
+    Nobody answers for the consumer: it is gone, or it has no leader at the moment.
+    """
+
+    usual = (503, "No Responders")
+
+
+class _LimitStatusError(StatusError):
+    """
+    A status whose text ends with the limit that was exceeded.
+    """
+
+    def __init__(
+        self,
+        *,
+        code: int | None = None,
+        description: str | None = None,
+        consumer: str | None = None,
+        stream: str | None = None,
+    ) -> None:
+        super().__init__(code=code, description=description, consumer=consumer, stream=stream)
+        self.limit = _trailing_number(self.description)
+
+
+class MaxRequestBatchError(_LimitStatusError):
+    """
+    The pull asked for more messages than the consumer's ``max_batch``; ``limit`` is that number.
+    """
+
+    usual = (409, "Exceeded MaxRequestBatch")
+
+
+class MaxRequestMaxBytesError(_LimitStatusError):
+    """
+    The pull asked for more bytes than the consumer's ``max_bytes``; ``limit`` is that number.
+    """
+
+    usual = (409, "Exceeded MaxRequestMaxBytes")
+
+
+class MaxRequestExpiresError(StatusError):
+    """
+    The pull would live longer than the consumer's ``max_expires``; ``limit`` is the server's text, such as ``"2s"``.
+    """
+
+    usual = (409, "Exceeded MaxRequestExpires")
+
+    def __init__(
+        self,
+        *,
+        code: int | None = None,
+        description: str | None = None,
+        consumer: str | None = None,
+        stream: str | None = None,
+    ) -> None:
+        super().__init__(code=code, description=description, consumer=consumer, stream=stream)
+        found = re.search(r" of (\S+)\s*$", self.description)
+        self.limit: str | None = found[1] if found else None
+
+
+class MaxWaitingError(StatusError):
+    """
+    The consumer has as many waiting pulls as it takes.
+    """
+
+    usual = (409, "Exceeded MaxWaiting")
+
+
+class MessageSizeExceedsMaxBytesError(StatusError):
+    """
+    The next message alone is larger than the pull's byte limit; repeating the pull would not end.
+    """
+
+    usual = (409, "Message Size Exceeds MaxBytes")
+
+
+class LeadershipChangeError(StatusError):
+    """
+    The consumer moved to another server; pull again.
+    """
+
+    usual = (409, "Leadership Change")
+
+
+class ServerShutdownError(StatusError):
+    """
+    The server of the consumer is shutting down; pull again.
+    """
+
+    usual = (409, "Server Shutdown")
+
+
+class BadPullRequestError(StatusError):
+    """
+    The server could not use the pull request.
+    """
+
+    usual = (400, "Bad Request")
+
+
+class InvalidGroupError(BadPullRequestError):
+    """
+    The priority group of a pull is missing, unknown, or does not fit the consumer's policy.
+    """
+
+    usual = (400, "Bad Request - Invalid Priority Group")
+
+
+class PinIdMismatchError(StatusError):
+    """
+    Another client is pinned to the priority group.
+    """
+
+    usual = (423, "Nats-Wrong-Pin-Id")
+
+
+class RequiredApiLevelError(StatusError):
+    """
+    The request demanded an API level that the server does not have.
+    """
+
+    usual = (412, "Required Api Level")
+
+
+class NoHeartbeatError(StatusError):
+    """
+    Neither messages nor heartbeats came for two heartbeat times: the pull, the server or the way to it is dead.
+    """
+
+    usual = (0, "no heartbeat received")
+
+
+class BadDirectRequestError(StatusError):
+    """
+    The server could not use a direct get request.
+    """
+
+    usual = (408, "Bad Request")
+
+
+class TooManySubjectsError(StatusError):
+    """
+    More subjects match than one direct get may resolve; only narrower filters help.
+    """
+
+    usual = (413, "Too Many Results")
+
+
+class UnknownStatusError(StatusError):
+    """
+    A status line that jetsync does not know.
+    """
+
+    usual = (0, "unknown status")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Handles, messages, plugins
+
+
+class NotSupportedError(JetSyncError):
+    """
+    The server, or the stream on it, can not do what was asked.
+    """
+
+    def __init__(self, feature: str, *, needs: str, server: str | None = None) -> None:
+        text = f"{feature} is not supported: needs {needs}"
+        super().__init__(text if server is None else f"{text}, the server is {server}")
+        self.feature = feature
+        self.needs = needs
+        self.server = server
+
+
+class DirectNotSupportedError(NotSupportedError):
+    """
+    The stream does not allow direct gets, or nobody answers them.
+    """
+
+    def __init__(self, stream: str, *, needs: str = "allow_direct on the stream") -> None:
+        super().__init__(f"direct get from stream {stream!r}", needs=needs)
+        self.stream = stream
+
+
+class NotJetStreamMessageError(JetSyncError):
+    """
+    The message did not come from a JetStream consumer, so there is nothing to acknowledge and no metadata.
+    """
+
+    def __init__(self, subject: str, reply: str = "") -> None:
+        super().__init__(f"message on {subject!r} is not from a JetStream consumer (reply {reply!r})")
+        self.subject = subject
+        self.reply = reply
+
+
+class MessageAlreadyAckedError(JetSyncError):
+    """
+    The message was already acknowledged, refused or terminated.
+    """
+
+    def __init__(self, subject: str, reply: str = "") -> None:
+        super().__init__(f"message on {subject!r} is already acknowledged (reply {reply!r})")
+        self.subject = subject
+        self.reply = reply
+
+
+class HandleClosedError(JetSyncError):
+    """
+    The handle has ended and takes no more calls.
+    """
+
+    def __init__(self, what: str = "handle", *, reason: str | None = None) -> None:
+        super().__init__(f"the {what} is closed" if reason is None else f"the {what} is closed: {reason}")
+        self.what = what
+        self.reason = reason
+
+
+class ConsumptionClosedError(HandleClosedError):
+    """
+    The consumption was stopped or drained and yields no more messages.
+    """
+
+    def __init__(self, what: str = "consumption", *, reason: str | None = None) -> None:
+        super().__init__(what, reason=reason)
+
+
+class BatchClosedError(HandleClosedError):
+    """
+    The batch was committed, discarded or refused and takes no more messages.
+    """
+
+    def __init__(self, what: str = "batch", *, reason: str | None = None) -> None:
+        super().__init__(what, reason=reason)
+
+
+class ConflictingUseError(JetSyncError, RuntimeError):
+    """
+    The handle is in use by another call in a way that shuts this one out.
+    """
+
+
+class ResetAttemptsExceededError(JetSyncError):
+    """
+    An ordered consumer could not be made again as often as it was allowed to try.
+    """
+
+    def __init__(self, stream: str, attempts: int) -> None:
+        super().__init__(f"ordered consumer on stream {stream!r} gave up after {attempts} attempts")
+        self.stream = stream
+        self.attempts = attempts
+
+
+class KeyNotFoundError(JetSyncError, KeyError):
+    """
+    The bucket has no value under that key, or not at that revision.
+    """
+
+    def __init__(self, bucket: str, key: str, *, revision: int | None = None) -> None:
+        at = "" if revision is None else f" at revision {revision}"
+        super().__init__(f"no key {key!r}{at} in bucket {bucket!r}")
+        self.bucket = bucket
+        self.key = key
+        self.revision = revision
+
+
+class PluginError(JetSyncError):
+    """
+    A plugin failed where it may veto or transform; what it raised is the ``__cause__``.
+    """
+
+    def __init__(self, plugin: str, hook: str, reason: str | None = None) -> None:
+        text = f"plugin {plugin!r} failed in {hook}"
+        super().__init__(text if reason is None else f"{text}: {reason}")
+        self.plugin = plugin
+        self.hook = hook
+        self.reason = reason
+
+
+class DevServerError(JetSyncError):
+    """
+    A local nats-server could not be found, started or stopped.
+    """

@@ -1,0 +1,336 @@
+"""
+NATS message headers: several values per name, in order, with the case kept.
+
+A header block is ``NATS/1.0``, an optional status, then one ``name: value`` per line and an empty line. Names are
+case-sensitive to servers (``nats-ttl`` means nothing to them), so they are to us. Values are UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from jetsync.errors import InvalidHeaderError, InvalidTypeError, ProtocolError
+from jetsync.typing import HeadersInput
+
+__all__ = ["Headers", "encode_headers", "header_pairs", "parse_status"]
+
+# Publishing
+MSG_ID: Final = "Nats-Msg-Id"
+"""Id by which a stream drops duplicates within its duplicate window."""
+TTL: Final = "Nats-TTL"
+"""Time-to-live of this one message (ADR-43)."""
+ROLLUP: Final = "Nats-Rollup"
+"""``sub`` or ``all``: remove the older messages of the subject or stream once this one is stored."""
+EXPECTED_STREAM: Final = "Nats-Expected-Stream"
+"""Store only in this stream."""
+EXPECTED_LAST_SEQUENCE: Final = "Nats-Expected-Last-Sequence"
+"""Store only if this is the last sequence of the stream."""
+EXPECTED_LAST_SUBJECT_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
+"""Store only if this is the last sequence of the subject; 0: only if there is none."""
+EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+"""The subject or wildcard that the expected subject sequence is about, instead of the message's own."""
+EXPECTED_LAST_MSG_ID: Final = "Nats-Expected-Last-Msg-Id"
+"""Store only if the last message of the stream had this id. Not allowed in batches."""
+REQUIRED_API_LEVEL: Final = "Nats-Required-Api-Level"
+"""Let a server below this API level refuse the request; plain publishes ignore it on every version."""
+INCREMENT: Final = "Nats-Incr"
+"""Change of a counter, such as ``+5``."""
+
+# Atomic batches (ADR-50)
+BATCH_ID: Final = "Nats-Batch-Id"
+"""The batch a message belongs to, up to 64 bytes."""
+BATCH_SEQUENCE: Final = "Nats-Batch-Sequence"
+"""Place of the message in its batch, from 1 without gaps."""
+BATCH_COMMIT: Final = "Nats-Batch-Commit"
+"""``1``: commit with this message; ``eob``: commit without storing this one (API level 4)."""
+
+# What servers add to stored messages on direct gets (ADR-31)
+STREAM: Final = "Nats-Stream"
+"""Stream the message is from; a mirror names itself here."""
+SUBJECT: Final = "Nats-Subject"
+"""Subject the message was stored under; also the subject of a 503 since server 2.12."""
+SEQUENCE: Final = "Nats-Sequence"
+"""Stream sequence of the message."""
+TIME_STAMP: Final = "Nats-Time-Stamp"
+"""When the message was stored, RFC 3339 with up to nine digits of fraction."""
+NUM_PENDING: Final = "Nats-Num-Pending"
+"""Messages still to come after this one."""
+LAST_SEQUENCE: Final = "Nats-Last-Sequence"
+"""Sequence of the message before this one in the same answer, 0 for the first."""
+UP_TO_SEQUENCE: Final = "Nats-UpTo-Sequence"
+"""The sequence that a multi-subject read is consistent with; only on its end marker."""
+
+# Pulls and statuses (ADR-37)
+LAST_CONSUMER: Final = "Nats-Last-Consumer"
+"""On heartbeats: the last consumer sequence sent."""
+LAST_STREAM: Final = "Nats-Last-Stream"
+"""On heartbeats: the last stream sequence sent."""
+PENDING_MESSAGES: Final = "Nats-Pending-Messages"
+"""On a status that ends a pull: messages it had still asked for."""
+PENDING_BYTES: Final = "Nats-Pending-Bytes"
+"""On a status that ends a pull: bytes it had still asked for."""
+PIN_ID: Final = "Nats-Pin-Id"
+"""Id of the pinned client of a priority group; later pulls have to carry it."""
+
+# Markers and key-value (ADR-43, ADR-8)
+MARKER_REASON: Final = "Nats-Marker-Reason"
+"""Why a server put a delete marker in the place of a message: ``MaxAge``, ``Remove`` or ``Purge``."""
+KV_OPERATION: Final = "KV-Operation"
+"""``DEL`` or ``PURGE`` on the tombstone of a key."""
+
+_MAGIC: Final = b"NATS/1.0"
+_EMPTY_BLOCK_END: Final = b"\r\n\r\n"
+
+
+class Headers:
+    """
+    Header names with their values: several per name, in the order they came in, with the case kept.
+
+    ``headers["name"]`` is the first value, ``get_all`` gives all of them. Lookup is case-sensitive, as it is in servers.
+    Iteration, ``len`` and ``keys`` go over distinct names, ``items`` over all pairs. Not synchronised: a thread that
+    changes headers has to be the only one that uses them.
+    """
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, headers: HeadersInput | Iterable[tuple[str, str]] | None = None) -> None:
+        self._pairs: list[tuple[str, str]] = []
+        if headers is not None:
+            self._pairs.extend(header_pairs(headers))
+
+    @classmethod
+    def _from_pairs(cls, pairs: list[tuple[str, str]]) -> Headers:
+        # Parsing makes pairs that need no second look; checking them again would double its cost.
+        headers = cls.__new__(cls)
+        headers._pairs = pairs
+        return headers
+
+    @staticmethod
+    def parse(block: bytes) -> tuple[int | None, str, Headers]:
+        """
+        Split a whole header block into status code, description and headers.
+
+        The code is ``None`` for an ordinary message. A value is everything after the colon and one blank, so blanks at
+        its end survive; bytes that are not UTF-8 survive a round trip as surrogates.
+
+        Raises:
+            ProtocolError: it is not a header block.
+        """
+        if block[:8] != _MAGIC:
+            raise ProtocolError(f"header block starts with {bytes(block[:8])!r} instead of {_MAGIC!r}")
+        first, _, rest = block.partition(b"\r\n")
+        code, description = _split_status(first)
+        pairs: list[tuple[str, str]] = []
+        for line in rest.decode("utf-8", "surrogateescape").split("\r\n"):
+            if line:
+                name, colon, value = line.partition(":")
+                if not colon:
+                    raise ProtocolError("header line without a colon")
+                pairs.append((name, value[1:] if value[:1] == " " else value))
+        return code, description, Headers._from_pairs(pairs)
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """
+        Return the first value of a name, or ``default``.
+        """
+        for key, value in self._pairs:
+            if key == name:
+                return value
+        return default
+
+    def get_last(self, name: str, default: str | None = None) -> str | None:
+        """
+        Return the last value of a name, or ``default``.
+
+        Servers put their own headers behind those of the message, so this is how to read what the server said.
+        """
+        for key, value in reversed(self._pairs):
+            if key == name:
+                return value
+        return default
+
+    def get_all(self, name: str) -> list[str]:
+        """
+        Return all values of a name in order; an empty list when there are none.
+        """
+        return [value for key, value in self._pairs if key == name]
+
+    def add(self, name: str, value: str) -> None:
+        """
+        Add a value behind those that the name already has.
+
+        Raises:
+            InvalidHeaderError: name or value would break the header block.
+        """
+        _check(name, value)
+        self._pairs.append((name, value))
+
+    def set(self, name: str, value: str | Sequence[str]) -> None:
+        """
+        Give a name this value, or these values, in the place of all it had.
+
+        Raises:
+            InvalidHeaderError: name or value would break the header block; the headers are unchanged then.
+        """
+        fresh = list(header_pairs({name: value}))
+        self.discard(name)
+        self._pairs.extend(fresh)
+
+    def discard(self, name: str) -> None:
+        """
+        Remove all values of a name; do nothing when there are none.
+        """
+        self._pairs = [pair for pair in self._pairs if pair[0] != name]
+
+    def keys(self) -> list[str]:
+        """
+        Return the distinct names in the order of their first appearance.
+        """
+        return list(dict.fromkeys(key for key, _ in self._pairs))
+
+    def items(self) -> list[tuple[str, str]]:
+        """
+        Return all pairs of name and value in order, a name with several values several times.
+        """
+        return list(self._pairs)
+
+    def to_dict(self) -> dict[str, list[str]]:
+        """
+        Return a plain dictionary from name to all its values.
+        """
+        found: dict[str, list[str]] = {}
+        for key, value in self._pairs:
+            found.setdefault(key, []).append(value)
+        return found
+
+    def copy(self) -> Headers:
+        """
+        Return headers that may be changed without changing these.
+        """
+        return self._from_pairs(list(self._pairs))
+
+    def __getitem__(self, name: str) -> str:
+        for key, value in self._pairs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    def __setitem__(self, name: str, value: str | Sequence[str]) -> None:
+        self.set(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self:
+            raise KeyError(name)
+        self.discard(name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(key == name for key, _ in self._pairs)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len({key for key, _ in self._pairs})
+
+    def __eq__(self, other: object) -> bool:
+        """
+        Compare values name by name; the order of different names among each other does not matter.
+        """
+        if isinstance(other, Headers):
+            return self.to_dict() == other.to_dict()
+        if isinstance(other, Mapping):
+            try:
+                return self.to_dict() == Headers(other).to_dict()
+            except (InvalidHeaderError, InvalidTypeError):
+                return False
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # They can change.
+
+    def __repr__(self) -> str:
+        return f"Headers({self.to_dict()!r})"
+
+
+def header_pairs(
+    headers: HeadersInput | Iterable[tuple[str, str]],
+) -> Iterator[tuple[str, str]]:
+    """
+    Yield the checked pairs of what a user gave as headers; the argument is not changed.
+
+    Raises:
+        InvalidHeaderError: a name or value would break the header block.
+        InvalidTypeError: the argument is nothing like headers.
+    """
+    if isinstance(headers, Headers):
+        yield from headers.items()
+        return
+    if isinstance(headers, Mapping):
+        for name, value in headers.items():
+            if isinstance(value, str):
+                _check(name, value)
+                yield name, value
+            elif isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
+                for one in value:
+                    _check(name, one)
+                    yield name, one
+            else:
+                _check(name, value)
+        return
+    if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
+        raise InvalidTypeError(
+            f"headers must be a mapping or Headers, not {type(headers).__name__}", argument="headers"
+        )
+    for pair in headers:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise InvalidTypeError("headers must be pairs of name and value", argument="headers")
+        _check(*pair)
+        yield pair
+
+
+def encode_headers(pairs: Iterable[tuple[str, str]]) -> bytes:
+    """
+    Build a whole header block, from ``NATS/1.0`` to the empty line.
+
+    Raises:
+        InvalidHeaderError: a name or value would break the block; nothing is built.
+    """
+    lines = []
+    for name, value in pairs:
+        _check(name, value)
+        lines.append(f"{name}: {value}\r\n")
+    return b"NATS/1.0\r\n" + "".join(lines).encode("utf-8", "surrogateescape") + b"\r\n"
+
+
+def parse_status(block: bytes) -> tuple[int | None, str]:
+    """
+    Return status code and description of a header block without parsing its headers.
+
+    ``(None, "")`` for an ordinary message: eight bytes and one comparison, since every message passes here.
+
+    Raises:
+        ProtocolError: what stands in the place of the code is not a number.
+    """
+    if block[8:10] == b"\r\n":
+        return None, ""
+    return _split_status(block[: block.find(b"\r\n")])
+
+
+def _split_status(line: bytes) -> tuple[int | None, str]:
+    code, _, description = line[8:].strip().partition(b" ")
+    if not code:
+        return None, ""
+    if not code.isdigit():
+        raise ProtocolError(f"status {code!r} of a header block is not a number")
+    return int(code), description.strip().decode("utf-8", "replace")
+
+
+def _check(name: object, value: object) -> None:
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise InvalidHeaderError(str(name), "name and value must be text")
+    if not name:
+        raise InvalidHeaderError(name, "the name is empty")
+    if not name.isprintable() or " " in name or ":" in name:
+        raise InvalidHeaderError(name, "the name contains a blank, a colon or a control character")
+    if "\r" in value or "\n" in value:
+        raise InvalidHeaderError(name, "the value contains a line end")
