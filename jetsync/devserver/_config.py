@@ -1,0 +1,104 @@
+"""
+Compose the configuration file of one server from what `DevServer` needs and what its user wants.
+
+Values are written as JSON, which the server's configuration language contains. A user's mapping is
+merged key by key; a user's text is appended, and where it repeats a top-level key the server takes
+the later one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jetsync.errors import ConfigurationError
+
+# Blocks that listen on a port of their own. With `"port": -1` they get a reserved one, which
+# survives restarts; the server itself would choose another port each time.
+LISTENING_BLOCKS = ("gateway", "leafnodes", "mqtt", "websocket")
+
+# The server refuses a lame duck duration below 30 s, but the pause before it starts to close
+# clients may be short.
+_LAME_DUCK = {"lame_duck_duration": "30s", "lame_duck_grace_period": "1s"}
+
+_RESERVED_KEYS = {"listen", "port", "host", "net", "http", "http_port", "monitor_port"}
+
+
+def base_config(
+    *,
+    name: str,
+    port: int,
+    http_port: int,
+    jetstream: bool,
+    cluster: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """
+    Return what every server of the kit has, before the user's own configuration.
+    """
+    config: dict[str, Any] = {
+        "server_name": name,
+        "host": "127.0.0.1",
+        "port": port,
+        "http": f"127.0.0.1:{http_port}",
+        **_LAME_DUCK,
+    }
+    if jetstream:
+        # The store folder is given on the command line: appended text may bring a block of its own.
+        config["jetstream"] = {}
+    if cluster is not None:
+        config["cluster"] = dict(cluster)
+    return config
+
+
+def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return *base* with *extra* laid over it; mappings are merged, everything else is replaced.
+    """
+    merged = dict(base)
+    for key, value in extra.items():
+        below = merged.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def check_user_config(config: Mapping[str, Any]) -> None:
+    """
+    Refuse keys that would move a server away from the ports it is looked for on.
+
+    Raises:
+        ConfigurationError: *config* sets such a key.
+    """
+    clash = sorted(_RESERVED_KEYS & set(config))
+    if clash:
+        raise ConfigurationError(
+            f"a DevServer chooses its own addresses: remove {', '.join(clash)} from the "
+            "configuration (a fixed client port is the argument `port`)"
+        )
+
+
+def assign_ports(config: Mapping[str, Any], reserve: Callable[[str], int]) -> dict[str, Any]:
+    """
+    Return *config* with every ``"port": -1`` of a listening block replaced by a reserved port.
+
+    Args:
+        config: The user's configuration.
+        reserve: Gives the port for a block's name.
+    """
+    result = dict(config)
+    for block in LISTENING_BLOCKS:
+        value = result.get(block)
+        if isinstance(value, Mapping) and value.get("port") == -1:
+            result[block] = {"host": "127.0.0.1", **value, "port": reserve(block)}
+    return result
+
+
+def render(config: Mapping[str, Any], appended: str = "") -> str:
+    """
+    Return the text of a configuration file.
+    """
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in config.items()]
+    return "\n".join([*lines, appended, ""])

@@ -1,0 +1,115 @@
+"""
+Ask a running server how it is, over its client port and its monitoring port. No JetStream client is
+needed for that.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from typing import Any
+
+HOST = "127.0.0.1"
+
+
+def read_info(port: int, timeout: float = 1.0) -> dict[str, Any] | None:
+    """
+    Return the INFO that a server greets with.
+
+    Args:
+        port: The client port.
+        timeout: Seconds.
+
+    Returns:
+        The decoded INFO; an empty dictionary when the server accepted but says nothing first (TLS
+        handshake first); ``None`` when it does not accept connections.
+    """
+    line = b""
+    try:
+        with socket.create_connection((HOST, port), timeout) as connection:
+            while not line.endswith(b"\r\n"):
+                data = connection.recv(65536)
+                if not data:
+                    return None
+                line += data
+    except TimeoutError:
+        return {}
+    except OSError:
+        return None
+    if not line.startswith(b"INFO "):
+        return {}
+    info: dict[str, Any] = json.loads(line.split(b"\r\n", 1)[0][5:])
+    return info
+
+
+def get_json(port: int, path: str, timeout: float = 5.0) -> tuple[int, dict[str, Any]]:
+    """
+    Return the status and the JSON answer of a monitoring request.
+
+    Args:
+        port: The monitoring port.
+        path: Such as ``"/varz"`` or ``"jsz?streams=true"``.
+        timeout: Seconds.
+
+    Raises:
+        OSError: The server does not answer.
+    """
+    connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
+    try:
+        connection.request("GET", "/" + path.lstrip("/"))
+        response = connection.getresponse()
+        body = response.read()
+    except http.client.HTTPException as error:
+        raise ConnectionError(
+            f"the monitoring port {port} gave no HTTP answer: {error!r}"
+        ) from error
+    finally:
+        connection.close()
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = {"text": body.decode(errors="replace")}
+    return response.status, answer
+
+
+def healthy(port: int, query: str = "") -> bool:
+    """
+    Return whether ``/healthz`` says that the server and its JetStream are in order.
+    """
+    try:
+        status, _ = get_json(port, f"/healthz{query}", timeout=1.0)
+    except OSError:
+        return False
+    return status == 200
+
+
+def meta_view(port: int) -> dict[str, Any]:
+    """
+    Return what one server of a cluster knows about the meta group, empty when it cannot say.
+    """
+    try:
+        _, answer = get_json(port, "/jsz", timeout=1.0)
+    except OSError:
+        return {}
+    view = answer.get("meta_cluster")
+    return view if isinstance(view, dict) else {}
+
+
+def led_streams(port: int, server_name: str) -> set[tuple[str, str]]:
+    """
+    Return (account, stream) of every stream that the server on *port* says it leads itself.
+
+    A stream without a cluster block lives on a server that is alone, which then leads it.
+    """
+    try:
+        _, answer = get_json(port, "/jsz?accounts=true&streams=true", timeout=2.0)
+    except OSError:
+        return set()
+    led = set()
+    for account in answer.get("account_details") or ():
+        for stream in account.get("stream_detail") or ():
+            cluster = stream.get("cluster")
+            if not cluster or cluster.get("leader") == server_name:
+                led.add((account.get("name", ""), stream.get("name", "")))
+    return led

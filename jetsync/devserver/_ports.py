@@ -1,0 +1,46 @@
+"""
+Keep loopback ports for servers that come and go.
+
+A server that is stopped, killed or restarted must find its port again, and nobody may take it
+meanwhile: not another test process, and not the kernel, which hands out ephemeral ports to outgoing
+connections. (A client that keeps reconnecting to a free ephemeral port of its own host does sooner
+or later connect to itself.)
+
+On Linux a bound socket that does not listen reserves its port against both, and a server may still
+bind and listen on it as long as both sides set ``SO_REUSEADDR``, which Go programs do. Elsewhere
+that second bind fails, so the reservation is given up when the port is handed out.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+_HOLDS_WHILE_LISTENING = sys.platform == "linux"
+
+
+class PortReservation:
+    """
+    Hold one port on 127.0.0.1 until `release`.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind(("127.0.0.1", port))
+        except BaseException:
+            self._socket.close()
+            raise
+        self.port: int = self._socket.getsockname()[1]
+        if not _HOLDS_WHILE_LISTENING:
+            self._socket.close()
+
+    def release(self) -> None:
+        """
+        Give the port back. Calling it again does nothing.
+        """
+        self._socket.close()
+
+    def __repr__(self) -> str:
+        return f"<PortReservation {self.port}>"

@@ -1,0 +1,251 @@
+"""
+Own one nats-server child process.
+
+Guarantees: only the process started here is ever signalled, by its handle and never by name; it
+does not outlive this Python process, however that ends (Linux: parent-death signal; elsewhere a
+clean interpreter exit is needed); a terminal's Ctrl-C does not reach it, so the program under test
+ends first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from jetsync.errors import DevServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from jetsync._deadline import Deadline
+
+# How much of the log goes into an error message.
+LOG_TAIL = 20
+
+# The parent-death signal is set between fork and exec by a tiny Python program of its own rather
+# than by `preexec_fn`, which may deadlock in a process with threads. The parent may have died
+# before the signal was armed, hence the check. Python ignores SIGPIPE, and an ignored signal stays
+# ignored across exec.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class ServerProcess:
+    """
+    Start, signal and stop one server process. Not thread-safe: `DevServer` serialises the calls.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+        self.name = name
+        self._arguments = list(arguments)
+        self._log = log
+        self._popen: subprocess.Popen[bytes] | None = None
+        self.paused = False
+
+    @property
+    def pid(self) -> int | None:
+        """
+        The process id while it runs, else ``None``.
+        """
+        if self._popen is None or self._popen.poll() is not None:
+            return None
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        """
+        Whether the process exists; a paused one does.
+        """
+        return self.pid is not None
+
+    def start(self) -> None:
+        """
+        Start the process; it is not ready yet when this returns. Does nothing when it already runs.
+        """
+        if self.running:
+            return
+        self.paused = False
+        with self._log.open("ab") as log:
+            self._popen = _spawn(self._arguments, log.fileno())
+
+    def wait_exit(self, timeout: float) -> bool:
+        """
+        Wait for the process to end.
+
+        Args:
+            timeout: Seconds.
+
+        Returns:
+            Whether it is gone.
+        """
+        if self._popen is None:
+            return True
+        try:
+            self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def signal(self, number: int) -> None:
+        """
+        Send a signal to the process.
+
+        Raises:
+            DevServerError: It does not run.
+        """
+        if self._popen is None or self._popen.poll() is not None:
+            raise DevServerError(f"server {self.name} is not running")
+        self._popen.send_signal(number)
+
+    def terminate(self) -> None:
+        """
+        Ask the process to end in good order, also when it is paused. Does nothing when it is gone.
+        """
+        if self.running:
+            self.signal(signal.SIGTERM)
+            # A stopped process keeps signals pending until it is continued.
+            self.resume()
+
+    def kill(self) -> None:
+        """
+        End the process at once and reap it. Does nothing when it is gone.
+        """
+        if self._popen is not None and self._popen.poll() is None:
+            self._popen.kill()
+            self._popen.wait()
+        self.paused = False
+
+    def pause(self) -> None:
+        """
+        Stop the process from running without ending it; its sockets stay open.
+        """
+        self.signal(signal.SIGSTOP)
+        # The stop is delivered asynchronously: wait until the kernel reports it, so that nothing is
+        # answered any more after this call.
+        popen = self._popen
+        if popen is not None and hasattr(os, "waitid"):
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, popen.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        self.paused = True
+
+    def resume(self) -> None:
+        """
+        Let a paused process run again.
+        """
+        self.signal(signal.SIGCONT)
+        self.paused = False
+
+    def failure(self, what: str) -> DevServerError:
+        """
+        Return an error that says *what* went wrong and ends with the last lines of the log.
+        """
+        code = None if self._popen is None else self._popen.poll()
+        state = "still running" if code is None else f"exit status {code}"
+        return DevServerError(
+            f"server {self.name} {what} ({state}); its log ends:\n{self.log_tail()}"
+        )
+
+    def log_text(self) -> str:
+        """
+        Return everything the server wrote so far, over all its starts.
+        """
+        try:
+            return self._log.read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def log_tail(self) -> str:
+        """
+        Return the last lines of the log.
+        """
+        return "\n".join(self.log_text().splitlines()[-LOG_TAIL:])
+
+    def poll_until(self, ready: Callable[[], bool], deadline: Deadline, what: str) -> None:
+        """
+        Wait until *ready* says so; a process that ends meanwhile ends the wait.
+
+        Raises:
+            DevServerError: The process ended, or the deadline passed.
+        """
+        while not ready():
+            # Waiting for the exit doubles as the pause between two looks.
+            if self.wait_exit(0.01):
+                raise self.failure("ended before it was ready")
+            if deadline.expired():
+                raise self.failure(f"was not ready within {deadline.total:g} s: {what}")
+
+
+def _spawn(arguments: Sequence[str], log: int) -> subprocess.Popen[bytes]:
+    """
+    Start a process from a thread that lives as long as this process does.
+
+    The kernel sends the parent-death signal when the *thread* that forked ends, so a server started
+    from a short-lived worker thread would die with it.
+    """
+    if sys.platform != "linux":
+        return _popen(arguments, log)
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+    call: Callable[[], subprocess.Popen[bytes]] = lambda: _popen([*launcher, *arguments], log)  # noqa: E731
+    if threading.current_thread() is threading.main_thread():
+        return call()
+    return _Spawner.current().run(call)
+
+
+def _popen(arguments: Sequence[str], log: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+class _Spawner:
+    """
+    Run calls in one daemon thread that never ends. One per process, made when first needed.
+    """
+
+    _lock = threading.Lock()
+    _instance: _Spawner | None = None
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        # Daemon: it must never keep the interpreter alive, and there is nothing to finish.
+        threading.Thread(target=self._loop, name="jetsync-devserver", daemon=True).start()
+
+    @classmethod
+    def current(cls) -> _Spawner:
+        with cls._lock:
+            # After a fork the thread exists only in the parent.
+            if cls._instance is None or cls._instance.owner != os.getpid():
+                cls._instance = cls()
+            return cls._instance
+
+    def run(self, call: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        done: Future[subprocess.Popen[bytes]] = Future()
+        self._calls.put((call, done))
+        return done.result()
+
+    def _loop(self) -> None:
+        while True:
+            call, done = self._calls.get()
+            try:
+                done.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+                done.set_exception(error)
