@@ -1,0 +1,300 @@
+"""
+The plugins of one client: found, checked, and ready to be called.
+
+`Plugins` is the typed facade over pluggy. For each hook it has one attribute, which is `None` where
+no plugin implements the hook, so that the hot paths ask `if plugins.prepare is not None` and pay
+nothing else. Everything that can be refused is refused at load: an unknown plugin, one that is
+given twice, a hook or an argument that does not exist, the wrong kind of function.
+
+Environment, read at load:
+
+- `JETSYNC_PLUGINS=a,b` adds plugins by the name of their entry point;
+- `JETSYNC_BLOCK_PLUGINS=a,b` leaves plugins out by name, however they were asked for;
+- `JETSYNC_TRACE_HOOKS=1` writes a line to stderr for each hook call.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import os
+import types
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+import pluggy
+
+from jetsync import hookspecs
+from jetsync._hookcalls import FaultLog, Step, first_delay, observe, transform, wrap
+from jetsync._hookcheck import HOOKS, adapt, check_implementations
+from jetsync._hooktrace import enable, traced
+from jetsync.errors import ConfigurationError, InvalidTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from jetsync._hookcalls import Transform, Wrap
+    from jetsync.events import Operation, StatusEvent
+    from jetsync.message import Message, OutboundMessage, StoredMessage
+    from jetsync.ttl import MarkerReason
+
+_Call = TypeVar("_Call")
+
+ENTRY_POINT_GROUP = "jetsync"
+
+
+@attrs.frozen
+class PluginInfo:
+    """
+    Describe a loaded plugin.
+    """
+
+    name: str
+    """The name that error messages and the environment variables use."""
+
+    hooks: tuple[str, ...]
+    """The hooks it implements, sorted."""
+
+    source: str
+    """The module or class it is."""
+
+
+@attrs.frozen
+class InstalledPlugin:
+    """
+    Describe an entry point of the group `jetsync`, loaded or not.
+    """
+
+    name: str
+    value: str
+    """What the entry point points at, as `module:attribute`."""
+
+    distribution: str | None = None
+    version: str | None = None
+
+
+class Plugins:
+    """
+    Hold the plugins of one client, with one attribute per hook that is `None` where nobody listens.
+
+    Immutable once loaded, and so free to be used by many threads. `Plugins()` has no plugin at all.
+
+    Args:
+        infos: what was loaded, in the order of loading.
+
+        steps: for each hook that is implemented, its implementations in the order of calling.
+
+        blocked: the names that were asked for and left out.
+    """
+
+    __slots__ = (
+        "blocked",
+        "infos",
+        "prepare",
+        "received",
+        "retry",
+        "status",
+        "ttl_marker",
+        "wrap_batch_commit",
+        "wrap_fetch",
+        "wrap_publish",
+    )
+
+    def __init__(
+        self,
+        infos: tuple[PluginInfo, ...] = (),
+        steps: Mapping[str, tuple[Step, ...]] | None = None,
+        blocked: tuple[str, ...] = (),
+    ) -> None:
+        self.infos = infos
+        self.blocked = blocked
+        known = {} if steps is None else steps
+        faults = FaultLog()
+
+        def build(hook: str, builder: Callable[..., _Call], *more: object) -> _Call | None:
+            found = known.get(hook)
+            return builder(hook, found, *more) if found else None
+
+        self.prepare: Callable[[OutboundMessage], OutboundMessage] | None
+        self.received: Transform | None
+        self.wrap_publish: Wrap | None
+        self.wrap_batch_commit: Wrap | None
+        self.wrap_fetch: Wrap | None
+        self.status: Callable[[StatusEvent], None] | None
+        self.ttl_marker: Callable[[Message | StoredMessage, MarkerReason], None] | None
+        self.retry: Callable[[Operation, Exception, int], float | None] | None
+
+        self.prepare = build("jetsync_prepare_message", transform)
+        self.received = build("jetsync_message_received", transform)
+        self.wrap_publish = build("jetsync_publish", wrap)
+        self.wrap_batch_commit = build("jetsync_batch_commit", wrap)
+        self.wrap_fetch = build("jetsync_fetch", wrap)
+        self.status = build("jetsync_status", observe, faults)
+        self.ttl_marker = build("jetsync_ttl_marker", observe, faults)
+        self.retry = build("jetsync_retry", first_delay)
+
+    @classmethod
+    def load(cls, plugins: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
+        """
+        Load plugins, check them, and make them ready to be called.
+
+        Args:
+            plugins: objects, modules, classes (instantiated without arguments), or names of entry
+                points of the group `jetsync`.
+
+            env: where the environment variables are read; `None` means `os.environ`.
+
+        Raises:
+            ConfigurationError: a name is unknown, a plugin is given twice, can not be imported, or
+                does not fit the hooks.
+
+            InvalidTypeError: *plugins* is a single name.
+        """
+        if isinstance(plugins, str):
+            raise InvalidTypeError("plugins must be a list of plugins", argument="plugins")
+        env = os.environ if env is None else env
+        wanted: list[object] = list(plugins)
+        added = _names(env, "JETSYNC_PLUGINS")
+        if not wanted and not added:
+            return cls()
+        blocked = _names(env, "JETSYNC_BLOCK_PLUGINS")
+        left_out: list[str] = []
+        manager = pluggy.PluginManager("jetsync")
+        manager.add_hookspecs(hookspecs)
+        for position, asked in enumerate([*wanted, *added]):
+            if isinstance(asked, str) and asked in blocked:
+                # Not even imported: that may be the reason for which it is blocked.
+                left_out.append(asked)
+                continue
+            plugin, name = _resolve(asked)
+            if name in blocked:
+                left_out.append(name)
+            elif not manager.has_plugin(name):
+                check_implementations(manager, plugin, name)
+                _register(manager, plugin, name)
+            elif position < len(wanted):
+                # Where the environment names one that is there already, nothing is left to add.
+                raise ConfigurationError(
+                    f"plugin {name!r} is given twice; two of a kind need a `name` of their own each"
+                )
+        infos = tuple(_describe(manager, plugin, name) for name, plugin in _listed(manager))
+        return cls(infos, _steps(manager, trace=_is_set(env)), tuple(dict.fromkeys(left_out)))
+
+    def describe(self) -> tuple[PluginInfo, ...]:
+        """
+        Return what is loaded, in the order of loading.
+        """
+        return self.infos
+
+    def __repr__(self) -> str:
+        return f"<Plugins {', '.join(info.name for info in self.infos) or 'none'}>"
+
+
+def installed_plugins() -> tuple[InstalledPlugin, ...]:
+    """
+    List the plugins that are installed, by name; nothing is imported.
+    """
+    found: dict[str, InstalledPlugin] = {}
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        plugin = InstalledPlugin(entry.name, entry.value)
+        if entry.dist is not None:
+            plugin = attrs.evolve(
+                plugin, distribution=entry.dist.metadata["Name"], version=entry.dist.version
+            )
+        found.setdefault(entry.name, plugin)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _names(env: Mapping[str, str], variable: str) -> tuple[str, ...]:
+    """
+    Read a list of names: separated by commas, blanks and repetitions do not count.
+    """
+    names = (name.strip() for name in env.get(variable, "").split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _is_set(env: Mapping[str, str]) -> bool:
+    return env.get("JETSYNC_TRACE_HOOKS", "").strip().lower() not in {"", "0", "false", "no", "off"}
+
+
+def _resolve(asked: object) -> tuple[object, str]:
+    """
+    Find the plugin that is meant, and what it is called.
+    """
+    if isinstance(asked, str):
+        return _instance(_from_entry_point(asked), asked), asked
+    plugin = _instance(asked, getattr(asked, "__name__", repr(asked)))
+    if isinstance(plugin, types.ModuleType):
+        return plugin, plugin.__name__
+    name = getattr(plugin, "name", None)
+    return plugin, name if isinstance(name, str) and name else type(plugin).__name__
+
+
+def _from_entry_point(name: str) -> object:
+    entries = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    for entry in entries:
+        if entry.name == name:
+            try:
+                return entry.load()
+            except Exception as exc:
+                raise ConfigurationError(
+                    f"plugin {name!r} ({entry.value}) can not be loaded:"
+                    f" {type(exc).__name__}: {exc}"
+                ) from exc
+    known = ", ".join(sorted({entry.name for entry in entries})) or "none"
+    raise ConfigurationError(f"there is no plugin {name!r}; installed: {known}")
+
+
+def _instance(plugin: object, name: str) -> object:
+    if not inspect.isclass(plugin):
+        return plugin
+    try:
+        return plugin()
+    except Exception as exc:
+        raise ConfigurationError(
+            f"plugin {name!r} can not be made without arguments: {type(exc).__name__}: {exc}"
+        ) from exc
+
+
+def _register(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
+    try:
+        manager.register(plugin, name=name)
+    except (ValueError, pluggy.PluginValidationError) as exc:
+        raise ConfigurationError(f"plugin {name!r} can not be registered: {exc}") from exc
+
+
+def _listed(manager: pluggy.PluginManager) -> Iterator[tuple[str, object]]:
+    for name, plugin in manager.list_name_plugin():
+        if plugin is not None:
+            yield name, plugin
+
+
+def _describe(manager: pluggy.PluginManager, plugin: object, name: str) -> PluginInfo:
+    callers = manager.get_hookcallers(plugin) or []
+    hooks = tuple(sorted(caller.name for caller in callers if caller.name in HOOKS))
+    if isinstance(plugin, types.ModuleType):
+        return PluginInfo(name, hooks, plugin.__name__)
+    kind = type(plugin)
+    return PluginInfo(name, hooks, f"{kind.__module__}:{kind.__qualname__}")
+
+
+def _steps(manager: pluggy.PluginManager, *, trace: bool) -> dict[str, tuple[Step, ...]]:
+    """
+    Take each hook's implementations from pluggy, in the order in which they are called.
+    """
+    if trace:
+        enable()
+    steps: dict[str, tuple[Step, ...]] = {}
+    for hook in HOOKS:
+        # pluggy keeps them the other way round and calls from the end.
+        found = reversed(getattr(manager.hook, hook).get_hookimpls())
+        steps[hook] = tuple(
+            Step(
+                impl.plugin_name,
+                traced(impl.plugin_name, hook, adapt(hook, impl.function))
+                if trace
+                else adapt(hook, impl.function),
+            )
+            for impl in found
+        )
+    return steps

@@ -1,0 +1,432 @@
+"""
+What hooks are told: status events and operations, each one frozen value.
+
+A hook takes one object rather than a row of arguments, so that a later version can add a field
+without breaking a plugin that is already out there. Everything here is a plain value: no
+connection, no lock, nothing that can block. Plugins may keep these objects, compare them and send
+them to another process.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+
+__all__ = [
+    "AdvisoryEvent",
+    "AsyncErrorEvent",
+    "BatchCommitOperation",
+    "ClosedEvent",
+    "DirectReadOperation",
+    "DisconnectedEvent",
+    "FetchOperation",
+    "FilterOutsideSubjectsEvent",
+    "HeartbeatMissedEvent",
+    "LameDuckEvent",
+    "Operation",
+    "PermissionDeniedEvent",
+    "PublishOperation",
+    "PullOutcome",
+    "PullStatusEvent",
+    "ReconnectedEvent",
+    "ServersDiscoveredEvent",
+    "SlowConsumerEvent",
+    "StatusEvent",
+    "StatusKind",
+    "TtlRaisedEvent",
+]
+
+
+class StatusKind(str, enum.Enum):
+    """
+    Name what a status event is about; the value is stable and fit for a metric's label.
+    """
+
+    PULL_STATUS = "pull_status"
+    HEARTBEAT_MISSED = "heartbeat_missed"
+    DISCONNECTED = "disconnected"
+    RECONNECTED = "reconnected"
+    CLOSED = "closed"
+    LAME_DUCK = "lame_duck"
+    SERVERS_DISCOVERED = "servers_discovered"
+    SLOW_CONSUMER = "slow_consumer"
+    PERMISSION_DENIED = "permission_denied"
+    ASYNC_ERROR = "async_error"
+    ADVISORY = "advisory"
+    TTL_RAISED = "ttl_raised"
+    FILTER_OUTSIDE_SUBJECTS = "filter_outside_subjects"
+
+
+class PullOutcome(str, enum.Enum):
+    """
+    Say what a status line did to the pull it answered.
+    """
+
+    IGNORED = "ignored"
+    """The pull goes on as before."""
+
+    ENDED = "ended"
+    """The pull is over in the ordinary way: nothing there, its time is up, or it is full."""
+
+    RETRIED = "retried"
+    """
+    The pull is over for a reason that passes (a new leader, a server that shuts down); another one
+    follows.
+    """
+
+    FAILED = "failed"
+    """The pull is over and the caller gets an error."""
+
+
+# --------------------------------------------------------------------------------------------------
+# Status events: what jetsync_status is given
+# --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class StatusEvent:
+    """
+    Hold what every status event has: its kind, and the stream and the consumer where there are any.
+    """
+
+    kind: StatusKind
+    """What happened. Each subclass has one fixed kind."""
+
+    stream: str | None = None
+    """The stream's name, or `None` where the event concerns the connection."""
+
+    consumer: str | None = None
+    """The consumer's name, or `None`."""
+
+
+@attrs.frozen(kw_only=True)
+class PullStatusEvent(StatusEvent):
+    """
+    Report a status line that answered a pull.
+
+    Every status is reported, also where the call returns normally, as an empty fetch does.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.PULL_STATUS, init=False)
+
+    code: int
+    """The status code: 404, 408, 409, 423, 503, ..."""
+
+    description: str
+    """The status line's text, as the server sent it."""
+
+    outcome: PullOutcome
+    """What the status did to the pull."""
+
+    pending_messages: int | None = None
+    """How many messages of the pull were still open, where the server said so."""
+
+    pending_bytes: int | None = None
+    """How many bytes of the pull were still open, where the server said so."""
+
+
+@attrs.frozen(kw_only=True)
+class HeartbeatMissedEvent(StatusEvent):
+    """
+    Report that a pull with a heartbeat heard nothing for two of its intervals.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.HEARTBEAT_MISSED, init=False)
+
+    heartbeat: float
+    """The interval that was asked for, in seconds."""
+
+    silent_for: float
+    """How long nothing came, in seconds."""
+
+
+@attrs.frozen(kw_only=True)
+class DisconnectedEvent(StatusEvent):
+    """
+    Report that the connection was lost; the client tries to get it back.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.DISCONNECTED, init=False)
+
+    server: str | None = None
+    """The server that was lost, as `host:port`."""
+
+    error: BaseException | None = None
+    """Why, where a reason is known."""
+
+
+@attrs.frozen(kw_only=True)
+class ReconnectedEvent(StatusEvent):
+    """
+    Report that there is a connection again and that the subscriptions were replayed.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.RECONNECTED, init=False)
+
+    server: str | None = None
+    """The server that is connected now, as `host:port`; it need not be the one before."""
+
+    reconnects: int = 0
+    """How often the client has reconnected so far, this time included."""
+
+
+@attrs.frozen(kw_only=True)
+class ClosedEvent(StatusEvent):
+    """
+    Report that the connection is closed for good. Nothing follows it.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.CLOSED, init=False)
+
+    error: BaseException | None = None
+    """`None` where the user closed it; otherwise why the client gave up."""
+
+
+@attrs.frozen(kw_only=True)
+class LameDuckEvent(StatusEvent):
+    """
+    Report that the connected server is about to shut down and asks its clients to move.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.LAME_DUCK, init=False)
+
+    server: str | None = None
+    """The server that will go, as `host:port`."""
+
+
+@attrs.frozen(kw_only=True)
+class ServersDiscoveredEvent(StatusEvent):
+    """
+    Report servers of the cluster that the client did not know before.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.SERVERS_DISCOVERED, init=False)
+
+    servers: tuple[str, ...]
+    """The new ones, as `host:port`."""
+
+
+@attrs.frozen(kw_only=True)
+class SlowConsumerEvent(StatusEvent):
+    """
+    Report messages of a subscription that were dropped because nobody took them in time.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.SLOW_CONSUMER, init=False)
+
+    subject: str
+    """The subscription's subject."""
+
+    dropped: int
+    """How many messages the subscription has dropped so far."""
+
+
+@attrs.frozen(kw_only=True)
+class PermissionDeniedEvent(StatusEvent):
+    """
+    Report that the server refused a subject to this user.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.PERMISSION_DENIED, init=False)
+
+    subject: str
+    """The subject that was refused."""
+
+    operation: Literal["publish", "subscribe"]
+    """What was refused on it."""
+
+
+@attrs.frozen(kw_only=True)
+class AsyncErrorEvent(StatusEvent):
+    """
+    Report an error that belongs to no call that is waiting.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.ASYNC_ERROR, init=False)
+
+    error: BaseException
+    """The error, one of `jetsync`'s own."""
+
+
+@attrs.frozen(kw_only=True)
+class AdvisoryEvent(StatusEvent):
+    """
+    Report an advisory of the server about a stream or a consumer.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.ADVISORY, init=False)
+
+    subject: str
+    """The subject it came on, below `$JS.EVENT.ADVISORY`."""
+
+    type: str
+    """The advisory's type, such as `io.nats.jetstream.advisory.v1.max_deliver`."""
+
+    body: Mapping[str, Any] = attrs.field(factory=dict, eq=False)
+    """The whole advisory, as the server sent it. It takes no part in comparisons."""
+
+
+@attrs.frozen(kw_only=True)
+class TtlRaisedEvent(StatusEvent):
+    """
+    Warn that the server stores a longer time to live than the message asks for.
+
+    A stream with limit markers raises every shorter time to live to the markers' own (ADR-43).
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.TTL_RAISED, init=False)
+
+    subject: str
+    """The message's subject."""
+
+    asked: float
+    """The time to live that was asked for, in seconds."""
+
+    stored: float
+    """The time to live that the server stores instead, in seconds."""
+
+
+@attrs.frozen(kw_only=True)
+class FilterOutsideSubjectsEvent(StatusEvent):
+    """
+    Warn that a consumer's filter lies outside the stream's subjects.
+
+    Servers accept such a consumer, and it never gets a message.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.FILTER_OUTSIDE_SUBJECTS, init=False)
+
+    filters: tuple[str, ...]
+    """The filters that no subject of the stream can match."""
+
+    subjects: tuple[str, ...]
+    """The stream's subjects."""
+
+
+# --------------------------------------------------------------------------------------------------
+# Operations: what the wrapper hooks and jetsync_retry are given
+# --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Operation:
+    """
+    Hold what every operation has: a stable name, the stream if known, and its time limit.
+    """
+
+    name: str
+    """What is being done, fit for a span's name or a metric's label."""
+
+    stream: str | None = None
+    """
+    The stream's name where the client knows it. A publish does not, unless the message expects one.
+    """
+
+    timeout: float | None = None
+    """The whole operation's time limit in seconds, all attempts together."""
+
+
+@attrs.frozen(kw_only=True)
+class PublishOperation(Operation):
+    """
+    Describe one publish, or one window of a bulk publish.
+
+    `jetsync_prepare_message` runs inside the operation: what stands here is what the caller asked
+    for, not yet what the plugins made of it.
+    """
+
+    name: str = attrs.field(default="publish", init=False)
+
+    subject: str | None = None
+    """The message's subject; `None` for a window, whose messages may have many."""
+
+    messages: int | None = 1
+    """
+    How many messages: 1 for a single publish, the window's count, `None` where it is not known yet.
+    """
+
+    window: int | None = None
+    """How many messages may be unacknowledged at a time; `None` for a single publish."""
+
+    has_message_ids: bool = False
+    """
+    Whether every message carries a message id, so that sending it once more cannot store it twice.
+    """
+
+
+@attrs.frozen(kw_only=True)
+class BatchCommitOperation(Operation):
+    """
+    Describe the commit of an atomic or a fast batch.
+    """
+
+    name: str = attrs.field(default="batch_commit", init=False)
+
+    kind: Literal["atomic", "fast"] = "atomic"
+    """Which of the two."""
+
+    batch_id: str
+    """The batch's id."""
+
+    size: int
+    """How many messages the batch has, the one that commits it included where there is one."""
+
+    subject: str | None = None
+    """The final message's subject; `None` where the batch ends without one."""
+
+
+@attrs.frozen(kw_only=True)
+class FetchOperation(Operation):
+    """
+    Describe a fetch, a next, or one pull of a consume.
+    """
+
+    name: Literal["fetch", "next", "consume"] = "fetch"
+
+    stream: str
+    consumer: str
+    """The consumer's name."""
+
+    max_messages: int | None = None
+    """How many messages are asked for at most."""
+
+    max_bytes: int | None = None
+    """How many bytes are asked for at most."""
+
+    expires: float | None = None
+    """How long the server keeps the pull open, in seconds; `None` for a pull that does not wait."""
+
+    heartbeat: float | None = None
+    """The interval of the server's signs of life, in seconds."""
+
+    group: str | None = None
+    """The priority group."""
+
+
+@attrs.frozen(kw_only=True)
+class DirectReadOperation(Operation):
+    """
+    Describe one request that reads stored messages without a consumer (ADR-31).
+    """
+
+    name: str = "direct_read"
+    """
+    The method that reads: `get_message`, `get_last`, `get_next`, `get_at`, `get_batch`,
+    `get_last_for`, `scan`.
+    """
+
+    stream: str
+    subjects: tuple[str, ...] = ()
+    """The subjects or filters that are asked for."""
+
+    sequence: int | None = None
+    """The stream sequence that is asked for or that the read starts from."""
+
+    batch: int | None = None
+    """How many messages are asked for at most; `None` for a single one."""
+
+    max_bytes: int | None = None
+    """How many bytes are asked for at most."""
