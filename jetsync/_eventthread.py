@@ -172,9 +172,7 @@ class Dispatcher:
         Return the counters as they are now.
         """
         listeners = len(self._listeners) + (self._status is not None)
-        return DispatcherStatistics(
-            self._delivered, self._queue.qsize(), self._dropped, listeners
-        )
+        return DispatcherStatistics(self._delivered, self._queue.qsize(), self._dropped, listeners)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "running" if self._thread else "idle"
@@ -190,7 +188,6 @@ class Dispatcher:
         while (event := self._queue.get()) is not None:
             try:
                 self.emit_now(event)
-            except BaseException as exc:  # noqa: BLE001 - SystemExit in a handler must not silence
-            the rest
+            except BaseException as exc:  # noqa: BLE001 - a handler's SystemExit ends no one else
                 self._faults.report(THREAD_NAME, "jetsync_status", exc)
             self._delivered += 1
