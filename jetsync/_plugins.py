@@ -25,6 +25,7 @@ import attrs
 import pluggy
 
 from jetsync import hookspecs
+from jetsync._eventthread import Dispatcher
 from jetsync._hookcalls import FaultLog, Step, first_delay, observe, transform, wrap
 from jetsync._hookcheck import HOOKS, adapt, check_implementations
 from jetsync._hooktrace import enable, traced
@@ -78,6 +79,7 @@ class Plugins:
     Hold the plugins of one client, with one attribute per hook that is `None` where nobody listens.
 
     Immutable once loaded, and so free to be used by many threads. `Plugins()` has no plugin at all.
+    Events from the thread that moves the bytes go to `dispatcher`, which is `None` as `status` is.
 
     Args:
         infos: what was loaded, in the order of loading.
@@ -89,6 +91,7 @@ class Plugins:
 
     __slots__ = (
         "blocked",
+        "dispatcher",
         "infos",
         "prepare",
         "received",
@@ -132,6 +135,7 @@ class Plugins:
         self.status = build("jetsync_status", observe, faults)
         self.ttl_marker = build("jetsync_ttl_marker", observe, faults)
         self.retry = build("jetsync_retry", first_delay)
+        self.dispatcher = None if self.status is None else Dispatcher(self.status)
 
     @classmethod
     def load(cls, plugins: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
@@ -185,6 +189,20 @@ class Plugins:
         Return what is loaded, in the order of loading.
         """
         return self.infos
+
+    def close(self, timeout: float | None = 1.0) -> bool:
+        """
+        Deliver the events that were handed over, then end the thread that delivers them.
+
+        Idempotent. The hooks themselves can be called as before.
+
+        Args:
+            timeout: how many seconds to wait for the plugins.
+
+        Returns:
+            Whether all events were delivered in time.
+        """
+        return self.dispatcher is None or self.dispatcher.close(timeout)
 
     def __repr__(self) -> str:
         return f"<Plugins {', '.join(info.name for info in self.infos) or 'none'}>"
