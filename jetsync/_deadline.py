@@ -1,18 +1,21 @@
 """
 One time-out across the many steps of a call.
 
-A deadline is made at the door of each public call and handed down; no step restarts it. It reads the monotonic clock, so
-a change of the wall clock neither cuts a wait short nor makes it longer.
+A deadline is made at the door of each public call and handed down; no step restarts it. It reads
+the monotonic clock, so a change of the wall clock neither cuts a wait short nor makes it longer.
 """
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import math
 import time
+from typing import TYPE_CHECKING
 
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
-from jetsync.typing import Seconds
+
+if TYPE_CHECKING:
+    from jetsync.typing import Seconds
 
 __all__ = ["Deadline", "as_seconds"]
 
@@ -30,21 +33,24 @@ def as_seconds(value: Seconds, name: str = "timeout", *, minimum: float = 0.0) -
         InvalidTypeError: it is neither; a ``bool`` is not a number here.
         InvalidArgumentError: it is less than ``minimum``, or not finite.
     """
-    if isinstance(value, datetime.timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+    given: object = value
+    if isinstance(given, dt.timedelta):
+        seconds = given.total_seconds()
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
         try:
-            seconds = float(value)
+            seconds = float(given)
         except OverflowError:
             seconds = math.inf
     else:
         raise InvalidTypeError(
             f"{name} must be seconds or a timedelta, not {type(value).__name__}", argument=name
         )
-    # Infinity is refused with the rest: nothing here waits for ever, and time.sleep would not take it either.
+    # Infinity is refused with the rest: nothing here waits for ever, and time.sleep would not take
+    # it either.
     if not math.isfinite(seconds) or seconds < minimum:
         raise InvalidArgumentError(
-            f"{name} must be a finite number of seconds >= {minimum:g}, not {seconds:g}", argument=name
+            f"{name} must be a finite number of seconds >= {minimum:g}, not {seconds:g}",
+            argument=name,
         )
     return seconds
 
@@ -89,7 +95,8 @@ class Deadline:
 
     def at_most(self, seconds: float) -> Deadline:
         """
-        Return the nearer one of this deadline and one ``seconds`` ahead of now, for a step with a limit of its own.
+        Return the nearer one of this deadline and one ``seconds`` ahead of now, for a step with a
+        limit of its own.
         """
         at = time.monotonic() + seconds
         return self if self.at <= at else Deadline(at, seconds)

@@ -1,22 +1,26 @@
 """
 Logging: structured events over the standard ``logging`` module.
 
-Silent unless the application configures logging: the logger ``jetsync`` has a null handler, nothing is printed, and the
-application's own structlog set-up is neither read nor changed. Each record's message is one line, the event followed by
-``key=value`` pairs; the same keys are on the record as ``record.event`` and ``record.fields`` for handlers that want them.
+Silent unless the application configures logging: the logger ``jetsync`` has a null handler, nothing
+is printed, and the application's own structlog set-up is neither read nor changed. Each record's
+message is one line, the event followed by ``key=value`` pairs; the same keys are on the record as
+``record.event`` and ``record.fields`` for handlers that want them.
 
-Work that takes time logs in three beats: ``<event>.begin``, then ``<event>.done`` or ``<event>.failed``.
+Work that takes time logs in three beats: ``<event>.begin``, then ``<event>.done`` or
+``<event>.failed``.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, MutableMapping
 
 __all__ = ["beats", "get_logger"]
 
@@ -55,7 +59,9 @@ BATCH: Final = "batch"
 """In three beats: committing a batch."""
 
 
-def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+def _render(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> tuple[tuple[str], dict[str, Any]]:
     """
     Turn an event dictionary into the arguments of a standard logging call.
     """
@@ -70,12 +76,12 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """
     Return a bound logger that writes to the standard logger ``jetsync.<name>``.
 
-    Every processor is given here, so that ``structlog.configure`` of an application does not apply to us, nor the other way
-    round: its configuration may print to stdout, and a library never does.
+    Every processor is given here, so that ``structlog.configure`` of an application does not apply
+    to us, nor the other way round: its configuration may print to stdout, and a library never does.
     """
     logging.getLogger("jetsync").addHandler(_NULL)
     return cast(
-        structlog.stdlib.BoundLogger,
+        "structlog.stdlib.BoundLogger",
         structlog.wrap_logger(
             logging.getLogger(f"jetsync.{name}"),
             processors=[structlog.stdlib.filter_by_level, _render],
@@ -91,21 +97,24 @@ _NULL = logging.NullHandler()
 
 
 @contextmanager
-def beats(log: structlog.stdlib.BoundLogger, name: str, **keys: Any) -> Iterator[MutableMapping[str, Any]]:
+def beats(
+    log: structlog.stdlib.BoundLogger, name: str, **keys: Any
+) -> Iterator[MutableMapping[str, Any]]:
     """
     Log ``<name>.begin``, then ``<name>.done`` or ``<name>.failed`` with the seconds it took.
 
-    Yields a dictionary; what is put into it is added to the last beat. An exception passes through unchanged, and so does
-    ``KeyboardInterrupt``, which is logged as a failure too.
+    Yields a dictionary; what is put into it is added to the last beat. An exception passes through
+    unchanged, and so does ``KeyboardInterrupt``, which is logged as a failure too.
     """
     outcome: dict[str, Any] = {}
-    log.debug(f"{name}.begin", **keys)
+    begin, done, failed = (f"{name}.{beat}" for beat in ("begin", "done", "failed"))
+    log.debug(begin, **keys)
     start = time.monotonic()
     try:
         yield outcome
     except BaseException as error:
         seconds = round(time.monotonic() - start, 6)
-        log.debug(f"{name}.failed", **{**keys, **outcome}, seconds=seconds, error=repr(error))
+        log.debug(failed, **{**keys, **outcome}, seconds=seconds, error=repr(error))
         raise
     seconds = round(time.monotonic() - start, 6)
-    log.debug(f"{name}.done", **{**keys, **outcome}, seconds=seconds)
+    log.debug(done, **{**keys, **outcome}, seconds=seconds)

@@ -1,19 +1,20 @@
 """
 Every error that jetsync raises, as one tree.
 
-Nothing of the libraries below reaches a user except as ``__cause__``. An error takes its data as named arguments, keeps
-them as attributes and composes its own text; it can be pickled and copied, and never contains a secret::
+Nothing of the libraries below reaches a user except as ``__cause__``. An error takes its data as
+named arguments, keeps them as attributes and composes its own text; it can be pickled and copied,
+and never contains a secret::
 
     JetSyncError
-    ├── InvalidArgumentError (ValueError)              local misuse: nothing was sent
+    ├── InvalidArgumentError (ValueError)     local misuse: nothing was sent
     │   ├── InvalidSubjectError
     │   ├── InvalidNameError
     │   ├── InvalidHeaderError
     │   ├── InvalidTtlError
     │   └── MaxPayloadError
     ├── InvalidTypeError (TypeError)
-    ├── ConfigurationError                             environment, context file, missing optional dependency
-    ├── TransportError                                 the connection, not JetStream
+    ├── ConfigurationError                    environment, context file, optional dependency
+    ├── TransportError                        the connection, not JetStream
     │   ├── ConnectError (ConnectionError)
     │   │   ├── ConnectTimeoutError (TimeoutError)
     │   │   └── AuthenticationError
@@ -24,34 +25,35 @@ them as attributes and composes its own text; it can be pickled and copied, and 
     │   ├── PermissionDeniedError (PermissionError)
     │   ├── SlowConsumerError
     │   └── ForkedProcessError (RuntimeError)
-    ├── RequestTimeoutError (TimeoutError)             no answer to a request that stores nothing
-    ├── WaitTimeoutError (TimeoutError)                a local wait ended, nothing is wrong with the handle
-    ├── ProtocolError                                  an answer that cannot be understood
+    ├── RequestTimeoutError (TimeoutError)    no answer to a request that stores nothing
+    ├── WaitTimeoutError (TimeoutError)       a local wait ended, the handle is sound
+    ├── ProtocolError                         an answer that cannot be understood
     ├── PublishError
-    │   ├── NoStreamResponseError                      not stored
-    │   ├── PublishOutcomeUnknownError (TimeoutError)  stored or not: unknown
-    │   ├── PublishManyError                           carries the report
-    │   ├── BatchGapError                              fast ingest lost messages
-    │   └── AtomicityError                             the server stored a batch message by message
-    ├── ApiError                                       a server's answer; one class per ``err_code``, see ERROR_CLASSES
-    ├── StatusError                                    a status line that is a fault of a pull or a direct get
+    │   ├── NoStreamResponseError             not stored
+    │   ├── PublishOutcomeUnknownError (TimeoutError)
+    │   ├── PublishManyError                  carries the report
+    │   ├── BatchGapError                     fast ingest lost messages
+    │   └── AtomicityError                    a batch was stored message by message
+    ├── ApiError                              a server's answer, by err_code: ERROR_CLASSES
+    ├── StatusError                           a status line that ends a pull or a direct get
     │   ├── ConsumerDeletedError, NotPullConsumerError, ConsumerUnavailableError
-    │   ├── MaxRequestBatchError, MaxRequestExpiresError, MaxRequestMaxBytesError, MaxWaitingError
-    │   ├── MessageSizeExceedsMaxBytesError, LeadershipChangeError, ServerShutdownError
+    │   ├── MaxRequestBatchError, MaxRequestMaxBytesError, MaxRequestExpiresError
+    │   ├── MaxWaitingError, MessageSizeExceedsMaxBytesError
+    │   ├── LeadershipChangeError, ServerShutdownError
     │   ├── BadPullRequestError
     │   │   └── InvalidGroupError
     │   ├── PinIdMismatchError, RequiredApiLevelError, NoHeartbeatError
     │   ├── BadDirectRequestError, TooManySubjectsError
     │   └── UnknownStatusError
-    ├── NotSupportedError                              the server is too old, or the stream does not allow it
+    ├── NotSupportedError                     the server is too old, or the stream forbids it
     │   └── DirectNotSupportedError
     ├── NotJetStreamMessageError
     ├── MessageAlreadyAckedError
-    ├── HandleClosedError                              a consumption, batch or publisher that has ended
+    ├── HandleClosedError                     a handle that has ended
     │   ├── ConsumptionClosedError
     │   └── BatchClosedError
     ├── ConflictingUseError (RuntimeError)
-    ├── ResetAttemptsExceededError                     an ordered consumer that gave up
+    ├── ResetAttemptsExceededError            an ordered consumer that gave up
     ├── KeyNotFoundError (KeyError)
     ├── PluginError
     └── DevServerError
@@ -60,10 +62,11 @@ them as attributes and composes its own text; it can be pickled and copied, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from jetsync.message import PublishReport
 
 _USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://|^|(?<=,))[^/@,\s]*@")
@@ -73,8 +76,8 @@ def redact_url(url: str) -> str:
     """
     Return the URL, or comma-separated URLs, without user name, password or token.
 
-    Anything between the scheme and an ``@`` is replaced, also where the scheme is missing, so that the result may be
-    logged, put into an error or shown in a ``repr``.
+    Anything between the scheme and an ``@`` is replaced, also where the scheme is missing, so that
+    the result may be logged, put into an error or shown in a ``repr``.
     """
     return _USER_INFO.sub(lambda found: f"{found['scheme']}***@", url)
 
@@ -83,7 +86,8 @@ def _rebuild(cls: type[JetSyncError], args: tuple[Any, ...], state: dict[str, An
     """
     Make an error anew from its pickled state.
 
-    The constructor is passed by on purpose: it takes data and composes the text, which both are in the state already.
+    The constructor is passed by on purpose: it takes data and composes the text, which both are in
+    the state already.
     """
     error = cls.__new__(cls)
     error.args = args
@@ -100,15 +104,17 @@ class JetSyncError(Exception):
         super().__init__(message)
 
     def __str__(self) -> str:
-        # KeyError would show the repr of the text and OSError looks at errno first. One rule for the whole tree.
+        # KeyError would show the repr of the text and OSError looks at errno first. One rule for
+        # the whole tree.
         return str(self.args[0]) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # BaseException rebuilds with cls(*args) and OSError drops what it does not know. Neither fits keyword data.
+        # BaseException rebuilds with cls(*args) and OSError drops what it does not know. Neither
+        # fits keyword data.
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # Local misuse
 
 
@@ -162,8 +168,11 @@ class InvalidTtlError(InvalidArgumentError):
     A message time-to-live that is neither whole seconds from 1 up nor ``"never"``.
     """
 
-    def __init__(self, value: object, reason: str = 'give seconds >= 1, a timedelta or "never"') -> None:
-        # Only the text is kept: the value may be anything at all, an object that can not be pickled included.
+    def __init__(
+        self, value: object, reason: str = 'give seconds >= 1, a timedelta or "never"'
+    ) -> None:
+        # Only the text is kept: the value may be anything at all, an object that can not be pickled
+        # included.
         super().__init__(f"invalid ttl {value!r}: {reason}", argument="ttl")
         self.value = repr(value)
         self.reason = reason
@@ -176,7 +185,8 @@ class MaxPayloadError(InvalidArgumentError):
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
-            f"headers and payload take {size} bytes, the server's max_payload is {limit}", argument="data"
+            f"headers and payload take {size} bytes, the server's max_payload is {limit}",
+            argument="data",
         )
         self.size = size
         self.limit = limit
@@ -198,7 +208,7 @@ class ConfigurationError(JetSyncError):
     """
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # The connection
 
 
@@ -221,7 +231,8 @@ class ConnectError(TransportError, ConnectionError):
 
 class ConnectTimeoutError(ConnectError, TimeoutError):
     """
-    No connection could be made within ``connect_timeout``, which is a total over all servers and tries.
+    No connection could be made within ``connect_timeout``, which is a total over all servers and
+    tries.
     """
 
     def __init__(
@@ -268,7 +279,8 @@ class DisconnectedError(TransportError, ConnectionError, TimeoutError):
 
 class ConnectionLostError(TransportError, ConnectionError):
     """
-    The connection was lost while this call waited for its answer; the call stores nothing and may be repeated.
+    The connection was lost while this call waited for its answer; the call stores nothing and may
+    be repeated.
     """
 
     def __init__(self, *, subject: str | None = None, reason: str | None = None) -> None:
@@ -336,7 +348,8 @@ class RequestTimeoutError(JetSyncError, TimeoutError):
 
 class WaitTimeoutError(JetSyncError, TimeoutError):
     """
-    A wait inside this process ended at its timeout; what was waited for goes on and may be waited for again.
+    A wait inside this process ended at its timeout; what was waited for goes on and may be waited
+    for again.
     """
 
     def __init__(self, what: str, timeout: float) -> None:
@@ -351,7 +364,7 @@ class ProtocolError(JetSyncError):
     """
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # Publishing
 
 
@@ -367,7 +380,8 @@ class PublishError(JetSyncError):
 
 class NoStreamResponseError(PublishError):
     """
-    No stream takes the subject, or its stream has no leader at the moment; the message was not stored.
+    No stream takes the subject, or its stream has no leader at the moment; the message was not
+    stored.
     """
 
     def __init__(self, subject: str, *, attempts: int = 1) -> None:
@@ -395,7 +409,9 @@ class PublishOutcomeUnknownError(PublishError, TimeoutError):
         advice = "repeat it without a msg_id and it may be stored twice"
         if msg_id is not None:
             advice = f"repeating it with msg_id {msg_id!r} is safe within the duplicate window"
-        super().__init__(f"outcome of the publish to {subject!r} is unknown: {why}; {advice}", subject=subject)
+        super().__init__(
+            f"outcome of the publish to {subject!r} is unknown: {why}; {advice}", subject=subject
+        )
         self.msg_id = msg_id
         self.timeout = timeout
         self.reason = reason
@@ -421,7 +437,9 @@ class BatchGapError(PublishError):
     """
 
     def __init__(self, first_missing: int, sequence: int, *, batch_id: str | None = None) -> None:
-        super().__init__(f"batch messages {first_missing} to {sequence - 1} were lost, {sequence} arrived")
+        super().__init__(
+            f"batch messages {first_missing} to {sequence - 1} were lost, {sequence} arrived"
+        )
         self.first_missing = first_missing
         self.sequence = sequence
         self.batch_id = batch_id
@@ -429,19 +447,24 @@ class BatchGapError(PublishError):
 
 class AtomicityError(PublishError):
     """
-    The server does not know batches and stored messages of one singly: what is named here is in the stream.
+    The server does not know batches and stored messages of one singly: what is named here is in the
+    stream.
     """
 
-    def __init__(self, batch_id: str, *, stream: str | None = None, sequence: int | None = None) -> None:
+    def __init__(
+        self, batch_id: str, *, stream: str | None = None, sequence: int | None = None
+    ) -> None:
         where = "" if stream is None else f" in stream {stream!r}"
         where += "" if sequence is None else f" up to sequence {sequence}"
-        super().__init__(f"batch {batch_id!r} was not treated as a batch: messages are stored{where}")
+        super().__init__(
+            f"batch {batch_id!r} was not treated as a batch: messages are stored{where}"
+        )
         self.batch_id = batch_id
         self.stream = stream
         self.sequence = sequence
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # Answers of the JetStream API and of publishes
 
 
@@ -450,8 +473,9 @@ class ApiError(JetSyncError):
     A server answered with an error; the class is chosen by ``err_code``, unknown codes stay plain.
     """
 
-    #: What servers send for this class: status code, error code, description. Used where the client finds the same fault
-    #: by another way, for instance a direct get that says 404 without an error code.
+    #: What servers send for this class: status code, error code, description. Used where the client
+    #: finds the same fault by another way, for instance a direct get that says 404 without an error
+    #: code.
     usual: ClassVar[tuple[int, int, str]] = (500, 0, "JetStream error")
 
     def __init__(
@@ -472,7 +496,8 @@ class ApiError(JetSyncError):
 
 class BadRequestError(ApiError):
     """
-    The request makes no sense to the server, for instance a purge with both a sequence and a keep count.
+    The request makes no sense to the server, for instance a purge with both a sequence and a keep
+    count.
     """
 
     usual = (400, 10003, "bad request")
@@ -760,7 +785,8 @@ class WrongLastMessageIdError(ApiError):
 
 class WrongLastSequenceError(ApiError):
     """
-    The last sequence of the stream or subject is not the one expected; ``last_sequence`` is the real one where known.
+    The last sequence of the stream or subject is not the one expected; ``last_sequence`` is the
+    real one where known.
     """
 
     usual = (400, 10071, "wrong last sequence")
@@ -899,7 +925,8 @@ class BatchSequenceMissingError(ApiError):
 
 class BatchIncompleteError(ApiError):
     """
-    The server does not have the whole batch: a gap, an idle time-out, a restart, or a batch that has already ended.
+    The server does not have the whole batch: a gap, an idle time-out, a restart, or a batch that
+        has already ended.
     """
 
     usual = (400, 10176, "atomic publish batch is incomplete")
@@ -965,7 +992,8 @@ class BatchCommitInvalidError(ApiError):
 
 class DuplicateMessageIdError(ApiError):
     """
-    A message id of the batch was already stored, or is twice in the batch; nothing of the batch was stored.
+    A message id of the batch was already stored, or is twice in the batch; nothing of the batch was
+    stored.
     """
 
     usual = (400, 10201, "atomic publish batch contains duplicate message id")
@@ -1031,7 +1059,8 @@ def _all_subclasses(cls: type[ApiError]) -> list[type[ApiError]]:
     return found
 
 
-#: Which class stands for which ``err_code``. Codes that share a class with another are named; the rest is ``usual``.
+#: Which class stands for which ``err_code``. Codes that share a class with another are named; the
+#: rest is ``usual``.
 ERROR_CLASSES: Mapping[int, type[ApiError]] = {
     **{cls.usual[1]: cls for cls in _all_subclasses(ApiError)},
     10002: InsufficientResourcesError,
@@ -1047,7 +1076,8 @@ def from_api_error(error: Mapping[str, Any], stream: str | None = None) -> ApiEr
     Make the error that a server's ``error`` object stands for; do not raise it.
 
     Args:
-        error: The object under ``error`` in an API answer or a publish acknowledgement. Missing fields are tolerated.
+        error: The object under ``error`` in an API answer or a publish acknowledgement. Missing
+            fields are tolerated.
         stream: The stream the answer is about, where known.
     """
     code = _as_int(error.get("code"), 500)
@@ -1061,7 +1091,7 @@ def _as_int(value: object, default: int) -> int:
     return value if isinstance(value, int) else default
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # Status lines of pulls and direct gets
 
 
@@ -1150,7 +1180,8 @@ class MaxRequestMaxBytesError(_LimitStatusError):
 
 class MaxRequestExpiresError(StatusError):
     """
-    The pull would live longer than the consumer's ``max_expires``; ``limit`` is the server's text, such as ``"2s"``.
+    The pull would live longer than the consumer's ``max_expires``; ``limit`` is the server's text,
+    such as ``"2s"``.
     """
 
     usual = (409, "Exceeded MaxRequestExpires")
@@ -1234,7 +1265,8 @@ class RequiredApiLevelError(StatusError):
 
 class NoHeartbeatError(StatusError):
     """
-    Neither messages nor heartbeats came for two heartbeat times: the pull, the server or the way to it is dead.
+    Neither messages nor heartbeats came for two heartbeat times: the pull, the server or the way to
+        it is dead.
     """
 
     usual = (0, "no heartbeat received")
@@ -1264,7 +1296,7 @@ class UnknownStatusError(StatusError):
     usual = (0, "unknown status")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # Handles, messages, plugins
 
 
@@ -1293,11 +1325,14 @@ class DirectNotSupportedError(NotSupportedError):
 
 class NotJetStreamMessageError(JetSyncError):
     """
-    The message did not come from a JetStream consumer, so there is nothing to acknowledge and no metadata.
+    The message did not come from a JetStream consumer, so there is nothing to acknowledge and no
+    metadata.
     """
 
     def __init__(self, subject: str, reply: str = "") -> None:
-        super().__init__(f"message on {subject!r} is not from a JetStream consumer (reply {reply!r})")
+        super().__init__(
+            f"message on {subject!r} is not from a JetStream consumer (reply {reply!r})"
+        )
         self.subject = subject
         self.reply = reply
 
@@ -1319,7 +1354,9 @@ class HandleClosedError(JetSyncError):
     """
 
     def __init__(self, what: str = "handle", *, reason: str | None = None) -> None:
-        super().__init__(f"the {what} is closed" if reason is None else f"the {what} is closed: {reason}")
+        super().__init__(
+            f"the {what} is closed" if reason is None else f"the {what} is closed: {reason}"
+        )
         self.what = what
         self.reason = reason
 
