@@ -1,0 +1,199 @@
+"""
+The public surface: every public name is on the facade once, says so, and is documented.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jetsync
+
+ROOT = Path(__file__).parent.parent
+REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
+
+BESIDE_THE_FACADE = {
+    "cli": "a program",
+    "devserver": "used without the client",
+    "testing": "used without the client",
+    "hookspecs": "hooks are found by name; `hookimpl` alone is for everybody",
+    "__main__": "a program",
+}
+"""Public modules whose names are imported from the module itself."""
+
+
+def public_modules(package=jetsync) -> list[str]:
+    """
+    List the modules that users may import from, by name without `jetsync.`.
+    """
+    found = []
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.name.startswith("_") and module.name not in BESIDE_THE_FACADE:
+            name = f"{package.__name__}.{module.name}"
+            found.append(name.removeprefix("jetsync."))
+            if module.ispkg:
+                found += public_modules(importlib.import_module(name))
+    return found
+
+
+MODULES = public_modules()
+EXPORTS = sorted(set(jetsync.__all__) - {"__version__"})
+CLASSES = [name for name in EXPORTS if inspect.isclass(getattr(jetsync, name))]
+CALLABLES = [name for name in EXPORTS if inspect.isroutine(getattr(jetsync, name))]
+
+
+def sort_key(name: str) -> tuple[int, str]:
+    """
+    Order names as ruff does: constants, classes, the rest.
+    """
+    if name.isupper():
+        return 0, name
+    return (1 if name[:1].isupper() else 2), name
+
+
+def facade_groups() -> list[list[str]]:
+    """
+    Return `__all__` of the facade as it is written: groups with a comment above each.
+    """
+    lines = inspect.getsource(jetsync).splitlines()
+    groups: list[list[str]] = [[]]
+    for line in lines[lines.index("__all__ = [") + 1 :]:
+        text = line.strip()
+        if text == "]":
+            break
+        if text.startswith("#"):
+            groups.append([])
+        else:
+            groups[-1] += re.findall(r'"(\w+)"', text)
+    return [group for group in groups if group]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_public_names_are_on_the_facade(module):
+    """
+    Every name in a public module's `__all__` is the same object on the facade.
+    """
+    names = importlib.import_module(f"jetsync.{module}").__all__
+
+    assert set(names) - set(jetsync.__all__) == set()
+    for name in names:
+        assert getattr(importlib.import_module(f"jetsync.{module}"), name) is getattr(jetsync, name)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_all_of_a_module_is_sorted(module):
+    """
+    A module lists its public names in order, once each.
+    """
+    names = list(importlib.import_module(f"jetsync.{module}").__all__)
+
+    assert sorted(set(names), key=sort_key) == names
+
+
+def test_facade_lists_each_name_once():
+    """
+    No name is in `__all__` twice, and each one exists.
+    """
+    assert len(set(jetsync.__all__)) == len(jetsync.__all__)
+    assert [name for name in jetsync.__all__ if not hasattr(jetsync, name)] == []
+
+
+def test_facade_groups_are_sorted():
+    """
+    The groups of `__all__` are in order, and together they are all of it.
+    """
+    groups = facade_groups()
+
+    assert [name for group in groups for name in group] == list(jetsync.__all__)
+    assert [sorted(group, key=sort_key) for group in groups] == groups
+
+
+def test_facade_has_nothing_else():
+    """
+    What the facade shows without an underscore is in `__all__`, modules aside.
+    """
+    shown = {
+        name
+        for name, value in vars(jetsync).items()
+        if not name.startswith("_") and not inspect.ismodule(value) and name != "annotations"
+    }
+
+    assert shown - set(jetsync.__all__) == set()
+
+
+@pytest.mark.parametrize("name", [*CLASSES, *CALLABLES])
+def test_exported_objects_are_of_jetsync(name):
+    """
+    Tracebacks, reprs and pickles name the path that users import from.
+    """
+    value = getattr(jetsync, name)
+
+    assert value.__module__ == "jetsync"
+    assert pickle.loads(pickle.dumps(value)) is value
+
+
+@pytest.mark.parametrize("name", [*CLASSES, *CALLABLES])
+def test_exported_objects_have_docstrings(name):
+    """
+    Every public class and function says what it is for.
+    """
+    assert (getattr(jetsync, name).__doc__ or "").strip() != ""
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_public_methods_have_docstrings(name):
+    """
+    So does every public method and property that a class of ours defines or inherits from ours.
+    """
+    undocumented = [
+        f"{owner.__name__}.{attribute}"
+        for owner in getattr(jetsync, name).__mro__
+        if owner.__module__.split(".")[0] == "jetsync"
+        for attribute, value in vars(owner).items()
+        if not attribute.startswith("_")
+        and (inspect.isroutine(value) or isinstance(value, (property, classmethod, staticmethod)))
+        and not (value.__doc__ or "").strip()
+    ]
+
+    assert undocumented == []
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_exported_names_are_in_the_reference(name):
+    """
+    Every public name has its entry in `docs/reference.md`.
+    """
+    entry = re.compile(rf"^\.\. auto(class|exception|function|data):: {name}$", re.MULTILINE)
+
+    assert entry.search(REFERENCE)
+
+
+def test_the_reference_names_nothing_else():
+    """
+    An entry without a module is a name of the facade.
+    """
+    entries = set(re.findall(r"^\.\. auto\w+:: (\w+)$", REFERENCE, re.MULTILINE))
+
+    assert entries - set(EXPORTS) == set()
+
+
+def test_importing_jetsync_is_lazy():
+    """
+    `import jetsync` pulls in nothing that only an extra brings.
+    """
+    extras = {"aiohttp", "click", "matplotlib", "nats_server", "nkeys", "pandas", "pytest", "rich"}
+    program = "import sys, jetsync; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert set(done.stdout.split()) & extras == set()
+    assert done.stderr == ""
