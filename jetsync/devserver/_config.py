@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jetsync.errors import ConfigurationError
+from jetsync.errors import DevServerError
 
 # Blocks that listen on a port of their own. With `"port": -1` they get a reserved one, which
 # survives restarts; the server itself would choose another port each time.
@@ -70,11 +70,11 @@ def check_user_config(config: Mapping[str, Any]) -> None:
     Refuse keys that would move a server away from the ports it is looked for on.
 
     Raises:
-        ConfigurationError: *config* sets such a key.
+        DevServerError: *config* sets such a key.
     """
     clash = sorted(_RESERVED_KEYS & set(config))
     if clash:
-        raise ConfigurationError(
+        raise DevServerError(
             f"a DevServer chooses its own addresses: remove {', '.join(clash)} from the "
             "configuration (a fixed client port is the argument `port`)"
         )

@@ -115,10 +115,12 @@ class ServerProcess:
         """
         Ask the process to end in good order, also when it is paused. Does nothing when it is gone.
         """
-        if self.running:
-            self.signal(signal.SIGTERM)
-            # A stopped process keeps signals pending until it is continued.
-            self.resume()
+        if self._popen is not None:
+            self._popen.send_signal(signal.SIGTERM)
+            if self.paused:
+                # A stopped process keeps the signal pending until it is continued.
+                self._popen.send_signal(signal.SIGCONT)
+                self.paused = False
 
     def kill(self) -> None:
         """

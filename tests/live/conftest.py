@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,8 @@ import pytest
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import jetsync
 
 _HERE = Path(__file__).parent
@@ -97,11 +98,7 @@ def stream(js: jetsync.JetStream, unique: str) -> Iterator[jetsync.Stream]:
     made = js.create_stream(
         jetsync.StreamConfig(name=unique, subjects=[f"{unique}.>"], storage="memory")
     )
-    try:
-        yield made
-    finally:
-        # The test may have removed it itself.
-        try:
-            js.delete_stream(unique)
-        except jetsync.StreamNotFoundError:
-            pass
+    yield made
+    # The test may have removed it itself.
+    with suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(unique)

@@ -1,0 +1,150 @@
+"""
+Lay out the servers of one `DevServer`: their names, ports, folders and configuration files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from jetsync.devserver import _config
+from jetsync.devserver._monitor import HOST
+from jetsync.devserver._ports import PortReservation
+from jetsync.devserver._process import ServerProcess
+from jetsync.errors import DevServerError
+
+
+@attrs.frozen(kw_only=True)
+class Layout:
+    """
+    Describe what is asked for; see the arguments of `DevServer`.
+    """
+
+    binary: Path
+    folder: Path
+    """For configuration files and logs; removed at the end."""
+
+    store: Path
+    size: int
+    port: int
+    """0 takes a free one."""
+
+    name: str | None
+    jetstream: bool
+    config: Mapping[str, Any]
+    text: str
+
+
+@attrs.frozen
+class Member:
+    """
+    Hold one server: what stays the same over all its starts.
+    """
+
+    index: int
+    name: str
+    ports: dict[str, PortReservation]
+    process: ServerProcess
+
+    @property
+    def port(self) -> int:
+        """
+        The client port.
+        """
+        return self.ports["nats"].port
+
+    @property
+    def http_port(self) -> int:
+        """
+        The monitoring port.
+        """
+        return self.ports["monitor"].port
+
+    @property
+    def answers(self) -> bool:
+        """
+        Whether the server runs and is not paused, so that asking it makes sense.
+        """
+        return self.process.running and not self.process.paused
+
+    def release(self) -> None:
+        """
+        Give the ports back.
+        """
+        for held in self.ports.values():
+            held.release()
+
+
+def make_members(layout: Layout) -> list[Member]:
+    """
+    Reserve ports, write the configuration files and return the servers, none of them started.
+
+    Raises:
+        DevServerError: The port that was asked for is taken.
+    """
+    reserved = _reserve(layout)
+    members = []
+    for index, ports in enumerate(reserved):
+        if layout.size > 1:
+            # A cluster finds its raft state again by server name, which must therefore not change
+            # with the ports.
+            name = f"{layout.name or 'node'}-{index}"
+            store = layout.store / name
+        else:
+            name = layout.name or f"dev-{ports['nats'].port}"
+            store = layout.store
+        file = layout.folder / f"server-{index}.conf"
+        file.write_text(_text(layout, name, ports, reserved))
+        arguments = [str(layout.binary), "--config", str(file)]
+        if layout.jetstream:
+            arguments += ["--store_dir", str(store)]
+        process = ServerProcess(name, arguments, layout.folder / f"server-{index}.log")
+        members.append(Member(index, name, ports, process))
+    return members
+
+
+def _reserve(layout: Layout) -> list[dict[str, PortReservation]]:
+    purposes = ["nats", "monitor", *(["cluster"] if layout.size > 1 else [])]
+    reserved: list[dict[str, PortReservation]] = [{} for _ in range(layout.size)]
+    try:
+        for ports in reserved:
+            for purpose in purposes:
+                ports[purpose] = PortReservation(layout.port if purpose == "nats" else 0)
+    except OSError as error:
+        for ports in reserved:
+            for held in ports.values():
+                held.release()
+        raise DevServerError(f"port {layout.port or 'any'} is not free: {error}") from error
+    return reserved
+
+
+def _text(
+    layout: Layout,
+    name: str,
+    ports: dict[str, PortReservation],
+    everyone: list[dict[str, PortReservation]],
+) -> str:
+    cluster = None
+    if layout.size > 1:
+        cluster = {
+            "name": layout.name or "jetsync",
+            "listen": f"{HOST}:{ports['cluster'].port}",
+            "routes": [f"nats://{HOST}:{other['cluster'].port}" for other in everyone],
+        }
+
+    def reserve(block: str) -> int:
+        ports[block] = PortReservation()
+        return ports[block].port
+
+    base = _config.base_config(
+        name=name,
+        port=ports["nats"].port,
+        http_port=ports["monitor"].port,
+        jetstream=layout.jetstream,
+        cluster=cluster,
+    )
+    user = _config.assign_ports(layout.config, reserve)
+    return _config.render(_config.merge(base, user), layout.text)

