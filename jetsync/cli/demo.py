@@ -1,0 +1,207 @@
+"""
+`jetsync demo`: a real data set through a real server and back, checked and drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+import jetsync
+from jetsync.cli._flights import FLIGHTS, Digest, Tally, airlines, flights
+from jetsync.devserver import DevServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.progress import Task, TaskID
+
+__all__ = ["demo"]
+
+STREAM: Final = "FLIGHTS"
+DESCRIPTION: Final = "made by `jetsync demo`"
+"""By this a stream that an earlier demo has left is known, and may be replaced."""
+
+BATCH: Final = 5000
+"""Messages per fetch, acknowledged in one write."""
+
+STEP: Final = 1000
+"""Messages between two movements of a progress bar."""
+
+
+class Rate(ProgressColumn):
+    """
+    Messages per second, over all the time so far.
+    """
+
+    def render(self, task: Task) -> Text:
+        """
+        Return the rate as text.
+        """
+        seconds = task.finished_time if task.finished else task.elapsed
+        if not seconds or not task.completed:
+            return Text("")
+        return Text(f"{task.completed / seconds:>9,.0f} msgs/s", style="cyan")
+
+
+@click.command()
+@click.option("--server", metavar="URL", help="Use this server; without it, one of its own.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N flights.")
+@click.option("--keep", is_flag=True, help="Leave the stream on the server given with --server.")
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    default=Path("jetsync-demo.png"),
+    show_default=True,
+    help="Where the picture goes.",
+)
+def demo(server: str | None, limit: int | None, keep: bool, picture: Path) -> None:  # noqa: FBT001
+    """
+    Send 336,776 real flights through a server and back.
+
+    Publishes every flight that left New York in 2013, reads all of them back through a durable
+    consumer, compares count and digest, and shows what came back as a table and a picture.
+    """
+    console = Console()
+    expected = min(limit or FLIGHTS, FLIGHTS)
+    sent, received, tally = Digest(), Digest(), Tally()
+
+    with contextlib.ExitStack() as stack:
+        if server is None:
+            own = stack.enter_context(DevServer())
+            server = own.url
+        client = stack.enter_context(jetsync.connect(server, name="jetsync demo"))
+        console.print(
+            f"nats-server {client.server.version} at {client.server.url}", highlight=False
+        )
+        js = client.jetstream()
+        stream = make_stream(js)
+        try:
+            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate()]
+            with Progress(*columns, console=console) as progress:
+                bar = progress.add_task("publish", total=expected)
+                publish(js, sent, limit, progress, bar)
+                bar = progress.add_task("fetch", total=sent.count)
+                fetch(stream, received, tally, progress, bar)
+        finally:
+            if not keep:
+                stream.delete()
+
+    show(console, tally)
+    draw(tally, picture)
+    console.print(f"picture: {picture.resolve()}", highlight=False, soft_wrap=True)
+    same = sent == received
+    console.print(
+        f"{sent.count:,} out, {received.count:,} back, digests {'equal' if same else 'DIFFER'}"
+        f" ({sent})",
+        style="bold green" if same else "bold red",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if not same or sent.count != expected:
+        sys.exit(1)
+
+
+def make_stream(js: jetsync.JetStream) -> jetsync.Stream:
+    """
+    Create the stream anew; one that an earlier demo has left is removed, any other is left alone.
+    """
+    with contextlib.suppress(jetsync.StreamNotFoundError):
+        left = js.stream(STREAM)
+        if left.cached_info.config.description != DESCRIPTION:
+            raise click.ClickException(f"the server has a stream {STREAM} that is not the demo's")
+        left.delete()
+    return js.create_stream(
+        name=STREAM, description=DESCRIPTION, subjects=["flights.>"], storage="file"
+    )
+
+
+def publish(
+    js: jetsync.JetStream, sent: Digest, limit: int | None, progress: Progress, task: TaskID
+) -> None:
+    """
+    Publish the flights as they are read from the file, and note what was handed over.
+    """
+
+    def noted() -> Iterator[jetsync.OutboundMessage]:
+        for flight in flights(limit):
+            sent.add(flight.subject, flight.data)
+            yield jetsync.OutboundMessage(flight.subject, flight.data, msg_id=flight.msg_id)
+            if sent.count % STEP == 0:
+                progress.update(task, completed=sent.count)
+
+    report = js.publish_many(noted())
+    progress.update(task, completed=report.count)
+
+
+def fetch(
+    stream: jetsync.Stream, received: Digest, tally: Tally, progress: Progress, task: TaskID
+) -> None:
+    """
+    Read the stream through a durable consumer until nothing more comes.
+    """
+    worker = stream.create_consumer(durable_name="demo", max_ack_pending=2 * BATCH, ack_wait=120)
+    waiting = worker.cached_info.num_pending
+    while received.count < waiting:
+        before = received.count
+        batch = worker.fetch(BATCH, expires=5)
+        for message in batch:
+            received.add(message.subject, message.data)
+            tally.add(message.data)
+            if received.count % STEP == 0:
+                progress.update(task, completed=received.count)
+        batch.ack()
+        if received.count == before:
+            # The comparison that follows will say what is missing.
+            break
+    progress.update(task, completed=received.count)
+
+
+def show(console: Console, tally: Tally) -> None:
+    """
+    Print flights and mean arrival delay per carrier, the busiest first.
+    """
+    names = airlines()
+    table = Table(title="What came back")
+    table.add_column("carrier")
+    table.add_column("flights", justify="right")
+    table.add_column("mean arrival delay", justify="right")
+    for carrier, count in tally.flights.most_common():
+        delay = tally.mean_arrival_delay(carrier)
+        shown = "none arrived" if delay is None else f"{delay:+.1f} min"
+        table.add_row(names.get(carrier, carrier), f"{count:,}", shown)
+    console.print(table)
+
+
+def draw(tally: Tally, path: Path) -> None:
+    """
+    Save a picture of the departures per hour of the day, by airport.
+    """
+    # Imported here: it takes a second, and only this function needs it. The object interface
+    # draws into a file without a display.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    below = [0] * 24
+    for airport, departures in sorted(tally.departures.items()):
+        axes.bar(range(24), departures, bottom=below, width=0.85, label=airport)
+        below = [low + high for low, high in zip(below, departures, strict=True)]
+    axes.set_title("Departures from New York in 2013, as read back from JetStream")
+    axes.set_xlabel("hour of the day")
+    axes.set_ylabel("departures")
+    axes.set_xticks(range(0, 24, 2))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120, format="png")

