@@ -147,20 +147,22 @@ class CutProxy:
 
     def statistics(self) -> ProxyStatistics:
         """
-        Return the counters.
+        Return the counters; whatever a peer has received by now is counted.
         """
-        with self._changed:
-            return ProxyStatistics(
-                accepted=self._accepted,
-                open=len(self._links),
-                cuts=self._cuts,
-                bytes_to_server=self._bytes["to_server"],
-                bytes_to_client=self._bytes["to_client"],
-            )
+        return self._count() if self._thread is None else self._do(self._count)
 
     def __repr__(self) -> str:
-        s = self.statistics()
+        s = self._count()
         return f"<CutProxy {self.url} open={s.open} accepted={s.accepted} cuts={s.cuts}>"
+
+    def _count(self) -> ProxyStatistics:
+        return ProxyStatistics(
+            accepted=self._accepted,
+            open=len(self._links),
+            cuts=self._cuts,
+            bytes_to_server=self._bytes["to_server"],
+            bytes_to_client=self._bytes["to_client"],
+        )
 
     def start(self) -> None:
         """
