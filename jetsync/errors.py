@@ -69,17 +69,26 @@ if TYPE_CHECKING:
 
     from jetsync.message import PublishReport
 
-_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://|^|(?<=,))[^/@,\s]*@")
+_SCHEME = re.compile(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]*://)?")
+_NEXT_URL = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
 
 
 def redact_url(url: str) -> str:
     """
     Return the URL, or comma-separated URLs, without user name, password or token.
 
-    Anything between the scheme and an ``@`` is replaced, also where the scheme is missing, so that
-    the result may be logged, put into an error or shown in a ``repr``.
+    Everything between the scheme and the last ``@`` is replaced, also where the scheme is missing,
+    so that the result may be logged, put into an error or shown in a ``repr``. Passwords that
+    should have been escaped are replaced too, if need be with a server between two of them.
     """
-    return _USER_INFO.sub(lambda found: f"{found['scheme']}***@", url)
+    return ",".join(_redact_one(one) for one in _NEXT_URL.split(url))
+
+
+def _redact_one(url: str) -> str:
+    found = _SCHEME.match(url)
+    scheme = found[0] if found else ""
+    _, at, host = url[len(scheme) :].rpartition("@")
+    return f"{scheme}***@{host}" if at else url
 
 
 def _rebuild(cls: type[JetSyncError], args: tuple[Any, ...], state: dict[str, Any]) -> JetSyncError:

@@ -164,7 +164,7 @@ class Message:
         return _decode(self._reply)
 
     @property
-    def reply_bytes(self) -> bytes:
+    def raw_reply(self) -> bytes:
         """
         Reply subject as it came, for those who write it back to the wire.
         """
@@ -367,10 +367,10 @@ class Message:
         if said is None:
             return f"<Message {self.subject!r} {len(self.data)} bytes>"
         state = "acked" if self.is_acked else "open"
-        return (
-            f"<Message {self.subject!r} {len(self.data)} bytes, stream {said.stream!r} sequence "
-            f"{said.stream_sequence}, consumer {said.consumer!r} delivery {said.delivered}, {state}>"
-        )
+        origin = f"stream {said.stream!r} sequence {said.stream_sequence}"
+        delivery = f"consumer {said.consumer!r} delivery {said.delivered}"
+        size = len(self.data)
+        return f"<Message {self.subject!r} {size} bytes, {origin}, {delivery}, {state}>"
 
 
 class AckClaim:
@@ -391,6 +391,9 @@ class AckClaim:
                 acker = message._take_acker()  # noqa: SLF001
             except MessageAlreadyAckedError:
                 continue
+            except NotJetStreamMessageError:
+                self.release()
+                raise
             self._taken.append((message, acker))
 
     @property
@@ -398,7 +401,7 @@ class AckClaim:
         """
         Where the acknowledgements go, in the order of the messages.
         """
-        return [message.reply_bytes for message, _ in self._taken]
+        return [message.raw_reply for message, _ in self._taken]
 
     def __len__(self) -> int:
         return len(self._taken)

@@ -1,0 +1,81 @@
+"""
+Server URLs: reading what users give as ``servers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from jetsync.errors import InvalidArgumentError, InvalidTypeError, redact_url
+
+__all__ = ["WEBSOCKET_SCHEMES", "read_servers", "wants_tls"]
+
+_DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
+WEBSOCKET_SCHEMES: Final = frozenset({"ws", "wss"})
+
+
+def read_servers(servers: str | Sequence[str]) -> list[str]:
+    """
+    Return server URLs with scheme and port, in the order given and without repetition.
+
+    Args:
+        servers: One URL, several with commas between them, or a sequence of such. ``host`` and
+            ``host:port`` will do.
+
+    Raises:
+        InvalidTypeError: it is no text, or a sequence with something else in it.
+        InvalidArgumentError: there is no URL, one that can not be used, or WebSocket next to plain
+            TCP.
+    """
+    value: object = [servers] if isinstance(servers, str) else servers
+    if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise InvalidTypeError("servers must be text or a list of texts", argument="servers")
+    given: Sequence[str] = value
+    # A password with a comma in it falls apart here, so errors show the redacted whole, not the
+    # piece.
+    shown = ", ".join(redact_url(one) for one in given)
+    urls = [_complete(piece, shown) for one in given for piece in one.split(",") if piece.strip()]
+    if not urls:
+        raise InvalidArgumentError("servers are empty", argument="servers")
+    websocket = {urlsplit(url).scheme in WEBSOCKET_SCHEMES for url in urls}
+    if len(websocket) > 1:
+        raise InvalidArgumentError(
+            f"WebSocket and plain servers can not be mixed: {shown}", argument="servers"
+        )
+    return list(dict.fromkeys(urls))
+
+
+def _complete(piece: str, shown: str) -> str:
+    text = piece.strip()
+    url = text if "://" in text else f"nats://{text}"
+    # The text of these errors would be that of the URL, with the password in it: no cause is kept.
+    problem = None
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        problem = "not a URL with a host and a port"
+    else:
+        if parts.scheme not in _DEFAULT_PORTS:
+            problem = "the scheme must be nats, tls, ws or wss"
+        elif not host or any(letter.isspace() for letter in text):
+            problem = "it has no host, or a blank in it"
+        elif port == 0:
+            problem = "port 0 can not be connected to"
+        elif parts.scheme not in WEBSOCKET_SCHEMES and parts.path not in {"", "/"}:
+            problem = "only WebSocket URLs have a path"
+    if problem is not None:
+        raise InvalidArgumentError(f"bad server in {shown!r}: {problem}", argument="servers")
+    if port is not None:
+        return url
+    netloc = f"{parts.netloc.rstrip(':')}:{_DEFAULT_PORTS[parts.scheme]}"
+    return parts._replace(netloc=netloc).geturl()
+
+
+def wants_tls(urls: Sequence[str]) -> bool:
+    """
+    Return whether one of the URLs asks for TLS by its scheme.
+    """
+    return any(urlsplit(url).scheme in {"tls", "wss"} for url in urls)

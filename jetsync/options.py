@@ -1,0 +1,382 @@
+"""
+How to connect: all options in one frozen object that can be sent to other processes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import attrs
+
+from jetsync._deadline import as_seconds
+from jetsync._saved_context import context_fields
+from jetsync._server_urls import read_servers, wants_tls
+from jetsync._subjects import api_prefix, validate_subject
+from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError, redact_url
+from jetsync.typing import Seconds
+
+__all__ = ["DEFAULT_URL", "ConnectOptions"]
+
+DEFAULT_URL: Final = "nats://127.0.0.1:4222"
+"""Where to connect when nothing says otherwise."""
+
+_SEED = re.compile(r"S[A-Z2-7]{57}")
+_ENVIRONMENT: Final = {
+    "NATS_URL": "servers",
+    "NATS_USER": "user",
+    "NATS_PASSWORD": "password",
+    "NATS_TOKEN": "token",
+    "NATS_CREDS": "credentials",
+    "NATS_NKEY": "nkey_seed",
+    "NATS_CA": "tls_ca",
+    "NATS_CERT": "tls_cert",
+    "NATS_KEY": "tls_key",
+}
+_LOGIN: Final = ("user", "password", "token", "credentials", "nkey_seed")
+
+
+# Converters and validators. Each knows the field it is for, so that errors can name it.
+
+
+def _secret(value: object) -> str:
+    return "None" if value is None else "'***'"
+
+
+def _shown_servers(servers: object) -> str:
+    if isinstance(servers, tuple):
+        return repr([redact_url(one) for one in servers])
+    return repr(redact_url(servers)) if isinstance(servers, str) else repr(servers)
+
+
+def _servers(value: str | Sequence[str] | None) -> str | Sequence[str] | None:
+    # A list could be changed behind a frozen object's back.
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _plugins(value: Sequence[object | str]) -> tuple[object | str, ...]:
+    given: object = value
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise InvalidTypeError("plugins must be a list of objects or names", argument="plugins")
+    return tuple(given)
+
+
+# A converter is not told which field it works for. So it leaves alone what it can not convert, and the
+# validator, which runs after it and knows the name, refuses it.
+
+
+def _to_path(value: str | os.PathLike[str] | None) -> str | None:
+    given: object = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return str(Path(given).expanduser()) if isinstance(given, str) and given else value  # type: ignore[return-value]
+
+
+def _path(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"{field.name} must be a path", argument=field.name)
+    # Not shown: it may be the contents of the file, given by mistake.
+    if not value or "\n" in value:
+        raise InvalidArgumentError(f"{field.name} must be the path of a file", argument=field.name)
+
+
+def _to_seconds(value: Seconds) -> float:
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    return float(value) if type(value) is int else value
+
+
+def _duration(_: ConnectOptions, field: attrs.Attribute[Any], value: float) -> None:
+    as_seconds(value, field.name)
+
+
+def _positive(_: ConnectOptions, field: attrs.Attribute[Any], value: float) -> None:
+    if not as_seconds(value, field.name):
+        raise InvalidArgumentError(f"{field.name} must be more than 0", argument=field.name)
+
+
+def _at_least(
+    least: int,
+) -> Callable[[ConnectOptions, attrs.Attribute[Any], object], None]:
+    def check(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidTypeError(f"{field.name} must be an integer", argument=field.name)
+        if value < least:
+            raise InvalidArgumentError(
+                f"{field.name} must be {least} or more, not {value}", argument=field.name
+            )
+
+    return check
+
+
+def _text(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
+    # The value is not shown: it may be a password.
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"{field.name} must be text", argument=field.name)
+    if not value and field.name not in {"password", "name"}:
+        raise InvalidArgumentError(f"{field.name} is empty", argument=field.name)
+
+
+def _flag(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidTypeError(f"{field.name} must be True or False", argument=field.name)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class ConnectOptions:
+    """
+    Everything that ``connect`` may be told.
+
+    Immutable, comparable and picklable, unless it holds an ``SSLContext``. Its ``repr`` shows no
+    secret. All durations are seconds, or ``timedelta`` where one is given, and are kept as float
+    seconds.
+    """
+
+    servers: str | Sequence[str] | None = attrs.field(
+        default=None, converter=_servers, repr=_shown_servers
+    )
+    """One URL, several with commas between them, or a list; ``None`` for ``$NATS_URL`` and then
+    ``nats://127.0.0.1:4222``. Schemes: ``nats``, ``tls``, ``ws``, ``wss``."""
+    name: str | None = attrs.field(default=None, validator=_text)
+    """What the server calls this connection in its monitoring."""
+
+    user: str | None = attrs.field(default=None, validator=_text)
+    """User name."""
+    password: str | None = attrs.field(default=None, validator=_text, repr=_secret)
+    """Password that goes with ``user``."""
+    token: str | None = attrs.field(default=None, validator=_text, repr=_secret)
+    """Token, where the server wants one."""
+    credentials: str | os.PathLike[str] | None = attrs.field(
+        default=None, converter=_to_path, validator=_path
+    )
+    """Path of a credentials file: a JWT and a seed."""
+    nkey_seed: str | None = attrs.field(default=None, validator=_text, repr=_secret)
+    """Seed of an NKey, or the path of a file with one."""
+
+    tls: ssl.SSLContext | None = None
+    """A TLS context, for what the fields below can not express. It can not be pickled."""
+    tls_ca: str | os.PathLike[str] | None = attrs.field(
+        default=None, converter=_to_path, validator=_path
+    )
+    """Path of the authorities to trust, PEM; ``None`` for those of the system."""
+    tls_cert: str | os.PathLike[str] | None = attrs.field(
+        default=None, converter=_to_path, validator=_path
+    )
+    """Path of the own certificate, PEM, for servers that verify clients."""
+    tls_key: str | os.PathLike[str] | None = attrs.field(
+        default=None, converter=_to_path, validator=_path
+    )
+    """Path of the key to ``tls_cert``; ``None`` when it is in the same file."""
+    tls_hostname: str | None = attrs.field(default=None, validator=_text)
+    """Name to check the server's certificate against; ``None`` for the one in the URL."""
+    tls_first: bool = attrs.field(default=False, validator=_flag)
+    """Start TLS before the server has said anything (``handshake_first``)."""
+
+    inbox_prefix: str = attrs.field(default="_INBOX", validator=_text)
+    """What reply subjects begin with, where permissions ask for one."""
+    jetstream_domain: str | None = attrs.field(default=None, validator=_text)
+    """Domain for ``client.jetstream()`` when it is given none."""
+    jetstream_prefix: str | None = attrs.field(default=None, validator=_text)
+    """API prefix for ``client.jetstream()`` when it is given none."""
+
+    connect_timeout: float = attrs.field(default=5.0, converter=_to_seconds, validator=_positive)
+    """How long the first connection may take, over all servers and tries."""
+    retry_on_failed_connect: bool = attrs.field(default=False, validator=_flag)
+    """Try again for as long as ``connect_timeout`` lasts when no server can be reached."""
+    max_reconnects: int = attrs.field(default=-1, validator=_at_least(-1))
+    """How often to try each server once a connection was lost; -1 without end, 0 never."""
+    reconnect_wait: float = attrs.field(default=1.0, converter=_to_seconds, validator=_duration)
+    """How long to wait before the same server is tried again."""
+    ping_interval: float = attrs.field(default=30.0, converter=_to_seconds, validator=_positive)
+    """How often to ask whether the server is still there."""
+    max_outstanding_pings: int = attrs.field(default=2, validator=_at_least(1))
+    """How many of those questions may be open before the connection counts as lost."""
+    echo: bool = attrs.field(default=True, validator=_flag)
+    """Whether own subscriptions get messages that were published on this connection."""
+    request_timeout: float = attrs.field(default=5.0, converter=_to_seconds, validator=_positive)
+    """How long a call waits that is given no timeout of its own."""
+    drain_timeout: float = attrs.field(default=30.0, converter=_to_seconds, validator=_positive)
+    """How long ``drain`` waits for what was handed over."""
+
+    loop: Literal["auto", "asyncio", "uvloop"] = "auto"
+    """Event loop of the background thread; ``auto`` takes uvloop where it is installed."""
+    plugins: Sequence[object | str] = attrs.field(default=(), converter=_plugins)
+    """Plugins: objects, or names of entry points in the group ``jetsync``."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.servers is not None:
+            read_servers(self.servers)
+        if self.password is not None and self.user is None:
+            raise InvalidArgumentError("password needs user", argument="password")
+        if self.tls_key is not None and self.tls_cert is None:
+            raise InvalidArgumentError("tls_key needs tls_cert", argument="tls_key")
+        if self.tls is not None:
+            if not isinstance(self.tls, ssl.SSLContext):
+                raise InvalidTypeError("tls must be an ssl.SSLContext", argument="tls")
+            if self.tls_ca or self.tls_cert:
+                raise InvalidArgumentError(
+                    "give either tls or tls_ca, tls_cert and tls_key", argument="tls"
+                )
+        if self.loop not in {"auto", "asyncio", "uvloop"}:
+            raise InvalidArgumentError(
+                f'loop must be "auto", "asyncio" or "uvloop", not {self.loop!r}', argument="loop"
+            )
+        validate_subject(self.inbox_prefix)
+        api_prefix(self.jetstream_domain, self.jetstream_prefix)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> ConnectOptions:
+        """
+        Make options from the environment.
+
+        Read are ``$NATS_URL``, ``$NATS_USER``, ``$NATS_PASSWORD``, ``$NATS_TOKEN``,
+        ``$NATS_CREDS``, ``$NATS_NKEY``, ``$NATS_CA``, ``$NATS_CERT``, ``$NATS_KEY``, as the
+        ``nats`` command line does; empty ones count as not set. ``$NATS_CONTEXT`` names a saved
+        context that the others are laid over; a login there is replaced as a whole.
+
+        Args:
+            environ: Another environment than that of the process.
+
+        Raises:
+            ConfigurationError: the context can not be used, or the variables contradict each other.
+        """
+        env = os.environ if environ is None else environ
+        context = env.get("NATS_CONTEXT")
+        fields = context_fields(context, env) if context else {}
+        given = {field: env[key] for key, field in _ENVIRONMENT.items() if env.get(key)}
+        if any(field in given for field in _LOGIN):
+            fields = {field: value for field, value in fields.items() if field not in _LOGIN}
+        return cls._configured({**fields, **given}, "the environment")
+
+    @classmethod
+    def from_context(
+        cls, name: str | None = None, environ: Mapping[str, str] | None = None
+    ) -> ConnectOptions:
+        """
+        Make options from a context saved by the ``nats`` command line.
+
+        Args:
+            name: Name of the context; ``None`` for the one that ``nats context select`` has chosen.
+            environ: Another environment than that of the process, for ``$XDG_CONFIG_HOME``.
+
+        Raises:
+            ConfigurationError: there is no such context, or it asks for what jetsync does not
+                support.
+        """
+        env = os.environ if environ is None else environ
+        return cls._configured(context_fields(name, env), f"context {name or 'selected'!r}")
+
+    @classmethod
+    def _configured(cls, fields: Mapping[str, Any], source: str) -> ConnectOptions:
+        try:
+            return cls(**fields)
+        except (InvalidArgumentError, InvalidTypeError) as error:
+            raise ConfigurationError(f"{source}: {error}") from error
+
+    def evolve(self, **changes: Any) -> ConnectOptions:
+        """
+        Return options that differ in the given fields.
+
+        Raises:
+            InvalidTypeError: there is no such field.
+            InvalidArgumentError: the new options can not work.
+        """
+        unknown = sorted(changes.keys() - {field.name for field in attrs.fields(ConnectOptions)})
+        if unknown:
+            raise InvalidTypeError(f"no such option: {', '.join(unknown)}", argument=unknown[0])
+        return attrs.evolve(self, **changes)
+
+    def server_list(self) -> list[str]:
+        """
+        Return the servers to try as URLs with scheme and port.
+
+        Raises:
+            ConfigurationError: ``servers`` is not set and ``$NATS_URL`` can not be used.
+        """
+        if self.servers is not None:
+            return read_servers(self.servers)
+        try:
+            return read_servers(os.environ.get("NATS_URL") or DEFAULT_URL)
+        except InvalidArgumentError as error:
+            raise ConfigurationError(f"$NATS_URL: {error}") from error
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """
+        Return the TLS context to connect with; ``None`` when nothing asks for TLS.
+
+        Any field that begins with ``tls`` asks for it, and so does the scheme ``tls`` or ``wss``.
+
+        Raises:
+            ConfigurationError: a file can not be read or is not what it should be.
+        """
+        if self.tls is not None:
+            return self.tls
+        asked = (self.tls_ca, self.tls_cert, self.tls_hostname, self.tls_first)
+        if not any(asked) and not wants_tls(self.server_list()):
+            return None
+        context = ssl.create_default_context()
+        if self.tls_ca is not None:
+            # Only this authority: a private one is given to shut the public ones out.
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            self._load("tls_ca", self.tls_ca, context.load_verify_locations)
+        if self.tls_cert is not None:
+            key = self.tls_key
+            self._load("tls_cert", self.tls_cert, lambda path: context.load_cert_chain(path, key))
+        return context
+
+    @staticmethod
+    def _load(
+        field: str, path: str | os.PathLike[str], load: Callable[[str | os.PathLike[str]], None]
+    ) -> None:
+        try:
+            load(path)
+        except OSError as error:
+            raise ConfigurationError(f"{field}: {str(path)!r} can not be used: {error}") from error
+
+    def nkey_text(self) -> str | None:
+        """
+        Return the seed of the NKey itself, read from its file where a path was given.
+
+        Raises:
+            ConfigurationError: there is neither a seed nor a file with one.
+        """
+        if self.nkey_seed is None:
+            return None
+        given = self.nkey_seed.strip()
+        if _SEED.fullmatch(given):
+            return given
+        try:
+            found = _SEED.search(Path(given).expanduser().read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            # Not shown and no cause: a mistyped seed is close enough to the real one.
+            found = None
+        if found is None:
+            raise ConfigurationError("nkey_seed is neither a seed nor a file with one")
+        return found[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.tls is not None:
+            raise ConfigurationError(
+                "options with an SSLContext can not be pickled: "
+                "use tls_ca, tls_cert and tls_key instead of tls"
+            )
+        fields = {field.name: getattr(self, field.name) for field in attrs.fields(ConnectOptions)}
+        return _rebuild, (fields,)
+
+    # Immutable, so a copy is the object itself; pickling, which copy would use, may refuse.
+    def __copy__(self) -> ConnectOptions:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ConnectOptions:
+        return self
+
+
+def _rebuild(fields: dict[str, Any]) -> ConnectOptions:
+    return ConnectOptions(**fields)
