@@ -1,0 +1,190 @@
+"""
+The public API as users type it. Checked by `mypy --strict`, never run.
+
+`reveal_type` would only print; an annotated assignment fails when the type is another.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ssl
+from collections.abc import Iterator
+
+import jetsync
+from jetsync.devserver import DevServer
+
+# --- connecting -------------------------------------------------------------------------------
+
+
+def connecting(context: ssl.SSLContext) -> None:
+    """
+    Ways to connect, and what a client offers.
+    """
+    with jetsync.connect() as client:
+        js: jetsync.JetStream = client.jetstream()
+        version: str = client.server.version
+        level: int = client.server.api_level
+        limit: int = client.server.max_payload
+        flags: tuple[bool, bool] = (client.is_connected, client.is_closed)
+        rtt: float = client.rtt()
+        client.flush(timeout=dt.timedelta(seconds=1))
+        client.publish("a", "b", headers={"A": ["1", "2"]}, reply="c")
+        answer: jetsync.Message = client.request("a", b"", timeout=1)
+        with client.subscribe("a", queue="q") as subscription:
+            for message in subscription:
+                data: bytes = message.data
+        client.drain(timeout=1)
+        client.close()
+        print(js, version, level, limit, flags, rtt, answer, data)
+
+    jetsync.connect("nats://a:4222", name="x", connect_timeout=dt.timedelta(seconds=2)).close()
+    jetsync.connect(["nats://a", "nats://b"], tls=context, plugins=[object(), "retry"]).close()
+    options = jetsync.ConnectOptions(user="u", password="p", loop="asyncio")
+    jetsync.connect(options=options).jetstream(domain="hub", timeout=3)
+    from_elsewhere: list[jetsync.ConnectOptions] = [
+        jetsync.ConnectOptions.from_env(),
+        jetsync.ConnectOptions.from_context("prod"),
+    ]
+    print(from_elsewhere)
+
+    with DevServer(version="2.10.26", cluster=3) as server:
+        url: str = server.url
+        print(url)
+
+
+# --- streams and consumers --------------------------------------------------------------------
+
+
+def managing(js: jetsync.JetStream) -> None:
+    """
+    Streams and consumers: made, changed, listed, removed.
+    """
+    config = jetsync.StreamConfig(
+        name="ORDERS",
+        subjects=["orders.>"],
+        allow_atomic=True,
+        allow_direct=True,
+        allow_msg_ttl=True,
+    )
+    stream: jetsync.Stream = js.create_stream(config)
+    stream = js.create_stream(name="S", subjects=["s.>"])
+    stream = js.create_or_update_stream(config)
+    stream = js.update_stream(config)
+    stream = js.stream("S")
+    names: Iterator[str] = iter(js.stream_names(subject="a"))
+    name: str = js.stream_name_by_subject("a.b")
+    js.delete_stream("S")
+
+    info: jetsync.StreamInfo = stream.info(subjects_filter=">", deleted_details=True)
+    info = stream.cached_info
+    purged: int = stream.purge(subject="a", keep=3)
+    stream.delete_message(1, secure=True)
+
+    worker: jetsync.Consumer = stream.create_consumer(jetsync.ConsumerConfig(durable_name="worker"))
+    worker = js.create_consumer("S", jetsync.ConsumerConfig(durable_name="worker"))
+    worker = stream.consumer("worker")
+    about: jetsync.ConsumerInfo = worker.info()
+    stream.pause_consumer("worker", dt.datetime.now(dt.timezone.utc))
+    stream.resume_consumer("worker")
+    stream.delete_consumer("worker")
+    stream.delete()
+    print(names, name, info, purged, about)
+
+
+# --- publishing -------------------------------------------------------------------------------
+
+
+def publishing(js: jetsync.JetStream, rows: Iterator[bytes]) -> None:
+    """
+    One message and many.
+    """
+    ack: jetsync.PubAck = js.publish(
+        "orders.1",
+        b"...",
+        headers=jetsync.Headers([("A", "1")]),
+        msg_id="a-1",
+        ttl=3600,
+        expect=jetsync.Expect(last_subject_sequence=0),
+        timeout=1,
+        retries=0,
+        retry_wait=0.1,
+    )
+    ack = js.publish("orders.1", "text", ttl="never")
+    ack = js.publish("orders.1", memoryview(b"..."), ttl=dt.timedelta(hours=1))
+    sequence: int = ack.sequence
+    duplicate: bool = ack.duplicate
+
+    report: jetsync.PublishReport = js.publish_many(("orders.2", row) for row in rows)
+    js.publish_many([("orders.1", "a"), ("orders.2", "b", {"A": "1"})])
+    js.publish_many([jetsync.OutboundMessage("orders.1", b"", msg_id="x")], window=10)
+    try:
+        js.publish_many([], ack_timeout=1)
+    except jetsync.PublishManyError as error:
+        report = error.report
+    print(sequence, duplicate, report.count, report.failures)
+
+
+# --- fetching ---------------------------------------------------------------------------------
+
+
+def fetching(worker: jetsync.Consumer) -> None:
+    """
+    A batch, one message, and every acknowledgement.
+    """
+    batch: jetsync.MessageBatch = worker.fetch(100, max_bytes=1 << 20, expires=5, heartbeat=1)
+    for message in batch:
+        subject: str = message.subject
+        data: bytes = message.data
+        values: list[str] = message.headers.get_all("A")
+        value: str | None = message.headers.get("A")
+        stored: dt.datetime = message.metadata.timestamp
+        sequence: int = message.sequence
+        marker: jetsync.MarkerReason | None = message.marker
+        message.ack()
+        message.nak(delay=1.5)
+        message.in_progress()
+        message.term("reason")
+        message.ack_sync(timeout=1)
+        print(subject, data, values, value, stored, sequence, marker)
+    batch.ack()
+    worker.fetch(no_wait=True, group="g", min_pending=1, min_ack_pending=1, priority=0)
+
+    one: jetsync.Message | None = worker.next(expires=dt.timedelta(seconds=5))
+    print(one)
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+
+def failing(js: jetsync.JetStream) -> None:
+    """
+    What errors carry.
+    """
+    try:
+        js.publish("a", b"")
+    except jetsync.WrongLastSequenceError as error:
+        last: int | None = error.last_sequence
+        code: tuple[int, int] = (error.code, error.err_code)
+        print(last, code)
+    except jetsync.PublishOutcomeUnknownError as error:
+        msg_id: str | None = error.msg_id
+        print(msg_id)
+    except jetsync.JetSyncError as error:
+        root: Exception = error
+        print(root)
+
+
+# --- hooks ------------------------------------------------------------------------------------
+
+
+class Plugin:
+    """
+    A plugin that sees every message on its way out.
+    """
+
+    @jetsync.hookimpl
+    def jetsync_prepare_message(self, message: jetsync.OutboundMessage) -> jetsync.OutboundMessage:
+        """
+        Leave the message as it is.
+        """
+        return message
