@@ -174,38 +174,75 @@ def wrap(hook: str, steps: Sequence[Step]) -> Wrap:
     forgets to return or to raise again can not make a failed publish look like a success. An error
     that is born in a wrapper becomes `PluginError`, and the wrappers around it see that.
     """
-    pairs = tuple((step.function, step.plugin) for step in steps)
+    enter = entering(hook, steps)
 
     def run(operation: Operation, call: Callable[[], T]) -> T:
-        started: list[tuple[Generator[None, Any, Any], str]] = []
-        result: Any = None
-        error: BaseException | None = None
+        entered = enter(operation)
         try:
-            for function, plugin in pairs:
-                generator = function(operation)
-                _start(generator, plugin, hook)
-                started.append((generator, plugin))
             result = call()
-        except BaseException as exc:  # noqa: BLE001 - raised again at the end
-            error = exc
-        while started:
-            generator, plugin = started.pop()
+        except BaseException as error:  # noqa: BLE001 - what stands in its place is raised
+            return entered.leave(None, error)  # type: ignore[no-any-return]
+        return entered.leave(result, None)  # type: ignore[no-any-return]
+
+    return run
+
+
+def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]:
+    """
+    Build the first half of a wrapper hook, for operations that are not one call.
+
+    A fetch is over when its messages have been taken, and a window when its last ack came: the
+    caller enters, goes about its work, and leaves with the outcome. The rules are those of
+    :func:`wrap`.
+    """
+    pairs = tuple((step.function, step.plugin) for step in steps)
+
+    def enter(operation: Operation) -> Entered:
+        entered = Entered(hook)
+        for function, plugin in pairs:
+            generator = function(operation)
             try:
-                replaced = _finish(generator, plugin, hook, result, error)
+                _start(generator, plugin, hook)
+            except BaseException as error:
+                entered.leave(None, error)
+                raise
+            entered.started.append((generator, plugin))
+        return entered
+
+    return enter
+
+
+class Entered:
+    """
+    Wrappers that have been entered and wait for the outcome; used by one thread at a time.
+    """
+
+    __slots__ = ("_hook", "started")
+
+    def __init__(self, hook: str) -> None:
+        self._hook = hook
+        self.started: list[tuple[Generator[None, Any, Any], str]] = []
+
+    def leave(self, result: Any, error: BaseException | None) -> Any:
+        """
+        Let the wrappers see the outcome, the innermost first, and return or raise what they leave.
+        """
+        while self.started:
+            generator, plugin = self.started.pop()
+            try:
+                replaced = _finish(generator, plugin, self._hook, result, error)
             except BaseException as exc:  # noqa: BLE001 - as above
                 error = exc
             else:
                 if replaced is not None:
                     result, error = replaced, None
         if error is None:
-            return result  # type: ignore[no-any-return]
+            return result
         try:
             raise error
         finally:
             # The traceback holds this frame and this frame would hold the error: a cycle.
             del error
-
-    return run
 
 
 def _start(generator: Generator[None, Any, Any], plugin: str, hook: str) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import enum
 import functools
-import inspect
 import logging
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
+
+from jetsync._hookcheck import WRAPPERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -83,7 +84,7 @@ def traced(plugin: str, hook: str, function: Callable[..., Any]) -> Callable[...
         _line(plugin, hook, arguments, f"returned {_brief(result)}", start)
         return result
 
-    return wrapper if inspect.isgeneratorfunction(function) else call
+    return wrapper if hook in WRAPPERS else call
 
 
 def _line(

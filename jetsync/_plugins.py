@@ -26,7 +26,7 @@ import pluggy
 
 from jetsync import hookspecs
 from jetsync._eventthread import Dispatcher
-from jetsync._hookcalls import FaultLog, Step, first_delay, observe, transform, wrap
+from jetsync._hookcalls import FaultLog, Step, entering, first_delay, observe, transform, wrap
 from jetsync._hookcheck import HOOKS, adapt, check_implementations
 from jetsync._hooktrace import enable, traced
 from jetsync.errors import ConfigurationError, InvalidTypeError
@@ -34,9 +34,11 @@ from jetsync.errors import ConfigurationError, InvalidTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from jetsync._hookcalls import Transform, Wrap
+    from jetsync._hookcalls import Entered, Transform, Wrap
     from jetsync.events import Operation, StatusEvent
-    from jetsync.message import Message, OutboundMessage, StoredMessage
+    from jetsync.message import Message
+    from jetsync.outbound import OutboundMessage
+    from jetsync.stored import StoredMessage
     from jetsync.ttl import MarkerReason
 
 _Call = TypeVar("_Call")
@@ -92,6 +94,8 @@ class Plugins:
     __slots__ = (
         "blocked",
         "dispatcher",
+        "enter_fetch",
+        "enter_publish",
         "infos",
         "prepare",
         "received",
@@ -123,6 +127,8 @@ class Plugins:
         self.wrap_publish: Wrap | None
         self.wrap_batch_commit: Wrap | None
         self.wrap_fetch: Wrap | None
+        self.enter_publish: Callable[[Operation], Entered] | None
+        self.enter_fetch: Callable[[Operation], Entered] | None
         self.status: Callable[[StatusEvent], None] | None
         self.ttl_marker: Callable[[Message | StoredMessage, MarkerReason], None] | None
         self.retry: Callable[[Operation, Exception, int], float | None] | None
@@ -132,6 +138,8 @@ class Plugins:
         self.wrap_publish = build("jetsync_publish", wrap)
         self.wrap_batch_commit = build("jetsync_batch_commit", wrap)
         self.wrap_fetch = build("jetsync_fetch", wrap)
+        self.enter_publish = build("jetsync_publish", entering)
+        self.enter_fetch = build("jetsync_fetch", entering)
         self.status = build("jetsync_status", observe, faults)
         self.ttl_marker = build("jetsync_ttl_marker", observe, faults)
         self.retry = build("jetsync_retry", first_delay)

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
         PublishOperation,
         StatusEvent,
     )
-    from jetsync.message import Message, OutboundMessage, StoredMessage
+    from jetsync.message import Message
+    from jetsync.outbound import OutboundMessage
+    from jetsync.stored import StoredMessage
     from jetsync.ttl import MarkerReason
 
 __all__ = [
@@ -168,10 +170,12 @@ def jetsync_fetch(
     thread.
 
     *When*: around `fetch`, `next`, each pull that `consume` issues, and each request of a direct
-    read, so that a scan of many pages is wrapped once per page.
+    read, so that a scan of many pages is wrapped once per page. A fetch is over when its last
+    message was taken, or when its caller stopped taking.
 
     *Returns*: a result to hand on instead of the operation's own, or `None` to keep the outcome as
-    it is, be it a result or an error.
+    it is, be it a result or an error. Where messages were handed over one by one, as in a fetch,
+    they can not be taken back and a result changes nothing.
 
     *If it raises*: an error of the operation that passes through, or one raised `from` it, reaches
     the caller as it is. Any other error becomes `PluginError`.

@@ -1,0 +1,290 @@
+"""
+Events and operations as values, and the thread that delivers events.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+
+import attrs
+import pytest
+
+from jetsync import _eventthread, events
+from jetsync._eventthread import THREAD_NAME, Dispatcher, DispatcherStatistics
+from jetsync._plugins import Plugins
+from jetsync.events import ClosedEvent, LameDuckEvent, ReconnectedEvent, StatusKind
+from jetsync.hookspecs import hookimpl
+
+STATUS_EVENTS = events.StatusEvent.__subclasses__()
+OPERATIONS = events.Operation.__subclasses__()
+
+SAMPLES = [
+    events.PullStatusEvent(
+        stream="S",
+        consumer="C",
+        code=409,
+        description="Exceeded MaxRequestBatch of 10",
+        outcome=events.PullOutcome.FAILED,
+    ),
+    events.HeartbeatMissedEvent(stream="S", consumer="C", heartbeat=1.0, silent_for=2.0),
+    events.DisconnectedEvent(server="127.0.0.1:4222"),
+    events.ReconnectedEvent(server="127.0.0.1:4222", reconnects=1),
+    events.ClosedEvent(),
+    events.LameDuckEvent(server="127.0.0.1:4222"),
+    events.ServersDiscoveredEvent(servers=("127.0.0.1:4223",)),
+    events.SlowConsumerEvent(subject="a", dropped=3),
+    events.PermissionDeniedEvent(subject="a", operation="publish"),
+    events.AsyncErrorEvent(error=None),
+    events.AdvisoryEvent(subject="$JS.EVENT.ADVISORY.X", type="x", body={"a": [1]}),
+    events.TtlRaisedEvent(stream="S", subject="a", asked=1.0, stored=4.0),
+    events.FilterOutsideSubjectsEvent(stream="S", consumer="C", filters=("x",), subjects=("a",)),
+    events.PublishOperation(subject="a"),
+    events.BatchCommitOperation(batch_id="b", size=2),
+    events.FetchOperation(stream="S", consumer="C", max_messages=10),
+    events.DirectReadOperation(stream="S", name="scan", subjects=("a.>",)),
+]
+
+
+@pytest.fixture
+def gate():
+    """
+    Give a handler something to wait for; it is opened at the end in any case.
+    """
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+class TestValues:
+    @pytest.mark.parametrize("cls", [*STATUS_EVENTS, *OPERATIONS])
+    def test_every_class_is_exported_and_sampled(self, cls):
+        """
+        No class is forgotten, neither in `__all__` nor here.
+        """
+        assert cls.__name__ in events.__all__
+        assert cls in {type(sample) for sample in SAMPLES}
+
+    def test_each_kind_has_one_class(self):
+        """
+        The kind tells the class, and the other way round.
+        """
+        kinds = [cls.__attrs_attrs__.kind.default for cls in STATUS_EVENTS]
+
+        assert sorted(kinds) == sorted(StatusKind)
+
+    @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
+    def test_frozen_and_picklable(self, sample):
+        """
+        Values can be kept, compared, hashed and sent to another process, and not changed.
+        """
+        copy = pickle.loads(pickle.dumps(sample))
+
+        assert copy == sample
+        assert hash(copy) == hash(sample)
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            sample.stream = "OTHER"
+
+    @pytest.mark.parametrize("cls", STATUS_EVENTS)
+    def test_the_kind_can_not_be_given(self, cls):
+        """
+        A class has one kind.
+        """
+        with pytest.raises(TypeError, match="kind"):
+            cls(kind=StatusKind.CLOSED)
+
+    def test_operation_names_are_stable(self):
+        """
+        Names are fit for spans and labels: they do not depend on the data.
+        """
+        names = {
+            type(sample).__name__: sample.name for sample in SAMPLES if hasattr(sample, "name")
+        }
+
+        assert names == {
+            "PublishOperation": "publish",
+            "BatchCommitOperation": "batch_commit",
+            "FetchOperation": "fetch",
+            "DirectReadOperation": "scan",
+        }
+
+
+class TestDispatcher:
+    def test_delivers_in_order_in_its_own_thread(self):
+        """
+        Events come in the order in which they were handed over, in the named thread.
+        """
+        seen = []
+        dispatcher = Dispatcher(
+            lambda event: seen.append((event.reconnects, threading.current_thread().name))
+        )
+
+        for number in range(100):
+            dispatcher.emit_later(ReconnectedEvent(reconnects=number))
+
+        assert dispatcher.close(10)
+        assert seen == [(number, THREAD_NAME) for number in range(100)]
+        assert dispatcher.statistics() == DispatcherStatistics(100, 0, 0)
+
+    def test_no_thread_without_an_event(self):
+        """
+        The thread is started by the first event; closing without one waits for nothing.
+        """
+        dispatcher = Dispatcher(lambda event: None)
+
+        assert repr(dispatcher) == "<Dispatcher idle, 0 pending, 0 dropped>"
+        assert dispatcher._thread is None
+        assert dispatcher.close()
+
+    def test_the_thread_is_a_daemon(self):
+        """
+        A handler that hangs keeps no process alive.
+        """
+        daemon = []
+        dispatcher = Dispatcher(lambda event: daemon.append(threading.current_thread().daemon))
+
+        dispatcher.emit_later(ClosedEvent())
+        dispatcher.close(10)
+
+        assert daemon == [True]
+
+    def test_emit_never_waits_for_a_handler(self, gate):
+        """
+        While a handler is busy, others hand over; close gives up after its time.
+        """
+        seen = []
+
+        def slow(event):
+            gate.wait(10)
+            seen.append(event)
+
+        dispatcher = Dispatcher(slow)
+        dispatcher.emit_later(ClosedEvent())
+        dispatcher.emit_later(LameDuckEvent())
+
+        assert seen == []
+        assert not dispatcher.close(0.01)
+        gate.set()
+        assert dispatcher.close(10)
+        assert seen == [ClosedEvent(), LameDuckEvent()]
+
+    def test_memory_is_bounded(self, gate, monkeypatch, caplog):
+        """
+        What no longer fits is counted, and said once.
+        """
+        monkeypatch.setattr(_eventthread, "MAX_PENDING", 3)
+        started = threading.Event()
+
+        def hang(event):
+            started.set()
+            gate.wait(10)
+
+        dispatcher = Dispatcher(hang)
+        dispatcher.emit_later(ClosedEvent())
+        assert started.wait(10)
+
+        with caplog.at_level(logging.WARNING, "jetsync"):
+            for _ in range(5):
+                dispatcher.emit_later(ClosedEvent())
+
+        assert dispatcher.statistics() == DispatcherStatistics(0, 3, 2)
+        assert [record.event for record in caplog.records] == ["events.dropped"]
+        gate.set()
+        dispatcher.close(10)
+
+    def test_a_handler_may_close(self):
+        """
+        Closing from within waits for nobody; what was handed over is still delivered.
+        """
+        results = []
+        finished = threading.Event()
+
+        def handler(event):
+            if isinstance(event, LameDuckEvent):
+                results.append(dispatcher.close())
+            else:
+                finished.set()
+
+        dispatcher = Dispatcher(handler)
+        with dispatcher._lock:
+            dispatcher.emit_later(LameDuckEvent())
+            dispatcher.emit_later(ClosedEvent())
+
+        assert finished.wait(10)
+        assert dispatcher.close(10)
+        assert results == [False]
+
+    def test_nothing_after_close(self):
+        """
+        What is emitted after the end is dropped in silence; closing again is harmless.
+        """
+        seen = []
+        dispatcher = Dispatcher(seen.append)
+        dispatcher.emit_later(ClosedEvent())
+        dispatcher.close(10)
+
+        dispatcher.emit_later(LameDuckEvent())
+
+        assert dispatcher.close(10)
+        assert seen == [ClosedEvent()]
+        assert repr(dispatcher) == "<Dispatcher closed, 0 pending, 0 dropped>"
+
+    def test_the_thread_survives_an_exit(self, caplog):
+        """
+        SystemExit in a handler ends neither the thread nor the delivery.
+        """
+        seen = []
+
+        def handler(event):
+            seen.append(event)
+            raise SystemExit(3)
+
+        dispatcher = Dispatcher(handler)
+        with caplog.at_level(logging.ERROR, "jetsync"):
+            dispatcher.emit_later(ClosedEvent())
+            dispatcher.emit_later(LameDuckEvent())
+            dispatcher.close(10)
+
+        assert seen == [ClosedEvent(), LameDuckEvent()]
+        assert len(caplog.records) == 2
+
+    def test_an_interpreter_that_ends_takes_no_threads(self, monkeypatch):
+        """
+        At the end of the process an event is dropped rather than raised in the I/O thread.
+        """
+
+        def refuse(self):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        dispatcher = Dispatcher(lambda event: None)
+
+        dispatcher.emit_later(ClosedEvent())
+
+        assert dispatcher.close()
+
+
+class TestPluginsAndDispatcher:
+    def test_events_reach_the_plugin(self):
+        """
+        A plugin that implements jetsync_status gives its Plugins a dispatcher.
+        """
+        seen = []
+
+        class Plugin:
+            @hookimpl
+            def jetsync_status(self, event):
+                seen.append((event.kind, threading.current_thread().name))
+
+        plugins = Plugins.load([Plugin], {})
+        plugins.dispatcher.emit_later(ClosedEvent())
+        plugins.status(LameDuckEvent())
+
+        assert plugins.close(10)
+        assert sorted(seen) == sorted(
+            [
+                (StatusKind.CLOSED, THREAD_NAME),
+                (StatusKind.LAME_DUCK, threading.current_thread().name),
+            ]
+        )

@@ -1,0 +1,167 @@
+"""
+Hooks are promises to other people's code: documented word by word, and each one tested by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from jetsync import events, hookspecs
+from jetsync._hookcheck import ARGUMENTS, HOOKS, WRAPPERS
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "hooks.md").read_text("utf-8")
+PARTS = ("*Thread*", "*When*", "*Returns*", "*If it raises*", "*Cost*")
+
+
+def signature(hook):
+    """
+    Return the hook's signature as it stands in the source, without the quotes of annotations.
+    """
+    return hook + str(inspect.signature(getattr(hookspecs, hook))).replace("'", "")
+
+
+def section(hook):
+    """
+    Return the hook's section of the documentation.
+    """
+    return PAGE.partition(f"\n## {hook}\n")[2].partition("\n## ")[0]
+
+
+def closing_parts(hook):
+    """
+    Return the paragraphs at the end of the hook's docstring, on one line each.
+    """
+    paragraphs = inspect.getdoc(getattr(hookspecs, hook)).split("\n\n")
+    return [" ".join(each.split()) for each in paragraphs if each.startswith(PARTS)]
+
+
+def names_of_tests():
+    """
+    List the names of all test functions of the project.
+    """
+    return {
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+
+
+TESTS = names_of_tests()
+
+
+def test_the_hooks_are_these_eight():
+    """
+    A hook that is added or renamed is noticed here first.
+    """
+    expected = {
+        "jetsync_batch_commit",
+        "jetsync_fetch",
+        "jetsync_message_received",
+        "jetsync_prepare_message",
+        "jetsync_publish",
+        "jetsync_retry",
+        "jetsync_status",
+        "jetsync_ttl_marker",
+    }
+
+    assert expected == set(HOOKS)
+    assert {name for name in expected if name in WRAPPERS} == WRAPPERS
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_documented_with_its_exact_signature(hook):
+    """
+    The page has one heading per hook and repeats its signature as it stands in the source.
+    """
+    assert PAGE.count(f"\n## {hook}\n") == 1
+    assert f"\n{signature(hook)}\n" in section(hook)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_documented_with_all_arguments_and_an_example(hook):
+    """
+    Each argument has a line of its own, and there is code to copy.
+    """
+    for argument in ARGUMENTS[hook]:
+        assert f"\n- `{argument}`: " in section(hook)
+    assert "```python\n" in section(hook)
+    assert f"def {hook}(" in section(hook)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_docstring_has_the_five_closing_parts(hook):
+    """
+    Thread, when, returns, if it raises, cost: in this order, each with something to say.
+    """
+    parts = closing_parts(hook)
+
+    assert [part.partition(":")[0] for part in parts] == list(PARTS)
+    assert all(part.partition(":")[2].strip() for part in parts)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_documentation_repeats_the_closing_parts(hook):
+    """
+    The page and the docstring make the same promises, word by word.
+    """
+    page = " ".join(section(hook).split())
+
+    assert [part for part in closing_parts(hook) if part not in page] == []
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_tested_by_name(hook):
+    """
+    There is a test of the hook that is named after it.
+    """
+    assert any(re.fullmatch(f"test_hook_{hook}(_.*)?", name) for name in TESTS)
+
+
+@pytest.mark.parametrize("kind", events.StatusKind)
+def test_every_status_kind_is_documented_with_its_class(kind):
+    """
+    The table of `jetsync_status` has a row for each kind, with the class and all its fields.
+    """
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{kind.name}` |"))
+    cls = next(
+        cls
+        for cls in events.StatusEvent.__subclasses__()
+        if cls.__attrs_attrs__.kind.default == kind
+    )
+    own = {field.name for field in cls.__attrs_attrs__ if not field.inherited} - {"kind"}
+
+    assert f"`{cls.__name__}`" in row
+    assert {name for name in own if f"`{name}`" not in row} == set()
+
+
+@pytest.mark.parametrize("cls", events.Operation.__subclasses__())
+def test_every_operation_is_documented_with_its_fields(cls):
+    """
+    The page names each operation and all its own fields.
+    """
+    own = {field.name for field in cls.__attrs_attrs__ if not field.inherited} - {"name"}
+
+    assert f"`{cls.__name__}`" in PAGE
+    assert {name for name in own if f"`{name}`" not in PAGE} == set()
+
+
+def test_hookspecs_imports_only_pluggy():
+    """
+    A plugin's module loads without the client: the specifications need nothing but pluggy.
+    """
+    tree = ast.parse(Path(hookspecs.__file__).read_text("utf-8"))
+    imported = {
+        name
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [node.names[0].name])
+    }
+
+    assert imported == {"__future__", "typing", "pluggy"}
