@@ -1,0 +1,246 @@
+"""
+A JetStream context: the streams and consumers of one account, domain or prefix.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jetsync import _consumer_admin, _stream_admin
+from jetsync._codec import from_wire
+from jetsync._management import call, config_of
+from jetsync.account import AccountInfo
+from jetsync.consumer import Consumer
+from jetsync.consumer_config import ConsumerConfig
+from jetsync.errors import StreamNotFoundError
+from jetsync.stream import Stream
+from jetsync.stream_config import StreamConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jetsync._session import JetStreamSession
+    from jetsync.typing import Seconds
+
+__all__ = ["JetStream"]
+
+
+class JetStream:
+    """
+    JetStream as one account sees it, under one domain or prefix.
+
+    Made by :meth:`Client.jetstream`. A context holds no resources and needs no closing; any number
+    of threads may share one. Every call sends requests of its own and has a ``timeout`` in seconds
+    for all of them together, ``None`` for the context's default.
+    """
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: JetStreamSession) -> None:
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"<JetStream {self._session.prefix}>"
+
+    def account_info(self, *, timeout: Seconds | None = None) -> AccountInfo:
+        """
+        Ask what the account uses and may use, and which API level answers.
+
+        Raises:
+            JetStreamNotEnabledError: the account or the server has no JetStream.
+        """
+        answer = call(self._session, "INFO", None, self._session.deadline(timeout))
+        answer.pop("type", None)
+        return from_wire(AccountInfo, answer)
+
+    # Streams
+
+    def create_stream(
+        self, config: StreamConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
+    ) -> Stream:
+        """
+        Create a stream, or return the one that exists with the same configuration.
+
+        Args:
+            config: The configuration; keywords are laid over a copy of it.
+            timeout: Seconds for the request.
+            **fields: Fields of :class:`StreamConfig`.
+
+        Raises:
+            StreamNameInUseError: there is one of that name with another configuration.
+            SubjectOverlapError: another stream takes one of the subjects.
+            NotSupportedError: the server left a field out; the stream exists without it.
+        """
+        wanted = config_of(StreamConfig, config, fields, "create_stream")
+        deadline = self._session.deadline(timeout)
+        return Stream(self._session, _stream_admin.create(self._session, wanted, deadline))
+
+    def update_stream(
+        self, config: StreamConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
+    ) -> Stream:
+        """
+        Change the configuration of an existing stream.
+
+        A server replaces the whole configuration: what ``config`` leaves unset goes back to its
+        default. With keywords alone, ``name`` among them, the current configuration is read first
+        and sent back with those changes. That is two requests, and a change that somebody else
+        makes between them is lost.
+
+        Args:
+            config: The whole configuration; keywords are laid over a copy of it.
+            timeout: Seconds for all requests together.
+            **fields: Fields of :class:`StreamConfig` to change.
+
+        Raises:
+            StreamNotFoundError: there is no stream of that name.
+            NotSupportedError: the server left a field out; it did the rest of the update.
+        """
+        deadline = self._session.deadline(timeout)
+        wanted = _stream_admin.changed_config(self._session, config, fields, deadline)
+        return Stream(self._session, _stream_admin.update(self._session, wanted, deadline))
+
+    def create_or_update_stream(
+        self, config: StreamConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
+    ) -> Stream:
+        """
+        Create a stream, or replace the whole configuration of the one of that name.
+
+        Args, Raises: as :meth:`create_stream`, without ``StreamNameInUseError``.
+        """
+        wanted = config_of(StreamConfig, config, fields, "create_or_update_stream")
+        deadline = self._session.deadline(timeout)
+        info = _stream_admin.create_or_update(self._session, wanted, deadline)
+        return Stream(self._session, info)
+
+    def stream(self, name: str, *, timeout: Seconds | None = None) -> Stream:
+        """
+        Return the stream of that name.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        deadline = self._session.deadline(timeout)
+        return Stream(self._session, _stream_admin.info(self._session, name, deadline))
+
+    def delete_stream(self, name: str, *, timeout: Seconds | None = None) -> None:
+        """
+        Delete a stream with its messages and consumers.
+
+        Raises:
+            StreamNotFoundError: there is none of that name.
+        """
+        _stream_admin.delete(self._session, name, self._session.deadline(timeout))
+
+    def streams(
+        self, subject: str | None = None, *, timeout: Seconds | None = None
+    ) -> Iterator[Stream]:
+        """
+        Iterate over the streams; pages of 256 are asked for as they are needed.
+
+        Streams may be made and deleted meanwhile: none is yielded twice.
+
+        Args:
+            subject: Only streams with a subject that overlaps with this one.
+            timeout: Seconds for each page.
+        """
+        found = _stream_admin.infos(self._session, subject, timeout)
+        return (Stream(self._session, info) for info in found)
+
+    def stream_names(
+        self, subject: str | None = None, *, timeout: Seconds | None = None
+    ) -> Iterator[str]:
+        """
+        Iterate over the names of the streams; as :meth:`streams`, in pages of 1024.
+        """
+        return _stream_admin.names(self._session, subject, timeout)
+
+    def stream_name_by_subject(self, subject: str, *, timeout: Seconds | None = None) -> str:
+        """
+        Return the name of the stream that takes a subject.
+
+        A wildcard may overlap with several streams; the first name is returned.
+
+        Raises:
+            StreamNotFoundError: there is none.
+        """
+        for name in self.stream_names(subject, timeout=timeout):
+            return name
+        raise StreamNotFoundError(description=f"no stream takes subject {subject!r}")
+
+    # Consumers
+
+    def create_consumer(
+        self,
+        stream: str,
+        config: ConsumerConfig | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> Consumer:
+        """
+        Create a consumer, or return the one that exists with the same configuration.
+
+        As :meth:`Stream.create_consumer`, for the stream of that name. A consumer with a filter
+        costs one request more, which compares it with the stream's subjects.
+        """
+        deadline = self._session.deadline(timeout)
+        wanted = config_of(ConsumerConfig, config, fields, "create_consumer")
+        info = _consumer_admin.create(self._session, stream, wanted, deadline)
+        _consumer_admin.warn_about_filters(self._session, info, None, deadline)
+        return Consumer(self._session, stream, info)
+
+    def update_consumer(
+        self,
+        stream: str,
+        config: ConsumerConfig | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> Consumer:
+        """
+        Change the configuration of an existing consumer, as :meth:`Stream.update_consumer`.
+        """
+        session, deadline = self._session, self._session.deadline(timeout)
+        wanted = _consumer_admin.changed_config(session, stream, config, fields, deadline)
+        return Consumer(session, stream, _consumer_admin.update(session, stream, wanted, deadline))
+
+    def create_or_update_consumer(
+        self,
+        stream: str,
+        config: ConsumerConfig | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> Consumer:
+        """
+        Create a consumer, or replace the whole configuration of the one of that name.
+
+        As :meth:`Stream.create_or_update_consumer`, for the stream of that name.
+        """
+        deadline = self._session.deadline(timeout)
+        wanted = config_of(ConsumerConfig, config, fields, "create_or_update_consumer")
+        info = _consumer_admin.create_or_update(self._session, stream, wanted, deadline)
+        _consumer_admin.warn_about_filters(self._session, info, None, deadline)
+        return Consumer(self._session, stream, info)
+
+    def consumer(self, stream: str, name: str, *, timeout: Seconds | None = None) -> Consumer:
+        """
+        Return the consumer of that name.
+
+        Raises:
+            ConsumerNotFoundError: there is none.
+            StreamNotFoundError: there is no stream of that name.
+        """
+        deadline = self._session.deadline(timeout)
+        info = _consumer_admin.info(self._session, stream, name, deadline)
+        return Consumer(self._session, stream, info)
+
+    def delete_consumer(self, stream: str, name: str, *, timeout: Seconds | None = None) -> None:
+        """
+        Delete a consumer.
+
+        Raises:
+            ConsumerNotFoundError: there is none of that name.
+        """
+        deadline = self._session.deadline(timeout)
+        _consumer_admin.delete(self._session, stream, name, deadline)
