@@ -1,0 +1,3 @@
+"""
+Compare jetsync with nats-py, natsrpy and a raw socket: ``python -m benchmarks``.
+"""

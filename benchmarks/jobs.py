@@ -1,0 +1,108 @@
+"""
+What controller and workers tell each other: a job to do, and what it cost.
+
+Both travel as one line of JSON over the worker's standard input and output.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@dataclass(frozen=True)
+class Job:
+    """
+    Describe one measurement; the stream and the consumer exist and are ready.
+    """
+
+    row: str
+    stream: str
+    subject: str
+    consumer: str
+    """Name of the durable pull consumer, for rows that read."""
+
+    count: int
+    """How many messages."""
+
+    size: int
+    """Payload bytes of each."""
+
+    window: int
+    """How many publishes may be without an ack."""
+
+    batch: int
+    """How many messages one fetch asks for."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    """What makes this contender differ from others of the same peer."""
+
+    def to_json(self) -> str:
+        """
+        Return the line that is sent to a worker.
+        """
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Job:
+        """
+        Read the line that the controller sent.
+        """
+        return cls(**json.loads(line))
+
+    def payload(self) -> bytes:
+        """
+        Return the payload to publish; every peer publishes the same.
+        """
+        return (b"0123456789abcdef" * (self.size // 16 + 1))[: self.size]
+
+
+@dataclass
+class Sample:
+    """
+    Say what one measurement cost.
+    """
+
+    count: int
+    seconds: float = 0.0
+    cpu: float = 0.0
+    """User and system seconds of the worker, all its threads included."""
+
+    p50: float | None = None
+    """Median of the single calls in seconds, for rows that measure those."""
+
+    p99: float | None = None
+
+    def latencies(self, nanoseconds: Sequence[int]) -> None:
+        """
+        Take the times of the single calls.
+        """
+        ordered = sorted(nanoseconds)
+        self.p50 = ordered[len(ordered) // 2] / 1e9
+        self.p99 = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] / 1e9
+
+
+@contextmanager
+def measured(count: int) -> Iterator[Sample]:
+    """
+    Measure the wall time and the CPU time of the block, for *count* messages.
+
+    The garbage of what went before is collected first; during the block the collector works as it
+    does in any program.
+    """
+    sample = Sample(count)
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    begin = time.perf_counter()
+    yield sample
+    sample.seconds = time.perf_counter() - begin
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    sample.cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -1,0 +1,106 @@
+"""
+jetsync, from plain blocking code.
+
+The module is called like the package; imports are absolute, so that the package is what is meant.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+import jetsync
+from benchmarks.jobs import measured
+
+if TYPE_CHECKING:
+    from benchmarks.jobs import Job, Sample
+
+
+class IdlePlugin:
+    """
+    A plugin that looks at every message on its way out, and does nothing.
+    """
+
+    @jetsync.hookimpl
+    def jetsync_prepare_message(self, message: jetsync.OutboundMessage) -> None:
+        """
+        Keep the message as it is.
+        """
+
+
+class Peer:
+    """
+    Do the rows with jetsync.
+    """
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        plugins = [IdlePlugin()] if options.get("plugin") else []
+        self.client = jetsync.connect(url, loop=options.get("loop", "auto"), plugins=plugins)
+        self.jetstream = self.client.jetstream()
+
+    def close(self) -> None:
+        """
+        Close the client.
+        """
+        self.client.close()
+
+    def publish(self, job: Job) -> Sample:
+        """
+        Publish one message after the other.
+        """
+        payload = job.payload()
+        publish = self.jetstream.publish
+        times = []
+        now = time.perf_counter_ns
+        with measured(job.count) as sample:
+            for _ in range(job.count):
+                begin = now()
+                publish(job.subject, payload)
+                times.append(now() - begin)
+        sample.latencies(times)
+        return sample
+
+    def publish_many(self, job: Job) -> Sample:
+        """
+        Hand an iterable to publish_many.
+        """
+        messages = itertools.repeat((job.subject, job.payload()), job.count)
+        with measured(job.count) as sample:
+            report = self.jetstream.publish_many(messages, window=job.window)
+        if report.count != job.count:
+            raise RuntimeError(f"{report.count} of {job.count} messages were stored")
+        return sample
+
+    def fetch(self, job: Job) -> Sample:
+        """
+        Fetch batch after batch.
+        """
+        consumer = self.jetstream.consumer(job.stream, job.consumer)
+        left = job.count
+        with measured(job.count) as sample:
+            while left:
+                for _ in consumer.fetch(min(job.batch, left), expires=30):
+                    left -= 1
+        return sample
+
+    def fetch_ack(self, job: Job) -> Sample:
+        """
+        Fetch batch after batch; acknowledge each message, or each batch when the options say so.
+        """
+        consumer = self.jetstream.consumer(job.stream, job.consumer)
+        whole = bool(job.options.get("batch_ack"))
+        left = job.count
+        with measured(job.count) as sample:
+            while left:
+                batch = consumer.fetch(min(job.batch, left), expires=30)
+                if whole:
+                    for _ in batch:
+                        left -= 1
+                    batch.ack()
+                else:
+                    for message in batch:
+                        message.ack()
+                        left -= 1
+            self.client.flush()
+        return sample

@@ -1,0 +1,106 @@
+"""
+nats-py, used as its documentation says.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import nats
+
+from benchmarks.jobs import measured
+from benchmarks.peers._loop import LoopPeer
+
+if TYPE_CHECKING:
+    from benchmarks.jobs import Job, Sample
+
+
+class Peer(LoopPeer):
+    """
+    Do the rows with nats-py.
+    """
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        super().__init__(options)
+        self.client = self.run(nats.connect(url))
+        self.jetstream = self.client.jetstream()
+
+    def close(self) -> None:
+        """
+        Close the connection and the loop.
+        """
+        self.run(self.client.close())
+        self.loop.close()
+
+    def publish(self, job: Job) -> Sample:
+        """
+        Await each publish.
+        """
+        return self.run(self._publish(job))
+
+    async def _publish(self, job: Job) -> Sample:
+        payload = job.payload()
+        times = []
+        now = time.perf_counter_ns
+        with measured(job.count) as sample:
+            for _ in range(job.count):
+                begin = now()
+                await self.jetstream.publish(job.subject, payload)
+                times.append(now() - begin)
+        sample.latencies(times)
+        return sample
+
+    def publish_many(self, job: Job) -> Sample:
+        """
+        Hand everything to publish_async, which keeps its window of 4000, and look at every ack.
+        """
+        return self.run(self._publish_many(job))
+
+    async def _publish_many(self, job: Job) -> Sample:
+        payload = job.payload()
+        # nats-py's own default is 4000; a larger one is only allowed here if the run asks for it.
+        context = self.client.jetstream(publish_async_max_pending=min(job.window, 4000))
+        failures = 0
+
+        def look(future: Any) -> None:
+            nonlocal failures
+            if future.exception() is not None:
+                failures += 1
+
+        with measured(job.count) as sample:
+            for _ in range(job.count):
+                # With the default wait of None a full window is waited for without a limit.
+                future = await context.publish_async(job.subject, payload)
+                future.add_done_callback(look)
+            await context.publish_async_completed()
+        if failures:
+            raise RuntimeError(f"{failures} publishes failed")
+        return sample
+
+    def fetch(self, job: Job) -> Sample:
+        """
+        Fetch batch after batch.
+        """
+        return self.run(self._fetch(job, ack=False))
+
+    def fetch_ack(self, job: Job) -> Sample:
+        """
+        Fetch batch after batch and acknowledge each message.
+        """
+        return self.run(self._fetch(job, ack=True))
+
+    async def _fetch(self, job: Job, *, ack: bool) -> Sample:
+        subscription = await self.jetstream.pull_subscribe_bind(job.consumer, job.stream)
+        left = job.count
+        with measured(job.count) as sample:
+            while left:
+                messages = await subscription.fetch(min(job.batch, left), timeout=30)
+                if ack:
+                    for message in messages:
+                        await message.ack()
+                left -= len(messages)
+            if ack:
+                await self.client.flush()
+        await subscription.unsubscribe()
+        return sample

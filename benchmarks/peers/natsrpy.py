@@ -1,0 +1,108 @@
+"""
+natsrpy: asyncio futures over the Rust client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from natsrpy import Nats
+
+from benchmarks.jobs import measured
+from benchmarks.peers._loop import LoopPeer
+
+if TYPE_CHECKING:
+    from benchmarks.jobs import Job, Sample
+
+
+class Peer(LoopPeer):
+    """
+    Do the rows with natsrpy.
+    """
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        super().__init__(options)
+        self.run(self._connect(url))
+
+    async def _connect(self, url: str) -> None:
+        # Its calls need a running loop already when they are made.
+        self.client = Nats(addrs=[url])
+        await self.client.startup()
+        self.jetstream = await self.client.jetstream()
+
+    def close(self) -> None:
+        """
+        Close the connection and the loop.
+        """
+        self.run(self._close())
+        self.loop.close()
+
+    async def _close(self) -> None:
+        await self.client.shutdown()
+
+    def publish(self, job: Job) -> Sample:
+        """
+        Await each publish with its ack.
+        """
+        return self.run(self._publish(job))
+
+    async def _publish(self, job: Job) -> Sample:
+        payload = job.payload()
+        times = []
+        now = time.perf_counter_ns
+        with measured(job.count) as sample:
+            for _ in range(job.count):
+                begin = now()
+                await self.jetstream.publish(job.subject, payload, wait=True)
+                times.append(now() - begin)
+        sample.latencies(times)
+        return sample
+
+    def publish_many(self, job: Job) -> Sample:
+        """
+        Keep a window of futures: natsrpy has no bulk publish of its own.
+        """
+        return self.run(self._publish_many(job))
+
+    async def _publish_many(self, job: Job) -> Sample:
+        payload = job.payload()
+        publish = self.jetstream.publish
+        pending: deque[Any] = deque()
+        with measured(job.count) as sample:
+            for _ in range(job.count):
+                pending.append(publish(job.subject, payload, wait=True))
+                if len(pending) >= job.window:
+                    await pending.popleft()
+            while pending:
+                await pending.popleft()
+        return sample
+
+    def fetch(self, job: Job) -> Sample:
+        """
+        Fetch batch after batch.
+        """
+        return self.run(self._fetch(job, ack=False))
+
+    def fetch_ack(self, job: Job) -> Sample:
+        """
+        Fetch batch after batch and acknowledge each message.
+        """
+        return self.run(self._fetch(job, ack=True))
+
+    async def _fetch(self, job: Job, *, ack: bool) -> Sample:
+        stream = await self.jetstream.streams.get(job.stream)
+        consumer = await stream.consumers.get_pull(job.consumer)
+        left = job.count
+        with measured(job.count) as sample:
+            while left:
+                messages = await consumer.fetch(max_messages=min(job.batch, left), expires=30)
+                if ack:
+                    # All are sent before the first is waited for: one at a time is slower.
+                    for sent in [message.ack() for message in messages]:
+                        await sent
+                left -= len(messages)
+            if ack:
+                await self.client.flush()
+        return sample

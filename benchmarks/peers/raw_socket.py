@@ -1,0 +1,232 @@
+"""
+A blocking socket and ready-made bytes: the least that any Python client can cost.
+
+It does the protocol's work (every ack and every message is counted by its frame, every ack that is
+owed is sent) and nothing else: nothing is decoded, nothing can be lost and found again.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.jobs import measured
+
+if TYPE_CHECKING:
+    from benchmarks.jobs import Job, Sample
+
+CONNECT = (
+    b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}\r\nPING\r\n'
+)
+PING = b"PING\r\n"
+READ_SIZE = 1 << 18
+
+# Publishes that are joined into one write.
+BLOCK = 256
+
+
+class RawConnection:
+    """
+    Speak the client protocol over one blocking socket.
+    """
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.removeprefix("nats://").partition(":")
+        self.socket = socket.create_connection((host, int(port)), 10)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.inbox = b"_INBOX.%b" % secrets.token_hex(8).encode()
+        self.send(CONNECT + b"SUB " + self.inbox + b" 1\r\n")
+        self._read_until(b"PONG\r\n")
+        # A server that has more to say about itself says so with a second INFO; after this it has.
+        self.flush()
+
+    def close(self) -> None:
+        """
+        Close the socket.
+        """
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        """
+        Write all of it.
+        """
+        self.socket.sendall(data)
+
+    def flush(self) -> None:
+        """
+        Wait until the server has seen everything that was sent. Only when nothing else is on its
+        way.
+        """
+        self.send(b"PING\r\n")
+        self._read_until(b"PONG\r\n")
+
+    def receive(self) -> bytes:
+        """
+        Return what is there without the server's own pings, which are answered. May be empty then.
+        """
+        data = self._read()
+        # A ping that is cut by the end of the read would be counted as part of a frame.
+        while not data.endswith(b"\n") and PING.startswith(data[data.rfind(b"\n") + 1 :]):
+            data += self._read()
+        if PING in data:
+            self.send(b"PONG\r\n" * data.count(PING))
+            data = data.replace(PING, b"")
+        return data
+
+    def _read(self) -> bytes:
+        data = self.socket.recv(READ_SIZE)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        return data
+
+    def request(self, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """
+        Make a JSON request, for setting things up.
+        """
+        data = json.dumps(body or {}).encode()
+        self.send(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), self.inbox, len(data), data))
+        buffer = b""
+        while True:
+            buffer += self.receive()
+            line, found, rest = buffer.partition(b"\r\n")
+            if found:
+                size = int(line.split()[-1])
+                if len(rest) >= size + 2:
+                    answer: dict[str, Any] = json.loads(rest[:size] or b"{}")
+                    return answer
+
+    def count_lines(self, wanted: int) -> bytes:
+        """
+        Read until so many line ends have come; return the last bytes that were read.
+
+        A MSG frame has two line ends, its own and that after its payload, as none of the payloads
+        here has any.
+        """
+        last = b""
+        while wanted > 0:
+            data = self.receive()
+            wanted -= data.count(b"\n")
+            last = data
+        return last
+
+    def _read_until(self, wanted: bytes) -> None:
+        buffer = b""
+        while wanted not in buffer:
+            buffer += self.receive()
+
+
+class Peer:
+    """
+    Do the rows over a `RawConnection`.
+    """
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        del options
+        self.connection = RawConnection(url)
+
+    def close(self) -> None:
+        """
+        Close the connection.
+        """
+        self.connection.close()
+
+    def publish(self, job: Job) -> Sample:
+        """
+        Publish one message and wait for its ack, again and again.
+        """
+        connection = self.connection
+        message = _publish(job, connection.inbox)
+        times = []
+        now = time.perf_counter_ns
+        with measured(job.count) as sample:
+            for _ in range(job.count):
+                begin = now()
+                connection.send(message)
+                connection.count_lines(2)
+                times.append(now() - begin)
+        sample.latencies(times)
+        return sample
+
+    def publish_many(self, job: Job) -> Sample:
+        """
+        Publish in blocks while the window has room; count the acks.
+        """
+        connection = self.connection
+        message = _publish(job, connection.inbox)
+        block = message * BLOCK
+        sent = acked = lines = 0
+        with measured(job.count) as sample:
+            while acked < job.count:
+                while sent < job.count and sent - acked + BLOCK <= job.window:
+                    size = min(BLOCK, job.count - sent)
+                    connection.send(block if size == BLOCK else message * size)
+                    sent += size
+                data = connection.receive()
+                if b'"error"' in data:
+                    raise ConnectionError(data)
+                lines += data.count(b"\n")
+                acked = lines // 2
+        return sample
+
+    def fetch(self, job: Job) -> Sample:
+        """
+        Pull a batch, count its frames, pull the next.
+        """
+        connection = self.connection
+        pull = _pull(job, connection.inbox)
+        with measured(job.count) as sample:
+            for _ in range(job.count // job.batch):
+                connection.send(pull)
+                if b"\nHMSG" in connection.count_lines(2 * job.batch):
+                    raise ConnectionError("a status instead of a message")
+        return sample
+
+    def fetch_ack(self, job: Job) -> Sample:
+        """
+        Pull a batch, find each frame's reply subject, acknowledge all of them in one write.
+        """
+        connection = self.connection
+        pull = _pull(job, connection.inbox)
+        with measured(job.count) as sample:
+            for _ in range(job.count // job.batch):
+                connection.send(pull)
+                connection.send(b"".join(_acks(connection, job.batch)))
+            connection.flush()
+        return sample
+
+
+def _publish(job: Job, inbox: bytes) -> bytes:
+    return b"PUB %b %b %d\r\n%b\r\n" % (job.subject.encode(), inbox, job.size, job.payload())
+
+
+def _pull(job: Job, inbox: bytes) -> bytes:
+    body = json.dumps({"batch": job.batch, "expires": 30_000_000_000}).encode()
+    subject = f"$JS.API.CONSUMER.MSG.NEXT.{job.stream}.{job.consumer}".encode()
+    return b"PUB %b %b %d\r\n%b\r\n" % (subject, inbox, len(body), body)
+
+
+def _acks(connection: RawConnection, count: int) -> list[bytes]:
+    """
+    Read so many messages and return the protocol line that acknowledges each.
+    """
+    acks: list[bytes] = []
+    buffer = b""
+    while len(acks) < count:
+        buffer += connection.receive()
+        position = 0
+        while True:
+            eol = buffer.find(b"\r\n", position)
+            if eol < 0:
+                break
+            # MSG <subject> <sid> <reply> <size>
+            words = buffer[position:eol].split(b" ")
+            end = eol + 2 + int(words[-1]) + 2
+            if end > len(buffer):
+                break
+            acks.append(b"PUB %b 4\r\n+ACK\r\n" % words[3])
+            position = end
+        buffer = buffer[position:]
+    return acks

@@ -1,0 +1,81 @@
+"""
+What is measured, and who takes part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["publish", "read"]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """
+    Name one line of a table: a peer, used in one way.
+    """
+
+    label: str
+    peer: str
+    """Module in ``benchmarks/peers``."""
+
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """
+    Describe one table: a piece of work that all contenders do.
+    """
+
+    name: str
+    """Also the name of the peers' method."""
+
+    title: str
+    kind: Kind
+    """``publish`` starts with an empty stream, ``read`` with a full one and a new consumer."""
+
+    latency: bool = False
+    """Whether single calls are measured; else the rate is."""
+
+    ack_policy: str = "none"
+    """Of the consumer, for rows that read."""
+
+    stream_config: dict[str, Any] = field(default_factory=dict, hash=False)
+    """What the stream needs beyond name, subjects and storage: ``{"allow_atomic": True}``, say."""
+
+    extra: tuple[Contender, ...] = ()
+    """Contenders of this row only."""
+
+
+RAW = Contender("raw socket", "raw_socket")
+NATS_PY = Contender("nats-py", "nats_py", {"loop": "asyncio"})
+NATS_PY_UVLOOP = Contender("nats-py, uvloop", "nats_py", {"loop": "uvloop"})
+NATSRPY = Contender("natsrpy, uvloop", "natsrpy", {"loop": "uvloop"})
+JETSYNC = Contender("jetsync, asyncio", "jetsync", {"loop": "asyncio"})
+JETSYNC_UVLOOP = Contender("jetsync, uvloop", "jetsync", {"loop": "uvloop"})
+
+CONTENDERS = (RAW, NATS_PY, NATS_PY_UVLOOP, NATSRPY, JETSYNC, JETSYNC_UVLOOP)
+
+ROWS = (
+    Row("publish", "publish, one at a time", "publish", latency=True),
+    Row(
+        "publish_many",
+        "publish in bulk, every ack seen",
+        "publish",
+        extra=(
+            Contender("jetsync, one idle plugin", "jetsync", {"loop": "uvloop", "plugin": True}),
+        ),
+    ),
+    Row("fetch", "fetch, no acks", "read"),
+    Row(
+        "fetch_ack",
+        "fetch, each message acknowledged",
+        "read",
+        ack_policy="explicit",
+        extra=(
+            Contender("jetsync, batch.ack()", "jetsync", {"loop": "uvloop", "batch_ack": True}),
+        ),
+    ),
+)

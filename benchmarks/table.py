@@ -1,0 +1,136 @@
+"""
+Show results: ratios first, times beside them.
+
+A ratio says how many times as fast a contender is: above 1 is faster. The nats-py that is compared
+with is the better of its lines in that table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benchmarks.measure import Result
+    from benchmarks.rows import Row
+
+LATENCY_HEAD = (
+    "",
+    "p50",
+    "x nats-py",
+    "x raw",
+    "p99",
+    "x nats-py",
+    "x raw",
+    "CPU/msg",
+    "x nats-py",
+)
+RATE_HEAD = ("", "msg/s", "x nats-py", "x raw", "CPU/msg", "x nats-py", "x raw")
+
+
+def best(
+    results: Sequence[Result], peer: str, speed: Callable[[Result], float | None]
+) -> float | None:
+    """
+    Return the highest speed among the lines of one peer.
+    """
+    speeds = [speed(result) for result in results if result.contender.peer == peer]
+    return max((value for value in speeds if value is not None), default=None)
+
+
+def p50_speed(result: Result) -> float | None:
+    """
+    Return median calls per second.
+    """
+    return None if result.p50 is None else 1 / result.p50
+
+
+def p99_speed(result: Result) -> float | None:
+    """
+    Return slow calls per second.
+    """
+    return None if result.p99 is None else 1 / result.p99
+
+
+def cpu_speed(result: Result) -> float | None:
+    """
+    Return messages per CPU second.
+    """
+    return None if not result.cpu else 1 / result.cpu
+
+
+def rate_speed(result: Result) -> float | None:
+    """
+    Return messages per second.
+    """
+    return result.rate
+
+
+def render(row: Row, results: Sequence[Result], heading: str) -> str:
+    """
+    Return the table of one row.
+    """
+
+    def ratios(result: Result, speed: Callable[[Result], float | None], *peers: str) -> list[str]:
+        own = speed(result)
+        cells = []
+        for peer in peers:
+            other = best(results, peer, speed)
+            cells.append("-" if own is None or other is None else f"{own / other:.2f}")
+        return cells
+
+    both = ("nats_py", "raw_socket")
+    lines = [list(LATENCY_HEAD if row.latency else RATE_HEAD)]
+    notes = []
+    for result in results:
+        label = result.contender.label
+        if not result.samples:
+            notes.append(f"  {label}: {result.note}")
+            continue
+        if result.note:
+            notes.append(f"  {label}: stopped early: {result.note}")
+        cpu = [_micro(result.cpu)]
+        if row.latency:
+            cells = [_micro(result.p50), *ratios(result, p50_speed, *both)]
+            cells += [_micro(result.p99), *ratios(result, p99_speed, *both)]
+            cells += [*cpu, *ratios(result, cpu_speed, "nats_py")]
+        else:
+            cells = [f"{result.rate:,.0f}", *ratios(result, rate_speed, *both)]
+            cells += [*cpu, *ratios(result, cpu_speed, *both)]
+        lines.append([label, *cells])
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    text = [heading]
+    for line in lines:
+        rest = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        text.append("  ".join([line[0].ljust(widths[0]), *rest]))
+    return "\n".join([*text, *notes])
+
+
+def to_json(row: Row, results: Sequence[Result]) -> dict[str, Any]:
+    """
+    Return everything about one row, single samples included.
+    """
+    speed = p50_speed if row.latency else rate_speed
+    nats_py, raw = (best(results, peer, speed) for peer in ("nats_py", "raw_socket"))
+    lines = []
+    for result in results:
+        own = speed(result)
+        lines.append(
+            {
+                "contender": result.contender.label,
+                "note": result.note,
+                "rate": result.rate,
+                "p50": result.p50,
+                "p99": result.p99,
+                "cpu_per_message": result.cpu,
+                "times_nats_py": own / nats_py if own and nats_py else None,
+                "times_raw": own / raw if own and raw else None,
+                "samples": [vars(sample) for sample in result.samples],
+            }
+        )
+    return {"row": row.name, "title": row.title, "lines": lines}
+
+
+def _micro(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e6:.1f} us"
