@@ -10,7 +10,7 @@ import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
@@ -19,7 +19,9 @@ from jetsync._saved_context import context_fields
 from jetsync._server_urls import read_servers, wants_tls
 from jetsync._subjects import api_prefix, validate_subject
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError, redact_url
-from jetsync.typing import Seconds
+
+if TYPE_CHECKING:
+    from jetsync.typing import Seconds
 
 __all__ = ["DEFAULT_URL", "ConnectOptions"]
 
@@ -66,13 +68,14 @@ def _plugins(value: Sequence[object | str]) -> tuple[object | str, ...]:
     return tuple(given)
 
 
-# A converter is not told which field it works for. So it leaves alone what it can not convert, and the
-# validator, which runs after it and knows the name, refuses it.
+# A converter is not told which field it works for. So it leaves alone what it can not convert, and
+# the validator, which runs after it and knows the name, refuses it.
 
 
 def _to_path(value: str | os.PathLike[str] | None) -> str | None:
-    given: object = os.fspath(value) if isinstance(value, os.PathLike) else value
-    return str(Path(given).expanduser()) if isinstance(given, str) and given else value  # type: ignore[return-value]
+    if isinstance(value, os.PathLike) or (value and isinstance(value, str)):
+        return str(Path(value).expanduser())
+    return value
 
 
 def _path(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+import pytest
+
+from jetsync import _deadline
+from jetsync._deadline import Deadline, as_seconds
+from jetsync.errors import InvalidArgumentError, InvalidTypeError
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that is moved by hand."""
+
+    class Clock:
+        now = 100.0
+
+    monkeypatch.setattr(_deadline.time, "monotonic", lambda: Clock.now)
+    return Clock
+
+
+class TestAsSeconds:
+    @pytest.mark.parametrize(
+        ("value", "seconds"),
+        [(0, 0.0), (1, 1.0), (0.25, 0.25), (dt.timedelta(minutes=1, milliseconds=5), 60.005)],
+    )
+    def test_durations(self, value, seconds):
+        """Numbers and timedeltas become float seconds."""
+        found = as_seconds(value)
+        assert found == seconds
+        assert type(found) is float
+
+    @pytest.mark.parametrize(
+        "value", [-1, -0.001, math.inf, -math.inf, math.nan, 10**400, dt.timedelta(seconds=-1)]
+    )
+    def test_impossible(self, value):
+        """Negative and endless durations are refused by the name of the argument."""
+        with pytest.raises(InvalidArgumentError, match="expires") as caught:
+            as_seconds(value, "expires")
+        assert caught.value.argument == "expires"
+
+    @pytest.mark.parametrize("value", ["1", None, True, b"1", [1]])
+    def test_wrong_type(self, value):
+        """Anything that is not a number or timedelta is refused, truth values included."""
+        with pytest.raises(InvalidTypeError, match="expires"):
+            as_seconds(value, "expires")
+
+    def test_minimum(self):
+        """The minimum is inclusive."""
+        assert as_seconds(1, minimum=1) == 1
+        with pytest.raises(InvalidArgumentError, match=">= 1"):
+            as_seconds(0.999, minimum=1)
+
+
+class TestDeadline:
+    def test_counts_down(self, clock):
+        """What remains shrinks with the monotonic clock and is never negative."""
+        deadline = Deadline.after(dt.timedelta(seconds=2))
+        assert (deadline.at, deadline.total) == (102.0, 2.0)
+        assert deadline.remaining() == 2.0
+        clock.now = 101.5
+        assert deadline.remaining() == 0.5
+        assert not deadline.expired()
+        clock.now = 102.0
+        assert deadline.expired()
+        clock.now = 110.0
+        assert deadline.remaining() == 0.0
+
+    def test_zero_has_expired(self, clock):
+        """A deadline of no seconds has passed at once."""
+        assert Deadline.after(0).expired()
+
+    def test_at_most(self, clock):
+        """A step with a limit of its own never gets more time than the call has left."""
+        deadline = Deadline.after(10)
+        assert deadline.at_most(3).remaining() == 3.0
+        assert deadline.at_most(30) is deadline
+
+    def test_repr(self, clock):
+        """The repr says how much is left of how much."""
+        assert repr(Deadline.after(5)) == "<Deadline 5.000 s of 5 s left>"
+
+    def test_is_checked_at_the_door(self):
+        """A deadline is not made from something that is no duration."""
+        with pytest.raises(InvalidArgumentError):
+            Deadline.after(-1)

@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+
+import pytest
+
+from jetsync import errors
+from jetsync.errors import (
+    ERROR_CLASSES,
+    ApiError,
+    JetSyncError,
+    StatusError,
+    from_api_error,
+    redact_url,
+)
+from jetsync.message import OutboundMessage, PublishFailure, PublishReport
+
+FAILURE = PublishFailure(7, OutboundMessage("a.b", memoryview(b"x")), ValueError("no"))
+ARGUMENTS = {
+    "subject": "a.b",
+    "kind": "stream",
+    "name": "a.b",
+    "value": 0.5,
+    "size": 10,
+    "limit": 5,
+    "timeout": 1.5,
+    "operation": "publish",
+    "dropped": 3,
+    "what": "message",
+    "report": PublishReport(3, 0, 1, 3, (FAILURE,)),
+    "first_missing": 3,
+    "sequence": 5,
+    "batch_id": "b1",
+    "feature": "eob",
+    "needs": "server 2.14",
+    "stream": "S",
+    "attempts": 2,
+    "bucket": "B",
+    "key": "k",
+    "plugin": "p",
+    "hook": "jetsync_publish",
+}
+
+
+def all_classes() -> list[type[JetSyncError]]:
+    """Return every public error class."""
+    return [
+        cls
+        for cls in vars(errors).values()
+        if inspect.isclass(cls)
+        and issubclass(cls, JetSyncError)
+        and not cls.__name__.startswith("_")
+    ]
+
+
+def make(cls: type[JetSyncError], *, full: bool = False) -> JetSyncError:
+    """Make an error with its required arguments, or with all of which this file has values."""
+    given = {
+        name: ARGUMENTS[name]
+        for name, parameter in inspect.signature(cls.__init__).parameters.items()
+        if name in ARGUMENTS and (full or parameter.default is parameter.empty)
+    }
+    return cls(**given)
+
+
+def state(error: JetSyncError) -> dict[str, object]:
+    """Return an error's attributes, those left out that are compared by themselves."""
+    return {
+        name: value for name, value in vars(error).items() if not isinstance(value, PublishReport)
+    }
+
+
+@pytest.mark.parametrize("cls", all_classes())
+class TestEveryClass:
+    @pytest.mark.parametrize("full", [False, True])
+    def test_pickle(self, cls, full):
+        """An error comes back from pickle with its class, text and data."""
+        error = make(cls, full=full)
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is cls
+        assert str(again) == str(error)
+        assert again.args == error.args
+        assert state(again) == state(error)
+
+    def test_copy(self, cls):
+        """A copied error has the same class, text and data."""
+        error = make(cls)
+        again = copy.copy(error)
+        assert type(again) is cls
+        assert (str(again), state(again)) == (str(error), state(error))
+
+    def test_can_be_raised_and_caught_as_root(self, cls):
+        """Every error is caught as JetSyncError and as each of its bases."""
+        for base in cls.__mro__[:-1]:
+            with pytest.raises(base):
+                raise make(cls)
+
+    def test_text(self, cls):
+        """The text of an error is one line, and is not the repr of something else."""
+        text = str(make(cls, full=True))
+        assert "\n" not in text
+        assert not text.startswith(("'", "("))
+
+    def test_documented(self, cls):
+        """Every class has a docstring of its own and stands in the tree of the module."""
+        assert "__doc__" in vars(cls)
+        assert cls.__doc__
+        assert issubclass(cls, ApiError) or cls.__name__ in errors.__doc__
+
+
+@pytest.mark.parametrize(
+    ("name", "builtin"),
+    [
+        ("InvalidArgumentError", ValueError),
+        ("InvalidTypeError", TypeError),
+        ("ConnectError", ConnectionError),
+        ("ConnectTimeoutError", TimeoutError),
+        ("ConnectionClosedError", ConnectionError),
+        ("DisconnectedError", TimeoutError),
+        ("DisconnectedError", ConnectionError),
+        ("ConnectionLostError", ConnectionError),
+        ("PermissionDeniedError", PermissionError),
+        ("ForkedProcessError", RuntimeError),
+        ("RequestTimeoutError", TimeoutError),
+        ("WaitTimeoutError", TimeoutError),
+        ("PublishOutcomeUnknownError", TimeoutError),
+        ("KeyNotFoundError", KeyError),
+    ],
+)
+def test_builtin_base(name, builtin):
+    """An error can be caught as the built-in error it is a case of."""
+    assert issubclass(getattr(errors, name), builtin)
+
+
+def test_os_error_fields_stay_empty():
+    """Errors that are also OSErrors take no errno from their text."""
+    error = errors.PermissionDeniedError("a.b", "publish")
+    assert error.errno is None
+    assert error.strerror is None
+    assert str(error) == "permission denied: may not publish to 'a.b'"
+
+
+def test_notes_survive_pickle():
+    """What was added to an error before pickling is there afterwards."""
+    error = errors.NoRespondersError("a")
+    error.__notes__ = ["seen twice"]
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["seen twice"]
+
+
+class TestApiErrors:
+    @pytest.mark.parametrize("err_code", sorted(ERROR_CLASSES))
+    def test_class_by_err_code(self, err_code):
+        """A server's error becomes the class of its err_code, with both numbers in the text."""
+        error = from_api_error({"code": 418, "err_code": err_code, "description": "d"}, stream="S")
+        assert type(error) is ERROR_CLASSES[err_code]
+        assert (error.code, error.err_code, error.stream) == (418, err_code, "S")
+        assert error.description == "d"
+        assert "418" in str(error)
+        assert str(err_code) in str(error)
+
+    def test_measured_codes_are_known(self):
+        """Each err_code that servers were seen to send has a class of its own."""
+        seen = {
+            *(10003, 10012, 10014, 10025, 10026, 10037, 10039, 10052, 10054, 10058, 10059, 10060),
+            *(10065, 10070, 10071, 10076, 10077, 10111, 10136, 10138, 10139, 10148, 10149, 10158),
+            *(10159, 10160, 10162, 10163, 10164, 10165, 10166, 10167, 10168, 10169, 10170, 10171),
+            *(10174, 10175, 10176, 10177, 10178, 10179, 10185, 10188, 10189, 10190, 10191, 10193),
+            *(10196, 10198, 10199, 10200, 10201, 10204, 10205, 10206, 10207, 10208, 10209, 10210),
+            *(10211, 10218),
+        }
+        assert seen <= ERROR_CLASSES.keys()
+
+    def test_no_err_code_twice(self):
+        """Two classes never claim the same err_code."""
+        codes = [cls.usual[1] for cls in all_classes() if issubclass(cls, ApiError)]
+        assert len(codes) == len(set(codes))
+
+    def test_unknown_code(self):
+        """An err_code that is not known gives a plain ApiError."""
+        error = from_api_error({"code": 500, "err_code": 19999, "description": "new"})
+        assert type(error) is ApiError
+        assert "19999" in str(error)
+
+    @pytest.mark.parametrize("error", [{}, {"code": None, "err_code": "x", "description": None}])
+    def test_incomplete(self, error):
+        """An error object that lacks its fields still becomes an ApiError."""
+        assert type(from_api_error(error)) is ApiError
+
+    def test_usual_values(self):
+        """A class made without arguments says what servers say."""
+        error = errors.MessageNotFoundError()
+        assert (error.code, error.err_code, error.stream) == (404, 10037, None)
+        assert str(error) == "no message found (code 404, err_code 10037)"
+
+    @pytest.mark.parametrize(
+        ("err_code", "description", "last"),
+        [
+            (10071, "wrong last sequence: 1005", 1005),
+            (10071, "wrong last sequence: 0", 0),
+            (10164, "wrong last sequence", None),
+        ],
+    )
+    def test_last_sequence(self, err_code, description, last):
+        """The real last sequence is read from the text where the server gives it."""
+        error = from_api_error({"code": 400, "err_code": err_code, "description": description})
+        assert isinstance(error, errors.WrongLastSequenceError)
+        assert error.last_sequence == last
+
+    def test_batch_limit(self):
+        """The number of messages a batch may have is read from the text."""
+        error = from_api_error(
+            {
+                "code": 400,
+                "err_code": 10199,
+                "description": "atomic publish batch is too large: 1000",
+            }
+        )
+        assert error.limit == 1000
+
+    def test_incomplete_batch_reason(self):
+        """What the client knows about an incomplete batch is in the text."""
+        error = errors.BatchIncompleteError(reason="idle for 11.5 s")
+        assert error.reason == "idle for 11.5 s"
+        assert str(error).endswith(": idle for 11.5 s")
+
+
+class TestStatusErrors:
+    def test_text(self):
+        """Status, stream and consumer are in the text."""
+        error = errors.ConsumerDeletedError(stream="S", consumer="C")
+        assert str(error) == "409 Consumer Deleted (stream 'S', consumer 'C')"
+        assert (error.code, error.description) == (409, "Consumer Deleted")
+
+    @pytest.mark.parametrize(
+        ("cls", "description", "limit"),
+        [
+            (errors.MaxRequestBatchError, "Exceeded MaxRequestBatch of 10", 10),
+            (errors.MaxRequestMaxBytesError, "Exceeded MaxRequestMaxBytes of 1000", 1000),
+            (errors.MaxRequestExpiresError, "Exceeded MaxRequestExpires of 2s", "2s"),
+            (errors.MaxRequestBatchError, "Exceeded MaxRequestBatch", None),
+            (errors.MaxRequestExpiresError, "Exceeded MaxRequestExpires", None),
+        ],
+    )
+    def test_limit(self, cls, description, limit):
+        """The consumer's limit is read from the text."""
+        assert cls(code=409, description=description).limit == limit
+
+    def test_found_by_the_client(self):
+        """A fault that no server reported shows no status code."""
+        error = errors.NoHeartbeatError(consumer="C")
+        assert isinstance(error, StatusError)
+        assert str(error) == "no heartbeat received (consumer 'C')"
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(
+        ("url", "redacted"),
+        [
+            ("nats://h:4222", "nats://h:4222"),
+            ("nats://user:secret@h:4222", "nats://***@h:4222"),
+            ("tls://secret@h", "tls://***@h"),
+            ("user:secret@h", "***@h"),
+            ("nats://u:s@cret@h", "nats://***@h"),
+            ("nats://u:sec/ret@h", "nats://***@h"),
+            ("nats://u:sec,ret@h", "nats://***@h"),
+            ("nats://u:secret@a,tls://u:secret@b", "nats://***@a,tls://***@b"),
+            ("a,u:secret@b", "***@b"),
+        ],
+    )
+    def test_redact_url(self, url, redacted):
+        """Nothing between the scheme and the last @ is shown."""
+        assert redact_url(url) == redacted
+
+    def test_connect_errors(self):
+        """Errors of connecting never contain the password of a URL."""
+        for error in (
+            errors.ConnectError("refused", server="nats://u:secret@h:1"),
+            errors.ConnectTimeoutError(1, server="nats://u:secret@h:1"),
+            errors.AuthenticationError("no", server="nats://u:secret@h:1"),
+        ):
+            assert "secret" not in repr(error)
+            assert "secret" not in repr(vars(error))
+            assert "h:1" in str(error)
+
+    def test_header_value(self):
+        """An invalid header is named and its value is not shown."""
+        error = errors.InvalidHeaderError("Authorization", "the value contains a line end")
+        assert "Authorization" in str(error)
+
+
+def test_publish_many_names_the_first_failure():
+    """The error of a bulk publish counts the failures, shows the first and carries the report."""
+    error = errors.PublishManyError(ARGUMENTS["report"])
+    assert str(error) == "1 of 4 messages were not acknowledged; the first is number 7: no"
+    assert error.report.failures == (FAILURE,)
+    assert error.subject == "a.b"
+
+
+def test_invalid_ttl_keeps_text_only():
+    """An object that can not be pickled may be the value of an invalid ttl."""
+    error = errors.InvalidTtlError(lambda: None)
+    assert "lambda" in pickle.loads(pickle.dumps(error)).value

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetsync.errors import InvalidHeaderError, InvalidTypeError, ProtocolError
+from jetsync.headers import Headers, encode_headers, find_last, header_pairs, parse_status
+
+NAMES = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126, blacklist_characters=":"), min_size=1
+)
+VALUES = st.text(st.characters(blacklist_characters="\r\n", blacklist_categories=["Cs"]))
+PAIRS = st.lists(st.tuples(NAMES, VALUES))
+
+
+class TestRoundTrip:
+    @given(PAIRS)
+    def test_pairs(self, pairs):
+        """Names and values come back as they were sent, in order, blanks at the end included."""
+        code, description, headers = Headers.parse(encode_headers(pairs))
+        assert (code, description) == (None, "")
+        assert headers.items() == pairs
+
+    @given(st.lists(st.tuples(NAMES, st.binary())))
+    def test_any_bytes(self, pairs):
+        """Values that are not UTF-8 survive parsing and encoding."""
+        lines = [
+            name.encode() + b": " + value.replace(b"\r", b"").replace(b"\n", b"")
+            for name, value in pairs
+        ]
+        block = b"\r\n".join([b"NATS/1.0", *lines, b"", b""])
+        assert encode_headers(Headers.parse(block)[2].items()) == block
+
+    def test_scenario(self):
+        """Two values, a lower-case name, a blank at the end and UTF-8 are kept."""
+        pairs = [("A", "1"), ("A", "2"), ("b", "x "), ("C", "é")]
+        block = encode_headers(pairs)
+        assert block == "NATS/1.0\r\nA: 1\r\nA: 2\r\nb: x \r\nC: é\r\n\r\n".encode()
+        assert Headers.parse(block)[2].get_all("A") == ["1", "2"]
+
+
+class TestParse:
+    @pytest.mark.parametrize(
+        ("block", "code", "description", "items"),
+        [
+            (b"NATS/1.0\r\n\r\n", None, "", []),
+            (b"NATS/1.0\r\nA: b\r\n\r\n", None, "", [("A", "b")]),
+            (b"NATS/1.0 503\r\n\r\n", 503, "", []),
+            (b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n", 503, "", [("Nats-Subject", "x")]),
+            (
+                b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Stream: 5\r\n\r\n",
+                100,
+                "Idle Heartbeat",
+                [("Nats-Last-Stream", "5")],
+            ),
+            (b"NATS/1.0 404 No Messages\r\n\r\n", 404, "No Messages", []),
+            (b"NATS/1.0\r\nA:b\r\nC:\r\nD: \r\n\r\n", None, "", [("A", "b"), ("C", ""), ("D", "")]),
+        ],
+    )
+    def test_blocks(self, block, code, description, items):
+        """Status, description and headers are told apart in every form that servers send."""
+        found = Headers.parse(block)
+        assert found[:2] == (code, description)
+        assert found[2].items() == items
+        assert parse_status(block) == (code, description)
+
+    @pytest.mark.parametrize(
+        "block", [b"", b"HTTP/1.1 200\r\n\r\n", b"NATS/1.0 abc\r\n\r\n", b"NATS/1.0\r\nA\r\n\r\n"]
+    )
+    def test_noise(self, block):
+        """What is no header block is a ProtocolError."""
+        with pytest.raises(ProtocolError):
+            Headers.parse(block)
+
+    def test_status_is_checked(self):
+        """A status that is not a number is a ProtocolError."""
+        with pytest.raises(ProtocolError):
+            parse_status(b"NATS/1.0 abc\r\n\r\n")
+
+    @given(st.binary())
+    def test_raises_nothing_else(self, noise):
+        """Any bytes are parsed or are a ProtocolError."""
+        for block in (noise, b"NATS/1.0" + noise):
+            try:
+                Headers.parse(block)
+                parse_status(block)
+            except ProtocolError:
+                pass
+
+    def test_find_last(self):
+        """The last value of a header is found without parsing, and no other's."""
+        block = b"NATS/1.0\r\nX-Nats-Stream: no\r\nNats-Stream: a\r\nNats-Stream: b\r\n\r\n"
+        assert find_last(block, b"Nats-Stream") == b"b"
+        assert find_last(block, b"Stream") is None
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("", "x"),
+            ("a b", "x"),
+            ("a:b", "x"),
+            ("a\r\nb", "x"),
+            ("a\tb", "x"),
+            ("a", "x\r"),
+            ("a", "x\ny"),
+            ("a", 1),
+            (1, "a"),
+            ("a", None),
+            ("a", b"x"),
+            ("a", "\ud800"),
+        ],
+    )
+    def test_pair(self, name, value):
+        """A name or value that would break the block is a ValueError before a byte is sent."""
+        with pytest.raises(InvalidHeaderError) as caught:
+            encode_headers([(name, value)])
+        assert isinstance(caught.value, ValueError)
+
+    @pytest.mark.parametrize("headers", ["A: b", b"x", 5, [("a",)], ["ab"], [["a", "b"]]])
+    def test_type(self, headers):
+        """Something that is nothing like headers is a type error."""
+        with pytest.raises(InvalidTypeError):
+            Headers(headers)
+
+    def test_set_changes_nothing(self):
+        """When one of several new values is refused the old ones stay."""
+        headers = Headers({"A": "1"})
+        with pytest.raises(InvalidHeaderError):
+            headers["A"] = ["2", "bad\r\n"]
+        assert headers.get_all("A") == ["1"]
+
+    def test_add(self):
+        """A value that would break the block can not be added."""
+        headers = Headers()
+        with pytest.raises(InvalidHeaderError):
+            headers.add("A", "x\n")
+        assert len(headers) == 0
+
+
+class TestInput:
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"A": ["1", "2"], "b": "3"},
+            {"A": ("1", "2"), "b": "3"},
+            Headers([("A", "1"), ("A", "2"), ("b", "3")]),
+            [("A", "1"), ("A", "2"), ("b", "3")],
+        ],
+    )
+    def test_forms(self, given):
+        """Mappings to one value or several, Headers and pairs are taken."""
+        assert list(header_pairs(given)) == [("A", "1"), ("A", "2"), ("b", "3")]
+
+    def test_argument_is_not_changed(self):
+        """The caller's mapping stays as it was."""
+        mine = {"A": ["1"]}
+        headers = Headers(mine)
+        headers.add("A", "2")
+        assert mine == {"A": ["1"]}
+
+
+class TestMapping:
+    def test_lookup(self):
+        """Lookup is case-sensitive and gives the first value."""
+        headers = Headers([("A", "1"), ("b", "2"), ("A", "3")])
+        assert headers["A"] == headers.get("A") == "1"
+        assert headers.get_last("A") == "3"
+        assert headers.get_all("A") == ["1", "3"]
+        assert "a" not in headers
+        assert "A" in headers
+        assert headers.get("a") is None
+        assert headers.get_last("a", "x") == "x"
+        assert headers.get_all("a") == []
+        with pytest.raises(KeyError):
+            headers["a"]
+
+    def test_names_and_pairs(self):
+        """Iteration and length go over distinct names, items over all pairs."""
+        headers = Headers([("A", "1"), ("b", "2"), ("A", "3")])
+        assert list(headers) == headers.keys() == ["A", "b"]
+        assert len(headers) == 2
+        assert headers.items() == [("A", "1"), ("b", "2"), ("A", "3")]
+        assert headers.to_dict() == {"A": ["1", "3"], "b": ["2"]}
+
+    def test_change(self):
+        """Adding keeps old values, setting replaces them, deleting needs the name to be there."""
+        headers = Headers({"A": "1"})
+        headers.add("A", "2")
+        headers["B"] = "3"
+        headers.set("A", ["4", "5"])
+        assert headers.to_dict() == {"B": ["3"], "A": ["4", "5"]}
+        del headers["A"]
+        headers.discard("A")
+        with pytest.raises(KeyError):
+            del headers["A"]
+
+    def test_equality(self):
+        """Headers are equal when each name has the same values, also to a mapping."""
+        headers = Headers([("A", "1"), ("b", "2")])
+        assert headers == Headers([("b", "2"), ("A", "1")])
+        assert headers == {"A": "1", "b": ["2"]}
+        assert headers != Headers({"A": "1"})
+        assert headers != {"A": 1}
+        assert headers != 5
+
+    def test_not_hashable(self):
+        """Headers can change, so they have no hash."""
+        with pytest.raises(TypeError):
+            hash(Headers())
+
+    def test_copies(self):
+        """A copy is equal and independent, and so is what comes back from pickle."""
+        headers = Headers({"A": ["1", "2"]})
+        for again in (headers.copy(), copy.copy(headers), pickle.loads(pickle.dumps(headers))):
+            assert again == headers
+        changed = headers.copy()
+        changed.add("A", "3")
+        assert headers.get_all("A") == ["1", "2"]
+
+    def test_repr(self):
+        """The repr can be read back."""
+        headers = Headers({"A": ["1", "2"]})
+        assert repr(headers) == "Headers({'A': ['1', '2']})"

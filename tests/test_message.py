@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import datetime as dt
+import threading
+
+import pytest
+
+from jetsync.errors import (
+    DisconnectedError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    MessageAlreadyAckedError,
+    NotJetStreamMessageError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+from jetsync.headers import Headers
+from jetsync.message import AckClaim, Message, Metadata
+from jetsync.ttl import MarkerReason
+
+REPLY = b"$JS.ACK.ORDERS.worker.2.35.7.1700000000123456789.4"
+
+
+class RecordingAcker:
+    """Keeps what it is told to send; raises ``error`` where there is one."""
+
+    def __init__(self, error=None):
+        self.bodies = []
+        self.timeouts = []
+        self.error = error
+
+    def acknowledge(self, message, body):
+        if self.error is not None:
+            raise self.error
+        self.bodies.append(body)
+
+    def acknowledge_sync(self, message, body, timeout):
+        self.timeouts.append(timeout)
+        self.acknowledge(message, body)
+
+
+@pytest.fixture
+def acker():
+    """An acker that works."""
+    return RecordingAcker()
+
+
+@pytest.fixture
+def message(acker):
+    """A message from a consumer."""
+    return Message(b"orders.1", REPLY, None, b"data", acker)
+
+
+TERMINAL = {
+    "ack": lambda m: m.ack(),
+    "ack_sync": lambda m: m.ack_sync(),
+    "nak": lambda m: m.nak(),
+    "nak_delay": lambda m: m.nak(1),
+    "term": lambda m: m.term(),
+    "term_reason": lambda m: m.term("why"),
+}
+
+
+class TestContents:
+    def test_plain(self, message):
+        """Subject and reply are text, the payload is bytes, and there are no headers."""
+        assert (message.subject, message.reply) == ("orders.1", REPLY.decode())
+        assert message.data == b"data"
+        assert message.raw_reply == REPLY
+        assert message.headers == {}
+        assert message.marker is None
+        assert message.ttl is None
+
+    def test_headers(self):
+        """Headers are parsed once and stay the same object."""
+        message = Message(b"a", b"", b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n", b"")
+        assert isinstance(message.headers, Headers)
+        assert message.headers.get_all("A") == ["1", "2"]
+        assert message.headers is message.headers
+
+    def test_headers_are_lazy(self):
+        """A header block that can not be read harms nobody who does not look at it."""
+        message = Message(b"a", b"", b"noise", b"x")
+        assert message.data == b"x"
+        with pytest.raises(ProtocolError):
+            _ = message.headers
+
+    def test_empty_payload(self):
+        """An empty payload is empty bytes, not None."""
+        assert Message(b"a", b"", None, b"").data == b""
+
+    def test_foreign_subject(self):
+        """A subject that is not UTF-8 can still be looked at."""
+        assert (
+            Message(b"a.\xff", b"", None, b"").subject.encode(errors="surrogateescape") == b"a.\xff"
+        )
+
+    def test_marker_and_ttl(self):
+        """A server's marker shows its reason and its time-to-live."""
+        block = (
+            b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: 1m0s\r\nNats-Rollup: sub\r\n\r\n"
+        )
+        message = Message(b"a", REPLY, block, b"")
+        assert message.marker is MarkerReason.MAX_AGE
+        assert message.ttl == 60.0
+
+    def test_marker_is_a_header_not_a_value(self):
+        """A value that looks like a marker is none."""
+        block = b"NATS/1.0\r\nA: Nats-Marker-Reason: MaxAge\r\n\r\n"
+        assert Message(b"a", REPLY, block, b"").marker is None
+
+    def test_repr(self, message):
+        """The repr says where the message is from and whether it is acknowledged."""
+        assert repr(message) == (
+            "<Message 'orders.1' 4 bytes, stream 'ORDERS' sequence 35, "
+            "consumer 'worker' delivery 2, open>"
+        )
+        message.ack()
+        assert repr(message).endswith("acked>")
+        assert repr(Message(b"a", b"", None, b"xy")) == "<Message 'a' 2 bytes>"
+
+
+class TestMetadata:
+    def test_nine_tokens(self, message):
+        """Everything that the ack subject says is there."""
+        assert message.metadata == Metadata(
+            stream="ORDERS",
+            consumer="worker",
+            stream_sequence=35,
+            consumer_sequence=7,
+            delivered=2,
+            pending=4,
+            timestamp_ns=1700000000123456789,
+            domain=None,
+        )
+        assert message.metadata is message.metadata
+        assert message.sequence == 35
+
+    def test_timestamp(self, message):
+        """The time is an aware datetime, exact to the microsecond."""
+        assert message.metadata.timestamp == dt.datetime(
+            2023, 11, 14, 22, 13, 20, 123456, tzinfo=dt.timezone.utc
+        )
+
+    @pytest.mark.parametrize("end", [b"", b".xyz"])
+    def test_with_domain(self, end):
+        """The longer forms of the ack subject give the domain as well."""
+        reply = b"$JS.ACK.hub.hash.ORDERS.worker.1.2.3.4.5" + end
+        message = Message(b"a", reply, None, b"", RecordingAcker())
+        assert message.metadata.domain == "hub"
+        assert message.sequence == message.metadata.stream_sequence == 2
+
+    @pytest.mark.parametrize("reply", [b"", b"_INBOX.x", b"$JS.ACK.S.C.1.2.3"])
+    def test_not_from_a_consumer(self, reply):
+        """A message without an ack subject has no metadata."""
+        message = Message(b"a", reply, None, b"")
+        with pytest.raises(NotJetStreamMessageError):
+            _ = message.metadata
+        with pytest.raises(NotJetStreamMessageError):
+            _ = message.sequence
+
+
+class TestBodies:
+    @pytest.mark.parametrize(
+        ("call", "body"),
+        [
+            (lambda m: m.ack(), b"+ACK"),
+            (lambda m: m.ack_sync(), b"+ACK"),
+            (lambda m: m.nak(), b"-NAK"),
+            (lambda m: m.nak(0.123), b'-NAK {"delay": 123000000}'),
+            (lambda m: m.nak(dt.timedelta(milliseconds=123)), b'-NAK {"delay": 123000000}'),
+            (lambda m: m.nak(0), b'-NAK {"delay": 0}'),
+            (lambda m: m.in_progress(), b"+WPI"),
+            (lambda m: m.term(), b"+TERM"),
+            (lambda m: m.term("why"), b"+TERM why"),
+            (lambda m: m.term(""), b"+TERM"),
+        ],
+    )
+    def test_on_the_wire(self, message, acker, call, body):
+        """Each acknowledgement has the body that servers read."""
+        call(message)
+        assert acker.bodies == [body]
+
+    def test_timeout_is_handed_on(self, message, acker):
+        """The time-out of ack_sync reaches the acker as it was given."""
+        message.ack_sync(timeout=1.5)
+        assert acker.timeouts == [1.5]
+
+    @pytest.mark.parametrize(
+        ("call", "error"),
+        [
+            (lambda m: m.nak(-1), InvalidArgumentError),
+            (lambda m: m.nak("1"), InvalidTypeError),
+            (lambda m: m.term("a\r\nb"), InvalidArgumentError),
+            (lambda m: m.term(5), InvalidTypeError),
+            (lambda m: m.ack_sync(-1), InvalidArgumentError),
+        ],
+    )
+    def test_misuse(self, message, acker, call, error):
+        """A bad argument is refused before anything is sent, and the message stays open."""
+        with pytest.raises(error):
+            call(message)
+        assert acker.bodies == []
+        assert not message.is_acked
+        message.ack()
+
+
+class TestOnce:
+    @pytest.mark.parametrize("second", TERMINAL.values(), ids=TERMINAL)
+    @pytest.mark.parametrize("first", TERMINAL.values(), ids=TERMINAL)
+    def test_second_is_refused(self, message, acker, first, second):
+        """After an acknowledgement that ends the message no other is sent."""
+        first(message)
+        assert message.is_acked
+        with pytest.raises(MessageAlreadyAckedError):
+            second(message)
+        assert len(acker.bodies) == 1
+
+    def test_in_progress_repeats(self, message, acker):
+        """Work in progress may be reported often, and not once the message has ended."""
+        message.in_progress()
+        message.in_progress()
+        message.ack()
+        with pytest.raises(MessageAlreadyAckedError):
+            message.in_progress()
+        assert acker.bodies == [b"+WPI", b"+WPI", b"+ACK"]
+
+    @pytest.mark.parametrize("call", TERMINAL.values(), ids=TERMINAL)
+    @pytest.mark.parametrize(
+        "error", [RequestTimeoutError("s", 1), DisconnectedError(), KeyboardInterrupt()]
+    )
+    def test_failure_leaves_it_open(self, message, acker, call, error):
+        """An acknowledgement that failed may be repeated."""
+        acker.error = error
+        with pytest.raises(type(error)):
+            call(message)
+        assert not message.is_acked
+        acker.error = None
+        call(message)
+        assert message.is_acked
+        assert len(acker.bodies) == 1
+
+    def test_while_a_sync_ack_is_under_way(self, message):
+        """A thread that comes while another waits for its confirmation is refused."""
+        seen = []
+
+        class Slow(RecordingAcker):
+            def acknowledge_sync(self, message, body, timeout):
+                with pytest.raises(MessageAlreadyAckedError):
+                    message.ack()
+                seen.append(body)
+
+        message = Message(b"a", REPLY, None, b"", Slow())
+        message.ack_sync()
+        assert seen == [b"+ACK"]
+
+    def test_threads(self):
+        """Of many threads that acknowledge at the same time exactly one does so."""
+        threads, rounds = 8, 200
+        for _ in range(rounds // 20):
+            ackers = [RecordingAcker() for _ in range(20)]
+            messages = [Message(b"a", REPLY, None, b"", acker) for acker in ackers]
+            gate = threading.Barrier(threads)
+            refused = []
+
+            def work(messages=messages, gate=gate, refused=refused):
+                gate.wait(10)
+                for message in messages:
+                    try:
+                        message.ack()
+                    except MessageAlreadyAckedError:
+                        refused.append(message)
+
+            workers = [threading.Thread(target=work) for _ in range(threads)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join(10)
+            assert [len(acker.bodies) for acker in ackers] == [1] * 20
+            assert len(refused) == 20 * (threads - 1)
+
+
+class TestNotFromAConsumer:
+    @pytest.mark.parametrize("call", [*TERMINAL.values(), lambda m: m.in_progress()])
+    @pytest.mark.parametrize("reply", [b"", b"_INBOX.x"])
+    @pytest.mark.parametrize("acker", [None, RecordingAcker()])
+    def test_can_not_be_acknowledged(self, call, reply, acker):
+        """A core message can not be acknowledged, whether it has a reply subject or not."""
+        message = Message(b"a", reply, None, b"", acker)
+        for _ in range(2):
+            with pytest.raises(NotJetStreamMessageError):
+                call(message)
+        assert not message.is_acked
+
+    @pytest.mark.parametrize("call", [*TERMINAL.values(), lambda m: m.in_progress()])
+    def test_without_acker(self, call):
+        """A message that nobody can acknowledge for is treated the same."""
+        message = Message(b"a", REPLY, None, b"")
+        for _ in range(2):
+            with pytest.raises(NotJetStreamMessageError):
+                call(message)
+
+
+class TestClaim:
+    def test_takes_the_open_ones(self, acker):
+        """A claim covers the messages that were not acknowledged one by one, in order."""
+        replies = [b"$JS.ACK.S.C.1.%d.%d.5.0" % (i, i) for i in range(4)]
+        messages = [Message(b"a", reply, None, b"", acker) for reply in replies]
+        messages[1].ack()
+        claim = AckClaim(messages)
+        assert claim.replies == [replies[0], replies[2], replies[3]]
+        assert len(claim) == 3
+        assert all(message.is_acked for message in messages)
+        assert AckClaim(messages).replies == []
+
+    def test_release(self, acker, message):
+        """Messages of a claim that was not written may be acknowledged again."""
+        claim = AckClaim([message])
+        claim.release()
+        assert len(claim) == 0
+        message.ack()
+        assert acker.bodies == [b"+ACK"]
+
+    def test_takes_all_or_none(self, message):
+        """A claim on something that is no consumer's message takes nothing."""
+        with pytest.raises(NotJetStreamMessageError):
+            AckClaim([message, Message(b"a", b"", None, b"")])
+        assert not message.is_acked

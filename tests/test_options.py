@@ -1,0 +1,460 @@
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import json
+import pickle
+import ssl
+from pathlib import Path
+
+import attrs
+import pytest
+
+from jetsync import options as options_module
+from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError
+from jetsync.options import DEFAULT_URL, ConnectOptions
+
+SEED = "SU" + "A" * 56
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    """No variable of the machine reaches a test."""
+    for name in (
+        "URL",
+        "USER",
+        "PASSWORD",
+        "TOKEN",
+        "CREDS",
+        "NKEY",
+        "CA",
+        "CERT",
+        "KEY",
+        "CONTEXT",
+    ):
+        monkeypatch.delenv(f"NATS_{name}", raising=False)
+
+
+@pytest.fixture
+def contexts(tmp_path, monkeypatch):
+    """A function that saves a context as the nats command line does."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "nats" / "context"
+    folder.mkdir(parents=True)
+
+    def save(name, **fields):
+        blank = dict.fromkeys(("description", "url", "token", "user", "creds", "nkey", "nsc"), "")
+        (folder / f"{name}.json").write_text(json.dumps({**blank, **fields}))
+        return folder.parent
+
+    return save
+
+
+class TestServers:
+    def test_default(self):
+        """Without servers it is the local one."""
+        assert ConnectOptions().server_list() == [DEFAULT_URL] == ["nats://127.0.0.1:4222"]
+
+    def test_environment(self, monkeypatch):
+        """Without servers $NATS_URL counts, and with them it does not."""
+        monkeypatch.setenv("NATS_URL", "a:1,b:2")
+        assert ConnectOptions().server_list() == ["nats://a:1", "nats://b:2"]
+        assert ConnectOptions(servers="c").server_list() == ["nats://c:4222"]
+        monkeypatch.setenv("NATS_URL", "http://a")
+        with pytest.raises(ConfigurationError, match="NATS_URL"):
+            ConnectOptions().server_list()
+
+    @pytest.mark.parametrize(
+        ("servers", "urls"),
+        [
+            ("h", ["nats://h:4222"]),
+            ("h:1", ["nats://h:1"]),
+            ("nats://h:1", ["nats://h:1"]),
+            ("nats://h/", ["nats://h:4222/"]),
+            ("tls://h", ["tls://h:4222"]),
+            ("ws://h", ["ws://h:80"]),
+            ("wss://h/path", ["wss://h:443/path"]),
+            (" a , b:2 ,", ["nats://a:4222", "nats://b:2"]),
+            (["a", "tls://b,c"], ["nats://a:4222", "tls://b:4222", "nats://c:4222"]),
+            (("a", "a"), ["nats://a:4222"]),
+            ("nats://user:pass@h", ["nats://user:pass@h:4222"]),
+            ("token@h:1", ["nats://token@h:1"]),
+            ("nats://[::1]", ["nats://[::1]:4222"]),
+        ],
+    )
+    def test_forms(self, servers, urls):
+        """One URL, several with commas and lists become complete URLs, each once."""
+        assert ConnectOptions(servers=servers).server_list() == urls
+
+    @pytest.mark.parametrize(
+        "servers",
+        [
+            *("", " , ", [], [""], "http://h", "nats://", "nats://:4222", "h:0", "h:x", "h:70000"),
+            *("a b", "nats://h/path", "ws://a,nats://b", ["wss://a", "b"], "nats://[::1"),
+        ],
+    )
+    def test_refused(self, servers):
+        """What can not be connected to is refused, WebSocket next to plain servers included."""
+        with pytest.raises(InvalidArgumentError):
+            ConnectOptions(servers=servers)
+
+    @pytest.mark.parametrize("servers", [5, [5], b"h", {"a"}])
+    def test_wrong_type(self, servers):
+        """Servers that are no text are a type error."""
+        with pytest.raises(InvalidTypeError):
+            ConnectOptions(servers=servers)
+
+    def test_list_is_copied(self):
+        """Options do not change with the list they were made from."""
+        servers = ["a"]
+        options = ConnectOptions(servers=servers)
+        servers.append("b")
+        assert options.server_list() == ["nats://a:4222"]
+
+
+class TestFields:
+    def test_defaults(self):
+        """The documented defaults."""
+        options = ConnectOptions()
+        assert (options.connect_timeout, options.request_timeout) == (5.0, 5.0)
+        assert (options.drain_timeout, options.max_reconnects) == (30.0, -1)
+        assert (options.retry_on_failed_connect, options.echo, options.tls_first) == (
+            False,
+            True,
+            False,
+        )
+        assert (options.loop, options.plugins, options.inbox_prefix) == ("auto", (), "_INBOX")
+
+    def test_durations(self):
+        """Durations are taken as timedelta, too, and kept as float seconds."""
+        options = ConnectOptions(connect_timeout=dt.timedelta(minutes=1), ping_interval=2)
+        assert (options.connect_timeout, options.ping_interval) == (60.0, 2.0)
+        assert ConnectOptions(reconnect_wait=0).reconnect_wait == 0.0
+
+    def test_paths(self):
+        """Paths are taken as text or Path, and a tilde is the home directory."""
+        options = ConnectOptions(credentials=Path("a.creds"), tls_ca="~/ca.pem")
+        assert options.credentials == "a.creds"
+        assert options.tls_ca == str(Path.home() / "ca.pem")
+
+    @pytest.mark.parametrize(
+        ("fields", "error"),
+        [
+            ({"connect_timeout": 0}, InvalidArgumentError),
+            ({"request_timeout": -1}, InvalidArgumentError),
+            ({"drain_timeout": "5"}, InvalidTypeError),
+            ({"reconnect_wait": -1}, InvalidArgumentError),
+            ({"ping_interval": None}, InvalidTypeError),
+            ({"max_reconnects": -2}, InvalidArgumentError),
+            ({"max_reconnects": 1.5}, InvalidTypeError),
+            ({"max_outstanding_pings": 0}, InvalidArgumentError),
+            ({"echo": 1}, InvalidTypeError),
+            ({"tls_first": "yes"}, InvalidTypeError),
+            ({"loop": "trio"}, InvalidArgumentError),
+            ({"inbox_prefix": "a.>"}, InvalidArgumentError),
+            ({"inbox_prefix": "a."}, InvalidArgumentError),
+            ({"jetstream_domain": "a.b"}, InvalidArgumentError),
+            ({"jetstream_domain": "a", "jetstream_prefix": "b"}, InvalidArgumentError),
+            ({"password": "p"}, InvalidArgumentError),
+            ({"user": ""}, InvalidArgumentError),
+            ({"token": 5}, InvalidTypeError),
+            ({"tls_key": "k"}, InvalidArgumentError),
+            ({"tls": True}, InvalidTypeError),
+            ({"credentials": ""}, InvalidArgumentError),
+            ({"credentials": 5}, InvalidTypeError),
+            ({"plugins": "retry"}, InvalidTypeError),
+            ({"plugins": 5}, InvalidTypeError),
+        ],
+    )
+    def test_refused(self, fields, error):
+        """Options that can not work are refused when they are made, by name."""
+        with pytest.raises(error) as caught:
+            ConnectOptions(**fields)
+        assert caught.value.argument
+
+    def test_tls_twice(self):
+        """A context and file names together are refused: one of them would be ignored."""
+        context = ssl.create_default_context()
+        with pytest.raises(InvalidArgumentError, match="either"):
+            ConnectOptions(tls=context, tls_ca="ca.pem")
+
+    def test_every_field_is_documented(self):
+        """Each field has a text below it."""
+        text = Path(options_module.__file__).read_text(encoding="utf-8")
+        for field in attrs.fields(ConnectOptions):
+            after = text.split(f"\n    {field.name}: ", 1)[1]
+            assert '"""' in after.split("\n\n")[0], field.name
+
+
+class TestValue:
+    def test_frozen(self):
+        """Options do not change."""
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            ConnectOptions().name = "x"
+
+    def test_pickle(self):
+        """Options come back from pickle equal."""
+        options = ConnectOptions(
+            servers=["a", "b"],
+            user="u",
+            password="p",
+            nkey_seed=SEED,
+            plugins=["retry"],
+            tls_ca="ca",
+        )
+        assert pickle.loads(pickle.dumps(options)) == options
+
+    def test_ssl_context_can_not_be_pickled(self):
+        """Options with an SSLContext say what to use instead of pickling it, and can be copied."""
+        options = ConnectOptions(tls=ssl.create_default_context())
+        with pytest.raises(ConfigurationError, match="tls_ca"):
+            pickle.dumps(options)
+        assert copy.copy(options) == copy.deepcopy(options) == options
+
+    def test_evolve(self):
+        """Evolving changes the given fields of a copy, and checks them."""
+        options = ConnectOptions(name="a", servers="h")
+        assert options.evolve(name="b") == ConnectOptions(name="b", servers="h")
+        assert options.name == "a"
+        with pytest.raises(InvalidArgumentError):
+            options.evolve(connect_timeout=-1)
+        with pytest.raises(InvalidTypeError, match="conect_timeout"):
+            options.evolve(conect_timeout=1)
+
+    def test_repr_shows_no_secret(self):
+        """Password, token, seed and the user part of URLs are not in the repr."""
+        secret = "hunter2"
+        for options in (
+            ConnectOptions(user="app", password=secret),
+            ConnectOptions(token=secret),
+            ConnectOptions(nkey_seed=secret),
+            ConnectOptions(servers=f"nats://app:{secret}@h:1"),
+            ConnectOptions(servers=[f"nats://{secret}@h:1", f"app:{secret}@h:2"]),
+        ):
+            assert secret not in repr(options)
+            assert "***" in repr(options)
+        assert "h:1" in repr(ConnectOptions(servers=f"nats://app:{secret}@h:1"))
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"servers": "nats://app:hunter2@h:x"},
+            {"servers": "nats://app:hunter2@h:1,http://b"},
+            {"servers": "nats://app:hun,hunter2@h:1"},
+            {"credentials": "-----BEGIN NATS USER JWT-----\nhunter2\n"},
+            {"token": b"hunter2"},
+            {"password": "hunter2"},
+        ],
+    )
+    def test_errors_show_no_secret(self, fields):
+        """An option that is refused is not shown where it may be a secret, nor is it a cause."""
+        with pytest.raises((InvalidArgumentError, InvalidTypeError)) as caught:
+            ConnectOptions(**fields)
+        assert "hunter2" not in repr(caught.value)
+        assert caught.value.__cause__ is None
+        assert caught.value.__context__ is None
+
+
+class TestEnvironment:
+    def test_all(self, monkeypatch):
+        """Each variable of the nats command line sets its field."""
+        for name, value in {
+            "URL": "nats://a:1",
+            "USER": "u",
+            "PASSWORD": "p",
+            "CA": "/ca",
+            "CERT": "/cert",
+            "KEY": "/key",
+        }.items():
+            monkeypatch.setenv(f"NATS_{name}", value)
+        assert ConnectOptions.from_env() == ConnectOptions(
+            servers="nats://a:1",
+            user="u",
+            password="p",
+            tls_ca="/ca",
+            tls_cert="/cert",
+            tls_key="/key",
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "field"), [("TOKEN", "token"), ("CREDS", "credentials"), ("NKEY", "nkey_seed")]
+    )
+    def test_login(self, name, field):
+        """The other ways to log in have a variable as well."""
+        options = ConnectOptions.from_env({f"NATS_{name}": "x"})
+        assert getattr(options, field) == "x"
+
+    def test_empty_is_not_set(self):
+        """Empty variables count as not set."""
+        assert ConnectOptions.from_env({"NATS_URL": "", "NATS_CONTEXT": ""}) == ConnectOptions()
+
+    def test_contradiction(self):
+        """Variables that can not work together are a ConfigurationError."""
+        with pytest.raises(ConfigurationError, match="environment"):
+            ConnectOptions.from_env({"NATS_PASSWORD": "p"})
+
+    def test_context(self, contexts, monkeypatch):
+        """Variables are laid over the context that is named; a login replaces its login."""
+        contexts("dev", url="nats://ctx:1", user="u", password="p", ca="/ca")
+        monkeypatch.setenv("NATS_CONTEXT", "dev")
+        assert ConnectOptions.from_env() == ConnectOptions.from_context("dev")
+        monkeypatch.setenv("NATS_TOKEN", "t")
+        assert ConnectOptions.from_env() == ConnectOptions(
+            servers="nats://ctx:1", token="t", tls_ca="/ca"
+        )
+
+
+class TestContext:
+    def test_fields(self, contexts):
+        """The fields that the nats command line writes become options."""
+        contexts(
+            "prod",
+            url="nats://a:1,nats://b:2",
+            creds="/u.creds",
+            ca="/ca",
+            cert="/cert",
+            key="/key",
+            inbox_prefix="_IN.me",
+            jetstream_domain="hub",
+            tls_first=True,
+        )
+        assert ConnectOptions.from_context("prod") == ConnectOptions(
+            servers="nats://a:1,nats://b:2",
+            credentials="/u.creds",
+            tls_ca="/ca",
+            tls_cert="/cert",
+            tls_key="/key",
+            inbox_prefix="_IN.me",
+            jetstream_domain="hub",
+            tls_first=True,
+        )
+
+    def test_login_order(self, contexts):
+        """Of several logins the one is taken that the command line takes."""
+        contexts("many", user="u", password="p", creds="/c", nkey="/n", token="t")
+        assert ConnectOptions.from_context("many") == ConnectOptions(user="u", password="p")
+        contexts("nkey", nkey="/n", token="t")
+        assert ConnectOptions.from_context("nkey") == ConnectOptions(nkey_seed="/n")
+
+    def test_prefix_before_domain(self, contexts):
+        """A context with prefix and domain is used with its prefix."""
+        contexts("both", jetstream_domain="hub", jetstream_api_prefix="$JS.x.API")
+        assert ConnectOptions.from_context("both").jetstream_prefix == "$JS.x.API"
+
+    def test_selected(self, contexts):
+        """Without a name it is the selected context."""
+        folder = contexts("dev", url="nats://dev:1")
+        with pytest.raises(ConfigurationError, match="selected"):
+            ConnectOptions.from_context()
+        (folder / "context.txt").write_text("dev\n")
+        assert ConnectOptions.from_context().servers == "nats://dev:1"
+
+    def test_home(self, contexts, monkeypatch, tmp_path):
+        """Without $XDG_CONFIG_HOME contexts are in ~/.config."""
+        contexts("dev", url="nats://dev:1")
+        monkeypatch.delenv("XDG_CONFIG_HOME")
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        (tmp_path / "home").mkdir()
+        (tmp_path / "nats").rename(tmp_path / "home" / "nats")
+        (tmp_path / "home" / ".config").mkdir()
+        (tmp_path / "home" / "nats").rename(tmp_path / "home" / ".config" / "nats")
+        assert ConnectOptions.from_context("dev").servers == "nats://dev:1"
+
+    def test_unknown(self, contexts):
+        """A context that is not there is an error that names those that are."""
+        contexts("dev")
+        contexts("prod")
+        with pytest.raises(ConfigurationError, match="known: dev, prod"):
+            ConnectOptions.from_context("test")
+
+    @pytest.mark.parametrize("name", ["", "../x", "a/b", "a\\b"])
+    def test_bad_name(self, contexts, name):
+        """A name can not leave the directory of contexts."""
+        with pytest.raises(ConfigurationError, match="name"):
+            ConnectOptions.from_context(name)
+
+    @pytest.mark.parametrize("text", ["{password: hunter2", "[]", "5", "\udcff"])
+    def test_broken(self, contexts, text):
+        """A file that is no context is an error that shows nothing of it."""
+        folder = contexts("dev")
+        path = folder / "context" / "dev.json"
+        path.write_text(text, errors="surrogateescape")
+        with pytest.raises(ConfigurationError, match="dev") as caught:
+            ConnectOptions.from_context("dev")
+        assert "hunter2" not in repr(caught.value)
+        assert caught.value.__cause__ is None
+
+    @pytest.mark.parametrize("field", ["nsc", "user_jwt", "socks_proxy"])
+    def test_unsupported(self, contexts, field):
+        """A context that needs what jetsync has not is refused instead of half obeyed."""
+        contexts("dev", **{field: "x"})
+        with pytest.raises(ConfigurationError, match=field):
+            ConnectOptions.from_context("dev")
+
+    def test_wrong_values(self, contexts):
+        """Values of the wrong type, or that can not work, are a ConfigurationError."""
+        contexts("dev", url=5)
+        with pytest.raises(ConfigurationError, match="servers"):
+            ConnectOptions.from_context("dev")
+        contexts("dev", url="http://x")
+        with pytest.raises(ConfigurationError, match="scheme"):
+            ConnectOptions.from_context("dev")
+
+
+class TestTls:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"servers": "tls://h"},
+            {"servers": "a,tls://h"},
+            {"servers": "wss://h"},
+            {"tls_hostname": "h"},
+            {"tls_first": True},
+        ],
+    )
+    def test_asked_for(self, fields):
+        """The scheme and each field that begins with tls ask for a verifying context."""
+        context = ConnectOptions(**fields).ssl_context()
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+
+    @pytest.mark.parametrize("servers", [None, "nats://h", "ws://h"])
+    def test_not_asked_for(self, servers):
+        """Without any of these there is no TLS."""
+        assert ConnectOptions(servers=servers).ssl_context() is None
+
+    def test_own_context(self):
+        """A context that was given is used as it is."""
+        context = ssl.create_default_context()
+        assert ConnectOptions(tls=context).ssl_context() is context
+
+    @pytest.mark.parametrize("field", ["tls_ca", "tls_cert"])
+    def test_bad_file(self, tmp_path, field):
+        """A file that is missing, or is something else, is a ConfigurationError with its name."""
+        path = tmp_path / "file.pem"
+        with pytest.raises(ConfigurationError, match=f"{field}.*file.pem"):
+            ConnectOptions(**{field: path}).ssl_context()
+        path.write_text("no certificate")
+        with pytest.raises(ConfigurationError, match=f"{field}.*file.pem"):
+            ConnectOptions(**{field: path}).ssl_context()
+
+
+class TestNkey:
+    def test_text(self):
+        """The seed itself is taken."""
+        assert ConnectOptions().nkey_text() is None
+        assert ConnectOptions(nkey_seed=f" {SEED}\n").nkey_text() == SEED
+
+    def test_file(self, tmp_path):
+        """A file with the seed is read, comments around it or not."""
+        path = tmp_path / "user.nk"
+        path.write_text(f"-----BEGIN USER NKEY SEED-----\n{SEED}\n------END------\n")
+        assert ConnectOptions(nkey_seed=str(path)).nkey_text() == SEED
+
+    def test_neither(self, tmp_path):
+        """Something else is an error that does not show it."""
+        (tmp_path / "empty").write_text("nothing")
+        for seed in ("SUWRONG", str(tmp_path / "empty"), "a\x00b"):
+            with pytest.raises(ConfigurationError) as caught:
+                ConnectOptions(nkey_seed=seed).nkey_text()
+            assert seed not in str(caught.value)

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import array
+import pickle
+
+import pytest
+
+from jetsync.errors import (
+    InvalidArgumentError,
+    InvalidHeaderError,
+    InvalidNameError,
+    InvalidSubjectError,
+    InvalidTtlError,
+    InvalidTypeError,
+)
+from jetsync.headers import Headers
+from jetsync.outbound import (
+    Expect,
+    OutboundMessage,
+    coerce_outbound,
+    outbound_header_block,
+    payload_bytes,
+)
+
+
+def sent(**fields):
+    """The headers that are sent for a message with these fields."""
+    block = outbound_header_block(OutboundMessage("a", **fields))
+    return None if block is None else Headers.parse(block)[2].items()
+
+
+class TestExpect:
+    def test_zero_is_sent(self):
+        """0 is a condition like any other."""
+        assert Expect(last_sequence=0, last_subject_sequence=0).pairs() == [
+            ("Nats-Expected-Last-Sequence", "0"),
+            ("Nats-Expected-Last-Subject-Sequence", "0"),
+        ]
+
+    def test_all(self):
+        """Every condition has its header."""
+        expect = Expect("S", 5, 3, "a.*", "id-1")
+        assert expect.pairs() == [
+            ("Nats-Expected-Stream", "S"),
+            ("Nats-Expected-Last-Sequence", "5"),
+            ("Nats-Expected-Last-Subject-Sequence", "3"),
+            ("Nats-Expected-Last-Subject-Sequence-Subject", "a.*"),
+            ("Nats-Expected-Last-Msg-Id", "id-1"),
+        ]
+
+    def test_nothing(self):
+        """No conditions are no headers."""
+        assert Expect().pairs() == []
+        assert sent(expect=Expect()) is None
+
+    @pytest.mark.parametrize(
+        ("fields", "error"),
+        [
+            ({"last_sequence": -1}, InvalidArgumentError),
+            ({"last_subject_sequence": -1}, InvalidArgumentError),
+            ({"last_sequence": "5"}, InvalidTypeError),
+            ({"last_sequence": True}, InvalidTypeError),
+            ({"last_sequence": 5.0}, InvalidTypeError),
+            ({"stream": 5}, InvalidTypeError),
+            ({"stream": "a.b"}, InvalidNameError),
+            ({"last_msg_id": 5}, InvalidTypeError),
+            ({"last_subject_sequence_subject": "a"}, InvalidArgumentError),
+            (
+                {"last_subject_sequence_subject": "a..b", "last_subject_sequence": 1},
+                InvalidSubjectError,
+            ),
+        ],
+    )
+    def test_refused(self, fields, error):
+        """What a server would refuse, or misread, is refused here."""
+        with pytest.raises(error):
+            Expect(**fields)
+
+
+class TestHeaderBlock:
+    def test_none(self):
+        """A message that has nothing to say has no header block."""
+        assert sent() is None
+        assert sent(headers={}) is None
+        assert sent(headers=Headers()) is None
+        assert sent(headers={"A": []}) is None
+
+    def test_all(self):
+        """User headers come first, then what the other arguments ask for."""
+        fields = {"headers": {"A": ["1", "2"]}, "msg_id": "m", "ttl": 60}
+        assert sent(**fields, expect=Expect(last_sequence=0)) == [
+            ("A", "1"),
+            ("A", "2"),
+            ("Nats-Msg-Id", "m"),
+            ("Nats-TTL", "60"),
+            ("Nats-Expected-Last-Sequence", "0"),
+        ]
+
+    def test_arguments_replace_headers(self):
+        """An argument takes the place of a header of the same name."""
+        headers = {"Nats-Msg-Id": "old", "Nats-TTL": "5", "B": "x"}
+        assert sent(headers=headers, msg_id="new") == [
+            ("Nats-TTL", "5"),
+            ("B", "x"),
+            ("Nats-Msg-Id", "new"),
+        ]
+
+    def test_nothing_is_changed(self):
+        """The caller's headers stay as they were."""
+        mapping, headers = {"A": ["1"]}, Headers({"A": "1"})
+        sent(headers=mapping, msg_id="m", ttl="never")
+        sent(headers=headers, msg_id="m", ttl="never")
+        assert mapping == {"A": ["1"]}
+        assert headers.items() == [("A", "1")]
+
+    @pytest.mark.parametrize(
+        ("fields", "error"),
+        [
+            ({"headers": {"A": "x\r\ny"}}, InvalidHeaderError),
+            ({"headers": {"A:": "x"}, "msg_id": "m"}, InvalidHeaderError),
+            ({"headers": "A: x"}, InvalidTypeError),
+            ({"msg_id": "a\nb"}, InvalidHeaderError),
+            ({"msg_id": ""}, InvalidArgumentError),
+            ({"msg_id": 5}, InvalidTypeError),
+            ({"ttl": 0}, InvalidTtlError),
+            ({"ttl": "x"}, InvalidTtlError),
+        ],
+    )
+    def test_refused(self, fields, error):
+        """What can not be sent is refused before a byte is."""
+        with pytest.raises(error):
+            sent(**fields)
+
+
+class TestPayload:
+    @pytest.mark.parametrize("data", [b"x", b"", bytearray(b"xy"), memoryview(b"xyz")])
+    def test_bytes_like_is_not_copied(self, data):
+        """Bytes-like payloads are handed on as they are."""
+        assert payload_bytes(data) is data
+
+    def test_text(self):
+        """Text is sent as UTF-8."""
+        assert payload_bytes("é") == b"\xc3\xa9"
+        with pytest.raises(InvalidArgumentError):
+            payload_bytes("\ud800")
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            memoryview(array.array("i", [1, 2])),
+            memoryview(b"abcdef")[::2],
+            memoryview(b"abcdef").cast("B", (2, 3)),
+            memoryview(array.array("i", [])),
+        ],
+    )
+    def test_views_count_bytes(self, data):
+        """The length of what is sent is its number of bytes, whatever the view counts."""
+        found = payload_bytes(data)
+        assert bytes(found) == data.tobytes()
+        assert len(found) == data.nbytes
+
+    @pytest.mark.parametrize("data", [None, 5, ["x"], {"a": 1}])
+    def test_wrong_type(self, data):
+        """Anything else is a type error."""
+        with pytest.raises(InvalidTypeError):
+            payload_bytes(data)
+
+
+class TestCoerce:
+    def test_forms(self):
+        """A message, and tuples of two or three, are taken."""
+        message = OutboundMessage("a", b"x")
+        assert coerce_outbound(message) is message
+        assert coerce_outbound(("a", b"x")) == message
+        assert coerce_outbound(("a", b"x", {"A": "1"})) == OutboundMessage("a", b"x", {"A": "1"})
+
+    @pytest.mark.parametrize("item", ["a", ("a",), ("a", b"", None, "id"), ["a", b"x"], None, b"x"])
+    def test_refused(self, item):
+        """Anything else is a type error."""
+        with pytest.raises(InvalidTypeError):
+            coerce_outbound(item)
+
+
+class TestOutboundMessage:
+    def test_pickle(self):
+        """A message can be sent to another process, a view as the bytes it shows."""
+        message = OutboundMessage(
+            "a", memoryview(b"x"), Headers({"A": "1"}), "m", "never", Expect("S")
+        )
+        assert pickle.loads(pickle.dumps(message)) == message
+
+    def test_repr_hides_the_payload(self):
+        """The repr says how large the payload is, not what."""
+        assert "secret" not in repr(OutboundMessage("a", b"secret"))
+        assert "<6 bytes>" in repr(OutboundMessage("a", b"secret"))
+        assert "<6 characters>" in repr(OutboundMessage("a", "secret"))

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+
+import pytest
+
+from jetsync.errors import InvalidArgumentError, ProtocolError
+from jetsync.headers import Headers
+from jetsync.stored import StoredMessage, time_of
+from jetsync.ttl import MarkerReason
+
+ADDED = (
+    b"Nats-Stream: DG\r\nNats-Subject: dg.A\r\nNats-Sequence: 5\r\n"
+    b"Nats-Time-Stamp: 2026-11-20T16:38:27.709983862Z\r\n"
+)
+MOMENT = dt.datetime(2026, 11, 20, 16, 38, 27, 709983, tzinfo=dt.timezone.utc)
+MOMENT_NS = 1795192707709983862
+
+
+def direct(own=b"", more=b"", data=b"x"):
+    """Make a message from an answer with these headers of its own."""
+    return StoredMessage.from_direct(b"NATS/1.0\r\n" + own + ADDED + more + b"\r\n", data)
+
+
+class TestFromDirect:
+    @pytest.mark.parametrize("more", [b"", b"Nats-Num-Pending: 8\r\nNats-Last-Sequence: 0\r\n"])
+    def test_parts(self, more):
+        """What servers add to an answer becomes the attributes of the message."""
+        message = direct(more=more)
+        assert (message.stream, message.subject, message.sequence) == ("DG", "dg.A", 5)
+        assert message.timestamp == MOMENT
+        assert message.timestamp_ns == MOMENT_NS
+        assert message.data == b"x"
+        assert message.headers == {}
+        assert message.headers is message.headers
+
+    def test_own_headers(self):
+        """Headers are those the message was stored with, without what servers add."""
+        message = direct(b"A: 1\r\nA: 2\r\nb: x \r\n")
+        assert message.headers.items() == [("A", "1"), ("A", "2"), ("b", "x ")]
+
+    def test_server_wins(self):
+        """A message that carries a server's header itself does not deceive the reader."""
+        message = direct(b"Nats-Stream: fake\r\nNats-Sequence: 99\r\n")
+        assert (message.stream, message.sequence) == ("DG", 5)
+        assert message.headers == {"Nats-Stream": "fake", "Nats-Sequence": "99"}
+
+    def test_marker(self):
+        """A server's marker shows its reason and time-to-live on direct reads."""
+        message = direct(
+            b"Nats-Marker-Reason: MaxAge\r\nNats-TTL: 5s\r\nNats-Rollup: sub\r\n", data=b""
+        )
+        assert message.marker is MarkerReason.MAX_AGE
+        assert message.ttl == 5.0
+        assert direct().marker is None
+        assert direct().ttl is None
+
+    def test_incomplete(self):
+        """An answer that lacks a server's header is a ProtocolError for who asks for it."""
+        message = StoredMessage.from_direct(b"NATS/1.0\r\nA: b\r\n\r\n", b"x")
+        assert message.headers == {"A": "b"}
+        with pytest.raises(ProtocolError, match="Nats-Sequence"):
+            _ = message.sequence
+
+
+class TestMadeFromParts:
+    def test_equal_to_direct(self):
+        """The same message is equal and has the same hash whichever way it was read."""
+        made = StoredMessage("DG", "dg.A", 5, MOMENT_NS, Headers({"A": "1"}), b"x")
+        read = direct(b"A: 1\r\n")
+        assert made == read
+        assert hash(made) == hash(read)
+        assert made != StoredMessage("DG", "dg.A", 6, MOMENT_NS, Headers({"A": "1"}), b"x")
+        assert made != direct()
+        assert made != 5
+
+    def test_datetime(self):
+        """An aware datetime is taken for the time, to the microsecond."""
+        message = StoredMessage("S", "a", 1, MOMENT)
+        assert message.timestamp == MOMENT
+        assert message.timestamp_ns == MOMENT_NS // 1000 * 1000
+        assert (message.headers, message.data) == ({}, b"")
+
+    def test_naive_datetime(self):
+        """A naive datetime is a ValueError."""
+        with pytest.raises(InvalidArgumentError):
+            StoredMessage("S", "a", 1, MOMENT.replace(tzinfo=None))
+
+    def test_marker(self):
+        """A marker that came through the stream API is one, too."""
+        headers = Headers({"Nats-Marker-Reason": "Purge", "Nats-TTL": "never"})
+        message = StoredMessage("S", "a", 1, 0, headers)
+        assert message.marker is MarkerReason.PURGE
+        assert message.ttl == "never"
+        assert StoredMessage("S", "a", 1, 0).marker is None
+
+
+@pytest.mark.parametrize("message", [direct(b"A: 1\r\n"), StoredMessage("S", "a", 1, MOMENT)])
+def test_pickle(message):
+    """A message comes back from pickle equal."""
+    assert pickle.loads(pickle.dumps(message)) == message
+
+
+def test_repr():
+    """The repr is one line and does not show the payload."""
+    assert repr(direct()) == "<StoredMessage 'dg.A' 1 bytes, stream 'DG' sequence 5>"
+
+
+def test_time_of():
+    """Nanoseconds become an aware datetime without the errors of floats."""
+    assert time_of(MOMENT_NS) == MOMENT
+    assert time_of(-1) == dt.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=dt.timezone.utc)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetsync.errors import InvalidTtlError
+from jetsync.headers import Headers
+from jetsync.ttl import MarkerReason, marker_of, parse_ttl, ttl_header
+
+
+class TestHeader:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (1, "1"),
+            (1.0, "1"),
+            (3600, "3600"),
+            (dt.timedelta(hours=1), "3600"),
+            ("never", "never"),
+            (1.5, "1.5s"),
+            (dt.timedelta(seconds=2, milliseconds=250), "2.25s"),
+            (9_223_372_036, "9223372036"),
+        ],
+    )
+    def test_accepted(self, value, text):
+        """Seconds from one up, a timedelta and "never" become what servers read."""
+        assert ttl_header(value) == text
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *(0, -1, 0.5, 0.999, math.nan, math.inf, -math.inf, 9_223_372_037, 10**400),
+            *("x", "", "5", "NEVER", True, None, b"never", [1], decimal.Decimal(5)),
+            *(dt.timedelta(0), dt.timedelta(seconds=-5), dt.timedelta(milliseconds=999)),
+        ],
+    )
+    def test_refused(self, value):
+        """Everything else is a ValueError before a byte is sent, a wrong type included."""
+        with pytest.raises(InvalidTtlError) as caught:
+            ttl_header(value)
+        assert isinstance(caught.value, ValueError)
+        assert caught.value.value == repr(value)
+
+    @given(st.floats(min_value=1, max_value=1e9))
+    def test_round_trip(self, seconds):
+        """What is sent reads back as what was meant, to a microsecond."""
+        assert parse_ttl(ttl_header(seconds)) == pytest.approx(seconds, abs=1e-6)
+
+
+class TestParse:
+    @pytest.mark.parametrize(
+        ("text", "ttl"),
+        [
+            ("5", 5.0),
+            ("1m0s", 60.0),
+            ("1h30m", 5400.0),
+            ("1500ms", 1.5),
+            ("1.5s", 1.5),
+            ("never", "never"),
+            ("Never", "never"),
+            ("0", None),
+            ("00", None),
+            ("0s", None),
+            ("", None),
+            (None, None),
+            ("5d", None),
+            ("-5s", None),
+            ("+5", None),
+            ("abc", None),
+            ("5 ", None),
+            ("\u0665", None),
+        ],
+    )
+    def test_values(self, text, ttl):
+        """Seconds and Go durations are read; zero and what can not be read are no time-to-live."""
+        assert parse_ttl(text) == ttl
+
+
+class TestMarker:
+    @pytest.mark.parametrize(
+        ("reason", "marker"),
+        [
+            ("MaxAge", MarkerReason.MAX_AGE),
+            ("Remove", MarkerReason.REMOVE),
+            ("Purge", MarkerReason.PURGE),
+            ("Else", None),
+        ],
+    )
+    def test_reasons(self, reason, marker):
+        """The three specified reasons are known, any other is none."""
+        assert marker_of(Headers({"Nats-Marker-Reason": reason})) is marker
+
+    def test_ordinary(self):
+        """A message without headers, or without a reason, is no marker."""
+        assert marker_of(None) is None
+        assert marker_of(Headers({"A": "b"})) is None
