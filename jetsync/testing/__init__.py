@@ -10,7 +10,8 @@ where it hurts, and `jetsync.testing.plugin` gives pytest the fixtures ``nats_se
 from __future__ import annotations
 
 from jetsync.testing._clock import ManualClock
-from jetsync.testing._proxy import CutProxy, ProxyStatistics
+from jetsync.testing._forwarder import ProxyStatistics
+from jetsync.testing._proxy import CutProxy
 from jetsync.testing._recorder import HookCall, HookRecorder
 from jetsync.testing._transport import Command, ScriptedTransport
 

@@ -1,96 +1,18 @@
 """
 A TCP proxy on loopback that breaks connections on purpose.
-
-One daemon thread owns all sockets and moves all bytes. What a test asks for (`CutProxy.cut` and so
-on) is done by that thread too, and the call returns once it is done: no lock, and nothing is
-half-way when the test goes on.
 """
 
 from __future__ import annotations
 
-import contextlib
-import selectors
-import socket
-import struct
-import threading
-import time
-from collections import deque
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import attrs
-
-from jetsync.devserver._ports import PortReservation
+from jetsync.testing._forwarder import DIRECTIONS, Direction, Forwarder, ProxyStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
     from typing_extensions import Self
-
-Direction = Literal["to_server", "to_client"]
-DIRECTIONS: Final[tuple[Direction, Direction]] = ("to_server", "to_client")
-
-_READ_SIZE: Final = 1 << 16
-
-# A delayed or slow direction reads no further ahead than this, so that back-pressure reaches the
-# sender.
-_BUFFER_LIMIT: Final = 1 << 18
-
-_CONNECT_TIMEOUT: Final = 5.0
-_ACTION_TIMEOUT: Final = 10.0
-
-T = TypeVar("T")
-
-
-@attrs.frozen
-class ProxyStatistics:
-    """
-    Count what went through a `CutProxy` so far.
-    """
-
-    accepted: int
-    """Connections that were accepted."""
-
-    open: int
-    """Connections that are open now."""
-
-    cuts: int
-    """Connections that were cut on purpose."""
-
-    bytes_to_server: int
-    """Bytes that were forwarded to the server."""
-
-    bytes_to_client: int
-    """Bytes that were forwarded to the client."""
-
-
-class _Pipe:
-    """
-    One direction of one connection.
-    """
-
-    def __init__(self, direction: Direction, source: socket.socket, sink: socket.socket) -> None:
-        self.direction: Direction = direction
-        self.source = source
-        self.sink = sink
-        self.chunks: deque[tuple[float, memoryview]] = deque()
-        self.size = 0
-        self.ended = False
-        self.last = False
-        """Whether the link is cut as soon as what is buffered here has gone out."""
-
-
-@attrs.define(eq=False)
-class _Link:
-    """
-    One connection through the proxy: both sockets and both directions.
-    """
-
-    client: socket.socket
-    server: socket.socket
-    pipes: tuple[_Pipe, _Pipe]
 
 
 class CutProxy:
@@ -107,36 +29,18 @@ class CutProxy:
 
     def __init__(self, target: str | int) -> None:
         if isinstance(target, int):
-            self._target = ("127.0.0.1", target)
+            address = ("127.0.0.1", target)
         else:
             parts = urlsplit(target.split(",")[0])
-            self._target = (parts.hostname or "127.0.0.1", parts.port or 4222)
-        self._reservation = PortReservation()
-        self._selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._wake_read.setblocking(False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._listener: socket.socket | None = None
-        self._thread: threading.Thread | None = None
-        self._stopping = False
-        self._actions: deque[Callable[[], None]] = deque()
-        self._links: list[_Link] = []
-        self._paused: set[Direction] = set()
-        self._delay: dict[Direction, float] = dict.fromkeys(DIRECTIONS, 0.0)
-        self._budget: dict[Direction, int] = {}
-        self._reset = False
-        # Counters are written by the thread only; the condition tells those who wait for them.
-        self._changed = threading.Condition()
-        self._accepted = 0
-        self._cuts = 0
-        self._bytes: dict[Direction, int] = dict.fromkeys(DIRECTIONS, 0)
+            address = (parts.hostname or "127.0.0.1", parts.port or 4222)
+        self._forwarder = Forwarder(address)
 
     @property
     def port(self) -> int:
         """
         The port that the proxy listens on; the same also after `refuse` and `accept`.
         """
-        return self._reservation.port
+        return self._forwarder.reservation.port
 
     @property
     def url(self) -> str:
@@ -149,47 +53,24 @@ class CutProxy:
         """
         Return the counters; whatever a peer has received by now is counted.
         """
-        return self._count() if self._thread is None else self._do(self._count)
+        forwarder = self._forwarder
+        return forwarder.do(forwarder.count) if forwarder.running else forwarder.count()
 
     def __repr__(self) -> str:
-        s = self._count()
+        s = self._forwarder.count()
         return f"<CutProxy {self.url} open={s.open} accepted={s.accepted} cuts={s.cuts}>"
-
-    def _count(self) -> ProxyStatistics:
-        return ProxyStatistics(
-            accepted=self._accepted,
-            open=len(self._links),
-            cuts=self._cuts,
-            bytes_to_server=self._bytes["to_server"],
-            bytes_to_client=self._bytes["to_client"],
-        )
 
     def start(self) -> None:
         """
         Listen and forward. Does nothing when it already runs.
         """
-        if self._thread is None:
-            self._listen()
-            # Daemon: a test that forgets the proxy must still end.
-            self._thread = threading.Thread(target=self._run, name="jetsync-cutproxy", daemon=True)
-            self._thread.start()
+        self._forwarder.start()
 
     def close(self) -> None:
         """
-        Close all connections and stop. Repeating is harmless.
+        Close all connections and stop for good. Repeating is harmless.
         """
-        thread, self._thread = self._thread, None
-        self._stopping = True
-        if thread is not None:
-            self._wake_write.send(b"x")
-            thread.join()
-        for link in list(self._links):
-            self._drop(link, reset=False)
-        self._refuse()
-        self._selector.close()
-        self._wake_read.close()
-        self._wake_write.close()
-        self._reservation.release()
+        self._forwarder.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -216,14 +97,7 @@ class CutProxy:
         Returns:
             How many connections were cut.
         """
-
-        def action() -> int:
-            links = list(self._links)
-            for link in links:
-                self._cut_link(link, reset=reset)
-            return len(links)
-
-        return self._do(action)
+        return self._forwarder.do(lambda: self._forwarder.cut(reset=reset))
 
     def cut_after(
         self, *, to_server: int | None = None, to_client: int | None = None, reset: bool = False
@@ -241,46 +115,44 @@ class CutProxy:
             to_client: Bytes from the server to the client, over all connections.
             reset: As for `cut`.
         """
-
-        def action() -> None:
-            asked: dict[Direction, int | None] = {"to_server": to_server, "to_client": to_client}
-            self._budget = {way: count for way, count in asked.items() if count is not None}
-            self._reset = reset
-
-        self._do(action)
+        asked: dict[Direction, int | None] = {"to_server": to_server, "to_client": to_client}
+        budget = {way: count for way, count in asked.items() if count is not None}
+        self._forwarder.do(lambda: self._forwarder.arm(budget, reset=reset))
 
     def pause(self, direction: Direction | None = None) -> None:
         """
         Stop forwarding in one direction or both; the connections stay open and senders feel the
         back-pressure.
         """
-        self._do(lambda: self._paused.update(DIRECTIONS if direction is None else [direction]))
+        self._forwarder.do(
+            lambda: self._forwarder.paused.update(DIRECTIONS if direction is None else [direction])
+        )
 
     def resume(self, direction: Direction | None = None) -> None:
         """
         Forward again in one direction or both.
         """
         ways = DIRECTIONS if direction is None else [direction]
-        self._do(lambda: self._paused.difference_update(ways))
+        self._forwarder.do(lambda: self._forwarder.paused.difference_update(ways))
 
     def delay(self, seconds: float, direction: Direction | None = None) -> None:
         """
         Hold back every byte for a time, in one direction or both; order is kept, 0 ends it.
         """
         ways = DIRECTIONS if direction is None else [direction]
-        self._do(lambda: self._delay.update(dict.fromkeys(ways, seconds)))
+        self._forwarder.do(lambda: self._forwarder.delay.update(dict.fromkeys(ways, seconds)))
 
     def refuse(self) -> None:
         """
         Refuse new connections; open ones go on.
         """
-        self._do(self._refuse)
+        self._forwarder.do(self._forwarder.refuse)
 
     def accept(self) -> None:
         """
         Take new connections again.
         """
-        self._do(self._listen)
+        self._forwarder.do(self._forwarder.listen)
 
     def wait_cuts(self, count: int, *, timeout: float = 10.0) -> bool:
         """
@@ -293,8 +165,8 @@ class CutProxy:
         Returns:
             Whether there were as many in time.
         """
-        with self._changed:
-            return self._changed.wait_for(lambda: self._cuts >= count, timeout)
+        with self._forwarder.changed:
+            return self._forwarder.changed.wait_for(lambda: self._forwarder.cuts >= count, timeout)
 
     def wait_accepted(self, count: int, *, timeout: float = 10.0) -> bool:
         """
@@ -307,202 +179,7 @@ class CutProxy:
         Returns:
             Whether there were as many in time.
         """
-        with self._changed:
-            return self._changed.wait_for(lambda: self._accepted >= count, timeout)
-
-    # -- inside: all below runs on the proxy's thread, but for _do --------------------------------
-
-    def _do(self, action: Callable[[], T]) -> T:
-        """
-        Run *action* on the proxy's thread and return what it returns.
-        """
-        if self._thread is None:
-            raise RuntimeError("the proxy is not running")
-        done: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(action())
-            except Exception as error:  # noqa: BLE001 - raised in the caller's thread
-                done.set_exception(error)
-
-        self._actions.append(run)
-        self._wake_write.send(b"x")
-        return done.result(_ACTION_TIMEOUT)
-
-    def _run(self) -> None:
-        while not self._stopping:
-            for key, _ in self._selector.select(self._arm()):
-                if key.fileobj is self._wake_read:
-                    with contextlib.suppress(BlockingIOError):
-                        self._wake_read.recv(4096)
-                elif key.fileobj is self._listener:
-                    self._take()
-                elif key.data is not None and key.data in self._links:
-                    self._serve(key.data)
-            while self._actions:
-                self._actions.popleft()()
-            for link in list(self._links):
-                self._flush(link)
-
-    def _arm(self) -> float | None:
-        """
-        Register what to wait for; return when the next delayed byte is due.
-        """
-        now = time.monotonic()
-        due: float | None = None
-        for link in self._links:
-            interest = {link.client: 0, link.server: 0}
-            for pipe in link.pipes:
-                if self._wants_read(pipe):
-                    interest[pipe.source] |= selectors.EVENT_READ
-                if pipe.chunks and pipe.direction not in self._paused:
-                    at = pipe.chunks[0][0]
-                    if at <= now:
-                        interest[pipe.sink] |= selectors.EVENT_WRITE
-                    else:
-                        due = at if due is None else min(due, at)
-            for end, events in interest.items():
-                self._watch(end, events, link)
-        return None if due is None else max(0.0, due - now)
-
-    def _watch(self, end: socket.socket, events: int, link: _Link) -> None:
-        registered = self._selector.get_map().get(end)
-        if not events:
-            if registered is not None:
-                self._selector.unregister(end)
-        elif registered is None:
-            self._selector.register(end, events, link)
-        elif registered.events != events:
-            self._selector.modify(end, events, link)
-
-    def _wants_read(self, pipe: _Pipe) -> bool:
-        return (
-            not pipe.ended
-            and not pipe.last
-            and pipe.direction not in self._paused
-            and pipe.size < _BUFFER_LIMIT
-        )
-
-    def _listen(self) -> None:
-        if self._listener is None:
-            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            # Lets the listener share the port with the reservation that holds it.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", self.port))
-            listener.listen()
-            listener.setblocking(False)
-            self._selector.register(listener, selectors.EVENT_READ)
-            self._listener = listener
-
-    def _refuse(self) -> None:
-        if self._listener is not None:
-            self._selector.unregister(self._listener)
-            self._listener.close()
-            self._listener = None
-
-    def _take(self) -> None:
-        if self._listener is None:
-            return
-        try:
-            client, _ = self._listener.accept()
-        except OSError:
-            # The client has gone again.
-            return
-        try:
-            server = socket.create_connection(self._target, _CONNECT_TIMEOUT)
-        except OSError:
-            # No server: what a client without a proxy would notice on connecting, it notices on
-            # reading.
-            client.close()
-            return
-        for end in (client, server):
-            end.setblocking(False)
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        pipes = (_Pipe("to_server", client, server), _Pipe("to_client", server, client))
-        with self._changed:
-            self._links.append(_Link(client, server, pipes))
-            self._accepted += 1
-            self._changed.notify_all()
-
-    def _serve(self, link: _Link) -> None:
-        for pipe in link.pipes:
-            if link in self._links and self._wants_read(pipe):
-                self._read(link, pipe)
-
-    def _read(self, link: _Link, pipe: _Pipe) -> None:
-        budget = self._budget.get(pipe.direction)
-        # With no budget left one byte is read, to learn that there is one to withhold.
-        size = _READ_SIZE if budget is None else max(1, min(_READ_SIZE, budget))
-        try:
-            data = pipe.source.recv(size)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            pipe.ended = True
-            return
-        if budget is not None:
-            if budget == 0:
-                self._budget = {}
-                self._cut_link(link, reset=self._reset)
-                return
-            self._budget[pipe.direction] = budget - len(data)
-            if budget == len(data):
-                self._budget = {}
-                pipe.last = True
-        pipe.chunks.append((time.monotonic() + self._delay[pipe.direction], memoryview(data)))
-        pipe.size += len(data)
-
-    def _flush(self, link: _Link) -> None:
-        for pipe in link.pipes:
-            if link not in self._links:
-                return
-            self._write(link, pipe)
-
-    def _write(self, link: _Link, pipe: _Pipe) -> None:
-        now = time.monotonic()
-        while pipe.chunks and pipe.chunks[0][0] <= now and pipe.direction not in self._paused:
-            at, data = pipe.chunks.popleft()
-            try:
-                sent = pipe.sink.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                # The receiver is gone; so is the connection.
-                self._drop(link, reset=False)
-                return
-            pipe.size -= sent
-            self._bytes[pipe.direction] += sent
-            if sent < len(data):
-                pipe.chunks.appendleft((at, data[sent:]))
-                return
-        if pipe.chunks:
-            return
-        if pipe.last:
-            self._cut_link(link, reset=self._reset)
-        elif pipe.ended:
-            self._drop(link, reset=False)
-
-    def _cut_link(self, link: _Link, *, reset: bool) -> None:
-        self._drop(link, reset=reset)
-        with self._changed:
-            self._cuts += 1
-            self._changed.notify_all()
-
-    def _drop(self, link: _Link, *, reset: bool) -> None:
-        with self._changed:
-            self._links.remove(link)
-            self._changed.notify_all()
-        for end in (link.client, link.server):
-            self._watch(end, 0, link)
-            with contextlib.suppress(OSError):
-                if reset:
-                    # Linger for zero seconds: the kernel sends RST and forgets what it had not
-                    # sent.
-                    linger = struct.pack("ii", 1, 0)
-                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                else:
-                    end.shutdown(socket.SHUT_RDWR)
-            end.close()
+        with self._forwarder.changed:
+            return self._forwarder.changed.wait_for(
+                lambda: self._forwarder.accepted >= count, timeout
+            )
