@@ -143,11 +143,10 @@ def pages(
     """
     Yield the entries of a list endpoint, asking for a page only when its first entry is wanted.
 
-    A list is sorted by name and addressed by offset, so it shifts when something is made or deleted
-    meanwhile. Each page after the first therefore begins with the last entry of the one before; if
-    it does not, the list has shifted and is read again from one page earlier. Nothing is yielded
-    twice, and what exists all the time is not missed, unless others delete more than a page of it
-    between two requests.
+    A list is addressed by offset, so it shifts when something is made or deleted meanwhile. Each
+    page after the first therefore begins with the last entry of the one before. If it begins with
+    one that was not seen, the list is read again from a page earlier, until it does. Nothing is
+    yielded twice, and what exists all the time is not missed.
 
     Args:
         session: Where to ask.
@@ -159,8 +158,7 @@ def pages(
     """
     seen: set[str] = set()
     offset = 0
-    anchor: str | None = None
-    stepped_back = False
+    overlaps = False
     while True:
         answer = call(session, endpoint, {**filters, "offset": offset}, session.deadline(timeout))
         missing = [*(answer.get("missing") or ()), *(answer.get("offline") or ())]
@@ -168,22 +166,17 @@ def pages(
             _logger.warning(LIST_INCOMPLETE, endpoint=endpoint, missing=missing)
         entries = answer.get(key) or []
         names = [name_of(entry) for entry in entries]
-        if anchor is not None:
-            if names[:1] != [anchor] and not stepped_back:
-                offset = max(0, offset - int(answer.get("limit") or 256))
-                anchor = None
-                stepped_back = True
-                continue
-            # Not twice in a row, so that a list under constant change still comes to its end.
-            stepped_back = False
+        total, limit = int(answer.get("total") or 0), int(answer.get("limit") or 256)
+        if overlaps and offset > 0 and (not names or names[0] not in seen):
+            offset = max(0, min(offset, total) - limit)
+            continue
         for name, entry in zip(names, entries, strict=True):
             if name not in seen:
                 seen.add(name)
                 yield entry
         offset += len(entries)
-        if not entries or offset >= int(answer.get("total") or 0):
+        if not entries or offset >= total:
             return
-        # A page of one entry that began with the anchor would not get on.
-        overlap = len(entries) > 1
-        anchor = names[-1] if overlap else None
-        offset -= overlap
+        # A page of one entry that is an overlap would not get on.
+        overlaps = len(entries) > 1
+        offset -= overlaps

@@ -1,0 +1,415 @@
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetsync._codec import (
+    ConfigModel,
+    WireModel,
+    format_time,
+    from_wire,
+    parse_time,
+    parse_time_ns,
+    seconds_to_ns,
+    to_wire,
+)
+from jetsync._fields import DURATION, DURATIONS, Choice, aware_time, checked, choose, duration
+from jetsync._fields import durations as duration_list
+from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
+
+UTC = dt.timezone.utc
+
+
+class Colour(Choice):
+    RED = "red"
+    BLUE = "blue"
+
+
+def _colour(value: Colour | str | None) -> Colour | None:
+    return choose(Colour, value)
+
+
+@attrs.define(field_transformer=checked, repr=False)
+class Part(ConfigModel):
+    name: str | None = None
+    size: int | None = None
+
+
+@attrs.define(kw_only=True, field_transformer=checked, repr=False)
+class Thing(ConfigModel):
+    name: str | None = None
+    tags: list[str] | None = None
+    on: bool | None = None
+    count: int | None = None
+    colour: Colour | None = attrs.field(default=None, converter=_colour)
+    age: float | None = attrs.field(default=None, converter=duration, metadata=DURATION)
+    waits: list[float] | None = attrs.field(
+        default=None, converter=duration_list, metadata=DURATIONS
+    )
+    since: dt.datetime | None = attrs.field(default=None, converter=aware_time)
+    labels: dict[str, str] | None = None
+    part: Part | None = None
+    parts: list[Part] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Report(WireModel):
+    total: int = 0
+    seen: dt.datetime | None = None
+    idle: float | None = attrs.field(default=None, metadata=DURATION)
+    body: bytes = b""
+    rows: list[int] = attrs.field(factory=list)
+
+
+class TestDurations:
+    @pytest.mark.parametrize(
+        ("value", "ns"),
+        [
+            (0, 0),
+            (1, 10**9),
+            (0.1, 10**8),
+            (1e-9, 1),
+            (0.123456789, 123456789),
+            (dt.timedelta(days=400, microseconds=1), 400 * 86400 * 10**9 + 1000),
+            (31536000.000001, 31536000000001000),
+            (10**10, 10**19),
+        ],
+    )
+    def test_seconds_become_exactly_the_nanoseconds_they_say(self, value, ns):
+        """
+        A duration that can be written in decimals loses nothing on its way to the wire.
+        """
+        assert seconds_to_ns(value) == ns
+
+    @given(st.integers(min_value=0, max_value=2**23 * 10**9))
+    def test_nanoseconds_survive_as_float_seconds(self, ns):
+        """
+        Up to 97 days every single nanosecond comes back out of a float.
+        """
+        assert seconds_to_ns(ns / 10**9) == ns
+
+    @pytest.mark.parametrize("value", [-1, -0.001, float("inf"), float("nan")])
+    def test_impossible_durations_are_refused(self, value):
+        """
+        A negative or endless duration is a ValueError of ours.
+        """
+        with pytest.raises(InvalidArgumentError):
+            seconds_to_ns(value)
+
+    @pytest.mark.parametrize("value", [True, "5", None, b"1"])
+    def test_what_is_no_duration_is_refused(self, value):
+        """
+        Anything but a number or a timedelta is a TypeError of ours.
+        """
+        with pytest.raises(InvalidTypeError):
+            seconds_to_ns(value)
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("text", "ns"),
+        [
+            ("1970-01-01T00:00:00Z", 0),
+            ("1970-01-01T00:00:00.000000001Z", 1),
+            ("1969-12-31T23:59:59.999999999Z", -1),
+            ("2026-11-20T16:38:27.709983862Z", 1795192707709983862),
+            ("2026-11-20T17:38:27.70998386+01:00", 1795192707709983860),
+            ("2026-11-20T12:38:27-04:00", 1795192707000000000),
+            ("2026-11-20t16:38:27z", 1795192707000000000),
+        ],
+    )
+    def test_all_nine_digits_are_read(self, text, ns):
+        """
+        RFC 3339 with any fraction and any offset is nanoseconds since the epoch.
+        """
+        assert parse_time_ns(text) == ns
+
+    @pytest.mark.parametrize("text", ["", "now", "2026-11-20", "2026-13-01T00:00:00Z", "1e9"])
+    def test_what_is_no_time_is_a_protocol_error(self, text):
+        """
+        A server that sends something else is said to.
+        """
+        with pytest.raises(ProtocolError):
+            parse_time_ns(text)
+
+    def test_a_datetime_is_utc_and_cut_to_microseconds(self):
+        """
+        Digits below a microsecond are cut, not rounded: never later than the server said.
+        """
+        found = parse_time("2026-11-20T16:38:27.709983999Z")
+        assert found == dt.datetime(2026, 11, 20, 16, 38, 27, 709983, tzinfo=UTC)
+        assert found.utcoffset() == dt.timedelta(0)
+
+    @pytest.mark.parametrize(
+        ("moment", "text"),
+        [
+            (dt.datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+            (dt.datetime(2026, 1, 2, 3, 4, 5, 600000, tzinfo=UTC), "2026-01-02T03:04:05.6Z"),
+            (
+                dt.datetime(2026, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=2))),
+                "2026-01-01T22:00:00Z",
+            ),
+            (1795192707709983862, "2026-11-20T16:38:27.709983862Z"),
+            (0, "1970-01-01T00:00:00Z"),
+        ],
+    )
+    def test_a_moment_is_written_in_utc_without_trailing_zeros(self, moment, text):
+        """
+        As servers write it themselves.
+        """
+        assert format_time(moment) == text
+
+    @given(st.integers(min_value=-(2**62), max_value=2**62))
+    def test_nanoseconds_survive_the_text(self, ns):
+        """
+        Formatting and parsing are each other's inverse.
+        """
+        assert parse_time_ns(format_time(ns)) == ns
+
+    def test_a_naive_datetime_is_refused(self):
+        """
+        It would mean another moment on a machine in another zone.
+        """
+        with pytest.raises(InvalidArgumentError, match="time zone"):
+            format_time(dt.datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+class TestToWire:
+    def test_only_what_is_set_is_sent(self):
+        """
+        None is not sent; an explicit False, 0, empty string or empty list is.
+        """
+        thing = Thing(name="", tags=[], on=False, count=0, age=0)
+        assert to_wire(thing) == {"name": "", "tags": [], "on": False, "count": 0, "age": 0}
+
+    def test_values_take_their_wire_form(self):
+        """
+        Durations are nanoseconds, times RFC 3339, enumerations their word, models objects.
+        """
+        thing = Thing(
+            colour=Colour.BLUE,
+            age=dt.timedelta(seconds=1.5),
+            waits=[1, dt.timedelta(milliseconds=5)],
+            since=dt.datetime(2026, 1, 1, tzinfo=UTC),
+            part=Part("p"),
+            parts=[Part(size=1)],
+            labels={"a": "b"},
+        )
+        assert to_wire(thing) == {
+            "colour": "blue",
+            "age": 1_500_000_000,
+            "waits": [1_000_000_000, 5_000_000],
+            "since": "2026-01-01T00:00:00Z",
+            "part": {"name": "p"},
+            "parts": [{"size": 1}],
+            "labels": {"a": "b"},
+        }
+
+    def test_extra_fields_are_sent(self):
+        """
+        A field that this version has no name for can still be asked for.
+        """
+        assert to_wire(Thing(name="n", extra={"later": [1]})) == {"name": "n", "later": [1]}
+
+
+class TestFromWire:
+    RAW = {  # noqa: RUF012
+        "name": "n",
+        "age": 98257898496283823,
+        "waits": [1, 98257898496283823],
+        "since": "2030-01-01T00:00:00.123456789Z",
+        "colour": "ultraviolet",
+        "count": 0,
+        "labels": {"_nats.ver": "2.15.1"},
+        "part": {"name": "p", "unknown": 1},
+        "parts": [{"size": 2, "deep": {"er": None}}],
+        "later": {"x": None},
+        "tags": None,
+    }
+
+    def test_what_was_read_is_sent_back_as_it_was(self):
+        """
+        Nanoseconds, unknown fields at every depth, unknown words and nulls survive unchanged.
+        """
+        assert to_wire(from_wire(Thing, self.RAW)) == self.RAW
+
+    def test_a_change_touches_only_its_field(self):
+        """
+        After a change of one field, all others still go back in the form they came in.
+        """
+        changed = attrs.evolve(from_wire(Thing, self.RAW), name="m")
+        assert to_wire(changed) == {**self.RAW, "name": "m"}
+
+    def test_a_field_that_was_cleared_is_not_sent(self):
+        """
+        None means not set, also for a field that was read from a server.
+        """
+        thing = from_wire(Thing, self.RAW)
+        thing.age = None
+        assert "age" not in to_wire(thing)
+
+    def test_a_field_that_was_changed_in_place_is_sent_anew(self):
+        """
+        The remembered form is only used while the value still is what was read.
+        """
+        thing = from_wire(Thing, self.RAW)
+        assert thing.labels is not None
+        thing.labels["b"] = "c"
+        thing.age = 2
+        wire = to_wire(thing)
+        assert wire["labels"] == {"_nats.ver": "2.15.1", "b": "c"}
+        assert wire["age"] == 2_000_000_000
+
+    def test_unknown_fields_are_kept_apart(self):
+        """
+        They are in extra, and nowhere else.
+        """
+        assert from_wire(Thing, self.RAW).extra == {"later": {"x": None}}
+
+    def test_a_word_of_a_later_server_is_kept(self):
+        """
+        It compares and prints as the word, and survives pickling.
+        """
+        colour = from_wire(Thing, self.RAW).colour
+        assert colour == "ultraviolet"
+        assert str(colour) == "ultraviolet"
+        assert isinstance(colour, Colour)
+        assert pickle.loads(pickle.dumps(colour)) == colour
+
+    def test_models_survive_pickling(self):
+        """
+        With what they remember of the wire.
+        """
+        thing = pickle.loads(pickle.dumps(from_wire(Thing, self.RAW)))
+        assert to_wire(thing) == self.RAW
+
+    def test_missing_and_null_leave_the_default(self):
+        """
+        A Go server writes null for an empty list.
+        """
+        assert from_wire(Report, {"rows": None}) == Report()
+
+    def test_special_values_of_reports(self):
+        """
+        Year 1 is no time, -1 ns is no duration, and binary data is base64.
+        """
+        report = from_wire(
+            Report, {"seen": "0001-01-01T00:00:00Z", "idle": -1, "body": "AAH/", "rows": [1]}
+        )
+        assert report == Report(body=b"\x00\x01\xff", rows=[1])
+
+    @pytest.mark.parametrize(
+        ("cls", "data"),
+        [
+            (Thing, {"age": "5s"}),
+            (Thing, {"since": "yesterday"}),
+            (Thing, {"parts": [1]}),
+            (Report, {"total": "many"}),
+            (Report, {"body": "!"}),
+            (Report, [1]),
+        ],
+    )
+    def test_a_wrong_type_is_a_protocol_error(self, cls, data):
+        """
+        A server's nonsense is never a bare TypeError or KeyError.
+        """
+        with pytest.raises(ProtocolError):
+            from_wire(cls, data)
+
+
+class TestChecks:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"name": 5},
+            {"tags": "a.b"},
+            {"tags": b"a"},
+            {"tags": ["a", 1]},
+            {"on": 1},
+            {"on": "true"},
+            {"count": 1.0},
+            {"count": True},
+            {"count": "1"},
+            {"colour": 1},
+            {"age": "5"},
+            {"age": True},
+            {"waits": 5},
+            {"waits": ["5"]},
+            {"since": 5},
+            {"since": "2026-01-01T00:00:00Z"},
+            {"labels": ["a"]},
+            {"labels": {"a": 1}},
+            {"part": "p"},
+            {"parts": Part()},
+            {"parts": ["p"]},
+        ],
+    )
+    def test_a_wrong_type_is_refused_where_it_is_written(self, fields):
+        """
+        The error is a TypeError of ours and names the field.
+        """
+        (field,) = fields
+        with pytest.raises(InvalidTypeError, match=rf"^{field}: ") as caught:
+            Thing(**fields)
+        assert caught.value.argument == field
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"colour": "green"},
+            {"age": -1},
+            {"age": float("inf")},
+            {"waits": [1, -1]},
+            {"since": dt.datetime(2026, 1, 1)},  # noqa: DTZ001
+        ],
+    )
+    def test_a_value_that_can_not_work_is_refused(self, fields):
+        """
+        The error is a ValueError of ours and names the field.
+        """
+        (field,) = fields
+        with pytest.raises(InvalidArgumentError, match=rf"^{field}: "):
+            Thing(**fields)
+
+    def test_assignment_is_checked_too(self):
+        """
+        A model can not be made invalid later.
+        """
+        thing = Thing()
+        with pytest.raises(InvalidTypeError):
+            thing.tags = "a"
+        thing.colour = "red"
+        assert thing.colour is Colour.RED
+
+    def test_containers_are_copied(self):
+        """
+        What the caller does with its own list later does not change the model.
+        """
+        tags = ["a"]
+        thing = Thing(tags=tags)
+        tags.append("b")
+        assert thing.tags == ["a"]
+
+    def test_any_iterable_and_any_index_will_do(self):
+        """
+        Tuples and generators are lists enough, and so is an integer of another library.
+        """
+
+        class Five:
+            def __index__(self):
+                return 5
+
+        thing = Thing(tags=(str(i) for i in range(2)), count=Five())
+        assert (thing.tags, thing.count) == (["0", "1"], 5)
+
+    def test_the_repr_shows_what_is_set(self):
+        """
+        A configuration of fifty fields of which two are set is short.
+        """
+        assert repr(Thing(name="n", count=0)) == "Thing(name='n', count=0)"
+        assert repr(Thing(extra={"x": 1})) == "Thing(extra={'x': 1})"

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import attrs
+import pytest
+
+import jetsync._consumer_admin as consumer_admin
+from jetsync._codec import from_wire, to_wire
+from jetsync._echo import (
+    CONSUMER_NEEDS,
+    api_level_of,
+    check_consumer_echo,
+    explain_refusal,
+    level_of_version,
+)
+from jetsync.consumer_config import (
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+    PriorityPolicy,
+    ReplayPolicy,
+)
+from jetsync.consumer_info import ConsumerInfo
+from jetsync.errors import InvalidJsonError, NotSupportedError
+
+FIELDS = {
+    *("durable_name", "name", "description", "deliver_policy", "opt_start_seq", "opt_start_time"),
+    *("ack_policy", "ack_wait", "max_deliver", "backoff", "filter_subject", "filter_subjects"),
+    *("replay_policy", "rate_limit_bps", "sample_freq", "max_waiting", "max_ack_pending"),
+    *("flow_control", "headers_only", "max_batch", "max_expires", "max_bytes", "deliver_subject"),
+    *("deliver_group", "idle_heartbeat", "inactive_threshold", "num_replicas", "mem_storage"),
+    *("metadata", "pause_until", "priority_groups", "priority_policy", "priority_timeout"),
+    *("direct", "sourcing"),
+}
+"""Every field of ConsumerConfig in the sources of servers 2.10 to 2.15."""
+
+ECHO = {
+    "durable_name": "C",
+    "name": "C",
+    "deliver_policy": "by_start_time",
+    "opt_start_time": "2020-01-01T00:00:00.123456789Z",
+    "ack_policy": "explicit",
+    "ack_wait": 30000000000,
+    "backoff": [1, 1234567891234567891],
+    "max_deliver": -1,
+    "replay_policy": "instant",
+    "max_waiting": 512,
+    "max_ack_pending": 1000,
+    "num_replicas": 0,
+    "metadata": {"_nats.level": "5", "_nats.req.level": "1", "_nats.ver": "2.15.1"},
+    "pause_until": "2030-01-01T00:00:00.123456789Z",
+}
+
+
+def test_every_field_of_every_server_is_there():
+    """
+    A field that is missing here would be reset by each update.
+    """
+    names = {item.name for item in attrs.fields(ConsumerConfig)} - {"extra", "_received"}
+    assert names == FIELDS
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "member"),
+    [
+        ("deliver_policy", "last_per_subject", DeliverPolicy.LAST_PER_SUBJECT),
+        ("ack_policy", "none", AckPolicy.NONE),
+        ("ack_policy", "flow_control", AckPolicy.FLOW_CONTROL),
+        ("replay_policy", "original", ReplayPolicy.ORIGINAL),
+        ("priority_policy", "pinned_client", PriorityPolicy.PINNED_CLIENT),
+    ],
+)
+def test_policies_take_their_plain_string(field, word, member):
+    """
+    The field holds the member either way, and the member equals the string.
+    """
+    assert getattr(ConsumerConfig(**{field: word}), field) is member
+    assert member == word
+
+
+def test_durations_and_times_on_the_wire():
+    """
+    Nanoseconds and RFC 3339.
+    """
+    config = ConsumerConfig(
+        ack_wait=1.5,
+        backoff=[1, dt.timedelta(seconds=2)],
+        max_expires=30,
+        priority_timeout=10,
+        pause_until=dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc),
+    )
+    assert to_wire(config) == {
+        "ack_wait": 1_500_000_000,
+        "backoff": [1_000_000_000, 2_000_000_000],
+        "max_expires": 30_000_000_000,
+        "priority_timeout": 10_000_000_000,
+        "pause_until": "2030-01-01T00:00:00Z",
+    }
+
+
+def test_a_consumer_as_described_by_a_server():
+    """
+    The configuration goes back as it came, nanosecond by nanosecond.
+    """
+    info = from_wire(
+        ConsumerInfo,
+        {
+            "stream_name": "S",
+            "name": "C",
+            "config": ECHO,
+            "delivered": {
+                "consumer_seq": 3,
+                "stream_seq": 5,
+                "last_active": "2026-11-20T18:08:31Z",
+            },
+            "num_pending": 7,
+            "paused": True,
+            "pause_remaining": 98257887864235349,
+            "priority_groups": [{"group": "A", "pinned_ts": "0001-01-01T00:00:00Z"}],
+        },
+    )
+    assert to_wire(info.config) == ECHO
+    assert (info.delivered.stream_seq, info.ack_floor.stream_seq, info.num_pending) == (5, 0, 7)
+    assert info.priority_groups[0].pinned_ts is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("a.b", "a.b", True),
+        ("a.b", "a.c", False),
+        ("a.b", "a", False),
+        ("a.*", "a.b", True),
+        ("a.*", "*.b", True),
+        ("a.*", "a.b.c", False),
+        ("a.>", "a", False),
+        ("a.>", "a.b.c", True),
+        ("a.>", "b.>", False),
+        (">", "a", True),
+        ("*.c", "a.>", True),
+        ("a.*.c", "a.b.d", False),
+    ],
+)
+def test_overlap_of_wildcards(one, other, expected):
+    """
+    Two wildcards overlap if one subject matches both; the order does not matter.
+    """
+    assert consumer_admin.overlap(one, other) is expected
+    assert consumer_admin.overlap(other, one) is expected
+
+
+class TestEcho:
+    def check(self, asked, echoed):
+        check_consumer_echo(
+            {"name": "C", "durable_name": "C", **asked},
+            echoed,
+            server="2.10.26",
+            name="C",
+            done="created",
+        )
+
+    @pytest.mark.parametrize(
+        ("asked", "feature", "needs"),
+        [
+            ({"pause_until": "2030-01-01T00:00:00Z"}, "pause_until", "2.11"),
+            ({"priority_groups": ["A"]}, "priority_groups", "2.11 or later (API level 1)"),
+            ({"sourcing": True}, "sourcing", "2.14"),
+        ],
+    )
+    def test_a_dropped_field_is_named(self, asked, feature, needs):
+        """
+        With what it needs, and that the consumer is there all the same.
+        """
+        with pytest.raises(NotSupportedError, match="consumer 'C' was created without") as caught:
+            self.check(asked, {"name": "C"})
+        assert caught.value.feature == feature
+        assert needs in caught.value.needs
+
+    @pytest.mark.parametrize(
+        ("asked", "echoed"),
+        [
+            ({}, {"durable_name": "C"}),
+            ({"priority_policy": "none"}, {}),
+            ({"ack_wait": 7 * 10**9, "backoff": [1]}, {"ack_wait": 1, "backoff": [1]}),
+            ({"max_deliver": 0}, {"max_deliver": -1}),
+        ],
+    )
+    def test_what_servers_do_anyway_is_no_fault(self, asked, echoed):
+        """
+        Defaults, one name for two, and a backoff that overrules ack_wait.
+        """
+        self.check(asked, echoed)
+
+
+@pytest.mark.parametrize(
+    ("asked", "description", "feature", "version"),
+    [
+        (
+            {"priority_policy": "prioritized"},
+            'invalid JSON: unknown priority policy: "prioritized"',
+            "priority_policy 'prioritized'",
+            "2.12",
+        ),
+        (
+            {"ack_policy": "flow_control"},
+            'invalid JSON: can not unmarshal "\\"flow_control\\""',
+            "ack_policy 'flow_control'",
+            "2.14",
+        ),
+        ({"ack_policy": "flow_control"}, "invalid JSON", "ack_policy 'flow_control'", "2.14"),
+        ({"sourcing": True}, 'invalid JSON: json: unknown field "sourcing"', "sourcing", "2.14"),
+    ],
+)
+def test_a_word_of_a_later_server_becomes_not_supported(asked, description, feature, version):
+    """
+    Servers from 2.10 up refuse an unknown word in their own ways.
+    """
+    reason = explain_refusal(
+        InvalidJsonError(description=description), asked, CONSUMER_NEEDS, "2.11.11"
+    )
+    assert reason is not None
+    assert reason.feature == feature
+    assert version in reason.needs
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [
+        ((2, 10, 26), 0),
+        ((2, 11, 0), 1),
+        ((2, 12, 0), 2),
+        ((2, 12, 4), 2),
+        ((2, 12, 5), 3),
+        ((2, 14, 0), 4),
+        ((2, 15, 1), 5),
+        ((3, 0), 5),
+    ],
+)
+def test_levels_of_versions(version, level):
+    """
+    As measured on those servers.
+    """
+    assert level_of_version(version) == level
+
+
+@pytest.mark.parametrize(
+    ("metadata", "level"),
+    [(None, None), ({}, None), ({"_nats.level": "4"}, 4), ({"_nats.level": "x"}, None)],
+)
+def test_level_in_the_metadata(metadata, level):
+    """
+    None where the server wrote none, which is not the same as 0.
+    """
+    assert api_level_of(metadata) == level

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import pytest
+
+from jetsync._deadline import Deadline
+from jetsync._management import call, config_of, evolve, pages, sequence_number
+from jetsync.errors import (
+    ApiError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    JetStreamNotEnabledError,
+    NoRespondersError,
+    StreamNotFoundError,
+)
+from jetsync.stream_config import StreamConfig
+
+
+class FakeServer:
+    """
+    A list endpoint over a set of names, sorted as servers sort them.
+    """
+
+    def __init__(self, names, *, limit=10):
+        self.names = set(names)
+        self.limit = limit
+        self.offsets = []
+        self.before_page = lambda: None
+
+    def deadline(self, timeout):
+        return Deadline.after(5 if timeout is None else timeout)
+
+    def api(self, endpoint, body, deadline):
+        assert endpoint == "STREAM.NAMES"
+        self.before_page()
+        self.offsets.append(body["offset"])
+        names = sorted(self.names)
+        offset = min(body["offset"], len(names))
+        page = names[offset : offset + self.limit] or None
+        return {"total": len(names), "offset": offset, "limit": self.limit, "streams": page}
+
+
+class FailingServer:
+    def __init__(self, error):
+        self.error = error
+
+    def api(self, endpoint, body, deadline):
+        raise self.error
+
+
+def listed(server):
+    """
+    List the names as the handles do.
+    """
+    return pages(server, "STREAM.NAMES", "streams", {}, name_of=str, timeout=None)
+
+
+NAMES = [f"S{number:03d}" for number in range(35)]
+
+
+class TestPages:
+    def test_everything_comes_once_and_in_order(self):
+        """
+        With as few requests as the pages allow, the overlap of one included.
+        """
+        server = FakeServer(NAMES)
+        assert list(listed(server)) == NAMES
+        assert server.offsets == [0, 9, 18, 27]
+
+    def test_a_page_is_asked_for_when_it_is_needed(self):
+        """
+        Nothing is sent before the first entry is wanted, and one request brings the first page.
+        """
+        server = FakeServer(NAMES)
+        found = listed(server)
+        assert server.offsets == []
+        assert [next(found) for _ in range(10)] == NAMES[:10]
+        assert server.offsets == [0]
+
+    @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 20])
+    def test_sizes_around_a_page(self, count):
+        """
+        No entry is lost or doubled where the count meets the page size.
+        """
+        assert list(listed(FakeServer(NAMES[:count]))) == NAMES[:count]
+
+    @pytest.mark.parametrize("limit", [1, 2, 3])
+    def test_tiny_pages_come_to_an_end(self, limit):
+        """
+        The overlap never keeps a page from getting on.
+        """
+        assert list(listed(FakeServer(NAMES, limit=limit))) == NAMES
+
+    def test_deleting_what_was_yielded_misses_nothing(self):
+        """
+        The loop that deletes everything really does.
+        """
+        server = FakeServer(NAMES)
+        found = []
+        for name in listed(server):
+            found.append(name)
+            server.names.discard(name)
+        assert found == NAMES
+        assert server.names == set()
+
+    def test_deleting_ahead_yields_no_ghost_twice(self):
+        """
+        What disappears before it is reached may be missing; nothing else is, and nothing is twice.
+        """
+        server = FakeServer(NAMES)
+        found = []
+        for name in listed(server):
+            found.append(name)
+            server.names.discard(f"S{int(name[1:]) + 5:03d}")
+        assert len(found) == len(set(found))
+        assert server.names <= set(found)
+
+    def test_creating_meanwhile_doubles_nothing(self):
+        """
+        New entries before the current place shift the list to the right.
+        """
+        server = FakeServer(NAMES)
+        found = []
+        for name in listed(server):
+            found.append(name)
+            if name.startswith("S"):
+                server.names.add(f"A{name}")
+        assert len(found) == len(set(found))
+        assert set(NAMES) <= set(found)
+
+    def test_a_list_that_never_rests_still_ends(self):
+        """
+        It is read faster than it grows.
+        """
+        server = FakeServer(NAMES)
+        more = iter(range(10**6))
+        server.before_page = lambda: server.names.add(f"A{next(more):06d}")
+        found = list(listed(server))
+        assert len(found) == len(set(found))
+        assert len(server.offsets) < 40
+
+    def test_a_shrinking_list_ends(self):
+        """
+        An offset past the end is an end, not an error.
+        """
+        server = FakeServer(NAMES)
+        found = listed(server)
+        first = [next(found) for _ in range(10)]
+        server.names.clear()
+        assert first == NAMES[:10]
+        assert list(found) == []
+
+
+class TestCall:
+    def test_no_responders_means_no_jetstream(self):
+        """
+        Nobody serves the API under this prefix; the error has both numbers.
+        """
+        server = FailingServer(NoRespondersError("$JS.API.INFO"))
+        with pytest.raises(JetStreamNotEnabledError, match=r"503.*10039"):
+            call(server, "INFO", None, Deadline.after(1))
+
+    def test_an_error_knows_its_stream(self):
+        """
+        So that who catches it need not.
+        """
+        server = FailingServer(StreamNotFoundError())
+        with pytest.raises(StreamNotFoundError) as caught:
+            call(server, "STREAM.INFO.S", None, Deadline.after(1), stream="S")
+        assert (caught.value.stream, caught.value.err_code) == ("S", 10059)
+
+    def test_an_unknown_error_keeps_its_numbers(self):
+        """
+        Plain ApiError, with what the server said.
+        """
+        server = FailingServer(ApiError(code=418, err_code=19999, description="teapot"))
+        with pytest.raises(ApiError, match="teapot") as caught:
+            call(server, "STREAM.INFO.S", None, Deadline.after(1), stream="S")
+        assert (caught.value.code, caught.value.err_code) == (418, 19999)
+
+
+class TestArguments:
+    def test_keywords_make_a_configuration(self):
+        """
+        An object is not needed.
+        """
+        config = config_of(StreamConfig, None, {"name": "S"}, "create_stream")
+        assert config == StreamConfig(name="S")
+
+    def test_keywords_are_laid_over_a_copy(self):
+        """
+        The object that was given stays as it was.
+        """
+        given = StreamConfig(name="S", max_msgs=1)
+        config = config_of(StreamConfig, given, {"max_msgs": 2}, "create_stream")
+        assert (config.max_msgs, given.max_msgs) == (2, 1)
+
+    @pytest.mark.parametrize(
+        ("config", "fields", "text"),
+        [
+            (None, {}, "needs a StreamConfig"),
+            ({"name": "S"}, {}, "not dict"),
+            ("S", {}, "not str"),
+            (None, {"nam": "S"}, "no field nam"),
+            (StreamConfig(), {"_received": {}}, "no field _received"),
+        ],
+    )
+    def test_anything_else_is_refused(self, config, fields, text):
+        """
+        With what is wrong about it.
+        """
+        with pytest.raises(InvalidTypeError, match=text):
+            config_of(StreamConfig, config, fields, "create_stream")
+
+    def test_values_are_checked(self):
+        """
+        As in the constructor.
+        """
+        with pytest.raises(InvalidTypeError, match="subjects"):
+            evolve(StreamConfig(), {"subjects": "a"})
+
+    @pytest.mark.parametrize(
+        ("value", "error"),
+        [(0, InvalidArgumentError), (-1, InvalidArgumentError)]
+        + [(value, InvalidTypeError) for value in (True, 1.0, "1", None)],
+    )
+    def test_sequences_are_whole_numbers_from_one(self, value, error):
+        """
+        A stream's first message is number 1.
+        """
+        with pytest.raises(error, match="sequence"):
+            sequence_number(value, "sequence")

@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import pickle
+
+import attrs
+import pytest
+
+import jetsync._stream_admin as stream_admin
+from jetsync._codec import from_wire, to_wire
+from jetsync._echo import STREAM_NEEDS, check_stream_echo, explain_refusal
+from jetsync.errors import (
+    InvalidArgumentError,
+    InvalidJsonError,
+    InvalidNameError,
+    InvalidSubjectError,
+    NotSupportedError,
+)
+from jetsync.stream_config import (
+    ConsumerLimits,
+    DiscardPolicy,
+    ExternalStream,
+    PersistMode,
+    Placement,
+    Republish,
+    RetentionPolicy,
+    SourceConsumer,
+    StorageType,
+    StoreCompression,
+    StreamConfig,
+    StreamSource,
+    SubjectTransform,
+)
+from jetsync.stream_info import StreamInfo
+
+FIELDS = {
+    *("name", "description", "subjects", "retention", "max_consumers", "max_msgs", "max_bytes"),
+    *("max_age", "max_msgs_per_subject", "max_msg_size", "discard", "storage", "num_replicas"),
+    *("no_ack", "duplicate_window", "placement", "mirror", "sources", "compression", "first_seq"),
+    *("subject_transform", "republish", "allow_direct", "mirror_direct", "sealed", "deny_delete"),
+    *("discard_new_per_subject", "deny_purge", "allow_rollup_hdrs", "consumer_limits", "metadata"),
+    *("allow_msg_ttl", "subject_delete_marker_ttl", "allow_atomic", "allow_msg_counter"),
+    *("allow_msg_schedules", "persist_mode", "allow_batched", "template_owner"),
+}
+"""Every field of StreamConfig in the sources of servers 2.10 to 2.15."""
+
+ECHO = {
+    "name": "S",
+    "subjects": ["FOO.>"],
+    "retention": "limits",
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_age": 0,
+    "discard": "old",
+    "storage": "memory",
+    "num_replicas": 1,
+    "duplicate_window": 120000000000,
+    "compression": "none",
+    "allow_direct": False,
+    "sealed": False,
+    "consumer_limits": {},
+    "allow_msg_ttl": False,
+    "metadata": {"_nats.level": "5", "_nats.req.level": "0", "_nats.ver": "2.15.1"},
+}
+
+
+def test_every_field_of_every_server_is_there():
+    """
+    A field that is missing here would be reset by each update.
+    """
+    names = {item.name for item in attrs.fields(StreamConfig)} - {"extra", "_received"}
+    assert names == FIELDS
+
+
+def test_a_full_configuration_has_the_wire_form_of_the_protocol():
+    """
+    Durations are nanoseconds, nested models objects, words words.
+    """
+    config = StreamConfig(
+        name="S",
+        subjects=["a.>", "b"],
+        retention="workqueue",
+        discard=DiscardPolicy.NEW,
+        storage="file",
+        compression="s2",
+        persist_mode="async",
+        max_age=3600,
+        subject_delete_marker_ttl=1,
+        placement=Placement("east", ["ssd"]),
+        mirror=StreamSource("UP", external=ExternalStream("$JS.hub.API", "d")),
+        sources=[
+            StreamSource(
+                "A",
+                opt_start_seq=5,
+                subject_transforms=[SubjectTransform("a.>", "b.>")],
+                consumer=SourceConsumer("c", "d"),
+            )
+        ],
+        republish=Republish("a.>", "r.>", headers_only=True),
+        consumer_limits=ConsumerLimits(5, 10),
+        allow_atomic=False,
+    )
+    assert to_wire(config) == {
+        "name": "S",
+        "subjects": ["a.>", "b"],
+        "retention": "workqueue",
+        "discard": "new",
+        "storage": "file",
+        "compression": "s2",
+        "persist_mode": "async",
+        "max_age": 3600 * 10**9,
+        "subject_delete_marker_ttl": 10**9,
+        "placement": {"cluster": "east", "tags": ["ssd"]},
+        "mirror": {"name": "UP", "external": {"api": "$JS.hub.API", "deliver": "d"}},
+        "sources": [
+            {
+                "name": "A",
+                "opt_start_seq": 5,
+                "subject_transforms": [{"src": "a.>", "dest": "b.>"}],
+                "consumer": {"name": "c", "deliver_subject": "d"},
+            }
+        ],
+        "republish": {"src": "a.>", "dest": "r.>", "headers_only": True},
+        "consumer_limits": {"inactive_threshold": 5 * 10**9, "max_ack_pending": 10},
+        "allow_atomic": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "member"),
+    [
+        ("retention", "interest", RetentionPolicy.INTEREST),
+        ("storage", "memory", StorageType.MEMORY),
+        ("discard", "old", DiscardPolicy.OLD),
+        ("compression", "none", StoreCompression.NONE),
+        ("persist_mode", "default", PersistMode.DEFAULT),
+    ],
+)
+def test_policies_take_their_plain_string(field, word, member):
+    """
+    The field holds the member either way, and the member equals the string.
+    """
+    assert getattr(StreamConfig(**{field: word}), field) is member
+    assert member == word
+
+
+def test_a_stream_as_described_by_a_server():
+    """
+    Times of an empty stream are None, and the configuration goes back as it came.
+    """
+    info = from_wire(
+        StreamInfo,
+        {
+            "config": ECHO,
+            "created": "2026-11-20T18:08:31.254763402Z",
+            "state": {
+                "messages": 0,
+                "first_ts": "0001-01-01T00:00:00Z",
+                "last_ts": "0001-01-01T00:00:00Z",
+                "lost": {"msgs": None, "bytes": 0},
+            },
+            "cluster": {"leader": "N1", "replicas": [{"name": "N2", "active": 1500000000}]},
+            "sources": [{"name": "UP", "lag": 0, "active": -1}],
+            "later": 1,
+        },
+    )
+    assert to_wire(info.config) == ECHO
+    assert info.state.first_ts is None
+    assert info.cluster is not None
+    assert info.cluster.replicas[0].active == 1.5
+    assert info.sources[0].active is None
+    assert info.extra == {"later": 1}
+    assert pickle.loads(pickle.dumps(info)) == info
+
+
+class TestValidation:
+    @pytest.mark.parametrize("name", ["", "a.b", "a b", "a*", "a>", "a/b", "a\\b", "a\n"])
+    def test_a_bad_name_is_refused(self, name):
+        """
+        Before anything is sent.
+        """
+        with pytest.raises(InvalidNameError):
+            stream_admin.validate_config(StreamConfig(name=name))
+
+    def test_a_stream_needs_a_name(self):
+        """
+        There is no default for it.
+        """
+        with pytest.raises(InvalidArgumentError, match="needs a name"):
+            stream_admin.validate_config(StreamConfig(subjects=["a"]))
+
+    @pytest.mark.parametrize("subject", ["", ".a", "a.", "a..b", "a b", ">.a"])
+    def test_a_bad_subject_is_refused(self, subject):
+        """
+        In the stream's own subjects and in the filters of its sources.
+        """
+        with pytest.raises(InvalidSubjectError):
+            stream_admin.validate_config(StreamConfig(name="S", subjects=["ok", subject]))
+        if subject:
+            with pytest.raises(InvalidSubjectError):
+                stream_admin.validate_config(
+                    StreamConfig(name="S", sources=[StreamSource("A", filter_subject=subject)])
+                )
+
+
+class TestEcho:
+    def check(self, asked, echoed):
+        check_stream_echo(
+            {"name": "S", **asked}, echoed, server="2.10.26", name="S", done="created"
+        )
+
+    @pytest.mark.parametrize(
+        ("asked", "feature", "needs"),
+        [
+            ({"allow_atomic": True}, "allow_atomic", "server 2.12 or later (API level 2)"),
+            ({"allow_msg_ttl": True}, "allow_msg_ttl", "server 2.11 or later (API level 1)"),
+            ({"subject_delete_marker_ttl": 10**9}, "subject_delete_marker_ttl", "2.11"),
+            ({"allow_batched": True}, "allow_batched", "server 2.14 or later (API level 4)"),
+            ({"persist_mode": "async"}, "persist_mode", "2.12"),
+            ({"placement": {"preferred": "n"}}, "placement", "a server that knows"),
+            ({"later": 1}, "later", "a server that knows this field"),
+        ],
+    )
+    def test_a_dropped_field_is_named(self, asked, feature, needs):
+        """
+        With what it needs, what the server is, and that the stream is there all the same.
+        """
+        with pytest.raises(NotSupportedError) as caught:
+            self.check(asked, {"name": "S"})
+        assert caught.value.feature == feature
+        assert needs in caught.value.needs
+        assert caught.value.server == "2.10.26"
+        assert f"stream 'S' was created without {feature}" in str(caught.value)
+
+    def test_off_is_as_bad_as_absent(self):
+        """
+        A server may echo the field and still have it off.
+        """
+        with pytest.raises(NotSupportedError):
+            self.check({"allow_direct": True}, {"name": "S", "allow_direct": False})
+
+    def test_fields_inside_objects_count(self):
+        """
+        Also in lists of them.
+        """
+        with pytest.raises(NotSupportedError) as caught:
+            self.check(
+                {"sources": [{"name": "A", "consumer": {"name": "c"}}]},
+                {"name": "S", "sources": [{"name": "A"}]},
+            )
+        assert caught.value.feature == "sources.consumer"
+        assert "2.14" in caught.value.needs
+
+    def test_all_dropped_fields_are_in_the_text(self):
+        """
+        The first is the feature, none is left out.
+        """
+        with pytest.raises(
+            NotSupportedError, match="without allow_atomic, allow_batched"
+        ) as caught:
+            self.check({"allow_atomic": True, "allow_batched": True}, {"name": "S"})
+        assert pickle.loads(pickle.dumps(caught.value)).feature == "allow_atomic"
+
+    def test_the_version_is_the_one_that_leads_the_stream(self):
+        """
+        The server that the client is connected to may be another.
+        """
+        with pytest.raises(NotSupportedError) as caught:
+            self.check({"allow_batched": True}, {"name": "S", "metadata": {"_nats.ver": "2.11.11"}})
+        assert caught.value.server == "2.11.11"
+
+    @pytest.mark.parametrize(
+        ("asked", "echoed"),
+        [
+            ({"allow_atomic": False, "max_age": 0, "description": ""}, {}),
+            ({"subjects": []}, {"subjects": ["S"]}),
+            ({"max_msgs": 0, "num_replicas": 0}, {"max_msgs": -1, "num_replicas": 1}),
+            ({"persist_mode": "default"}, {}),
+            ({"mirror_direct": False}, {"mirror_direct": True}),
+            ({"placement": {"cluster": "", "tags": []}}, {}),
+            (
+                {"subject_delete_marker_ttl": 10**9, "deny_purge": True},
+                {"subject_delete_marker_ttl": 10**9, "deny_purge": False},
+            ),
+            (
+                {"metadata": {"a": "b", "_nats.ver": "1", "_nats.old": "x"}},
+                {"metadata": {"a": "b", "_nats.ver": "2.15.1"}},
+            ),
+        ],
+    )
+    def test_what_servers_do_anyway_is_no_fault(self, asked, echoed):
+        """
+        Defaults, forced companions and the server's own metadata.
+        """
+        self.check(asked, {"name": "S", **echoed})
+
+
+class TestRefusal:
+    @pytest.mark.parametrize(
+        ("asked", "unknown", "feature", "needs"),
+        [
+            ({"allow_batched": True}, "allow_batched", "allow_batched", "2.14"),
+            ({"sources": [{"consumer": {}}]}, "consumer", "sources.consumer", "2.14"),
+            ({"mirror": {"consumer": {}}}, "consumer", "mirror.consumer", "2.14"),
+            ({"template_owner": "x"}, "template_owner", "template_owner", "2.12 or earlier"),
+            ({"zzz": 1}, "zzz", "zzz", "a server that knows this field"),
+        ],
+    )
+    def test_an_unknown_field_becomes_not_supported(self, asked, unknown, feature, needs):
+        """
+        Strict servers (2.12 and later) name the last part of the field's path only.
+        """
+        error = InvalidJsonError(description=f'invalid JSON: json: unknown field "{unknown}"')
+        reason = explain_refusal(error, asked, STREAM_NEEDS, "2.12.8")
+        assert reason is not None
+        assert (reason.feature, reason.server) == (feature, "2.12.8")
+        assert needs in reason.needs
+
+    def test_other_bad_json_stays_what_it_is(self):
+        """
+        Not every refusal is about a version.
+        """
+        error = InvalidJsonError(description="invalid JSON: unexpected end")
+        assert explain_refusal(error, {"max_age": 1}, STREAM_NEEDS, "2.12.8") is None
