@@ -1,0 +1,92 @@
+"""
+Who reads the socket: the loop thread, or a thread that waits for an answer.
+
+A blocking call that lets the loop thread read its answer pays for two thread switches, which cost
+more than the call's own work. So the waiting thread reads by itself, and this gate sees to it that
+the loop is not woken for the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+
+class ReadGate:
+    """
+    Decides which thread is told that a socket has something to read: the loop's, or one that waits.
+
+    The loop watches an epoll object of ours, in which the socket is the only entry; a thread that
+    reads by itself disarms that entry, which any thread may do, and watches the socket with a poll
+    of its own. Where the system has no epoll the loop watches the socket itself and always reads.
+    """
+
+    def __init__(
+        self, sock: socket.socket, loop: asyncio.AbstractEventLoop, on_readable: Callable[[], None]
+    ) -> None:
+        self.sock = sock
+        self.may_lead = False
+        """Whether a waiting thread may read now; not during the handshake."""
+        self._loop = loop
+        self._fd = sock.fileno()
+        self.can_lead = hasattr(select, "epoll")
+        self._closed = False
+        if self.can_lead:
+            self._epoll = select.epoll()
+            self._epoll.register(self._fd, select.EPOLLIN)
+            self._watched = self._epoll.fileno()
+            self._waker, self._wakee = socket.socketpair()
+            self._wakee.setblocking(False)
+            self._waker.setblocking(False)
+            self._poll = select.poll()
+            self._poll.register(self._fd, select.POLLIN)
+            self._poll.register(self._wakee, select.POLLIN)
+        else:
+            self._watched = self._fd
+        loop.add_reader(self._watched, on_readable)
+
+    def disarm(self) -> None:
+        """Take the socket from the loop; the lane's read lock is held."""
+        self._epoll.modify(self._fd, 0)
+
+    def arm(self) -> None:
+        """Give the socket back to the loop; the lane's read lock is held."""
+        if not self._closed:
+            self._epoll.modify(self._fd, select.EPOLLIN)
+
+    def poll(self, timeout: float) -> bool:
+        """Wait up to *timeout* seconds and return whether the socket has something."""
+        # Rounded up: a wait that ends before its deadline would spin.
+        ready = self._poll.poll(int(timeout * 1000.0) + 1)
+        readable = False
+        for fd, _ in ready:
+            if fd == self._fd:
+                readable = True
+            else:
+                with contextlib.suppress(BlockingIOError):
+                    self._wakee.recv(4096)
+        return readable
+
+    def nudge(self) -> None:
+        """Wake the thread that is in :meth:`poll`, if there is one; any thread."""
+        if self.can_lead and not self._closed:
+            # Full means that it is being woken already; closed, that it has left.
+            with contextlib.suppress(OSError):
+                self._waker.send(b"!")
+
+    def close(self) -> None:
+        """Stop watching; loop thread, with the lane's read lock held unless nobody may lead yet."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._watched)
+        if self.can_lead:
+            self._epoll.close()
+            self._waker.close()
+            self._wakee.close()

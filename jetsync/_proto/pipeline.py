@@ -1,0 +1,217 @@
+"""
+The window of publishes in flight: what was sent, what was answered, what can no longer be.
+
+What lives here: the messages in flight by number, the blocks they were sent in with the connection
+    and the time of each, the reading of acks. What may not: encoding, the socket, waiting.
+
+A message is known by its number, which is also the last token of its reply subject. Messages are
+sent in blocks; time-outs and lost connections are looked after once per block, so that a message
+costs little more than its entry in a dictionary. Every message ends in exactly one way:
+acknowledged, refused, or unknown. A 503 says for certain that no stream took the message, so that
+one may be sent again (see :meth:`Pipeline.again`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import attrs
+
+from jetsync._proto.puback import is_no_responders, parse_ack, plain_prefix
+from jetsync.errors import ApiError, JetSyncError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from jetsync.outbound import PubAck
+    from jetsync.typing import Frame
+
+Item = TypeVar("Item")
+
+
+@attrs.define(eq=False)
+class Block:
+    """
+    Messages that were sent together.
+    """
+
+    numbers: Sequence[int]
+    epoch: int
+    """The connection that they were written on."""
+
+    due: float
+    """When an ack that has not come is given up."""
+
+
+@attrs.define
+class Tally:
+    """
+    What became of the messages so far.
+    """
+
+    count: int = 0
+    duplicates: int = 0
+    first_sequence: int | None = None
+    last_sequence: int | None = None
+
+    def add(self, ack: PubAck) -> None:
+        """Count one acknowledgement."""
+        self.count += 1
+        self.duplicates += ack.duplicate
+        self.cover(ack.sequence, ack.sequence)
+
+    def cover(self, least: int, greatest: int) -> None:
+        """Widen the range of sequences."""
+        if self.first_sequence is None or least < self.first_sequence:
+            self.first_sequence = least
+        if self.last_sequence is None or greatest > self.last_sequence:
+            self.last_sequence = greatest
+
+
+class Pipeline(Generic[Item]):
+    """
+    Keep the books of one window.
+
+    Args:
+        prefix: The reply subject up to the message's number.
+
+        window: How many messages may be in flight.
+
+        on_ack: Called with each message's number, item and ack; None to only count.
+    """
+
+    def __init__(
+        self,
+        prefix: bytes,
+        window: int,
+        on_ack: Callable[[int, Item, PubAck], None] | None = None,
+    ) -> None:
+        self.tally = Tally()
+        self.flying: dict[int, Item] = {}
+        self.failed: list[tuple[int, Item, Exception | None]] = []
+        """
+        Messages that ended badly; None stands for a lost or late ack, so the outcome is unknown.
+        """
+
+        self.refused: list[tuple[int, Item]] = []
+        """Messages that no stream took (503); the caller sends them again or fails them."""
+
+        self._window = window
+        self._on_ack = on_ack
+        self._prefix_length = len(prefix)
+        self._plain = b"\x00"
+        """How a plain ack starts, once one was seen; before that, something no ack starts with."""
+
+        self._blocks: deque[Block] = deque()
+        self._resent: dict[int, Block] = {}
+
+    def __repr__(self) -> str:
+        return f"<Pipeline flying={len(self.flying)} of {self._window} acked={self.tally.count}>"
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be sent now."""
+        return self._window - len(self.flying)
+
+    def sent(self, numbers: Sequence[int], epoch: int, due: float) -> None:
+        """Enter a block that was written; its messages are in ``flying`` already."""
+        self._blocks.append(Block(numbers, epoch, due))
+
+    def again(self, number: int, item: Item, epoch: int, due: float) -> None:
+        """Enter a message that was written once more after a 503."""
+        block = Block((number,), epoch, due)
+        self.flying[number] = item
+        self._resent[number] = block
+        self._blocks.append(block)
+
+    def settle(self, frames: Iterable[Frame]) -> None:
+        """Take the answers that came."""
+        flying, cut, plain = self.flying, self._prefix_length, self._plain
+        length = len(plain)
+        count = 0
+        least, greatest = 1 << 64, -1
+        for frame in frames:
+            number = int(frame[0][cut:])
+            item = flying.pop(number, None)
+            if item is None:
+                continue
+            data = frame[3]
+            if self._on_ack is None and data.startswith(plain):
+                digits = data[length:-1]
+                if digits.isdigit():
+                    sequence = int(digits)
+                    count += 1
+                    least = min(least, sequence)
+                    greatest = max(greatest, sequence)
+                    continue
+            self._settle_slowly(number, item, frame)
+            plain = self._plain
+            length = len(plain)
+        if count:
+            self.tally.count += count
+            self.tally.cover(least, greatest)
+
+    def _settle_slowly(self, number: int, item: Item, frame: Frame) -> None:
+        """Take an answer that may be anything."""
+        if is_no_responders(frame):
+            self.refused.append((number, item))
+            return
+        try:
+            ack = parse_ack(frame[3])
+        except JetSyncError as error:
+            # Something answered, but not what it did: stored or not is unknown, and why stays
+            # attached.
+            self.failed.append((number, item, error))
+            return
+        if isinstance(ack, ApiError):
+            self.failed.append((number, item, ack))
+            return
+        self.tally.add(ack)
+        if self._on_ack is not None:
+            self._on_ack(number, item, ack)
+        else:
+            self._plain = plain_prefix(frame[3]) or self._plain
+
+    def deny(self, subject: str, error: Exception, subject_of: Callable[[Item], str]) -> None:
+        """Fail the messages in flight to a subject that the server refuses."""
+        denied = [number for number, item in self.flying.items() if subject_of(item) == subject]
+        for number in denied:
+            self.failed.append((number, self.flying.pop(number), error))
+
+    def lost(self, epoch: int) -> None:
+        """Give up what was in flight on connections up to *epoch*."""
+        for block in list(self._blocks):
+            if block.epoch <= epoch:
+                self._blocks.remove(block)
+                self._give_up(block)
+
+    def expire(self, now: float) -> None:
+        """Give up what is due."""
+        blocks = self._blocks
+        while blocks and (blocks[0].due <= now or self._is_done(blocks[0])):
+            self._give_up(blocks.popleft())
+
+    def due(self) -> float | None:
+        """Return when the oldest message in flight is given up, None if there is none."""
+        while self._blocks and self._is_done(self._blocks[0]):
+            self._blocks.popleft()
+        return self._blocks[0].due if self._blocks else None
+
+    def _is_done(self, block: Block) -> bool:
+        """
+        Return whether no message of a block is in flight; looks at the last one first, as acks come
+        in order.
+        """
+        flying = self.flying
+        if block.numbers[-1] in flying:
+            return False
+        return not any(number in flying for number in block.numbers)
+
+    def _give_up(self, block: Block) -> None:
+        for number in block.numbers:
+            # A message that was sent again belongs to its newest block.
+            if number in self.flying and self._resent.get(number, block) is block:
+                self._resent.pop(number, None)
+                self.failed.append((number, self.flying.pop(number), None))

@@ -1,0 +1,79 @@
+"""
+What a stream answers to a publish.
+
+Three kinds of frames come back: a status 503 without payload (no stream took the message, so it is
+    certain that it was not stored), JSON with an error, and JSON with the stream's sequence.
+
+Sources: facts about the shapes that servers 2.10 to 2.15 send; key on ``error``, never on a missing
+    field.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from jetsync.errors import ApiError, ProtocolError, from_api_error
+from jetsync.headers import parse_status
+from jetsync.outbound import PubAck
+
+if TYPE_CHECKING:
+    from jetsync.typing import Frame
+
+NO_RESPONDERS: Final = 503
+
+
+def is_no_responders(frame: Frame) -> bool:
+    """Return whether the server says that nobody listens on the subject."""
+    header = frame[2]
+    return header is not None and not frame[3] and parse_status(header)[0] == NO_RESPONDERS
+
+
+def parse_ack(data: bytes) -> PubAck | ApiError:
+    """
+    Return the acknowledgement, or the error that stands in its place; it is not raised.
+
+    Raises:
+        ProtocolError: It is neither.
+    """
+    answer = _load(data)
+    error = answer.get("error")
+    if error is not None:
+        return from_api_error(error, stream=answer.get("stream") or None)
+    try:
+        value = answer.get("val")
+        return PubAck(
+            stream=answer["stream"],
+            sequence=answer["seq"],
+            duplicate=bool(answer.get("duplicate", False)),
+            domain=answer.get("domain"),
+            value=None if value is None else int(value),
+            batch_id=answer.get("batch"),
+            batch_size=answer.get("count"),
+        )
+    except (KeyError, ValueError) as missing:
+        raise ProtocolError(f"an acknowledgement without {missing}: {data[:80]!r}") from missing
+
+
+def plain_prefix(data: bytes) -> bytes | None:
+    """
+    Return how all plain acks of the same stream start, if *data* is one: ``{"stream":"S","seq":``.
+
+    An ack that has this prefix and then only digits and a brace says nothing but its sequence,
+    which makes reading thousands of them cheap.
+    """
+    start, found, number = data.rpartition(b'"seq":')
+    if not found or not data.endswith(b"}") or not number[:-1].isdigit():
+        return None
+    return start + found
+
+
+def _load(data: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(data)
+    except ValueError as error:
+        # A zero-byte answer belongs to a batch; elsewhere it means nothing.
+        raise ProtocolError(f"a publish was answered by no JSON: {data[:80]!r}") from error
+    if not isinstance(answer, dict):
+        raise ProtocolError(f"a publish was answered by no JSON object: {data[:80]!r}")
+    return answer

@@ -1,0 +1,509 @@
+"""
+What all handles share: one connection, its request-reply path, its plugins and its events.
+
+A :class:`Session` is made by ``connect`` and held by every handle, so that no handle needs the
+client. A :class:`JetStreamSession` is the same for one JetStream context: with its API prefix and
+default time-out.
+
+Threads: everything here may be called from any thread, except the ``on_*`` methods, which the loop
+    thread calls and which therefore only set values, wake waiters and queue events.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import secrets
+import threading
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from jetsync import _log, events
+from jetsync._bridge import Bridge
+from jetsync._deadline import Deadline
+from jetsync._handoff import Mailbox, ReplyRouter, Waiter
+from jetsync._lane import LaneState
+from jetsync._proto import frames
+from jetsync._transport import NatsConnection, translate_closed, translate_connect_error
+from jetsync.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    ConnectTimeoutError,
+    ForkedProcessError,
+    MaxPayloadError,
+    NoRespondersError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+    TransportError,
+    WaitTimeoutError,
+    from_api_error,
+)
+from jetsync.headers import parse_status
+from jetsync.server_info import ServerInfo, Statistics, decode_json, parse_info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jetsync._lane import Lane
+    from jetsync._plugins import Plugins
+    from jetsync.message import Message
+    from jetsync.options import ConnectOptions
+    from jetsync.typing import Frame, Seconds
+
+NO_RESPONDERS: Final = 503
+"""The status of a reply that the server gives in the place of a service that nobody offers."""
+
+_DENIED_PREFIX: Final = "Permissions Violation for "
+
+_logger = _log.get_logger("session")
+
+
+class ClosedInFlightError(ConnectionClosedError):
+    """
+    The client was closed while a request was in flight, unlike one that was closed before it was
+    sent.
+    """
+
+
+class Session:
+    """
+    One connection as handles see it.
+    """
+
+    def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
+        self.options = options
+        self.plugins = plugins
+        self.inbox = f"{options.inbox_prefix}.{secrets.token_hex(11)}"
+        self.router = ReplyRouter(self.inbox.encode())
+        self.lane: Lane
+        self.closed = threading.Event()
+        self.reconnects = 0
+        self._bridge = Bridge(options.loop)
+        self._connection: NatsConnection | None = None
+        self._info_line = b"INFO {}"
+        self._info: tuple[bytes, str | None, ServerInfo] = (b"", None, ServerInfo())
+        self._inboxes = iter(range(1, 1 << 62))
+        self._close_lock = threading.Lock()
+        self._down = threading.Event()
+        """Set while there is no connection; only there to make the events come in pairs."""
+
+    # Life.
+
+    def connect(self) -> None:
+        """
+        Start the thread and make the first connection, within ``connect_timeout`` in all.
+
+        Leaves no thread behind when it fails.
+
+        Raises:
+            ConnectError: No server could be reached, or TLS failed.
+            ConnectTimeoutError: The time was over first.
+            AuthenticationError: A server refused the credentials.
+        """
+        deadline = Deadline.after(self.options.connect_timeout)
+        with _log.beats(_logger, _log.CONNECT, client=self.options.name):
+            self._bridge.start(self._close_at_exit)
+            try:
+                self._bridge.call(self._connect, deadline=deadline)
+            except BaseException as error:
+                last = self._connection.last_error if self._connection is not None else None
+                self._bridge.stop(1.0)
+                if isinstance(error, WaitTimeoutError):
+                    reason = None if last is None else str(translate_connect_error(last))
+                    raise ConnectTimeoutError(deadline.total, reason=reason) from last
+                raise
+
+    async def _connect(self) -> None:
+        options = self.options
+        servers = options.server_list()
+        connection = NatsConnection(self, websocket=servers[0].startswith(("ws://", "wss://")))
+        self._connection = connection
+        self.lane = connection.lane
+        self.lane.listen(self.lane.new_sid(), self.router, self.router.interest)
+        await connection.start(nats_arguments(options), persist=options.retry_on_failed_connect)
+
+    def close(self, timeout: float) -> None:
+        """
+        Close the connection and wake everything that waits; safe to repeat.
+
+        What was handed over before is sent, as far as the server takes it within *timeout* seconds.
+        """
+        if self._bridge.forked:
+            return
+        with self._close_lock:
+            if self.closed.is_set():
+                return
+            deadline = Deadline.after(timeout)
+            try:
+                if self.lane.state is LaneState.OPEN:
+                    self.flush(deadline)
+            except (TransportError, WaitTimeoutError):
+                _logger.warning(_log.CLOSED, reason="not all could be sent")
+            self._finish(None)
+            try:
+                if self._connection is not None:
+                    self._bridge.call(self._connection.stop, deadline=deadline)
+            except WaitTimeoutError:
+                _logger.warning(_log.CLOSED, reason="the connection did not close in time")
+            finally:
+                self._bridge.stop(max(deadline.remaining(), 0.1))
+        if self.plugins.dispatcher is not None:
+            self.plugins.dispatcher.close(max(deadline.remaining(), 0.1))
+
+    def _close_at_exit(self, timeout: float) -> None:
+        self.close(timeout)
+
+    def _finish(self, cause: Exception | None) -> None:
+        """Announce the end, once."""
+        if self.closed.is_set():
+            return
+        self.closed.set()
+        self.lane.close(translate_closed(cause))
+        self.emit(events.ClosedEvent(error=cause))
+
+    def check(self) -> None:
+        """
+        Raise unless this session can be used in this process, now.
+        """
+        if self._bridge.forked:
+            raise ForkedProcessError
+        if self.closed.is_set():
+            raise_failure(self.lane.reason or ConnectionClosedError())
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection at this moment."""
+        return not self._bridge.forked and self.lane.state is LaneState.OPEN
+
+    @property
+    def state(self) -> str:
+        """One word for a repr."""
+        return "forked" if self._bridge.forked else self.lane.state.value
+
+    def flush(self, deadline: Deadline) -> float:
+        """
+        Wait until the server has processed all that was written before; return the seconds it took.
+
+        Raises:
+            DisconnectedError, ConnectionLostError, WaitTimeoutError: It could not be told until the
+                deadline.
+        """
+        self.check()
+        assert self._connection is not None
+        epoch = self.lane.write(b"", deadline)
+        try:
+            return self._bridge.call(
+                self._connection.flush, deadline.remaining() + 1.0, deadline=deadline
+            )
+        except WaitTimeoutError:
+            self.check()
+            if self.lane.lost_epoch >= epoch:
+                raise ConnectionLostError(reason="while flushing") from None
+            raise
+
+    def reconnect(self, deadline: Deadline) -> None:
+        """Drop the connection and let a new one be made, to another server where there is one."""
+        self.check()
+        assert self._connection is not None
+        self._bridge.call(self._connection.reconnect, deadline=deadline)
+
+    # What the server said.
+
+    @property
+    def server(self) -> ServerInfo:
+        """The server that the client is or was connected to last."""
+        line, url, info = self._info
+        current = self._connection.url if self._connection is not None else None
+        if line is not self._info_line or url != current:
+            line = self._info_line
+            info = parse_info(line, current)
+            self._info = (line, current, info)
+        return info
+
+    def check_size(self, size: int) -> None:
+        """
+        Raise MaxPayloadError if headers and payload of *size* bytes are more than the server takes.
+        """
+        if size > self._info[2].max_payload or self._info[0] is not self._info_line:
+            limit = self.server.max_payload
+            if size > limit:
+                raise MaxPayloadError(size, limit)
+
+    # Requests.
+
+    def ask(
+        self,
+        subject: bytes,
+        header: bytes | None,
+        payload: bytes | bytearray | memoryview,
+        deadline: Deadline,
+    ) -> Frame:
+        """
+        Send one request and return the frame that answers it, whatever its status.
+
+        Raises:
+            DisconnectedError, ConnectionClosedError: Nothing was sent.
+            ConnectionLostError: Sent, and the connection was lost before the answer.
+            PermissionDeniedError: The server refused the subject.
+            RequestTimeoutError: Sent, and no answer until the deadline.
+        """
+        if self._bridge.forked:
+            raise ForkedProcessError
+        lane = self.lane
+        waiter = Waiter(subject)
+        reply = self.router.register(waiter)
+        try:
+            epoch = lane.write(frames.message(subject, reply, header, payload), deadline)
+            waiter.epoch = epoch
+            if lane.lost_epoch >= epoch:
+                # Lost between the write and this line, so perhaps unannounced to us.
+                waiter.lost(lane.lost_epoch)
+            lane.wait(waiter, deadline)
+        finally:
+            self.router.forget(reply)
+        answer = waiter.reply
+        if answer is not None:
+            return answer
+        if waiter.failure is not None:
+            if isinstance(waiter.failure, ConnectionClosedError):
+                raise ClosedInFlightError(str(waiter.failure)) from waiter.failure.__cause__
+            raise_failure(waiter.failure)
+        if waiter.is_lost:
+            raise ConnectionLostError(subject=subject.decode())
+        raise RequestTimeoutError(subject.decode(), deadline.total)
+
+    def request(self, subject: str, body: bytes, deadline: Deadline) -> Frame:
+        """
+        Send one request and return its answer's frame; raises NoRespondersError besides what
+        :meth:`ask` does.
+        """
+        self.check()
+        self.check_size(len(body))
+        frame = self.ask(subject.encode(), None, body, deadline)
+        if frame[2] is not None and not frame[3] and parse_status(frame[2])[0] == NO_RESPONDERS:
+            raise NoRespondersError(subject)
+        return frame
+
+    def new_inbox(self) -> str:
+        """Return a reply subject that nobody has used."""
+        return f"{self.inbox}.s{next(self._inboxes):x}"
+
+    def open_box(self, subject: bytes, box: Mailbox, queue: bytes = b"") -> tuple[bytes, bytes]:
+        """
+        Route a new subscription to *box*; return its id and the line that still has to be written.
+        """
+        sid = self.lane.new_sid()
+        return sid, self.lane.listen(sid, box, subject, queue)
+
+    # Acks (the Acker of messages).
+
+    def acknowledge(self, message: Message, body: bytes) -> None:
+        """Send an ack soon, together with others."""
+        if self._bridge.forked:
+            raise ForkedProcessError
+        self.lane.post(frames.pub(message.raw_reply, b"", body), self.options.request_timeout)
+
+    def acknowledge_sync(self, message: Message, body: bytes, timeout: Seconds | None) -> None:
+        """Send an ack and wait until the server has stored it."""
+        self.check()
+        deadline = self.deadline(timeout)
+        self.ask(message.raw_reply, None, body, deadline)
+
+    def deadline(self, timeout: Seconds | None) -> Deadline:
+        """Make the deadline of one public call; None is the client's ``request_timeout``."""
+        return Deadline.after(self.options.request_timeout if timeout is None else timeout)
+
+    # Events.
+
+    def emit(self, event: events.StatusEvent) -> None:
+        """Have the plugins told of *event*, in their own thread; never blocks."""
+        if self.plugins.dispatcher is not None:
+            self.plugins.dispatcher.emit_later(event)
+
+    def statistics(self) -> Statistics:
+        """Return the counters as they are now."""
+        lane = self.lane
+        return Statistics(
+            bytes_in=lane.bytes_in,
+            bytes_out=lane.bytes_out,
+            reconnects=self.reconnects,
+            requests_in_flight=self.router.pending(),
+            subscriptions=len(lane.receivers()),
+            strays=lane.strays,
+        )
+
+    # The connection's listener; loop thread.
+
+    def on_connected(self) -> None:
+        """Let writes pass; nats-py has greeted the server."""
+        again = self.lane.epoch > 0
+        self.lane.open()
+        if again:
+            self.reconnects += 1
+            self._down.clear()
+            url = self._connection.url if self._connection is not None else None
+            _logger.info(_log.RECONNECTED, server=url)
+            self.emit(events.ReconnectedEvent(server=url, reconnects=self.reconnects))
+
+    def on_disconnected(self) -> None:
+        """Tell the plugins, once per loss; the lane knows already."""
+        if self.closed.is_set() or self._down.is_set():
+            return
+        self._down.set()
+        connection = self._connection
+        url = connection.url if connection is not None else None
+        _logger.info(_log.DISCONNECTED, server=url)
+        self.emit(events.DisconnectedEvent(server=url))
+
+    def on_closed(self, cause: Exception | None) -> None:
+        """nats-py gave up, or was told to stop."""
+        self._finish(cause)
+
+    def on_lame_duck(self) -> None:
+        """Tell the plugins; the server closes the connection by itself, later."""
+        url = self._connection.url if self._connection is not None else None
+        _logger.info(_log.LAME_DUCK, server=url)
+        self.emit(events.LameDuckEvent(server=url))
+
+    def on_discovered(self) -> None:
+        """Servers joined the cluster."""
+        urls = self._connection.discovered() if self._connection is not None else ()
+        self.emit(events.ServersDiscoveredEvent(servers=urls))
+
+    def on_info(self, line: bytes) -> None:
+        """Keep what the server says of itself; it is parsed when somebody asks."""
+        self._info_line = line
+
+    def on_server_error(self, text: str) -> None:
+        """Give ``-ERR`` lines about permissions to the calls that they answer."""
+        _logger.warning(_log.SERVER_ERROR, text=text)
+        denied = parse_denied(text)
+        if denied is None:
+            return
+        operation, subject = denied
+        error = PermissionDeniedError(subject, operation)
+        if operation == "publish":
+            self.router.deny(subject.encode(), error)
+        for receiver in self.lane.receivers():
+            if isinstance(receiver, Mailbox):
+                receiver.denied(operation, subject.encode(), error)
+            elif operation == "subscribe" and subject.encode() == self.router.interest:
+                receiver.fail(error)
+        self.emit(events.PermissionDeniedEvent(subject=subject, operation=operation))
+
+    def on_error(self, error: Exception) -> None:
+        """Tell the plugins of an error that belongs to no call; nats-py goes on by itself."""
+        if isinstance(error, (OSError, EOFError)):
+            return
+        self.emit(events.AsyncErrorEvent(error=translate_connect_error(error)))
+
+
+class JetStreamSession:
+    """
+    A session as the handles of one JetStream context see it.
+    """
+
+    __slots__ = ("core", "default_timeout", "domain", "prefix")
+
+    def __init__(
+        self, core: Session, *, prefix: str, domain: str | None, default_timeout: float
+    ) -> None:
+        self.core = core
+        self.prefix = prefix
+        self.domain = domain
+        self.default_timeout = default_timeout
+
+    @property
+    def server(self) -> ServerInfo:
+        """The server that the client is connected to."""
+        return self.core.server
+
+    @property
+    def plugins(self) -> Plugins:
+        """The client's plugins."""
+        return self.core.plugins
+
+    @property
+    def lane(self) -> Lane:
+        """The client's way in and out."""
+        return self.core.lane
+
+    def deadline(self, timeout: Seconds | None) -> Deadline:
+        """Make the deadline of one public call; None is the context's default."""
+        return Deadline.after(self.default_timeout if timeout is None else timeout)
+
+    def request(self, subject: str, body: bytes, deadline: Deadline) -> Frame:
+        """Send one request to a whole subject and return the frame that answers it."""
+        return self.core.request(subject, body, deadline)
+
+    def api(
+        self, endpoint: str, body: Mapping[str, Any] | bytes | None, deadline: Deadline
+    ) -> dict[str, Any]:
+        """
+        Send one request to the JetStream API and return its JSON answer.
+
+        Raises:
+            ApiError: The answer is an error; the subclass is chosen by ``err_code``.
+            NoRespondersError: Nobody serves that endpoint: no JetStream, an older server, or no
+                leader.
+            RequestTimeoutError, ConnectionLostError: No answer came.
+            DisconnectedError, ConnectionClosedError, PermissionDeniedError: As their names say.
+        """
+        if body is None:
+            payload = b""
+        elif isinstance(body, bytes):
+            payload = body
+        else:
+            payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+        frame = self.core.request(f"{self.prefix}.{endpoint}", payload, deadline)
+        answer = decode_json(frame[3])
+        error = answer.get("error")
+        if error is not None:
+            raise from_api_error(error)
+        return answer
+
+
+def raise_failure(failure: Exception) -> NoReturn:
+    """
+    Raise a copy of an error that several threads may get, as each raise changes its traceback.
+    """
+    raise copy.copy(failure) from failure.__cause__
+
+
+def parse_denied(text: str) -> tuple[Any, str] | None:
+    """
+    Return what was refused, ("publish" | "subscribe", subject), of a server's permission error.
+
+    The texts are ``-ERR 'Permissions Violation for Publish to "subject"'`` and ``... Subscription
+    to "subject"``, the latter perhaps with `` using queue "name"`` behind it.
+    """
+    _, found, rest = text.partition(_DENIED_PREFIX)
+    verb, to, rest = rest.partition(' to "')
+    subject, quote, _ = rest.partition('"')
+    if not found or not to or not quote:
+        return None
+    return ("publish" if verb == "Publish" else "subscribe"), subject
+
+
+def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
+    """Return the arguments of nats-py's connect, one for each of our options that concerns it."""
+    arguments: dict[str, Any] = {
+        "servers": options.server_list(),
+        "name": options.name,
+        "user": options.user,
+        "password": options.password,
+        "token": options.token,
+        "user_credentials": None if options.credentials is None else str(options.credentials),
+        "nkeys_seed_str": options.nkey_text(),
+        "tls": options.ssl_context(),
+        "tls_hostname": options.tls_hostname,
+        "tls_handshake_first": options.tls_first,
+        "inbox_prefix": options.inbox_prefix,
+        "connect_timeout": options.connect_timeout,
+        "reconnect_time_wait": options.reconnect_wait,
+        "allow_reconnect": options.max_reconnects != 0,
+        "max_reconnect_attempts": options.max_reconnects,
+        "ping_interval": options.ping_interval,
+        "max_outstanding_pings": options.max_outstanding_pings,
+        "no_echo": not options.echo,
+    }
+    return arguments

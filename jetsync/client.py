@@ -1,0 +1,341 @@
+"""
+The client: one connection, and the door to everything else.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from jetsync import _log
+from jetsync._deadline import Deadline, as_seconds
+from jetsync._plugins import Plugins
+from jetsync._proto import frames
+from jetsync._session import JetStreamSession, Session
+from jetsync._subjects import api_prefix, validate_filter, validate_subject
+from jetsync.errors import InvalidArgumentError, NoRespondersError
+from jetsync.headers import encode_headers, header_pairs, parse_status
+from jetsync.jetstream import JetStream
+from jetsync.message import Message
+from jetsync.options import ConnectOptions
+from jetsync.outbound import payload_bytes
+from jetsync.subscription import Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from typing_extensions import Self
+
+    from jetsync._plugins import PluginInfo
+    from jetsync.server_info import ServerInfo, Statistics
+    from jetsync.typing import HeadersInput, Payload, Seconds
+
+__all__ = ["Client", "connect"]
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that closing takes at most."""
+
+_logger = _log.get_logger("client")
+
+
+def connect(
+    servers: str | Iterable[str] | None = None,
+    *,
+    options: ConnectOptions | None = None,
+    plugins: Iterable[object] = (),
+    **fields: Any,
+) -> Client:
+    """
+    Connect to a NATS server and return the client.
+
+    Blocks until the connection is there, for ``connect_timeout`` seconds at most over all servers.
+    One background thread is started; it does not keep the program alive, and none is left if this
+    fails.
+
+    Args:
+        servers: One address or several, such as ``nats://host:4222``; also ``tls://``, ``ws://``,
+            ``wss://``, a
+            comma-separated text. None: ``$NATS_URL``, then ``nats://127.0.0.1:4222``.
+        options: All options at once. Other arguments take precedence over its fields.
+        plugins: Plugin objects, or names of entry points in the group ``jetsync``, beside those of
+            *options*
+            and ``$JETSYNC_PLUGINS``.
+        fields: Any field of :class:`ConnectOptions`.
+
+    Raises:
+        ConnectError: No server could be reached, or its TLS certificate is not trusted.
+        ConnectTimeoutError: The time was over first.
+        AuthenticationError: The server refused the credentials.
+        ConfigurationError: A plugin is unknown or does not fit, or an optional package is missing.
+        InvalidArgumentError: An option makes no sense.
+    """
+    if servers is not None:
+        fields["servers"] = servers if isinstance(servers, str) else tuple(servers)
+    if options is None:
+        options = ConnectOptions(**fields)
+    elif fields:
+        options = attrs.evolve(options, **fields)
+    session = Session(options, Plugins.load((*options.plugins, *plugins)))
+    session.connect()
+    return Client(session)
+
+
+class Client:
+    """
+    A connection to NATS, used by any number of threads at once.
+
+    A context manager: leaving it closes the client. A client belongs to the process that made it;
+        in a forked child every call raises ForkedProcessError, and the child connects anew.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._subscriptions: set[Subscription] = set()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        url = None if self._session.state == "forked" else self.server.url
+        return f"<Client {self._session.state} {url}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # Life.
+
+    def close(self, timeout: Seconds | None = None) -> None:
+        """
+        Close the connection; safe to repeat, from any thread.
+
+        What was handed over before (publishes, acks) is sent first, as far as the server takes it
+        in time. Every call that waits in any thread ends with ConnectionClosedError.
+
+        Args:
+            timeout: Seconds at most; None is 5.
+        """
+        self._session.close(CLOSE_TIMEOUT if timeout is None else as_seconds(timeout))
+
+    def drain(self, timeout: Seconds | None = None) -> None:
+        """
+        Unsubscribe, wait until what has arrived was taken, then close.
+
+        Args:
+            timeout: Seconds at most; None is the option ``drain_timeout``. What was not taken by
+                then is dropped
+                with a warning in the log.
+        """
+        session = self._session
+        session.check()
+        deadline = Deadline.after(session.options.drain_timeout if timeout is None else timeout)
+        with _log.beats(_logger, _log.DRAIN) as outcome:
+            with self._lock:
+                subscriptions = list(self._subscriptions)
+            # After the flush, all that the server had sent before it saw the UNSUBs is here.
+            session.flush(deadline)
+            for subscription in subscriptions:
+                subscription.drain()
+            settled = threading.Event()
+            while any(subscription.pending for subscription in subscriptions):
+                if deadline.expired():
+                    outcome["dropped"] = sum(subscription.pending for subscription in subscriptions)
+                    break
+                # Taking a message is the user's thread's business and tells nobody.
+                settled.wait(min(0.01, deadline.remaining()))
+            session.close(max(deadline.remaining(), 1.0))
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection at this moment."""
+        return self._session.is_connected
+
+    @property
+    def is_closed(self) -> bool:
+        """
+        Whether the client was closed, by this process or because the server ended it for good.
+        """
+        return self._session.closed.is_set()
+
+    @property
+    def server(self) -> ServerInfo:
+        """The server that the client is connected to, or was last."""
+        return self._session.server
+
+    @property
+    def options(self) -> ConnectOptions:
+        """The options that the client was made with."""
+        return self._session.options
+
+    @property
+    def plugins(self) -> tuple[PluginInfo, ...]:
+        """The plugins of this client, in the order of loading."""
+        return self._session.plugins.describe()
+
+    def statistics(self) -> Statistics:
+        """Return what went over the connection so far."""
+        return self._session.statistics()
+
+    def rtt(self, timeout: Seconds | None = None) -> float:
+        """
+        Measure a round trip to the server, in seconds.
+
+        Args:
+            timeout: Seconds to wait; None is the option ``request_timeout``.
+        """
+        return self._session.flush(self._session.deadline(timeout))
+
+    def flush(self, timeout: Seconds | None = None) -> None:
+        """
+        Wait until the server has processed all that was sent before.
+
+        Args:
+            timeout: Seconds to wait; None is the option ``request_timeout``.
+
+        Raises:
+            DisconnectedError, ConnectionLostError, WaitTimeoutError: It could not be told in time.
+        """
+        self._session.flush(self._session.deadline(timeout))
+
+    def reconnect(self, timeout: Seconds | None = None) -> None:
+        """
+        Drop the connection and let the client connect again, as after a loss.
+
+        Args:
+            timeout: Seconds to wait until the old connection is gone.
+        """
+        self._session.reconnect(self._session.deadline(timeout))
+
+    # Core NATS.
+
+    def publish(
+        self,
+        subject: str,
+        data: Payload = b"",
+        *,
+        headers: HeadersInput | None = None,
+        reply: str | None = None,
+    ) -> None:
+        """
+        Publish a message without an acknowledgement (core NATS).
+
+        Returns when the message was handed to the connection; :meth:`flush` tells whether the
+        server has it. Without a connection this waits for one, up to ``request_timeout``.
+
+        Args:
+            subject: Where to publish.
+            data: The payload.
+            headers: Headers; never changed.
+            reply: Where answers should go.
+
+        Raises:
+            InvalidArgumentError: Subject, headers, reply or size are wrong; nothing was sent.
+            DisconnectedError: There was no connection in time; nothing was sent.
+        """
+        session = self._session
+        session.check()
+        validate_subject(subject)
+        if reply is not None:
+            validate_subject(reply)
+        target, payload, header = self._encode(subject, data, headers)
+        answer = b"" if reply is None else reply.encode()
+        session.lane.post(
+            frames.message(target, answer, header, payload), session.options.request_timeout
+        )
+
+    def request(
+        self,
+        subject: str,
+        data: Payload = b"",
+        *,
+        headers: HeadersInput | None = None,
+        timeout: Seconds | None = None,
+    ) -> Message:
+        """
+        Send a request and return the first reply.
+
+        Args:
+            subject: Whom to ask.
+            data: The payload.
+            headers: Headers; never changed.
+            timeout: Seconds to wait; None is the option ``request_timeout``.
+
+        Raises:
+            NoRespondersError: Nobody listens on the subject.
+            RequestTimeoutError: No reply in time.
+            ConnectionLostError: The connection was lost while waiting.
+            DisconnectedError: There was no connection in time; nothing was sent.
+        """
+        session = self._session
+        session.check()
+        validate_subject(subject)
+        target, payload, header = self._encode(subject, data, headers)
+        frame = session.ask(target, header, payload, session.deadline(timeout))
+        if frame[2] is not None and not frame[3] and parse_status(frame[2])[0] == 503:
+            raise NoRespondersError(subject)
+        return Message(*frame, session)
+
+    def subscribe(self, subject: str, *, queue: str | None = None) -> Subscription:
+        """
+        Subscribe to a subject (core NATS).
+
+        Args:
+            subject: The subject, wildcards allowed.
+            queue: The queue group; each message goes to one member of a group.
+        """
+        self._session.check()
+        validate_filter(subject)
+        if queue is not None and (not queue or any(letter.isspace() for letter in queue)):
+            raise InvalidArgumentError("a queue group is a word without blanks", argument="queue")
+        subscription = Subscription(self._session, subject, queue, self._forget)
+        with self._lock:
+            self._subscriptions.add(subscription)
+        return subscription
+
+    # JetStream.
+
+    def jetstream(
+        self,
+        *,
+        domain: str | None = None,
+        prefix: str | None = None,
+        timeout: Seconds | None = None,
+    ) -> JetStream:
+        """
+        Return the JetStream context; asks the server nothing.
+
+        Args:
+            domain: The JetStream domain to talk to, as with leaf nodes; None is the option
+                ``jetstream_domain``.
+            prefix: The API prefix, for an account that imports it under another name; None is the
+                option
+                ``jetstream_prefix``. Not together with *domain*.
+            timeout: Seconds that each call may take by default; None is the option
+                ``request_timeout``.
+        """
+        options = self._session.options
+        if domain is None and prefix is None:
+            domain, prefix = options.jetstream_domain, options.jetstream_prefix
+        default = options.request_timeout if timeout is None else timeout
+        return JetStream(
+            JetStreamSession(
+                self._session,
+                prefix=api_prefix(domain, prefix),
+                domain=domain,
+                default_timeout=as_seconds(default),
+            )
+        )
+
+    def _encode(
+        self, subject: str, data: Payload, headers: HeadersInput | None
+    ) -> tuple[bytes, bytes | bytearray | memoryview, bytes | None]:
+        payload = payload_bytes(data)
+        header = None if headers is None else encode_headers(header_pairs(headers))
+        self._session.check_size(len(payload) + (0 if header is None else len(header)))
+        return subject.encode(), payload, header
+
+    def _forget(self, subscription: Subscription) -> None:
+        with self._lock:
+            self._subscriptions.discard(subscription)

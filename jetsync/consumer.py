@@ -1,0 +1,307 @@
+"""
+A pull consumer, as a handle.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from jetsync._consumer_admin import delete as delete_consumer
+from jetsync._consumer_admin import info as consumer_info
+from jetsync._deadline import as_seconds
+from jetsync._proto.pull import UNBOUNDED_BATCH, PullRequest
+from jetsync.errors import InvalidArgumentError, InvalidTypeError, NotPullConsumerError
+from jetsync.fetch import MessageBatch, PullInbox
+
+if TYPE_CHECKING:
+    from jetsync._session import JetStreamSession
+    from jetsync.consumer_info import ConsumerInfo
+    from jetsync.message import Message
+    from jetsync.typing import Seconds
+
+__all__ = ["Consumer"]
+
+DEFAULT_EXPIRES: Final = 30.0
+"""Seconds that a fetch waits for messages (ADR-37)."""
+
+SHORTEST_HEARTBEAT: Final = 0.5
+"""
+The shortest heartbeat that may be asked for, in seconds.
+
+Servers take any, and flood their client with very short ones.
+"""
+
+HEARTBEAT_FROM: Final = 10.0
+"""
+A fetch that waits at least so many seconds asks for heartbeats by itself, every
+:data:`FETCH_HEARTBEAT`.
+"""
+
+FETCH_HEARTBEAT: Final = 5.0
+
+NO_WAIT_EXPIRES: Final = 0.05
+"""
+Seconds that a pull with ``no_wait`` asks for.
+
+Without a time of its own such a pull gets no answer at all while ``max_ack_pending`` is reached;
+with one, the server waits so long for a first message before it says that there is none.
+"""
+
+HIGHEST_PRIORITY: Final = 9
+
+
+class Consumer:
+    """
+    A durable or ephemeral pull consumer on the server; made by a stream or a JetStream context.
+
+    Any number of threads may use one: each fetch has a pull of its own, and a message is given to
+        one of them.
+    """
+
+    def __init__(self, session: JetStreamSession, stream_name: str, info: ConsumerInfo) -> None:
+        self._session = session
+        self._stream_name = stream_name
+        self._info = info
+        self._pool: list[PullInbox] = []
+        self._last: tuple[tuple[Any, ...], PullRequest] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self._stream_name}/{self.name}>"
+
+    def __del__(self) -> None:
+        # Only idle subscriptions are left here, and leaving them neither waits nor fails.
+        for inbox in getattr(self, "_pool", ()):
+            inbox.close()
+
+    @property
+    def name(self) -> str:
+        """The consumer's name."""
+        return self._info.name
+
+    @property
+    def stream_name(self) -> str:
+        """The name of the stream that it reads."""
+        return self._stream_name
+
+    @property
+    def cached_info(self) -> ConsumerInfo:
+        """The consumer as it was when the server was asked last; asks nothing."""
+        return self._info
+
+    def info(self, *, timeout: Seconds | None = None) -> ConsumerInfo:
+        """
+        Ask the server how the consumer is doing, and keep the answer as :attr:`cached_info`.
+
+        Args:
+            timeout: Seconds for the whole call; None is the context's default.
+
+        Raises:
+            ConsumerNotFoundError: It does not exist any more.
+        """
+        deadline = self._session.deadline(timeout)
+        self._info = consumer_info(self._session, self._stream_name, self.name, deadline)
+        return self._info
+
+    def delete(self, *, timeout: Seconds | None = None) -> None:
+        """
+        Delete the consumer on the server. Fetches that wait end with ConsumerDeletedError.
+
+        Args:
+            timeout: Seconds for the whole call; None is the context's default.
+        """
+        delete_consumer(
+            self._session, self._stream_name, self.name, self._session.deadline(timeout)
+        )
+
+    def fetch(
+        self,
+        max_messages: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        expires: Seconds = DEFAULT_EXPIRES,
+        heartbeat: Seconds | None = None,
+        no_wait: bool = False,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
+    ) -> MessageBatch:
+        """
+        Ask for messages and return them as an iterable that yields each as it arrives.
+
+        The pull is sent at once. The iteration ends when all that was asked for has come, or after
+        *expires*; nothing there is not an error. A fault (consumer deleted, a limit of the consumer
+        exceeded, ...) is raised at the end of the iteration, after the messages that did arrive.
+        While the consumer has no leader, or the connection is lost, the rest is asked for again,
+        within *expires*. Never takes longer than
+        *expires* and two seconds, whatever the server does.
+
+        Leaving the iteration early gives messages that were not taken back to the server. Any
+        thread; one thread per batch.
+
+        Args:
+            max_messages: How many messages at most. May be left out if *max_bytes* is given.
+            max_bytes: How many bytes at most, as the server counts them: subject, reply subject,
+                headers and
+                payload. A message that is larger than this ends the batch with nothing;
+                ``batch.status`` tells.
+            expires: Seconds to wait for messages.
+            heartbeat: Seconds between signs of life that the server gives, from 0.5 up to half of
+                *expires*;
+                two missed end the fetch with NoHeartbeatError. Default: 5 for an *expires* of 10
+                and more, none below. 0 asks for none.
+            no_wait: Take what is there now, and do not wait for more.
+            group: Priority group, which consumers with groups need.
+            min_pending: Only deliver while at least so many messages are pending (overflow policy).
+            min_ack_pending: Only deliver while at least so many acks are pending (overflow policy).
+            priority: 0 (first) to 9 (prioritized policy).
+
+        Raises:
+            InvalidArgumentError: An option makes no sense; nothing was sent.
+            NotPullConsumerError: This is a push consumer; nothing was sent.
+            DisconnectedError: There was no connection in time; nothing was sent.
+
+        See ADR-37, "Fetch".
+        """
+        return self._fetch(
+            "fetch",
+            (
+                max_messages,
+                max_bytes,
+                expires,
+                heartbeat,
+                no_wait,
+                group,
+                min_pending,
+                min_ack_pending,
+                priority,
+            ),
+        )
+
+    def next(
+        self,
+        expires: Seconds = DEFAULT_EXPIRES,
+        *,
+        heartbeat: Seconds | None = None,
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
+    ) -> Message | None:
+        """
+        Wait for one message and return it, or None when none came within *expires*.
+
+        The options, the errors and the behaviour under faults and threads are those of
+        :meth:`fetch`.
+
+        Args:
+            expires: Seconds to wait.
+            heartbeat: As for :meth:`fetch`.
+            group: As for :meth:`fetch`.
+            min_pending: As for :meth:`fetch`.
+            min_ack_pending: As for :meth:`fetch`.
+            priority: As for :meth:`fetch`.
+
+        Raises:
+            ConsumerDeletedError, ConsumerNotFoundError: The consumer is gone.
+            StatusError: Any other fault of the pull.
+            DisconnectedError, ConnectionClosedError: There was no connection in time.
+
+        See ADR-37, "Next".
+        """
+        batch = self._fetch(
+            "next",
+            (1, None, expires, heartbeat, False, group, min_pending, min_ack_pending, priority),
+        )
+        return batch.first()
+
+    def _fetch(self, name: str, options: tuple[Any, ...]) -> MessageBatch:
+        if self._info.config.deliver_subject:
+            raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
+        last = self._last
+        # Programs fetch the same again and again; checking and encoding it once is enough.
+        if last is not None and last[0] == options:
+            request = last[1]
+        else:
+            request = pull_request(*options)
+            self._last = (options, request)
+        return MessageBatch(
+            self._session,
+            self._stream_name,
+            self.name,
+            request,
+            self._pool,
+            wait=request.expires,
+            name=name,
+        )
+
+
+def pull_request(  # noqa: PLR0917 - the options of a pull.
+    max_messages: int | None,
+    max_bytes: int | None,
+    expires: Seconds,
+    heartbeat: Seconds | None,
+    no_wait: bool,  # noqa: FBT001 - positional only inside this module.
+    group: str | None,
+    min_pending: int | None,
+    min_ack_pending: int | None,
+    priority: int | None,
+) -> PullRequest:
+    """Check the options of a pull and return the request."""
+    if max_messages is None and max_bytes is None:
+        raise InvalidArgumentError("give max_messages, max_bytes or both", argument="max_messages")
+    _check_count("max_messages", max_messages, 1)
+    _check_count("max_bytes", max_bytes, 1)
+    _check_count("min_pending", min_pending, 1)
+    _check_count("min_ack_pending", min_ack_pending, 1)
+    _check_count("priority", priority, 0)
+    if priority is not None and priority > HIGHEST_PRIORITY:
+        raise InvalidArgumentError("priority must be from 0 to 9", argument="priority")
+    if group is not None and not isinstance(group, str):
+        raise InvalidTypeError("group must be text", argument="group")
+    wait = as_seconds(expires, "expires")
+    if wait <= 0.0:
+        raise InvalidArgumentError("expires must be more than 0 seconds", argument="expires")
+    if no_wait:
+        if heartbeat:
+            raise InvalidArgumentError(
+                "a fetch that does not wait has no heartbeats", argument="heartbeat"
+            )
+        wait, beat = NO_WAIT_EXPIRES, None
+    else:
+        beat = _heartbeat(heartbeat, wait)
+    return PullRequest(
+        max_messages=UNBOUNDED_BATCH if max_messages is None else max_messages,
+        max_bytes=max_bytes,
+        expires=wait,
+        heartbeat=beat,
+        no_wait=no_wait,
+        group=group,
+        min_pending=min_pending,
+        min_ack_pending=min_ack_pending,
+        priority=priority,
+    )
+
+
+def _heartbeat(heartbeat: Seconds | None, expires: float) -> float | None:
+    if heartbeat is None:
+        return FETCH_HEARTBEAT if expires >= HEARTBEAT_FROM else None
+    beat = as_seconds(heartbeat, "heartbeat")
+    if beat == 0.0:
+        return None
+    if beat < SHORTEST_HEARTBEAT or beat > expires / 2.0:
+        raise InvalidArgumentError(
+            f"heartbeat must be from {SHORTEST_HEARTBEAT:g} s to half of expires "
+            f"({expires / 2.0:g} s), not {beat:g} s",
+            argument="heartbeat",
+        )
+    return beat
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidTypeError(f"{name} must be a whole number", argument=name)
+    if value < least:
+        raise InvalidArgumentError(f"{name} must be at least {least}, not {value}", argument=name)

@@ -1,0 +1,481 @@
+"""
+Fetching: one bounded batch of messages, yielded as they arrive.
+
+A :class:`MessageBatch` drives the pull engine for one ``fetch`` or ``next``. Its consumer keeps the
+:class:`PullInbox` es, the subscriptions that pulls are answered on, and lends one to each batch;
+one that ended cleanly is used again, so that a fetch costs one write and no subscription of its
+own.
+
+Everything runs in the thread that iterates.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from jetsync import _log, events
+from jetsync._deadline import Deadline
+from jetsync._handoff import Mailbox
+from jetsync._proto import frames
+from jetsync._proto.pull import PullEngine, PullRequest, message_size
+from jetsync._proto.status import Effect, Status
+from jetsync._session import raise_failure
+from jetsync._subjects import ACK_PREFIX
+from jetsync.errors import (
+    DisconnectedError,
+    JetSyncError,
+    NoHeartbeatError,
+    RequestTimeoutError,
+    TransportError,
+)
+from jetsync.message import ACK, NAK, AckClaim, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+    from typing_extensions import Self
+
+    from jetsync._hookcalls import Entered
+    from jetsync._lane import Lane
+    from jetsync._session import JetStreamSession
+    from jetsync.typing import Frame
+
+__all__ = ["MessageBatch"]
+
+GRACE: Final = 2.0
+"""
+Seconds that a client waits longer than the server's ``expires``.
+
+A server ends a pull up to 3 ms after its time, and its word has to travel: giving up at the same
+    moment would lose the message that is on its way.
+"""
+
+RETRY_WAIT: Final = 0.1
+"""Seconds before a pull is sent again after a status that passes; doubled each time."""
+
+RETRY_WAIT_LIMIT: Final = 1.0
+
+LINGER: Final = 5.0
+"""Seconds for which messages that still arrive for an abandoned pull are given back."""
+
+PROBE_WAIT: Final = 1.0
+"""Seconds to wait for the consumer's info when nobody answered a pull."""
+
+SHORTEST_REST: Final = 0.01
+"""Seconds that have to be left for another pull to be worth sending."""
+
+PRUNE_AT: Final = 4096
+"""
+Messages that a batch keeps for :meth:`MessageBatch.ack` before it looks which are acknowledged
+already.
+"""
+
+_logger = _log.get_logger("fetch")
+
+
+class PullInbox:
+    """
+    The subscription that pulls are answered on, with its mailbox and its engine.
+
+    Lent to one batch at a time.
+    """
+
+    __slots__ = ("_line", "_session", "_sid", "box", "engine")
+
+    def __init__(self, session: JetStreamSession) -> None:
+        inbox = session.core.new_inbox().encode()
+        self._session = session
+        self.box = Mailbox(inbox + b".*", hears_denials=True)
+        self.engine = PullEngine(inbox)
+        self._sid, self._line = session.core.open_box(self.box.interest, self.box)
+
+    def pull(self, subject: bytes, request: PullRequest, deadline: Deadline) -> None:
+        """Send one pull; raises what the lane's write does, with nothing sent."""
+        pull = self.engine.open(request, time.monotonic())
+        block = self._line + frames.pub(subject, pull.subject, request.wire)
+        try:
+            pull.epoch = self._session.lane.write(block, deadline)
+        except BaseException:
+            self.engine.cancel(pull)
+            raise
+        self._line = b""
+        if self._session.lane.lost_epoch >= pull.epoch:
+            self.box.lost(self._session.lane.lost_epoch)
+
+    def abandon(self, unused: Iterable[Frame]) -> None:
+        """
+        Give up with a pull still open: unsubscribe and give back what nobody took.
+
+        Messages that are on their way arrive for some seconds more; they are given back as they
+        come, so that none waits for its ``ack_wait``. Never waits.
+        """
+        lane, box = self._session.lane, self.box
+        box.push = lambda frame: give_back(lane, (frame,))
+        give_back(lane, unused)
+        # What came before the line above took effect.
+        give_back(lane, box.drain())
+        lane.leave(self._sid, linger=LINGER)
+
+    def close(self) -> None:
+        """Unsubscribe while no pull is open."""
+        self._session.lane.leave(self._sid)
+
+
+class MessageBatch:
+    """
+    The messages of one fetch, as they arrive.
+
+    Iterate over it once. Nothing there is not an error; a fault is raised at the end of the
+    iteration, after the messages that did arrive. Leaving the iteration early, by ``break`` or an
+    exception, gives the messages that were not taken back to the server at once; so does
+    :meth:`close`, or using the batch as a context manager. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        session: JetStreamSession,
+        stream: str,
+        consumer: str,
+        request: PullRequest,
+        pool: list[PullInbox],
+        *,
+        wait: float,
+        name: Any = "fetch",
+    ) -> None:
+        self._session = session
+        self._stream = stream
+        self._consumer = consumer
+        self._request = request
+        self._pool = pool
+        self._wait = wait
+        self._subject = f"{session.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
+        self._deadline = Deadline.after(wait + GRACE)
+        self._retry_wait = RETRY_WAIT
+        self._received = 0
+        self._received_bytes = 0
+        self._yielded: list[Message] = []
+        self._prune_at = PRUNE_AT
+        self._error: Exception | None = None
+        self._ask_again = False
+        self._inbox: PullInbox | None = None
+        self._entered: Entered | None = None
+        self._name = name
+        self.status: Status | None = None
+        """The status that ended the batch, None while it runs or when none was needed."""
+        self._generator = self._run()
+        session.core.check()
+        if session.plugins.enter_fetch is not None:
+            self._entered = session.plugins.enter_fetch(self._operation())
+        try:
+            self._inbox = pool.pop() if pool else PullInbox(session)
+            self._inbox.pull(self._subject, request, self._deadline)
+        except BaseException as error:
+            self._finish(error)
+            if self._inbox is not None:
+                self._inbox.close()
+            raise
+
+    def __repr__(self) -> str:
+        state = "open" if self._inbox is not None else "ended"
+        return (
+            f"<MessageBatch {self._stream}/{self._consumer} {state} received={self._received} "
+            f"of {self._request.max_messages}>"
+        )
+
+    def __iter__(self) -> Iterator[Message]:
+        return self._generator
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def received(self) -> int:
+        """How many messages have arrived so far."""
+        return self._received
+
+    def close(self) -> None:
+        """
+        End the batch now and give back what was not taken; safe to repeat.
+        """
+        self._generator.close()
+        # A generator that was never started runs no `finally`.
+        self._abandon([])
+
+    def ack(self) -> int:
+        """
+        Acknowledge all messages that were yielded, in one write; return how many that were.
+
+        Messages that were acknowledged, refused or terminated before are left out.
+
+        Raises:
+            DisconnectedError, ConnectionClosedError: Nothing was sent; the messages can still be
+                acknowledged.
+        """
+        claim = AckClaim(self._yielded)
+        if not len(claim):
+            return 0
+        block = b"".join([frames.pub(reply, b"", ACK) for reply in claim.replies])
+        core = self._session.core
+        try:
+            core.check()
+            core.lane.write(block, core.deadline(None))
+        except BaseException:
+            claim.release()
+            raise
+        self._yielded.clear()
+        return len(claim)
+
+    def first(self) -> Message | None:
+        """Return the one message of a batch of one, None if there is none."""
+        message = next(self._generator, None)
+        self.close()
+        return message
+
+    def _operation(self) -> events.FetchOperation:
+        request = self._request
+        return events.FetchOperation(
+            name=self._name,
+            stream=self._stream,
+            consumer=self._consumer,
+            max_messages=request.max_messages,
+            max_bytes=request.max_bytes,
+            expires=None if request.no_wait else request.expires,
+            heartbeat=request.heartbeat,
+            group=request.group,
+            timeout=self._wait,
+        )
+
+    def _run(self) -> Generator[Message, None, None]:
+        """Yield the messages; every way out passes the end."""
+        unused: Iterator[Frame] = iter(())
+        make = self._maker()
+        error: BaseException | None = None
+        try:
+            while self._inbox is not None:
+                messages = self._receive(self._inbox)
+                unused = iter(messages)
+                for frame in unused:
+                    message = make(frame)
+                    self._yielded.append(message)
+                    yield message
+                if len(self._yielded) >= self._prune_at:
+                    self._prune()
+            if self._error is not None:
+                raise_failure(self._error)
+        except BaseException as raised:
+            error = None if isinstance(raised, GeneratorExit) else raised
+            raise
+        finally:
+            self._abandon(list(unused))
+            self._finish(error)
+
+    def _maker(self) -> Callable[[Frame], Message]:
+        """
+        Return what makes the message of a frame, plugins included where some look at messages.
+        """
+        plugins, core = self._session.plugins, self._session.core
+        received, marked = plugins.received, plugins.ttl_marker
+
+        def make(frame: Frame) -> Message:
+            return Message(frame[0], frame[1], frame[2], frame[3], core)
+
+        def make_observed(frame: Frame) -> Message:
+            message = make(frame)
+            if marked is not None and message.marker is not None:
+                marked(message, message.marker)
+            return message if received is None else received(message)
+
+        return make if received is None and marked is None else make_observed
+
+    def _receive(self, inbox: PullInbox) -> Sequence[Frame]:
+        """Return the next messages; without an inbox afterwards, there are no more."""
+        if self._ask_again:
+            self._pull_rest(inbox)
+        if self._error is not None or not self._wait_for_frames(inbox):
+            return ()
+        received = inbox.engine.receive(inbox.box.drain(), time.monotonic())
+        self._received += len(received.messages)
+        if self._request.max_bytes is not None:
+            self._received_bytes += sum(map(message_size, received.messages))
+        for status in received.statuses:
+            self._on_status(status)
+        if inbox.engine.is_idle and not self._ask_again:
+            self._inbox = None
+            self._pool.append(inbox)
+        return received.messages
+
+    def _wait_for_frames(self, inbox: PullInbox) -> bool:
+        """Wait until there are frames; return False if something else has to be done first."""
+        box, engine = inbox.box, inbox.engine
+        while not box.frames:
+            if box.failure is not None:
+                self._fail(box.failure)
+                return False
+            for subject, denial in box.take_denials():
+                if subject == self._subject:
+                    self._fail(denial)
+                    return False
+            lost = box.take_lost()
+            if lost and engine.lost(lost):
+                self._ask_again = True
+                return False
+            due = engine.heartbeat.due()
+            until = self._deadline
+            if due is not None and due < until.at:
+                until = Deadline(due, until.total)
+            if not self._session.lane.wait(box, until) and self._is_over(inbox):
+                return False
+        return True
+
+    def _is_over(self, inbox: PullInbox) -> bool:
+        """Look why a wait ended with nothing, and set the error if that was the end."""
+        now = time.monotonic()
+        watch = inbox.engine.heartbeat
+        if watch.missed(now):
+            if self._session.plugins.status is not None:
+                self._session.plugins.status(
+                    events.HeartbeatMissedEvent(
+                        stream=self._stream,
+                        consumer=self._consumer,
+                        heartbeat=watch.interval,
+                        silent_for=watch.silence(now),
+                    )
+                )
+            self._fail(NoHeartbeatError(consumer=self._consumer, stream=self._stream))
+        elif self._deadline.expired():
+            self._fail(RequestTimeoutError(self._subject.decode(), self._deadline.total))
+        return self._error is not None
+
+    def _on_status(self, status: Status) -> None:
+        """Act on a status that ended the pull."""
+        effect = status.effect
+        self.status = status
+        outcome = events.PullOutcome.ENDED
+        if effect is Effect.FAULT:
+            outcome = events.PullOutcome.FAILED
+            self._error = status.error(self._stream, self._consumer)
+        elif effect in {Effect.TRANSIENT, Effect.ABSENT} and self._rest() is not None:
+            outcome = events.PullOutcome.RETRIED
+            self._ask_again = True
+        _logger.debug(
+            _log.PULL_STATUS,
+            stream=self._stream,
+            consumer=self._consumer,
+            code=status.code,
+            description=status.description,
+        )
+        if self._session.plugins.status is not None:
+            self._session.plugins.status(
+                events.PullStatusEvent(
+                    stream=self._stream,
+                    consumer=self._consumer,
+                    code=status.code,
+                    description=status.description,
+                    outcome=outcome,
+                    pending_messages=status.pending_messages,
+                    pending_bytes=status.pending_bytes,
+                )
+            )
+
+    def _rest(self) -> PullRequest | None:
+        """Return what is left to ask for, None if that is nothing worth asking."""
+        request = self._request
+        messages = request.max_messages - self._received
+        expires = self._deadline.remaining() - GRACE
+        size = None if request.max_bytes is None else request.max_bytes - self._received_bytes
+        if messages <= 0 or expires < SHORTEST_REST or (size is not None and size <= 0):
+            return None
+        heartbeat = request.heartbeat
+        if heartbeat is not None and heartbeat > expires / 2.0:
+            heartbeat = None
+        return attrs.evolve(
+            request,
+            max_messages=messages,
+            max_bytes=size,
+            expires=request.expires if request.no_wait else expires,
+            heartbeat=heartbeat,
+        )
+
+    def _pull_rest(self, inbox: PullInbox) -> None:
+        """
+        Ask again for what has not come: the pull died for a reason that passes.
+
+        Where nobody answered, the consumer is looked up first, as it may be gone.
+        """
+        self._ask_again = False
+        status = self.status
+        try:
+            if status is not None and status.effect is Effect.ABSENT:
+                self._probe()
+            if status is not None:
+                pause = self._deadline.at_most(self._retry_wait)
+                self._retry_wait = min(self._retry_wait * 2.0, RETRY_WAIT_LIMIT)
+                self._session.lane.wait(inbox.box, pause)
+            rest = self._rest()
+            if rest is not None:
+                self.status = None
+                inbox.pull(self._subject, rest, self._deadline)
+                return
+        except JetSyncError as error:
+            self._fail(error)
+            return
+        if status is not None and status.effect is Effect.ABSENT:
+            self._error = status.error(self._stream, self._consumer)
+        elif not self._session.core.is_connected:
+            self._error = DisconnectedError(timeout=self._wait, subject=self._subject.decode())
+        self._inbox = None
+        self._pool.append(inbox)
+
+    def _probe(self) -> None:
+        """Raise ConsumerNotFoundError or StreamNotFoundError if the consumer does not exist."""
+        try:
+            self._session.api(
+                f"CONSUMER.INFO.{self._stream}.{self._consumer}",
+                None,
+                self._deadline.at_most(PROBE_WAIT),
+            )
+        except (TransportError, RequestTimeoutError):
+            # Leaderless, disconnected or not allowed to ask: asking for messages again will tell.
+            return
+
+    def _fail(self, error: Exception) -> None:
+        """End the batch with an error and a pull that may still be open at the server."""
+        self._error = error
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            inbox.abandon([])
+
+    def _abandon(self, unused: list[Frame]) -> None:
+        """Give back what nobody took; does nothing after a clean end."""
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            inbox.abandon(unused)
+        elif unused:
+            give_back(self._session.lane, unused)
+
+    def _finish(self, error: BaseException | None) -> None:
+        """Let the plugins around the fetch see its end."""
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            entered.leave(self, error)
+
+    def _prune(self) -> None:
+        """
+        Forget the messages that were acknowledged, so that a long batch does not keep all it
+        yielded.
+        """
+        self._yielded = [message for message in self._yielded if not message.is_acked]
+        self._prune_at = max(PRUNE_AT, 2 * len(self._yielded))
+
+
+def give_back(lane: Lane, unused: Iterable[Frame]) -> None:
+    """Refuse messages that nobody took, so that they are delivered again at once; never waits."""
+    replies = [frame[1] for frame in unused if frame[1].startswith(ACK_PREFIX)]
+    if replies:
+        lane.answer(b"".join([frames.pub(reply, b"", NAK) for reply in replies]))

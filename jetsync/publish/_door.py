@@ -1,0 +1,132 @@
+"""
+The publishing methods of a JetStream context.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from jetsync._deadline import as_seconds
+from jetsync.errors import InvalidArgumentError, InvalidTypeError
+from jetsync.outbound import OutboundMessage
+from jetsync.publish._many import BulkPublish
+from jetsync.publish._single import publish_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from jetsync._session import JetStreamSession
+    from jetsync.outbound import Expect, PubAck, PublishReport
+    from jetsync.typing import HeadersInput, Payload, Seconds
+
+DEFAULT_WINDOW: Final = 4096
+"""
+Messages in flight at most: enough to hide a round trip, few enough to settle within moments of a
+loss.
+"""
+
+
+class PublishDoor:
+    """
+    What a JetStream context can publish.
+    """
+
+    __slots__ = ()
+
+    _session: JetStreamSession
+
+    def publish(
+        self,
+        subject: str,
+        data: Payload = b"",
+        *,
+        headers: HeadersInput | None = None,
+        msg_id: str | None = None,
+        ttl: Seconds | Literal["never"] | None = None,
+        expect: Expect | None = None,
+        timeout: Seconds | None = None,
+        retries: int = 2,
+        retry_wait: Seconds = 0.25,
+    ) -> PubAck:
+        """
+        Publish one message and wait until the stream has stored it.
+
+        When no stream takes the subject, which is also so for moments while a stream has no leader,
+        the message is sent again up to *retries* times, within *timeout*. Any other loss of the
+        answer leaves the outcome unknown. Any thread. After Ctrl-C the outcome is unknown too.
+
+        Args:
+            subject: The subject; its stream is found by it.
+            data: The payload; text is sent as UTF-8.
+            headers: Headers; never changed.
+            msg_id: Id by which the stream drops duplicates within its duplicate window.
+            ttl: Time-to-live: seconds from 1 up, a ``timedelta`` or ``"never"`` (ADR-43).
+            expect: Under which conditions to store it.
+            timeout: Seconds for the whole call; None is the context's default.
+            retries: How often to send again after "no stream".
+            retry_wait: Seconds before each of these.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: The message cannot be sent; nothing was.
+            NoStreamResponseError: No stream took it; it is not stored.
+            ApiError: The stream refused it, for example WrongLastSequenceError; it is not stored.
+            PublishOutcomeUnknownError: It was sent and no answer came: it may be stored or not.
+            PermissionDeniedError: The server refuses the subject; it is not stored.
+            DisconnectedError, ConnectionClosedError: Nothing was sent.
+            PluginError: A plugin vetoed it; nothing was sent.
+        """
+        session = self._session
+        session.core.check()
+        deadline = session.deadline(timeout)
+        check_count("retries", retries, 0)
+        wait = as_seconds(retry_wait, "retry_wait")
+        message = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
+        return publish_one(session, message, deadline, retries=retries, retry_wait=wait)
+
+    def publish_many(
+        self,
+        messages: Iterable[OutboundMessage | tuple[Any, ...]],
+        *,
+        window: int = DEFAULT_WINDOW,
+        ack_timeout: Seconds | None = None,
+        on_ack: Callable[[OutboundMessage, PubAck], object] | None = None,
+    ) -> PublishReport:
+        """
+        Publish what an iterable yields, many at a time, and return once every message has ended.
+
+        The iterable is read lazily; at most *window* messages are in flight, and only they are
+        kept. Messages that no stream took are sent again twice, 0.25 s apart, which may change
+        their order. After as many failures as the window is large no further message is taken. An
+        exception of the iterable itself is raised once all that it gave before has ended. Any
+        thread; each call has a window of its own.
+
+        Args:
+            messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
+            window: Messages in flight at most.
+            ack_timeout: Seconds to wait for each ack, and for a connection; None is the context's
+                default.
+            on_ack: Called in this thread with each message and its ack, in no certain order.
+
+        Raises:
+            PublishManyError: Some failed; ``error.report`` says which and why. What is not listed
+                there and was
+                taken from the iterable is stored.
+            ConnectionClosedError: The client was closed before the call.
+        """
+        session = self._session
+        session.core.check()
+        check_count("window", window, 1)
+        if ack_timeout is None:
+            seconds = session.default_timeout
+        else:
+            seconds = as_seconds(ack_timeout, "ack_timeout")
+        bulk = BulkPublish(session, window=window, ack_timeout=seconds, on_ack=on_ack)
+        return bulk.run(messages)
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Raise unless *value* is a whole number of at least *least*."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidTypeError(f"{name} must be a whole number", argument=name)
+    if value < least:
+        raise InvalidArgumentError(f"{name} must be at least {least}, not {value}", argument=name)

@@ -1,0 +1,146 @@
+"""
+Publish one message and wait for its acknowledgement.
+
+A 503 says that no stream took the message, which also happens while a stream has no leader; it is
+certain that nothing was stored, so the message is sent again, within the one deadline of the call.
+Whatever else goes wrong after the message was sent leaves its outcome unknown, and is reported as
+that.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from jetsync import events
+from jetsync._proto.puback import is_no_responders, parse_ack
+from jetsync._session import ClosedInFlightError
+from jetsync._subjects import validate_subject
+from jetsync.errors import (
+    ApiError,
+    ConnectionLostError,
+    NoStreamResponseError,
+    ProtocolError,
+    PublishError,
+    PublishOutcomeUnknownError,
+    RequestTimeoutError,
+)
+from jetsync.outbound import OutboundMessage, PubAck, outbound_header_block, payload_bytes
+
+if TYPE_CHECKING:
+    from jetsync._deadline import Deadline
+    from jetsync._plugins import Plugins
+    from jetsync._session import JetStreamSession
+
+
+def publish_one(
+    session: JetStreamSession,
+    message: OutboundMessage,
+    deadline: Deadline,
+    *,
+    retries: int,
+    retry_wait: float,
+) -> PubAck:
+    """Publish with hooks around it; see :meth:`jetsync.JetStream.publish` for the contract."""
+    wrap = session.plugins.wrap_publish
+    if wrap is None and session.plugins.retry is None:
+        return _attempts(session, message, deadline, None, retries, retry_wait)
+    operation = events.PublishOperation(
+        subject=message.subject,
+        stream=None if message.expect is None else message.expect.stream,
+        timeout=deadline.total,
+        has_message_ids=message.msg_id is not None,
+    )
+    if wrap is None:
+        return _attempts(session, message, deadline, operation, retries, retry_wait)
+    return wrap(
+        operation, lambda: _attempts(session, message, deadline, operation, retries, retry_wait)
+    )
+
+
+def _attempts(  # noqa: PLR0917 - one private step of publish_one.
+    session: JetStreamSession,
+    message: OutboundMessage,
+    deadline: Deadline,
+    operation: events.PublishOperation | None,
+    retries: int,
+    retry_wait: float,
+) -> PubAck:
+    core, plugins = session.core, session.plugins
+    if plugins.prepare is not None:
+        message = plugins.prepare(message)
+    validate_subject(message.subject)
+    header = outbound_header_block(message)
+    payload = payload_bytes(message.data)
+    core.check_size(len(payload) + (0 if header is None else len(header)))
+    subject = message.subject.encode()
+    attempt = 1
+    while True:
+        error: PublishError
+        try:
+            frame = core.ask(subject, header, payload, deadline)
+        except (RequestTimeoutError, ConnectionLostError) as lost:
+            error = _unknown(message, deadline, lost)
+        except ClosedInFlightError as closed:
+            error = _unknown(message, deadline, closed)
+        else:
+            if not is_no_responders(frame):
+                return _read(frame[3], message)
+            error = NoStreamResponseError(message.subject, attempts=attempt)
+        delay = _delay(plugins, operation, error, attempt, retries, retry_wait)
+        if delay is None:
+            raise error
+        if delay >= deadline.remaining():
+            time.sleep(deadline.remaining())
+            raise error
+        time.sleep(delay)
+        attempt += 1
+
+
+def _delay(  # noqa: PLR0917 - one private step of publish_one.
+    plugins: Plugins,
+    operation: events.PublishOperation | None,
+    error: PublishError,
+    attempt: int,
+    retries: int,
+    retry_wait: float,
+) -> float | None:
+    """
+    Return the seconds until the next attempt, None to give up.
+
+    After an outcome that is unknown, only an id makes another attempt safe, and only a plugin asks
+    for one.
+    """
+    stored_twice = isinstance(error, PublishOutcomeUnknownError) and error.msg_id is None
+    if operation is not None and plugins.retry is not None:
+        return None if stored_twice else plugins.retry(operation, error, attempt)
+    if isinstance(error, NoStreamResponseError) and attempt <= retries:
+        return retry_wait
+    return None
+
+
+def _unknown(
+    message: OutboundMessage, deadline: Deadline, cause: Exception
+) -> PublishOutcomeUnknownError:
+    timed_out = isinstance(cause, RequestTimeoutError)
+    error = PublishOutcomeUnknownError(
+        message.subject,
+        msg_id=message.msg_id,
+        timeout=deadline.total if timed_out else None,
+        reason=None if timed_out else str(cause),
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _read(data: bytes, message: OutboundMessage) -> PubAck:
+    """Return the ack, or raise the error that came in its place."""
+    try:
+        ack = parse_ack(data)
+    except ProtocolError as error:
+        raise PublishOutcomeUnknownError(
+            message.subject, msg_id=message.msg_id, reason=str(error)
+        ) from error
+    if isinstance(ack, ApiError):
+        raise ack
+    return ack
