@@ -22,8 +22,9 @@ import decimal
 import enum
 import functools
 import re
+import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import attrs
 import cattrs
@@ -159,6 +160,13 @@ class WireModel:
     extra: dict[str, Any] = attrs.field(factory=dict, repr=False)
     """Fields that a server sent and this version has no name for; they are sent back unchanged."""
 
+    _home: ClassVar[str]
+    """Module whose names the annotations use; the facade gives classes another ``__module__``."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._home = cls.__module__
+
 
 @attrs.define(kw_only=True, repr=False)
 class ConfigModel(WireModel):
@@ -236,7 +244,7 @@ _fields_by_class: Final[dict[type, Mapping[str, _WireField]]] = {}
 def _wire_fields(cls: type[WireModel]) -> Mapping[str, _WireField]:
     found = _fields_by_class.get(cls)
     if found is None:
-        attrs.resolve_types(cls)
+        attrs.resolve_types(cls, {**globals(), **vars(sys.modules[cls._home])})
         own = [item for item in attrs.fields(cls) if item.name not in {"extra", "_received"}]
         # Two threads may both come here; they write the same.
         found = _fields_by_class[cls] = {item.name: _wire_field(item) for item in own}

@@ -16,7 +16,7 @@ from jetsync.errors import InvalidHeaderError, InvalidTypeError, ProtocolError
 if TYPE_CHECKING:
     from jetsync.typing import HeadersInput
 
-__all__ = ["Headers", "encode_headers", "find_last", "header_pairs", "parse_status"]
+__all__ = ["Headers"]
 
 # Publishing
 MSG_ID: Final = "Nats-Msg-Id"

@@ -13,6 +13,7 @@ from jetsync.account import AccountInfo
 from jetsync.consumer import Consumer
 from jetsync.consumer_config import ConsumerConfig
 from jetsync.errors import StreamNotFoundError
+from jetsync.publish._door import PublishDoor
 from jetsync.stream import Stream
 from jetsync.stream_config import StreamConfig
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["JetStream"]
 
 
-class JetStream:
+class JetStream(PublishDoor):
     """
     JetStream as one account sees it, under one domain or prefix.
 

@@ -22,17 +22,7 @@ from jetsync.errors import (
     NotJetStreamMessageError,
 )
 from jetsync.headers import Headers
-from jetsync.outbound import (
-    Expect,
-    OutboundMessage,
-    PubAck,
-    PublishFailure,
-    PublishReport,
-    coerce_outbound,
-    outbound_header_block,
-    payload_bytes,
-)
-from jetsync.stored import StoredMessage, time_of
+from jetsync.stored import time_of
 from jetsync.ttl import marker_in, ttl_in
 
 if TYPE_CHECKING:
@@ -42,20 +32,7 @@ if TYPE_CHECKING:
     from jetsync.ttl import MarkerReason
     from jetsync.typing import Acker, Seconds
 
-__all__ = [
-    "AckClaim",
-    "Expect",
-    "Message",
-    "Metadata",
-    "OutboundMessage",
-    "PubAck",
-    "PublishFailure",
-    "PublishReport",
-    "StoredMessage",
-    "coerce_outbound",
-    "outbound_header_block",
-    "payload_bytes",
-]
+__all__ = ["Message", "Metadata"]
 
 # Bodies of acknowledgements, as servers since 2.2 read them.
 ACK: Final = b"+ACK"

@@ -18,16 +18,7 @@ from jetsync.typing import HeadersInput, Payload, Seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "Expect",
-    "OutboundMessage",
-    "PubAck",
-    "PublishFailure",
-    "PublishReport",
-    "coerce_outbound",
-    "outbound_header_block",
-    "payload_bytes",
-]
+__all__ = ["Expect", "OutboundMessage", "PubAck", "PublishFailure", "PublishReport"]
 
 
 def _sequence(_: Expect, field: attrs.Attribute[Any], value: object) -> None:

@@ -15,7 +15,7 @@ from jetsync.ttl import marker_in, marker_of, parse_ttl, ttl_in
 if TYPE_CHECKING:
     from jetsync.ttl import MarkerReason
 
-__all__ = ["StoredMessage", "time_of"]
+__all__ = ["StoredMessage"]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _SERVER_LINES = b"\r\nNats-Stream: "

@@ -20,15 +20,7 @@ from jetsync.headers import MARKER_REASON, TTL, Headers
 if TYPE_CHECKING:
     from jetsync.typing import Seconds
 
-__all__ = [
-    "NEVER",
-    "MarkerReason",
-    "marker_in",
-    "marker_of",
-    "parse_ttl",
-    "ttl_header",
-    "ttl_in",
-]
+__all__ = ["MarkerReason"]
 
 NEVER: Final = "never"
 """A TTL that also protects the message from the stream's ``max_age``."""

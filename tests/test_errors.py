@@ -15,7 +15,7 @@ from jetsync.errors import (
     from_api_error,
     redact_url,
 )
-from jetsync.message import OutboundMessage, PublishFailure, PublishReport
+from jetsync.outbound import OutboundMessage, PublishFailure, PublishReport
 
 FAILURE = PublishFailure(7, OutboundMessage("a.b", memoryview(b"x")), ValueError("no"))
 ARGUMENTS = {

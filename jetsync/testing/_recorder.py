@@ -22,7 +22,9 @@ if TYPE_CHECKING:
         PublishOperation,
         StatusEvent,
     )
-    from jetsync.message import Message, OutboundMessage, StoredMessage
+    from jetsync.message import Message
+    from jetsync.outbound import OutboundMessage
+    from jetsync.stored import StoredMessage
     from jetsync.ttl import MarkerReason
 
 HOOKS = (
