@@ -1,0 +1,29 @@
+"""
+The `jetsync` command.
+
+The package needs the extra `cli` (click and rich), which the library itself does not. Each command
+is a module of its own and is imported when it is called, so that one command's slow imports do not
+slow down another.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """
+    Run the command line; the entry point of `jetsync` and of `python -m jetsync`.
+    """
+    missing = [name for name in ("click", "rich") if importlib.util.find_spec(name) is None]
+    if missing:
+        sys.exit(
+            f"jetsync: the command line needs {' and '.join(missing)}:"
+            " install the extra, as in python -m pip install 'jetsync[cli]'"
+        )
+    from jetsync.cli._app import jetsync
+
+    jetsync(prog_name="jetsync")

@@ -1,0 +1,99 @@
+"""
+How commands connect: the same options for each of them, laid over the environment.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+import click
+
+import jetsync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LOGIN: Final = ("user", "password", "token", "credentials", "nkey_seed")
+
+_OPTIONS: Final = (
+    click.option(
+        "-s", "--server", "servers", metavar="URL", help="Server, or several with commas."
+    ),
+    click.option("--context", metavar="NAME", help="Saved context of the nats command line."),
+    click.option("--user", metavar="NAME", help="User name."),
+    click.option("--password", metavar="TEXT", help="Password; better in NATS_PASSWORD."),
+    click.option("--token", metavar="TEXT", help="Token; better in NATS_TOKEN."),
+    click.option("--creds", "credentials", metavar="FILE", help="Credentials file."),
+    click.option("--nkey", "nkey_seed", metavar="FILE", help="File with the seed of an NKey."),
+    click.option("--tls-ca", metavar="FILE", help="Authorities to trust, PEM."),
+    click.option("--tls-cert", metavar="FILE", help="Own certificate, PEM."),
+    click.option("--tls-key", metavar="FILE", help="Key of that certificate, PEM."),
+    click.option("--domain", "jetstream_domain", metavar="NAME", help="JetStream domain."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="How long to wait for a connection, and for each answer.  [default: 5]",
+    ),
+)
+
+
+def connection_options(command: Callable[..., T]) -> Callable[..., T]:
+    """
+    Give a command the connection options; it gets them as one argument `options`.
+
+    Options on the command line go over the context, and the context over the environment. A login
+    that is given replaces the one that was there as a whole.
+    """
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> T:
+        fields = {name: given.pop(name) for name in _FIELDS}
+        return command(options=make_options(**fields), **given)
+
+    for option in reversed(_OPTIONS):
+        wrapper = option(wrapper)
+    return wrapper
+
+
+_FIELDS: Final = (
+    *("servers", "context", *_LOGIN),
+    *("tls_ca", "tls_cert", "tls_key", "jetstream_domain", "timeout"),
+)
+
+
+def make_options(
+    *, context: str | None = None, timeout: float | None = None, **fields: str | None
+) -> jetsync.ConnectOptions:
+    """
+    Make connection options from what was given on the command line.
+
+    Raises:
+        ConfigurationError: the environment or the context can not be used.
+
+        InvalidArgumentError: what was given can not be used.
+    """
+    if context is None:
+        options = jetsync.ConnectOptions.from_env()
+    else:
+        options = jetsync.ConnectOptions.from_context(context)
+    changes: dict[str, Any] = {name: text for name, text in fields.items() if text is not None}
+    if any(name in changes for name in _LOGIN):
+        changes = {**dict.fromkeys(_LOGIN), **changes}
+        if changes["user"] is not None and changes["password"] is None:
+            # --user alone names who it is; the password may well be in the environment.
+            changes["password"] = options.password
+    if timeout is not None:
+        changes |= {"connect_timeout": timeout, "request_timeout": timeout}
+    return options.evolve(name=options.name or "jetsync command line", **changes)
+
+
+def connect(options: jetsync.ConnectOptions) -> jetsync.Client:
+    """
+    Connect, as a context manager.
+    """
+    return jetsync.connect(options=options)

@@ -1,0 +1,177 @@
+"""
+`jetsync doctor`: what one server can do, for whoever wonders why something does not work there.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import Any, Final
+
+import attrs
+import click
+
+import jetsync
+from jetsync._codec import to_wire
+from jetsync.cli._connection import connect, connection_options
+from jetsync.cli._features import NAMES, Verdict, missing, verdicts
+from jetsync.cli._output import json_option, limit, print_json, print_pairs, print_table, size
+from jetsync.errors import ApiError, JetSyncError, NoRespondersError
+
+# Enough for a median that one slow answer does not move.
+_PINGS: Final = 5
+
+
+@attrs.frozen
+class Report:
+    """
+    What was found out about a server.
+    """
+
+    server: jetsync.ServerInfo
+    rtt: float
+    """Seconds for the way there and back, the median of a few."""
+
+    account: jetsync.AccountInfo | None
+    jetstream: str | None
+    """Why there is no JetStream, or `None` where there is."""
+
+    verdicts: tuple[Verdict, ...]
+
+    def as_json(self, problems: list[str]) -> dict[str, Any]:
+        """
+        Return it as `--json` prints it.
+        """
+        server = self.server
+        return {
+            "ok": not problems,
+            "problems": problems,
+            "server": {
+                "url": server.url,
+                "version": server.version,
+                "name": server.server_name,
+                "id": server.server_id,
+                "cluster": server.cluster,
+                "max_payload": server.max_payload,
+                "lame_duck": server.lame_duck,
+            },
+            "rtt_ms": round(self.rtt * 1000, 3),
+            "api_level": self.level,
+            "account": None if self.account is None else to_wire(self.account),
+            "features": [verdict.as_json() for verdict in self.verdicts],
+        }
+
+    @property
+    def level(self) -> int:
+        """
+        The API level of the server that answers JetStream requests.
+        """
+        return self.server.api_level if self.account is None else self.account.api.level
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option(
+    "--require",
+    "required",
+    multiple=True,
+    type=click.Choice(NAMES),
+    metavar="FEATURE",
+    help="Exit with 1 unless this feature works; may be repeated.",
+)
+@json_option
+@connection_options
+def doctor(
+    *,
+    options: jetsync.ConnectOptions,
+    url: str | None,
+    required: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """
+    Show what the server at URL can do.
+
+    Server, round trip, account and limits, and which features of JetStream work there and why the
+    others do not. Nothing is created on the server. The exit status is 1 where there is no
+    connection, no JetStream, or a feature is missing that --require asks for.
+
+    In a cluster the verdicts are about the server that answered; others may run another version.
+    """
+    if url is not None:
+        options = options.evolve(servers=url)
+    try:
+        report = examine(options)
+    except JetSyncError as error:
+        if as_json:
+            print_json({"ok": False, "problems": [str(error)]})
+            sys.exit(1)
+        raise
+    problems = [] if report.jetstream is None else [report.jetstream]
+    problems += [f"{name} does not work" for name in missing(report.verdicts, required)]
+    if as_json:
+        print_json(report.as_json(problems))
+    else:
+        show(report)
+        for problem in problems:
+            click.echo(f"problem: {problem}", err=True)
+    if problems:
+        sys.exit(1)
+
+
+def examine(options: jetsync.ConnectOptions) -> Report:
+    """
+    Connect and ask.
+    """
+    with connect(options) as client:
+        rtt = statistics.median(client.rtt() for _ in range(_PINGS))
+        account, jetstream = None, None
+        try:
+            account = client.jetstream().account_info()
+        except (ApiError, NoRespondersError) as error:
+            # Off on the server or for the account, or the domain is another one.
+            jetstream = str(error)
+        server = client.server
+        level = server.api_level if account is None else account.api.level
+        return Report(
+            server, rtt, account, jetstream, verdicts(server.version, level, jetstream=jetstream)
+        )
+
+
+def show(report: Report) -> None:
+    """
+    Print the report for people.
+    """
+    server, account = report.server, report.account
+    print_pairs(
+        [
+            ("server", f"{server.url}  nats-server {server.version}"),
+            ("name", server.server_name if server.server_name != server.server_id else None),
+            ("cluster", server.cluster),
+            ("round trip", f"{report.rtt * 1000:.2f} ms"),
+            ("max payload", size(server.max_payload)),
+            ("lame duck", "yes, it is about to shut down" if server.lame_duck else None),
+            ("JetStream", report.jetstream or f"API level {report.level}"),
+        ]
+    )
+    if account is not None:
+        click.echo()
+        limits = account.limits
+        print_pairs([("domain", account.domain)])
+        print_table(
+            ("account", "used", "limit"),
+            [
+                ("memory", size(account.memory), size(limits.max_memory)),
+                ("storage", size(account.storage), size(limits.max_storage)),
+                ("streams", f"{account.streams:,}", limit(limits.max_streams)),
+                ("consumers", f"{account.consumers:,}", limit(limits.max_consumers)),
+            ],
+            numbers=("used", "limit"),
+        )
+    click.echo()
+    print_table(
+        ("feature", "works", "note"),
+        (
+            (verdict.feature.title, "yes" if verdict.works else "no", verdict.why)
+            for verdict in report.verdicts
+        ),
+    )

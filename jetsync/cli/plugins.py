@@ -1,0 +1,82 @@
+"""
+`jetsync plugins`: what is installed, and which hooks each one implements.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from jetsync._plugins import InstalledPlugin, Plugins, installed_plugins
+from jetsync.cli._output import json_option, print_json, print_table
+from jetsync.errors import JetSyncError
+
+
+@click.command()
+@json_option
+def plugins(*, as_json: bool) -> None:
+    """
+    List the installed plugins and the hooks that they implement.
+
+    Each one is loaded to see whether it can be; the exit status is 1 where one can not. Plugins
+    that JETSYNC_PLUGINS adds to every client are marked `added`, those that JETSYNC_BLOCK_PLUGINS
+    leaves out `blocked`.
+    """
+    rows = [describe(plugin) for plugin in installed_plugins()]
+    missing = sorted(_names("JETSYNC_PLUGINS") - {row["name"] for row in rows})
+    rows += [
+        {"name": name, "state": "added", "hooks": [], "error": "not installed"} for name in missing
+    ]
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        click.echo("No plugins are installed.")
+    else:
+        print_table(
+            ("plugin", "version", "state", "hooks"),
+            (
+                (
+                    row["name"],
+                    row.get("version") or "",
+                    row["state"],
+                    row.get("error") or ", ".join(row["hooks"]),
+                )
+                for row in rows
+            ),
+        )
+    if any(row.get("error") for row in rows):
+        sys.exit(1)
+
+
+def describe(plugin: InstalledPlugin) -> dict[str, Any]:
+    """
+    Load one plugin on its own and say what it is.
+    """
+    row: dict[str, Any] = {
+        "name": plugin.name,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "entry_point": plugin.value,
+        "state": "installed",
+        "hooks": [],
+    }
+    if plugin.name in _names("JETSYNC_PLUGINS"):
+        row["state"] = "added"
+    if plugin.name in _names("JETSYNC_BLOCK_PLUGINS"):
+        # Not loaded: that may be the reason for which it is blocked.
+        row["state"] = "blocked"
+        return row
+    try:
+        (info,) = Plugins.load([plugin.name], {}).describe()
+    except JetSyncError as error:
+        row["error"] = str(error)
+    else:
+        row["hooks"] = list(info.hooks)
+    return row
+
+
+def _names(variable: str) -> set[str]:
+    return {name.strip() for name in os.environ.get(variable, "").split(",")} - {""}

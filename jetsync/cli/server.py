@@ -1,0 +1,86 @@
+"""
+`jetsync server`: a real nats-server in the foreground.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from jetsync.devserver import DevServer
+from jetsync.errors import DevServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+DEFAULT_PORT: Final = 4222
+
+# One wait for the end of the server, in seconds; the loop around it makes it endless.
+_LOOK: Final = 60.0
+
+
+@click.command()
+@click.option(
+    "--version", metavar="V", help="Version, such as 2.10.26; otherwise the installed one."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port of the server; 0 takes a free one.",
+)
+@click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for JetStream's files; without it they end with the server.",
+)
+def server(version: str | None, port: int, store: Path | None) -> None:
+    """
+    Run a nats-server with JetStream until Ctrl-C.
+
+    The first line of the output is its URL.
+    """
+    try:
+        with sigterm_interrupts(), DevServer(version, store=store, port=port or None) as running:
+            click.echo(running.url)
+            where = "a temporary folder" if store is None else str(store.resolve())
+            click.echo(f"nats-server {running.version}, JetStream in {where}", err=True)
+            click.echo("Ctrl-C ends it", err=True)
+            while not has_ended(running):
+                pass
+            raise click.ClickException(f"nats-server ended by itself\n{running.log()}")
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+
+
+@contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """
+    Have SIGTERM do what Ctrl-C does, so that it too stops the server and removes its folder.
+    """
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def has_ended(running: DevServer) -> bool:
+    """
+    Wait a while for the server's process to end, and tell whether it has.
+    """
+    try:
+        running.wait_exit(timeout=_LOOK)
+    except DevServerError:
+        return False
+    return True

@@ -1,0 +1,264 @@
+"""
+`jetsync stream`: list, show, create, empty and remove streams.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jetsync._codec import from_wire, to_wire
+from jetsync.cli._connection import connect, connection_options
+from jetsync.cli._output import (
+    json_option,
+    limit,
+    moment,
+    print_json,
+    print_pairs,
+    print_table,
+    size,
+)
+from jetsync.stream_config import StreamConfig
+
+if TYPE_CHECKING:
+    import jetsync
+
+FLAGS = ("allow_direct", "allow_atomic", "allow_batched", "allow_msg_ttl", "allow_msg_counter")
+
+
+@click.group()
+def stream() -> None:
+    """
+    Streams: list, show, create, empty, remove.
+    """
+
+
+@stream.command("ls")
+@click.option("--subject", metavar="FILTER", help="Only streams that take such subjects.")
+@json_option
+@connection_options
+def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_json: bool) -> None:
+    """
+    List the streams.
+    """
+    with connect(options) as client:
+        infos = sorted(
+            (each.cached_info for each in client.jetstream().streams(subject)),
+            key=lambda info: info.config.name or "",
+        )
+    if as_json:
+        print_json([to_wire(info) for info in infos])
+    elif not infos:
+        click.echo("No streams.")
+    else:
+        print_table(
+            ("stream", "subjects", "messages", "size", "consumers", "last message"),
+            (
+                (
+                    info.config.name,
+                    ", ".join(info.config.subjects or ()),
+                    f"{info.state.messages:,}",
+                    size(info.state.bytes),
+                    f"{info.state.consumer_count:,}",
+                    moment(info.state.last_ts) or "never",
+                )
+                for info in infos
+            ),
+            numbers=("messages", "size", "consumers"),
+        )
+
+
+@stream.command("info")
+@click.argument("name")
+@click.option(
+    "--subjects", "filter_", metavar="FILTER", help="Count the messages of such subjects."
+)
+@json_option
+@connection_options
+def show_stream(
+    *, options: jetsync.ConnectOptions, name: str, filter_: str | None, as_json: bool
+) -> None:
+    """
+    Show configuration and state of the stream NAME.
+    """
+    with connect(options) as client:
+        info = client.jetstream().stream(name).info(subjects_filter=filter_)
+    if as_json:
+        print_json(to_wire(info))
+        return
+    config, state = info.config, info.state
+    print_pairs(
+        [
+            ("stream", config.name),
+            ("description", config.description),
+            ("subjects", ", ".join(config.subjects or ())),
+            ("created", moment(info.created)),
+            ("storage", config.storage and config.storage.value),
+            ("replicas", config.num_replicas),
+            ("leader", info.cluster and info.cluster.leader),
+            ("retention", config.retention and config.retention.value),
+            ("max messages", _limit(config.max_msgs)),
+            ("max bytes", None if config.max_bytes is None else size(config.max_bytes)),
+            ("max age", f"{config.max_age:g} s" if config.max_age else None),
+            ("allows", ", ".join(flag for flag in FLAGS if getattr(config, flag))),
+        ]
+    )
+    click.echo()
+    print_pairs(
+        [
+            ("messages", f"{state.messages:,}"),
+            ("size", size(state.bytes)),
+            ("first", f"{state.first_seq:,}  {moment(state.first_ts) or ''}"),
+            ("last", f"{state.last_seq:,}  {moment(state.last_ts) or ''}"),
+            ("removed between", f"{state.num_deleted:,}" if state.num_deleted else None),
+            ("subjects", f"{state.num_subjects:,}"),
+            ("consumers", f"{state.consumer_count:,}"),
+        ]
+    )
+    if state.subjects:
+        click.echo()
+        print_table(
+            ("subject", "messages"),
+            ((subject, f"{count:,}") for subject, count in sorted(state.subjects.items())),
+            numbers=("messages",),
+        )
+
+
+@stream.command("create")
+@click.argument("name")
+@click.option("--subjects", metavar="A,B", help="Subjects, with commas; NAME.> where left out.")
+@click.option("--storage", type=click.Choice(["file", "memory"]), help="Where it is kept.")
+@click.option("--replicas", type=click.IntRange(1), metavar="N", help="Copies in a cluster.")
+@click.option("--retention", type=click.Choice(["limits", "interest", "workqueue"]))
+@click.option("--max-msgs", type=int, metavar="N")
+@click.option("--max-bytes", type=int, metavar="N")
+@click.option("--max-age", type=click.FloatRange(min=0), metavar="SECONDS")
+@click.option("--direct", is_flag=True, help="Allow direct reads.")
+@click.option("--atomic", is_flag=True, help="Allow atomic batches.")
+@click.option("--batched", is_flag=True, help="Allow fast ingest.")
+@click.option("--ttl", is_flag=True, help="Allow a time to live per message.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON file with the configuration as servers take it; options go over it.",
+)
+@json_option
+@connection_options
+def create_stream(
+    *,
+    options: jetsync.ConnectOptions,
+    name: str,
+    config: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """
+    Create the stream NAME.
+    """
+    wanted = StreamConfig() if config is None else read_config(config)
+    fields = stream_fields(name, **given)
+    if config is not None and wanted.subjects and given["subjects"] is None:
+        del fields["subjects"]
+    with connect(options) as client:
+        info = client.jetstream().create_stream(wanted, **fields).cached_info
+    if as_json:
+        print_json(to_wire(info))
+    else:
+        click.echo(f"created {info.config.name} for {', '.join(info.config.subjects or ())}")
+
+
+@stream.command("rm")
+@click.argument("name")
+@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@connection_options
+def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) -> None:
+    """
+    Remove the stream NAME with all its messages and consumers.
+    """
+    with connect(options) as client:
+        found = client.jetstream().stream(name)
+        count = found.cached_info.state.messages
+        if not force:
+            click.confirm(f"Remove {name} with {count:,} messages?", abort=True)
+        found.delete()
+    click.echo(f"removed {name} with {count:,} messages")
+
+
+@stream.command("purge")
+@click.argument("name")
+@click.option("--subject", metavar="FILTER", help="Only messages of such subjects.")
+@click.option("--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N.")
+@click.option("--sequence", type=click.IntRange(1), metavar="N", help="Only those before N.")
+@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@connection_options
+def purge_stream(
+    *,
+    options: jetsync.ConnectOptions,
+    name: str,
+    subject: str | None,
+    keep: int | None,
+    sequence: int | None,
+    force: bool,
+) -> None:
+    """
+    Remove messages from the stream NAME.
+    """
+    with connect(options) as client:
+        found = client.jetstream().stream(name)
+        if not force:
+            what = "all messages" if subject is None else f"messages of {subject}"
+            click.confirm(f"Remove {what} from {name}?", abort=True)
+        count = found.purge(subject=subject, sequence=sequence, keep=keep)
+    click.echo(f"removed {count:,} messages from {name}")
+
+
+def stream_fields(
+    name: str,
+    *,
+    subjects: str | None,
+    direct: bool,
+    atomic: bool,
+    batched: bool,
+    ttl: bool,
+    replicas: int | None,
+    **limits: object,
+) -> dict[str, Any]:
+    """
+    Return the fields of a stream's configuration that options name; what was not given is left out.
+    """
+    fields: dict[str, Any] = {
+        "name": name,
+        "subjects": [f"{name}.>"] if subjects is None else _split(subjects),
+        "num_replicas": replicas,
+        "allow_direct": direct or None,
+        "allow_atomic": atomic or None,
+        "allow_batched": batched or None,
+        "allow_msg_ttl": ttl or None,
+        **limits,
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def read_config(path: Path) -> StreamConfig:
+    """
+    Read a configuration as servers take it, with nanoseconds and all.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise click.ClickException(f"{path} is not JSON: {error}") from error
+    # `stream info --json` has the configuration below this key.
+    if isinstance(content, dict) and isinstance(content.get("config"), dict):
+        content = content["config"]
+    return from_wire(StreamConfig, content)
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _limit(count: int | None) -> str | None:
+    return None if count is None else limit(count)

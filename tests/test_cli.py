@@ -1,0 +1,578 @@
+"""
+The command line, as far as it goes without a server.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import subprocess
+import sys
+import types
+
+import pytest
+from click.testing import CliRunner
+
+import jetsync
+from jetsync import cli
+from jetsync.cli import _features, _output
+from jetsync.cli._app import COMMANDS
+from jetsync.cli._app import jetsync as app
+from jetsync.cli._connection import make_options
+from jetsync.cli._features import FEATURES, missing, parse_version, verdicts
+from jetsync.cli.stream import read_config, stream_fields
+from jetsync.errors import ConfigurationError, InvalidArgumentError
+from jetsync.hookspecs import hookimpl
+
+NOBODY = "nats://127.0.0.1:1"
+"""An address where nothing listens: port 1 is reserved."""
+
+
+class Sample:
+    """
+    A plugin with two hooks.
+    """
+
+    @hookimpl
+    def jetsync_status(self, event):
+        pass
+
+    @hookimpl
+    def jetsync_prepare_message(self, message):
+        pass
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """
+    Run a command in an environment without any NATS variable; a function from arguments.
+    """
+    for variable in ("NATS_URL", "NATS_CONTEXT", "NATS_USER", "NATS_PASSWORD", "NATS_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("NATS_CREDS", "NATS_NKEY", "JETSYNC_PLUGINS", "JETSYNC_BLOCK_PLUGINS"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def run(*arguments, **options):
+        return CliRunner().invoke(app, arguments, **options)
+
+    return run
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """
+    Install plugins for one test; a function from names and targets.
+    """
+
+    def install(**targets):
+        module = types.ModuleType("pkg_of_plugins")
+        for name, target in targets.items():
+            if target is not None:
+                setattr(module, name, target)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        found = [
+            importlib.metadata.EntryPoint(name, f"{module.__name__}:{name}", "jetsync")
+            for name in targets
+        ]
+        monkeypatch.setattr(
+            importlib.metadata, "entry_points", lambda group: importlib.metadata.EntryPoints(found)
+        )
+
+    return install
+
+
+class TestMain:
+    def test_without_the_extra_one_line_says_what_to_install(self, monkeypatch):
+        """
+        Without click and rich there is no traceback, but a sentence.
+        """
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+
+        assert caught.value.code == (
+            "jetsync: the command line needs click and rich:"
+            " install the extra, as in python -m pip install 'jetsync[cli]'"
+        )
+
+    def test_runs_as_a_module(self):
+        """
+        `python -m jetsync` is the same command.
+        """
+        done = subprocess.run(
+            [sys.executable, "-m", "jetsync", "--version"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+
+        assert done.stdout == f"jetsync {jetsync.__version__}\n"
+
+    def test_importing_the_package_imports_neither_click_nor_rich(self):
+        """
+        The library does not need what the command line needs.
+        """
+        code = "import sys, jetsync, jetsync.cli; sys.exit('click' in sys.modules)"
+
+        subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+    def test_help_lists_every_command(self, run):
+        """
+        Each command is there with a line on what it does.
+        """
+        result = run("--help")
+
+        assert result.exit_code == 0
+        lines = result.output.partition("Commands:\n")[2].splitlines()
+        assert [line.split()[0] for line in lines] == sorted(COMMANDS)
+        assert all(len(line.split()) > 2 for line in lines)
+
+    @pytest.mark.parametrize("command", sorted(COMMANDS))
+    def test_every_command_has_help(self, run, command):
+        """
+        Help costs no connection.
+        """
+        result = run(command, "-h")
+
+        assert result.exit_code == 0
+        assert result.output.startswith(f"Usage: jetsync {command}")
+
+    def test_an_unknown_command(self, run):
+        """
+        A command that is not there is a usage error.
+        """
+        result = run("publish")
+
+        assert result.exit_code == 2
+        assert "No such command 'publish'" in result.output
+
+    def test_a_missing_package_of_the_demo(self, run, monkeypatch):
+        """
+        The demo says which extra it needs.
+        """
+        broken = types.ModuleType("jetsync.cli.demo")
+
+        def missing_module(name):
+            raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
+
+        broken.__getattr__ = missing_module
+        monkeypatch.setitem(sys.modules, "jetsync.cli.demo", broken)
+
+        result = run("demo")
+
+        assert result.exit_code == 1
+        assert "needs pandas" in result.output
+        assert "jetsync[demo]" in result.output
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("doctor", NOBODY),
+            ("pub", "a", "b", "--server", NOBODY),
+            ("get", "S", "1", "-s", NOBODY),
+            ("stream", "ls", "-s", NOBODY),
+            ("consumer", "info", "S", "C", "-s", NOBODY),
+        ],
+    )
+    def test_no_connection_is_one_line(self, run, arguments):
+        """
+        An error of jetsync ends with status 1 and a line, not with a traceback.
+        """
+        result = run(*arguments, "--timeout", "5")
+
+        assert result.exit_code == 1
+        assert result.output.startswith("Error: ")
+        assert result.output.count("\n") == 1
+        assert isinstance(result.exception, SystemExit)
+
+    def test_doctor_without_a_connection_as_json(self, run):
+        """
+        A program gets JSON also where there is nothing to report.
+        """
+        result = run("doctor", NOBODY, "--json")
+
+        assert result.exit_code == 1
+        report = json.loads(result.output)
+        assert report["ok"] is False
+        assert len(report["problems"]) == 1
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            (("pub", "a", "b", "-H", "no colon"), "not of the form 'Name: value'"),
+            (("pub", "a", "b", "-H", ": value"), "not of the form 'Name: value'"),
+            (("pub", "a", "b", "--ttl", "soon"), "neither a number of seconds nor 'never'"),
+            (("get", "S"), "Give either SEQUENCE or --last SUBJECT."),
+            (("get", "S", "1", "--last", "a"), "Give either SEQUENCE or --last SUBJECT."),
+            (("get", "S", "0"), "0 is not in the range"),
+            (("doctor", "--require", "teleport"), "'teleport' is not one of"),
+            (("stream", "ls", "--timeout", "0"), "0.0 is not in the range"),
+        ],
+    )
+    def test_usage_errors_need_no_server(self, run, arguments, text):
+        """
+        What can not work is said before anything is connected.
+        """
+        result = run(*arguments)
+
+        assert result.exit_code == 2
+        assert text in result.output
+
+    def test_an_unknown_context(self, run, tmp_path):
+        """
+        A context that is not there is an error of one line.
+        """
+        result = run("stream", "ls", "--context", "missing", env={"XDG_CONFIG_HOME": str(tmp_path)})
+
+        assert result.exit_code == 1
+        assert "missing" in result.output
+
+
+class TestConnection:
+    @pytest.fixture(autouse=True)
+    def environment(self, monkeypatch):
+        """
+        Start from an environment with a server and a login.
+        """
+        monkeypatch.delenv("NATS_CONTEXT", raising=False)
+        monkeypatch.setenv("NATS_URL", "nats://one:4222")
+        monkeypatch.setenv("NATS_USER", "ann")
+        monkeypatch.setenv("NATS_PASSWORD", "secret")
+
+    def test_the_environment_counts(self):
+        """
+        Nothing given means: as the environment says.
+        """
+        options = make_options()
+
+        assert options.server_list() == ["nats://one:4222"]
+        assert (options.user, options.password) == ("ann", "secret")
+        assert options.name == "jetsync command line"
+
+    def test_options_go_over_the_environment(self):
+        """
+        What is given on the command line counts more.
+        """
+        options = make_options(
+            servers="nats://two:4222", jetstream_domain="hub", tls_ca="ca.pem", timeout=1.5
+        )
+
+        assert options.server_list() == ["nats://two:4222"]
+        assert options.user == "ann"
+        assert options.jetstream_domain == "hub"
+        assert options.tls_ca == "ca.pem"
+        assert (options.connect_timeout, options.request_timeout) == (1.5, 1.5)
+
+    def test_a_login_is_replaced_as_a_whole(self):
+        """
+        A token does not travel beside somebody's password.
+        """
+        options = make_options(token="t")
+
+        assert (options.token, options.user, options.password) == ("t", None, None)
+
+    def test_a_user_alone_keeps_the_password(self):
+        """
+        The password stays in the environment, where it is better off.
+        """
+        options = make_options(user="bob")
+
+        assert (options.user, options.password) == ("bob", "secret")
+
+    def test_a_context_replaces_the_environment(self, tmp_path, monkeypatch):
+        """
+        A context is complete in itself.
+        """
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        folder = tmp_path / "nats" / "context"
+        folder.mkdir(parents=True)
+        (folder / "prod.json").write_text('{"url": "nats://prod:4222", "token": "t"}')
+
+        options = make_options(context="prod", jetstream_domain="hub")
+
+        assert options.server_list() == ["nats://prod:4222"]
+        assert (options.user, options.token, options.jetstream_domain) == (None, "t", "hub")
+
+    def test_what_can_not_work_is_refused(self, tmp_path, monkeypatch):
+        """
+        Options and contexts are checked as in a program.
+        """
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+        with pytest.raises(ConfigurationError):
+            make_options(context="missing")
+        with pytest.raises(InvalidArgumentError):
+            make_options(servers="http://one")
+
+
+class TestFeatures:
+    EVERYWHERE = ("direct_get",)
+    SINCE_211 = (
+        *("direct_batch", "direct_multi", "message_ttl", "limit_markers", "pause"),
+        "priority_groups",
+    )
+    SINCE_212 = ("prioritized", "atomic_batch", "counters", "schedules")
+    SINCE_2121 = ("batch_message_ids",)
+    SINCE_214 = ("batch_eob", "fast_ingest", "reset")
+
+    @pytest.mark.parametrize(
+        ("version", "level", "works"),
+        [
+            ("2.10.26", 0, EVERYWHERE),
+            ("2.11.11", 1, EVERYWHERE + SINCE_211),
+            ("2.12.0", 2, EVERYWHERE + SINCE_211 + SINCE_212),
+            ("2.12.8", 3, EVERYWHERE + SINCE_211 + SINCE_212 + SINCE_2121),
+            ("2.14.6", 4, EVERYWHERE + SINCE_211 + SINCE_212 + SINCE_2121 + SINCE_214),
+            ("2.15.1", 5, _features.NAMES),
+            ("2.16.0-RC.1", 6, _features.NAMES),
+        ],
+    )
+    def test_what_works_where(self, version, level, works):
+        """
+        The measured table: which server has what.
+        """
+        found = verdicts(version, level)
+
+        assert {verdict.feature.name for verdict in found if verdict.works} == set(works)
+        assert all(verdict.why for verdict in found if not verdict.works)
+
+    def test_level_counts_where_servers_differ(self):
+        """
+        A new server in front of an old JetStream has only what the old one can do.
+        """
+        by_name = {verdict.feature.name: verdict for verdict in verdicts("2.15.1", 1)}
+
+        assert not by_name["fast_ingest"].works
+        assert by_name["fast_ingest"].why == (
+            "needs nats-server 2.14 (API level 4), this is 2.15.1 (API level 1)"
+        )
+
+    def test_cautions(self):
+        """
+        What works with faults says so.
+        """
+        by_name = {verdict.feature.name: verdict for verdict in verdicts("2.12.1", 2)}
+
+        assert by_name["atomic_batch"].works
+        assert by_name["atomic_batch"].why.startswith("before 2.12.5: ")
+
+    def test_without_jetstream_nothing_works(self):
+        """
+        The reason is the same for all.
+        """
+        found = verdicts("2.15.1", 5, jetstream="off")
+
+        assert {(verdict.works, verdict.why) for verdict in found} == {(False, "off")}
+
+    def test_missing_features(self):
+        """
+        Only those count that are required.
+        """
+        found = verdicts("2.12.8", 3)
+
+        assert missing(found, ()) == ()
+        assert missing(found, ("fast_ingest", "atomic_batch")) == ("fast_ingest",)
+
+    @pytest.mark.parametrize(
+        ("text", "numbers"),
+        [
+            ("2.10.26", (2, 10, 26)),
+            ("v2.12.0-RC.3", (2, 12, 0)),
+            ("2.14", (2, 14, 0)),
+            ("dev", (0, 0, 0)),
+        ],
+    )
+    def test_versions(self, text, numbers):
+        """
+        Pre-releases count as what they lead to; what is no version is older than any.
+        """
+        assert parse_version(text) == numbers
+
+    def test_names_are_unique(self):
+        """
+        `--require` names one feature.
+        """
+        assert len({feature.name for feature in FEATURES}) == len(FEATURES)
+
+
+class TestPlugins:
+    def test_none_installed(self, run, install):
+        """
+        An empty list is said in words, or is an empty list.
+        """
+        install()
+
+        assert run("plugins").output == "No plugins are installed.\n"
+        assert json.loads(run("plugins", "--json").output) == []
+
+    def test_lists_the_hooks_of_each(self, run, install):
+        """
+        Each plugin is listed with what it implements.
+        """
+        install(retry=Sample, otel=Sample)
+
+        result = run("plugins")
+
+        assert result.exit_code == 0
+        assert [line.split() for line in result.output.splitlines()] == [
+            ["plugin", "version", "state", "hooks"],
+            ["otel", "installed", "jetsync_prepare_message,", "jetsync_status"],
+            ["retry", "installed", "jetsync_prepare_message,", "jetsync_status"],
+        ]
+
+    def test_what_the_environment_does(self, run, install):
+        """
+        Added and blocked plugins are marked; one that is added and missing is an error.
+        """
+        install(retry=Sample, otel=None)
+
+        result = run(
+            "plugins",
+            "--json",
+            env={"JETSYNC_PLUGINS": "retry, gone", "JETSYNC_BLOCK_PLUGINS": "otel"},
+        )
+
+        rows = {row["name"]: row for row in json.loads(result.output)}
+        assert {name: row["state"] for name, row in rows.items()} == {
+            "gone": "added",
+            "otel": "blocked",
+            "retry": "added",
+        }
+        assert rows["gone"]["error"] == "not installed"
+        assert rows["otel"]["hooks"] == []
+        assert result.exit_code == 1
+
+    def test_one_that_can_not_be_loaded(self, run, install):
+        """
+        The reason stands in the place of the hooks, and the exit status tells.
+        """
+        install(broken=None)
+
+        result = run("plugins")
+
+        assert result.exit_code == 1
+        assert "'broken' (pkg_of_plugins:broken) can not be loaded" in result.output
+
+
+class TestStreamOptions:
+    GIVEN = {  # noqa: RUF012 - a constant of the tests
+        "subjects": None,
+        "storage": None,
+        "replicas": None,
+        "retention": None,
+        "max_msgs": None,
+        "max_bytes": None,
+        "max_age": None,
+        "direct": False,
+        "atomic": False,
+        "batched": False,
+        "ttl": False,
+    }
+
+    def test_nothing_given(self):
+        """
+        Only what was given is sent; the subjects follow from the name.
+        """
+        assert stream_fields("S", **self.GIVEN) == {"name": "S", "subjects": ["S.>"]}
+
+    def test_everything_given(self):
+        """
+        Options are the fields of a configuration under shorter names.
+        """
+        given = {
+            **self.GIVEN,
+            "subjects": "a.>, b,",
+            "storage": "memory",
+            "max_age": 60.0,
+            "replicas": 3,
+            "direct": True,
+            "atomic": True,
+            "batched": True,
+            "ttl": True,
+        }
+
+        assert stream_fields("S", **given) == {
+            "name": "S",
+            "subjects": ["a.>", "b"],
+            "storage": "memory",
+            "max_age": 60.0,
+            "num_replicas": 3,
+            "allow_direct": True,
+            "allow_atomic": True,
+            "allow_batched": True,
+            "allow_msg_ttl": True,
+        }
+
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_a_configuration_is_read_as_servers_take_it(self, tmp_path, wrapped):
+        """
+        Durations are nanoseconds there; the output of `stream info --json` is taken too.
+        """
+        config = {"name": "S", "subjects": ["s.>"], "max_age": 60_000_000_000}
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({"config": config} if wrapped else config))
+
+        read = read_config(path)
+
+        assert (read.name, read.subjects, read.max_age) == ("S", ["s.>"], 60.0)
+
+    def test_a_configuration_that_is_not_json(self, run, tmp_path):
+        """
+        The file is named.
+        """
+        path = tmp_path / "config.json"
+        path.write_text("name: S")
+
+        result = run("stream", "create", "S", "--config", str(path), "-s", NOBODY)
+
+        assert result.exit_code == 1
+        assert "is not JSON" in result.output
+
+
+class TestOutput:
+    @pytest.mark.parametrize(
+        ("count", "text"),
+        [
+            (-1, "unlimited"),
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1536 * 1024, "1.5 MiB"),
+            (5 * 1024**3, "5.0 GiB"),
+            (5 * 1024**4, "5.0 TiB"),
+            (5 * 1024**5, "5120.0 TiB"),
+        ],
+    )
+    def test_sizes(self, count, text):
+        """
+        Bytes are shown in the largest unit that fits.
+        """
+        assert _output.size(count) == text
+
+    def test_limits(self):
+        """
+        Minus one is no limit.
+        """
+        assert _output.limit(-1) == "unlimited"
+        assert _output.limit(12_345) == "12,345"
+
+    def test_text_of_others_is_no_markup(self, capsys):
+        """
+        Subjects and payloads are printed as they are, and not cut where there is no terminal.
+        """
+        long = "x" * 200
+
+        _output.print_table(("a", "b"), [("[bold]not[/bold]", long)])
+        _output.print_pairs([("name", "[red]"), ("nothing", None), ("empty", "")])
+
+        output = capsys.readouterr().out
+        assert "[bold]not[/bold]" in output
+        assert long in output
+        assert "[red]" in output
+        assert "nothing" not in output
+        assert "empty" not in output
