@@ -127,6 +127,13 @@ class Forwarder:
         """
         return self._thread is not None
 
+    @property
+    def open(self) -> int:
+        """
+        How many connections are open now.
+        """
+        return len(self._links)
+
     def start(self) -> None:
         """
         Listen and forward. Does nothing when it already runs.
@@ -185,7 +192,7 @@ class Forwarder:
         """
         return ProxyStatistics(
             accepted=self.accepted,
-            open=len(self._links),
+            open=self.open,
             cuts=self.cuts,
             bytes_to_server=self._bytes["to_server"],
             bytes_to_client=self._bytes["to_client"],
@@ -371,14 +378,14 @@ class Forwarder:
             self._drop(link, reset=False)
 
     def _cut_link(self, link: _Link, *, reset: bool) -> None:
-        self._drop(link, reset=reset)
-        with self.changed:
-            self.cuts += 1
-            self.changed.notify_all()
+        self._drop(link, reset=reset, cut=True)
 
-    def _drop(self, link: _Link, *, reset: bool) -> None:
+    def _drop(self, link: _Link, *, reset: bool, cut: bool = False) -> None:
         with self.changed:
             self._links.remove(link)
+            # A peer that goes away while its last bytes are on their way has been cut all the same:
+            # whoever waits for the cut must not wait for ever.
+            self.cuts += cut or any(pipe.last for pipe in link.pipes)
             self.changed.notify_all()
         for end in (link.client, link.server):
             self._watch(end, 0, link)

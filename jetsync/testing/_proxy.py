@@ -183,3 +183,17 @@ class CutProxy:
             return self._forwarder.changed.wait_for(
                 lambda: self._forwarder.accepted >= count, timeout
             )
+
+    def wait_open(self, count: int = 1, *, timeout: float = 10.0) -> bool:
+        """
+        Wait until that many connections are open now.
+
+        Args:
+            count: How many.
+            timeout: Seconds.
+
+        Returns:
+            Whether there were as many in time.
+        """
+        with self._forwarder.changed:
+            return self._forwarder.changed.wait_for(lambda: self._forwarder.open >= count, timeout)

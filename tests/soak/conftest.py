@@ -1,0 +1,45 @@
+"""
+Helpers of the long runs. Each test has a short form, which runs with the ordinary live tests.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import jetsync
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    """
+    Mark everything in this folder as live.
+    """
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.live)
+
+
+@pytest.fixture
+def read_all():
+    """
+    A function that returns every message of a stream, by sequence: subject, data and message id.
+    """
+
+    def read_all(stream: jetsync.Stream) -> dict[int, tuple[str, bytes, str | None]]:
+        consumer = stream.create_consumer(
+            jetsync.ConsumerConfig(ack_policy="none", inactive_threshold=60, mem_storage=True)
+        )
+        found = {}
+        left = consumer.info().num_pending
+        while left:
+            for message in consumer.fetch(min(left, 1000), expires=10):
+                message_id = message.headers.get("Nats-Msg-Id") if message.headers else None
+                found[message.sequence] = (message.subject, bytes(message.data), message_id)
+                left -= 1
+        consumer.delete()
+        return found
+
+    return read_all
