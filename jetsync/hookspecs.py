@@ -273,9 +273,8 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
     Decide whether and when an operation that failed is tried again.
 
     As soon as one plugin implements this hook, it decides instead of the built-in rule (`retries`
-    and `retry_wait` of `publish`). The client asks only where another try is possible at all within
-    the operation's time limit. Whether it is safe is for the plugin to judge: after a
-    `PublishOutcomeUnknownError` a message without an id may be stored twice.
+    and `retry_wait` of `publish`). The client asks only where another try can do no harm: never
+    after a `PublishOutcomeUnknownError` of a message without an id, which may be stored already.
 
     Args:
         operation: what failed.
