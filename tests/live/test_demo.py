@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import jetsync
-from jetsync.cli.demo import demo
+from jetsync.cli._app import jetsync as command_line
 
 pytestmark = [
     pytest.mark.live,
@@ -28,7 +28,8 @@ def run(tmp_path):
 
     def call(*arguments):
         picture = tmp_path / "picture.png"
-        result = CliRunner().invoke(demo, ["--picture", str(picture), *arguments])
+        command = ["demo", "--picture", str(picture), *arguments]
+        result = CliRunner().invoke(command_line, command)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result.exit_code, result.output
