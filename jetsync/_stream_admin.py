@@ -6,7 +6,7 @@ Every function takes the deadline of the public call that it is a part of.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -15,8 +15,10 @@ from jetsync._echo import STREAM_NEEDS, check_stream_echo, explain_refusal
 from jetsync._management import call, config_of, evolve, pages, sequence_number
 from jetsync._subjects import validate_filter, validate_name
 from jetsync.errors import (
+    ApiError,
     InvalidArgumentError,
     InvalidJsonError,
+    MessageNotFoundError,
     StreamNameInUseError,
     StreamNotFoundError,
 )
@@ -43,7 +45,10 @@ __all__ = [
     "update",
 ]
 
-_ENVELOPE = ("type", "total", "offset", "limit", "did_create")
+SEQUENCE_NOT_FOUND: Final = 10043
+"""What a server says where only the deletion of a message misses it; reads say 10037."""
+
+_ENVELOPE: Final = ("type", "total", "offset", "limit", "did_create")
 """What an answer has around the description of a stream."""
 
 
@@ -226,7 +231,17 @@ def delete_message(
     """
     request = {"seq": sequence_number(sequence, "sequence"), "no_erase": not secure}
     endpoint = f"STREAM.MSG.DELETE.{validate_name('stream', name)}"
-    call(session, endpoint, request, deadline, stream=name)
+    try:
+        call(session, endpoint, request, deadline, stream=name)
+    except ApiError as error:
+        if error.err_code != SEQUENCE_NOT_FOUND:
+            raise
+        raise MessageNotFoundError(
+            code=error.code,
+            err_code=error.err_code,
+            description=error.description,
+            stream=name,
+        ) from None
 
 
 def names(session: JetStreamSession, subject: str | None, timeout: Seconds | None) -> Iterator[str]:
