@@ -190,6 +190,7 @@ from jetsync.jetstream import JetStream
 from jetsync.message import Message, Metadata
 from jetsync.options import DEFAULT_URL, ConnectOptions
 from jetsync.outbound import Expect, OutboundMessage, PubAck, PublishFailure, PublishReport
+from jetsync.publish.publisher import DeliveryReport, Publisher, PublisherStatistics, PublishFuture
 from jetsync.server_info import ServerInfo, Statistics
 from jetsync.stored import StoredMessage
 from jetsync.stream import Stream
@@ -275,6 +276,7 @@ __all__ = [
     "StreamState",
     "SubjectTransform",
     # Messages
+    "DeliveryReport",
     "Expect",
     "Headers",
     "MarkerReason",
@@ -283,7 +285,10 @@ __all__ = [
     "OutboundMessage",
     "PubAck",
     "PublishFailure",
+    "PublishFuture",
     "PublishReport",
+    "Publisher",
+    "PublisherStatistics",
     "StoredMessage",
     # Hooks, events and operations
     "AdvisoryEvent",

@@ -91,7 +91,15 @@ class Mailbox(Receiver):
     subject that was subscribed to, so that a permission error can find its mailbox.
     """
 
-    __slots__ = ("_denials", "_hears_denials", "_seen_epoch", "frames", "interest", "push")
+    __slots__ = (
+        "_denials",
+        "_hears_denials",
+        "_poked",
+        "_seen_epoch",
+        "frames",
+        "interest",
+        "push",
+    )
 
     def __init__(self, interest: bytes = b"", *, hears_denials: bool = False) -> None:
         super().__init__()
@@ -101,6 +109,7 @@ class Mailbox(Receiver):
         self.push: Callable[[Frame], object] = self.frames.append
         self.interest = interest
         self._seen_epoch = 0
+        self._poked = False
 
     def __repr__(self) -> str:
         return f"<Mailbox {self.interest.decode()} frames={len(self.frames)}>"
@@ -111,8 +120,18 @@ class Mailbox(Receiver):
             self.frames
             or self.lost_epoch > self._seen_epoch
             or self._denials
+            or self._poked
             or self.failure is not None
         )
+
+    def poke(self) -> None:
+        """End the wait for this mailbox, as its owner has something else to do; any thread."""
+        self._poked = True
+        self.wake()
+
+    def take_poke(self) -> None:
+        """Forget that the mailbox was poked."""
+        self._poked = False
 
     def drain(self) -> list[Frame]:
         """Take all frames that are there, oldest first; never blocks."""

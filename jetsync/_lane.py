@@ -195,9 +195,9 @@ class Lane:
             self._send(block)
             return self.epoch
 
-    def post(self, block: bytes, timeout: float) -> None:
+    def post(self, block: bytes, timeout: float) -> int:
         """
-        Send *block* soon, together with what others post or write meanwhile.
+        Send *block* soon, together with what others post or write meanwhile; return the epoch.
 
         For blocks that nobody waits for. Waits up to *timeout* seconds for a connection and for
         room, and raises as :meth:`write`. Any thread.
@@ -206,6 +206,7 @@ class Lane:
             if self.state is not LaneState.OPEN or self._out_size >= OUT_LIMIT:
                 self._wait_writable(Deadline.after(timeout))
             self._post(block)
+            return self.epoch
 
     def _post(self, block: bytes) -> None:
         """Collect *block*; the write lock is held."""

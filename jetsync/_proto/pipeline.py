@@ -79,15 +79,10 @@ class Pipeline(Generic[Item]):
 
         window: How many messages may be in flight.
 
-        on_ack: Called with each message's number, item and ack; None to only count.
+        keep_acks: Whether to collect each ack in ``acked``, or only to count.
     """
 
-    def __init__(
-        self,
-        prefix: bytes,
-        window: int,
-        on_ack: Callable[[int, Item, PubAck], None] | None = None,
-    ) -> None:
+    def __init__(self, prefix: bytes, window: int, *, keep_acks: bool = False) -> None:
         self.tally = Tally()
         self.flying: dict[int, Item] = {}
         self.failed: list[tuple[int, Item, Exception | None]] = []
@@ -95,11 +90,14 @@ class Pipeline(Generic[Item]):
         Messages that ended badly; None stands for a lost or late ack, so the outcome is unknown.
         """
 
+        self.acked: list[tuple[int, Item, PubAck]] = []
+        """Messages that were acknowledged, if they are collected; the caller empties it."""
+
         self.refused: list[tuple[int, Item]] = []
         """Messages that no stream took (503); the caller sends them again or fails them."""
 
         self._window = window
-        self._on_ack = on_ack
+        self._keep_acks = keep_acks
         self._prefix_length = len(prefix)
         self._plain = b"\x00"
         """How a plain ack starts, once one was seen; before that, something no ack starts with."""
@@ -138,7 +136,7 @@ class Pipeline(Generic[Item]):
             if item is None:
                 continue
             data = frame[3]
-            if self._on_ack is None and data.startswith(plain):
+            if not self._keep_acks and data.startswith(plain):
                 digits = data[length:-1]
                 if digits.isdigit():
                     sequence = int(digits)
@@ -169,8 +167,8 @@ class Pipeline(Generic[Item]):
             self.failed.append((number, item, ack))
             return
         self.tally.add(ack)
-        if self._on_ack is not None:
-            self._on_ack(number, item, ack)
+        if self._keep_acks:
+            self.acked.append((number, item, ack))
         else:
             self._plain = plain_prefix(frame[3]) or self._plain
 

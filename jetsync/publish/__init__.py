@@ -4,4 +4,11 @@ Publishing: one message, many messages.
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from jetsync.publish.publisher import (
+    DeliveryReport,
+    Publisher,
+    PublisherStatistics,
+    PublishFuture,
+)
+
+__all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"]

@@ -4,26 +4,23 @@ The publishing methods of a JetStream context.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jetsync._deadline import as_seconds
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.outbound import OutboundMessage
 from jetsync.publish._many import BulkPublish
 from jetsync.publish._single import publish_one
+from jetsync.publish._window import DEFAULT_WINDOW, WindowOptions
+from jetsync.publish.publisher import Publisher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jetsync._session import JetStreamSession
     from jetsync.outbound import Expect, PubAck, PublishReport
+    from jetsync.publish.publisher import DeliveryReport
     from jetsync.typing import HeadersInput, Payload, Seconds
-
-DEFAULT_WINDOW: Final = 4096
-"""
-Messages in flight at most: enough to hide a round trip, few enough to settle within moments of a
-loss.
-"""
 
 
 class PublishDoor:
@@ -90,15 +87,17 @@ class PublishDoor:
         window: int = DEFAULT_WINDOW,
         ack_timeout: Seconds | None = None,
         on_ack: Callable[[OutboundMessage, PubAck], object] | None = None,
+        retries: int = 2,
+        retry_wait: Seconds = 0.25,
     ) -> PublishReport:
         """
         Publish what an iterable yields, many at a time, and return once every message has ended.
 
         The iterable is read lazily; at most *window* messages are in flight, and only they are
-        kept. Messages that no stream took are sent again twice, 0.25 s apart, which may change
-        their order. After as many failures as the window is large no further message is taken. An
-        exception of the iterable itself is raised once all that it gave before has ended. Any
-        thread; each call has a window of its own.
+        kept. Messages that no stream took are sent again, which may change their order. After as
+        many failures as the window is large no further message is taken. An exception of the
+        iterable itself is raised once all that it gave before has ended. Any thread; each call has
+        a window of its own.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
@@ -106,6 +105,8 @@ class PublishDoor:
             ack_timeout: Seconds to wait for each ack, and for a connection; None is the context's
                 default.
             on_ack: Called in this thread with each message and its ack, in no certain order.
+            retries: How often a message that no stream took is sent again.
+            retry_wait: Seconds before each of these.
 
         Raises:
             PublishManyError: Some failed; ``error.report`` says which and why. What is not listed
@@ -115,13 +116,47 @@ class PublishDoor:
         """
         session = self._session
         session.core.check()
+        options = self._window_options(window, ack_timeout, retries, retry_wait)
+        return BulkPublish(session, options, on_ack).run(messages)
+
+    def publisher(
+        self,
+        *,
+        window: int = DEFAULT_WINDOW,
+        ack_timeout: Seconds | None = None,
+        on_report: Callable[[DeliveryReport], object] | None = None,
+        retries: int = 2,
+        retry_wait: Seconds = 0.25,
+    ) -> Publisher:
+        """
+        Return a publisher that keeps many messages in flight and is shared by threads.
+
+        Args:
+            window: Messages in flight at most; publishing waits while it is full.
+            ack_timeout: Seconds to wait for each ack, and for a connection; None is the context's
+                default.
+            on_report: Called with the :class:`DeliveryReport` of each message, in the publisher's
+                own thread, in the order in which they end.
+            retries: How often a message that no stream took is sent again.
+            retry_wait: Seconds before each of these.
+        """
+        session = self._session
+        session.core.check()
+        options = self._window_options(window, ack_timeout, retries, retry_wait)
+        return Publisher(session, options, on_report)
+
+    def _window_options(
+        self, window: int, ack_timeout: Seconds | None, retries: int, retry_wait: Seconds
+    ) -> WindowOptions:
         check_count("window", window, 1)
-        if ack_timeout is None:
-            seconds = session.default_timeout
-        else:
-            seconds = as_seconds(ack_timeout, "ack_timeout")
-        bulk = BulkPublish(session, window=window, ack_timeout=seconds, on_ack=on_ack)
-        return bulk.run(messages)
+        check_count("retries", retries, 0)
+        timeout = self._session.default_timeout if ack_timeout is None else ack_timeout
+        return WindowOptions(
+            size=window,
+            ack_timeout=as_seconds(timeout, "ack_timeout"),
+            retries=retries,
+            retry_wait=as_seconds(retry_wait, "retry_wait"),
+        )
 
 
 def check_count(name: str, value: object, least: int) -> None:

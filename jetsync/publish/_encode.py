@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from jetsync._proto import frames
 from jetsync._subjects import validate_subject
 from jetsync.outbound import (
-    OutboundMessage,
     coerce_outbound,
     outbound_header_block,
     payload_bytes,
@@ -31,42 +30,34 @@ class Encoder:
     Make protocol blocks of messages for one session; one per publishing thread or call.
     """
 
-    __slots__ = ("_check_size", "_limit", "_prepare", "_subjects")
+    __slots__ = ("_check_size", "_limit", "_subjects")
 
     def __init__(self, session: Session) -> None:
         self._check_size: Callable[[int], None] = session.check_size
         self._limit = session.server.max_payload
-        self._prepare = session.plugins.prepare
         self._subjects: dict[str, bytes] = {}
-
-    def prepared(self, item: object) -> OutboundMessage:
-        """Return the message that *item* stands for, as the plugins leave it."""
-        message = coerce_outbound(item)
-        return message if self._prepare is None else self._prepare(message)
 
     def encode(self, item: object, reply: bytes) -> bytes:
         """
-        Return the block that publishes *item* with *reply* as its reply subject.
+        Return the block that publishes *item*, as it is, with *reply* as its reply subject.
 
         Raises:
             InvalidSubjectError, InvalidHeaderError, InvalidTtlError, MaxPayloadError,
-                InvalidTypeError: The
-                message cannot be sent.
-            PluginError: A plugin vetoed it.
+            InvalidTypeError: The message cannot be sent.
         """
-        # A plain (subject, bytes) pair without plugins is what bulk publishing mostly gets. It is
-        # worth a path.
-        if self._prepare is None and type(item) is tuple and len(item) == 2:
+        # A plain (subject, bytes) pair is what bulk publishing mostly gets. It is worth a path.
+        if type(item) is tuple and len(item) == 2:
             subject, data = item
             payload = data if type(data) is bytes else bytes(payload_bytes(data))
             header = None
         else:
-            message = self.prepared(item)
+            message = coerce_outbound(item)
             subject = message.subject
             payload = bytes(payload_bytes(message.data))
             header = outbound_header_block(message)
-        target = self._subjects.get(subject)
-        if target is None:
+        try:
+            target = self._subjects[subject]
+        except (KeyError, TypeError):
             target = self._learn(subject)
         size = len(payload)
         if header is None:
