@@ -362,15 +362,14 @@ class Publisher:
         lane, window = self._session.lane, self._window
         while True:
             with self._changed:
-                self._idle = True
-                while not self._futures and not self._closing:
+                # Without a due time nothing is on its way: idle, or about to be sent.
+                while (due := window.due()) is None:
+                    if self._closing and not self._futures:
+                        return
+                    self._idle = True
                     self._changed.wait()
                 self._idle = False
-                if not self._futures:
-                    return
-                due = window.due()
-            if due is not None:
-                lane.wait(window.box, Deadline(due, self._options.ack_timeout))
+            lane.wait(window.box, Deadline(due, self._options.ack_timeout))
             self._settle()
 
     def _settle(self) -> None:
