@@ -64,6 +64,8 @@ class Splitter:
         Take *data*, append to *touched* each mailbox that got frames and to *foreign* all other
         bytes.
 
+        Raises ValueError if *data* is no NATS protocol; the connection has to end then.
+
         A frame that is not whole yet is kept until the rest of it arrives; its pieces are joined
         once, so a payload of many megabytes costs no more than its size.
         """
@@ -103,6 +105,8 @@ class Splitter:
                 words = data[position + 4 : eol].split(b" ")
                 start = eol + 2
                 end = start + int(words[-1])
+                if len(words) < 3 or end < start:
+                    raise ValueError("a MSG line without a subject, an id and a size")
                 if end + 2 > size:
                     self._wanted = end + 2 - position
                     break
@@ -113,10 +117,14 @@ class Splitter:
                 words = data[position + 5 : eol].split(b" ")
                 start = eol + 2
                 end = start + int(words[-1])
+                if len(words) < 4:
+                    raise ValueError("an HMSG line without a subject, an id and two sizes")
+                middle = start + int(words[-2])
+                if not start <= middle <= end:
+                    raise ValueError("an HMSG line whose sizes contradict each other")
                 if end + 2 > size:
                     self._wanted = end + 2 - position
                     break
-                middle = start + int(words[-2])
                 reply = words[2] if len(words) == 5 else b""
                 frame = (words[0], reply, data[start:middle], data[middle:end])
             else:
