@@ -388,6 +388,8 @@ class Session:
                 receiver.denied(operation, subject.encode(), error)
             elif operation == "subscribe" and subject.encode() == self.router.interest:
                 receiver.fail(error)
+        # Whoever reads the socket waits for bytes, not for this.
+        self.lane.nudge()
         self.emit(events.PermissionDeniedEvent(subject=subject, operation=operation))
 
     def on_error(self, error: Exception) -> None:
