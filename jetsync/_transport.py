@@ -87,6 +87,8 @@ class LaneTransport(Transport):
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
         """Connect to the first address of the host that answers."""
+        # nats-py goes on to the next server after a failed handshake without closing this one.
+        self.close()
         sock = await asyncio.wait_for(self._dial(uri), connect_timeout)
         self._start(sock)
 
@@ -414,6 +416,7 @@ class WebSocketLaneTransport(LaneTransport):
         buffer_size: int,
         connect_timeout: float,
     ) -> None:
+        self.close()
         try:
             web = WebSocketTransport()
         except ImportError as error:
