@@ -11,11 +11,14 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+
+LONGEST_POLL: Final = 86_400.0
+"""Seconds of one poll at most: a day."""
 
 
 class ReadGate:
@@ -62,8 +65,9 @@ class ReadGate:
 
     def poll(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds and return whether the socket has something."""
-        # Rounded up: a wait that ends before its deadline would spin.
-        ready = self._poll.poll(int(timeout * 1000.0) + 1)
+        # Rounded up: a wait that ends before its deadline would spin. Poll takes no more
+        # milliseconds than an int of C has; the caller asks again.
+        ready = self._poll.poll(int(min(timeout, LONGEST_POLL) * 1000.0) + 1)
         readable = False
         for fd, _ in ready:
             if fd == self._fd:
@@ -79,6 +83,11 @@ class ReadGate:
             # Full means that it is being woken already; closed, that it has left.
             with contextlib.suppress(OSError):
                 self._waker.send(b"!")
+
+    def ignore(self) -> None:
+        """Have the loop not told any more; loop thread."""
+        if not self._closed:
+            self._loop.remove_reader(self._watched)
 
     def close(self) -> None:
         """Stop watching; loop thread, with the lane's read lock held unless nobody may lead yet."""

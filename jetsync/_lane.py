@@ -15,8 +15,7 @@ sends them together.
 
 Guarantees
 - A block is written whole or, when the connection dies, not continued on the next one.
-- Connections are numbered by *epoch*. A write returns the epoch it went out on; when that
-connection is
+- Connections are numbered by *epoch*. A write returns the epoch it went out on; when that one is
   lost, every receiver is told, and waits for its answer end at once.
 - After a reconnect all subscriptions are written again before any other block.
 - No lock is held while a user's code runs, and none is waited for across a fork.
@@ -48,10 +47,8 @@ if TYPE_CHECKING:
 
 READ_SIZE: Final = 1 << 17
 """
-Bytes asked for in one read: 128 KiB.
-
-Measured with 128-byte messages: smaller costs more wake-ups a message, larger makes the allocator
-map and unmap memory on each read.
+Bytes asked for in one read: 128 KiB, measured with 128-byte messages. Smaller costs more wake-ups,
+larger makes the allocator map and unmap memory on each read.
 """
 
 OUT_LIMIT: Final = 4 << 20
@@ -265,22 +262,22 @@ class Lane:
         sock = self._sock
         if sock is None or not block:
             return
-        sent = 0
-        if not self._out:
-            try:
-                sent = self._send_now(sock, block)
-            except OSError:
-                # The connection is dead. The reader sees it too and the loss is announced from
-                # there.
-                self._break(sock)
-                return
+        try:
+            sent = 0 if self._out else self._send_now(sock, block)
             if sent == len(block):
                 return
-        self._out.append(memoryview(block)[sent:])
-        self._out_size += len(block) - sent
-        if not self._writing:
-            self._writing = True
-            self._loop.call_soon_threadsafe(self._watch_room, sock)
+            self._out.append(memoryview(block)[sent:])
+            self._out_size += len(block) - sent
+            if not self._writing:
+                self._writing = True
+                self._loop.call_soon_threadsafe(self._watch_room, sock)
+        except OSError:
+            # The connection is dead. The reader sees it too and the loss is announced from there.
+            self._break(sock)
+        except BaseException:
+            # Ctrl-C after the kernel took bytes and before the rest was queued: beyond repair.
+            self._break(sock)
+            raise
 
     def _send_later(self, block: bytes) -> None:
         """Queue *block* for the task that feeds the WebSocket; the write lock is held."""
@@ -322,11 +319,6 @@ class Lane:
             sent = sock.send(block)
         except _WOULD_BLOCK:
             return 0
-        except BaseException:
-            # Interrupted after the kernel took bytes that nobody counted: this stream is beyond
-            # repair.
-            self._break(sock)
-            raise
         self.bytes_out += sent
         return sent
 
@@ -335,6 +327,8 @@ class Lane:
         sock = self._sock
         if sock is not None:
             self._break(sock)
+        elif self._stream is not None:
+            self.feed(b"")
 
     def _break(self, sock: socket.socket) -> None:
         """Make the connection end; its loss is announced once nats-py has read the end."""
@@ -419,8 +413,8 @@ class Lane:
 
     def _lead(self, gate: ReadGate, receiver: Receiver, deadline: Deadline) -> None:
         """Read the socket in this thread until *receiver* is ready; the read lock is held."""
-        gate.disarm()
         try:
+            gate.disarm()
             while not receiver.ready and not self.eof:
                 remaining = deadline.remaining()
                 if remaining <= 0.0:
@@ -444,20 +438,24 @@ class Lane:
     def _read(self, sock: socket.socket) -> None:
         """Read once and hand over all whole frames; the read lock is held."""
         try:
-            data = self._receive(sock)
-        except _WOULD_BLOCK:
-            return
-        except OSError:
-            data = b""
+            try:
+                data = self._receive(sock)
+            except _WOULD_BLOCK:
+                return
+            except OSError:
+                data = b""
+            self.feed(data)
         except BaseException:
+            # Ctrl-C before the last wake-up: what was half taken cannot be taken again.
             self._break(sock)
             raise
-        self.feed(data)
 
     def feed(self, data: bytes) -> None:
         """Hand over the frames in *data*; empty data is the end of the connection."""
         if not data:
             self.eof = True
+            if self._gate is not None:
+                self._gate.may_lead = False
             self._hand_foreign([b""])
             return
         self.bytes_in += len(data)
@@ -471,13 +469,8 @@ class Lane:
         except ValueError:
             # These bytes are no NATS protocol. A new connection starts afresh.
             self.abort()
-        except BaseException:
-            # Ctrl-C in the middle of the bookkeeping: what was half taken cannot be taken again.
-            self.abort()
-            raise
-        finally:
-            for box in touched:
-                box.wake()
+        for box in touched:
+            box.wake()
         if foreign:
             self._hand_foreign(foreign)
 
@@ -505,7 +498,11 @@ class Lane:
     def _drain_foreign(self) -> None:
         foreign = self._foreign
         while foreign:
-            self._on_foreign(foreign.popleft())
+            piece = foreign.popleft()
+            if not piece and self._gate is not None:
+                # A socket at its end stays readable until it is closed, perhaps seconds from now.
+                self._gate.ignore()
+            self._on_foreign(piece)
 
     # The life of a connection; all of these run in the loop thread.
 
@@ -540,7 +537,7 @@ class Lane:
         """Look for frames of ours from now on: the handshake is over."""
         self._split = True
         if self._gate is not None:
-            self._gate.may_lead = self._gate.can_lead
+            self._gate.may_lead = self._gate.can_lead and not self.eof
 
     def open(self) -> None:
         """Write all subscriptions again and let blocks pass: the server knows us now."""
