@@ -39,12 +39,23 @@ A fetch that waits at least so many seconds asks for heartbeats by itself, every
 
 FETCH_HEARTBEAT: Final = 5.0
 
-NO_WAIT_EXPIRES: Final = 0.05
+NO_WAIT_EXPIRES: Final = 0.0
 """
-Seconds that a pull with ``no_wait`` asks for.
+Seconds that a pull with ``no_wait`` asks for: none, so that the server answers at once and gives
+all that is there.
 
-Without a time of its own such a pull gets no answer at all while ``max_ack_pending`` is reached;
-with one, the server waits so long for a first message before it says that there is none.
+With a time of its own such a pull waits that long where nothing is there, and is cut off after it
+where there is much. Measured on 2.10.26, 2.11.11, 2.12.8, 2.14.6 and 2.15.1, alone and as a
+cluster: nothing there, answered after 0.3 ms without, 1.3-2.6 ms with 1 ms, 51 ms with 50 ms; of
+100,000 messages that were there, all came without, 0 with 1 ms, 3,400-4,200 with 5 ms,
+13,000-28,000 with 50 ms; even 100 messages were cut off 1-6 times in 100 with 1 ms. What it would
+help against, the silence while ``max_ack_pending`` is reached, the fetch finds out by asking.
+"""
+
+NO_WAIT_PATIENCE: Final = 2.0
+"""
+Seconds that a fetch with ``no_wait`` waits for a connection or a leader, unless its *expires* is
+less.
 """
 
 HIGHEST_PRIORITY: Final = 9
@@ -63,7 +74,7 @@ class Consumer:
         self._stream_name = stream_name
         self._info = info
         self._pool: list[PullInbox] = []
-        self._last: tuple[tuple[Any, ...], PullRequest] | None = None
+        self._last: tuple[tuple[Any, ...], PullRequest, float] | None = None
 
     def __repr__(self) -> str:
         return f"<Consumer {self._stream_name}/{self.name}>"
@@ -145,7 +156,8 @@ class Consumer:
                 headers and
                 payload. A message that is larger than this ends the batch with nothing;
                 ``batch.status`` tells.
-            expires: Seconds to wait for messages.
+            expires: Seconds to wait for messages; with *no_wait*, for a connection or a leader, up
+                to 2.
             heartbeat: Seconds between signs of life that the server gives, from 0.5 up to half of
                 *expires*;
                 two missed end the fetch with NoHeartbeatError. Default: 5 for an *expires* of 10
@@ -221,17 +233,17 @@ class Consumer:
         last = self._last
         # Programs fetch the same again and again; checking and encoding it once is enough.
         if last is not None and last[0] == options:
-            request = last[1]
+            request, wait = last[1:]
         else:
-            request = pull_request(*options)
-            self._last = (options, request)
+            request, wait = pull_request(*options)
+            self._last = (options, request, wait)
         return MessageBatch(
             self._session,
             self._stream_name,
             self.name,
             request,
             self._pool,
-            wait=request.expires,
+            wait=wait,
             name=name,
         )
 
@@ -246,8 +258,8 @@ def pull_request(  # noqa: PLR0917 - the options of a pull.
     min_pending: int | None,
     min_ack_pending: int | None,
     priority: int | None,
-) -> PullRequest:
-    """Check the options of a pull and return the request."""
+) -> tuple[PullRequest, float]:
+    """Check the options of a pull; return the request, and how long to try."""
     if max_messages is None and max_bytes is None:
         raise InvalidArgumentError("give max_messages, max_bytes or both", argument="max_messages")
     _check_count("max_messages", max_messages, 1)
@@ -267,13 +279,13 @@ def pull_request(  # noqa: PLR0917 - the options of a pull.
             raise InvalidArgumentError(
                 "a fetch that does not wait has no heartbeats", argument="heartbeat"
             )
-        wait, beat = NO_WAIT_EXPIRES, None
+        wait, beat = min(wait, NO_WAIT_PATIENCE), None
     else:
         beat = _heartbeat(heartbeat, wait)
-    return PullRequest(
+    request = PullRequest(
         max_messages=UNBOUNDED_BATCH if max_messages is None else max_messages,
         max_bytes=max_bytes,
-        expires=wait,
+        expires=NO_WAIT_EXPIRES if no_wait else wait,
         heartbeat=beat,
         no_wait=no_wait,
         group=group,
@@ -281,6 +293,7 @@ def pull_request(  # noqa: PLR0917 - the options of a pull.
         min_ack_pending=min_ack_pending,
         priority=priority,
     )
+    return request, wait
 
 
 def _heartbeat(heartbeat: Seconds | None, expires: float) -> float | None:

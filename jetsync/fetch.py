@@ -12,6 +12,7 @@ Everything runs in the thread that iterates.
 from __future__ import annotations
 
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -19,13 +20,13 @@ import attrs
 from jetsync import _log, events
 from jetsync._deadline import Deadline
 from jetsync._handoff import Mailbox
+from jetsync._lane import LaneState
 from jetsync._proto import frames
 from jetsync._proto.pull import PullEngine, PullRequest, message_size
 from jetsync._proto.status import Effect, Status
 from jetsync._session import raise_failure
 from jetsync._subjects import ACK_PREFIX
 from jetsync.errors import (
-    DisconnectedError,
     JetSyncError,
     NoHeartbeatError,
     RequestTimeoutError,
@@ -63,6 +64,14 @@ LINGER: Final = 5.0
 
 PROBE_WAIT: Final = 1.0
 """Seconds to wait for the consumer's info when nobody answered a pull."""
+
+NO_WAIT_SILENCE: Final = 0.05
+"""
+Seconds of silence after which a fetch with ``no_wait`` asks how its consumer is doing.
+
+Servers answer such a pull within a millisecond, except while ``max_ack_pending`` is reached: then
+    they keep it, and say nothing at all.
+"""
 
 SHORTEST_REST: Final = 0.01
 """Seconds that have to be left for another pull to be worth sending."""
@@ -153,6 +162,7 @@ class MessageBatch:
         self._wait = wait
         self._subject = f"{session.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
         self._deadline = Deadline.after(wait + GRACE)
+        self._ask_until = Deadline(self._deadline.at - GRACE, wait)
         self._retry_wait = RETRY_WAIT
         self._received = 0
         self._received_bytes = 0
@@ -165,18 +175,29 @@ class MessageBatch:
         self._name = name
         self.status: Status | None = None
         """The status that ended the batch, None while it runs or when none was needed."""
-        self._generator = self._run()
+        self._running: weakref.ref[Generator[Message, None, None]] | None = None
+        """The iteration, which its caller alone keeps alive: letting go of it ends it."""
         session.core.check()
         if session.plugins.enter_fetch is not None:
             self._entered = session.plugins.enter_fetch(self._operation())
         try:
+            if session.lane.state is not LaneState.OPEN:
+                # Waits for a connection: what is asked for has to fit the time that is left then.
+                session.lane.write(b"", self._ask_until)
+                request = self._rest() or request
             self._inbox = pool.pop() if pool else PullInbox(session)
-            self._inbox.pull(self._subject, request, self._deadline)
+            self._inbox.pull(self._subject, request, self._ask_until)
         except BaseException as error:
+            inbox, self._inbox = self._inbox, None
+            if inbox is not None:
+                inbox.close()
             self._finish(error)
-            if self._inbox is not None:
-                self._inbox.close()
             raise
+
+    def __del__(self) -> None:
+        # A batch that nobody iterated over has a pull open, and no generator that would end it.
+        if getattr(self, "_inbox", None) is not None:
+            self._abandon([])
 
     def __repr__(self) -> str:
         state = "open" if self._inbox is not None else "ended"
@@ -186,7 +207,7 @@ class MessageBatch:
         )
 
     def __iter__(self) -> Iterator[Message]:
-        return self._generator
+        return self._iteration()
 
     def __enter__(self) -> Self:
         return self
@@ -203,9 +224,12 @@ class MessageBatch:
         """
         End the batch now and give back what was not taken; safe to repeat.
         """
-        self._generator.close()
+        running = None if self._running is None else self._running()
+        if running is not None:
+            running.close()
         # A generator that was never started runs no `finally`.
         self._abandon([])
+        self._finish(None)
 
     def ack(self) -> int:
         """
@@ -233,9 +257,17 @@ class MessageBatch:
 
     def first(self) -> Message | None:
         """Return the one message of a batch of one, None if there is none."""
-        message = next(self._generator, None)
+        message = next(self._iteration(), None)
         self.close()
         return message
+
+    def _iteration(self) -> Generator[Message, None, None]:
+        """Return the one iteration, started or not."""
+        running = None if self._running is None else self._running()
+        if running is None:
+            running = self._run()
+            self._running = weakref.ref(running)
+        return running
 
     def _operation(self) -> events.FetchOperation:
         request = self._request
@@ -329,6 +361,8 @@ class MessageBatch:
             until = self._deadline
             if due is not None and due < until.at:
                 until = Deadline(due, until.total)
+            if self._request.no_wait:
+                until = until.at_most(NO_WAIT_SILENCE)
             if not self._session.lane.wait(box, until) and self._is_over(inbox):
                 return False
         return True
@@ -350,7 +384,31 @@ class MessageBatch:
             self._fail(NoHeartbeatError(consumer=self._consumer, stream=self._stream))
         elif self._deadline.expired():
             self._fail(RequestTimeoutError(self._subject.decode(), self._deadline.total))
-        return self._error is not None
+        elif self._request.no_wait:
+            self._look_why_silent(inbox)
+        return self._inbox is None
+
+    def _look_why_silent(self, inbox: PullInbox) -> None:
+        """
+        End a fetch that does not wait if its consumer has nothing to give now.
+
+        The server answers this question after the pull, so that with it comes what there was.
+        """
+        try:
+            answer = self._probe()
+        except JetSyncError as error:
+            self._fail(error)
+            return
+        if answer is None or inbox.box.frames:
+            return
+        limit = answer.get("config", {}).get("max_ack_pending", 0)
+        if (
+            not answer.get("num_pending")
+            or 0 < limit <= answer.get("num_ack_pending", 0)
+            or answer.get("paused")
+            or self._request.group is not None
+        ):
+            self._abandon([])
 
     def _on_status(self, status: Status) -> None:
         """Act on a status that ended the pull."""
@@ -387,7 +445,7 @@ class MessageBatch:
         """Return what is left to ask for, None if that is nothing worth asking."""
         request = self._request
         messages = request.max_messages - self._received
-        expires = self._deadline.remaining() - GRACE
+        expires = self._ask_until.remaining()
         size = None if request.max_bytes is None else request.max_bytes - self._received_bytes
         if messages <= 0 or expires < SHORTEST_REST or (size is not None and size <= 0):
             return None
@@ -417,32 +475,36 @@ class MessageBatch:
                 pause = self._deadline.at_most(self._retry_wait)
                 self._retry_wait = min(self._retry_wait * 2.0, RETRY_WAIT_LIMIT)
                 self._session.lane.wait(inbox.box, pause)
+            # Waits for a connection: what is asked for has to fit the time that is left then.
+            self._session.lane.write(b"", self._ask_until)
             rest = self._rest()
             if rest is not None:
                 self.status = None
-                inbox.pull(self._subject, rest, self._deadline)
+                inbox.pull(self._subject, rest, self._ask_until)
                 return
         except JetSyncError as error:
             self._fail(error)
             return
         if status is not None and status.effect is Effect.ABSENT:
             self._error = status.error(self._stream, self._consumer)
-        elif not self._session.core.is_connected:
-            self._error = DisconnectedError(timeout=self._wait, subject=self._subject.decode())
         self._inbox = None
         self._pool.append(inbox)
 
-    def _probe(self) -> None:
-        """Raise ConsumerNotFoundError or StreamNotFoundError if the consumer does not exist."""
+    def _probe(self) -> dict[str, Any] | None:
+        """
+        Return how the consumer is doing, None if nobody says.
+
+        Raises ConsumerNotFoundError or StreamNotFoundError if it does not exist.
+        """
         try:
-            self._session.api(
+            return self._session.api(
                 f"CONSUMER.INFO.{self._stream}.{self._consumer}",
                 None,
                 self._deadline.at_most(PROBE_WAIT),
             )
         except (TransportError, RequestTimeoutError):
             # Leaderless, disconnected or not allowed to ask: asking for messages again will tell.
-            return
+            return None
 
     def _fail(self, error: Exception) -> None:
         """End the batch with an error and a pull that may still be open at the server."""

@@ -47,7 +47,7 @@ class PullRequest:
 
     max_messages: int
     expires: float
-    """Seconds that the server keeps the pull."""
+    """Seconds that the server keeps the pull; 0 for one that is answered at once."""
 
     max_bytes: int | None = None
     heartbeat: float | None = None
@@ -65,10 +65,9 @@ class PullRequest:
         """
         The request's JSON; only what is set is in it. Made once, as the same pull is sent often.
         """
-        body: dict[str, Any] = {
-            "batch": self.max_messages,
-            "expires": round(self.expires * NANOSECONDS),
-        }
+        body: dict[str, Any] = {"batch": self.max_messages}
+        if self.expires:
+            body["expires"] = round(self.expires * NANOSECONDS)
         if self.max_bytes is not None:
             body["max_bytes"] = self.max_bytes
         if self.no_wait:
