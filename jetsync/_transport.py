@@ -270,6 +270,9 @@ class NatsConnection:
         self._attempts_left: int | None = None
         """How many failures the first connect may still meet; None once it succeeded."""
         self._last_error: Exception | None = None
+        self._url: str | None = None
+        self._known: set[str] = set()
+        """The servers of the cluster that were announced before, or found on connecting."""
 
     async def start(self, arguments: Mapping[str, Any], *, persist: bool) -> None:
         """
@@ -306,6 +309,7 @@ class NatsConnection:
             self.transport.close()
             raise
         self._first = False
+        self._remember()
         self._listener.on_connected()
 
     async def stop(self) -> None:
@@ -330,13 +334,23 @@ class NatsConnection:
 
     @property
     def url(self) -> str | None:
-        """The address of the server, without user name and password."""
-        url = self._client.connected_url
-        return None if url is None else redact_url(url.geturl())
+        """The address of the server, or of the last one, without user name and password."""
+        return self._url
 
     def discovered(self) -> tuple[str, ...]:
-        """Return the servers of the cluster that were not among those given."""
-        return tuple(redact_url(url.geturl()) for url in self._client.discovered_servers)
+        """Return the servers of the cluster that this method has not returned before."""
+        urls = (redact_url(url.geturl()) for url in self._client.discovered_servers)
+        new = tuple(url for url in urls if url not in self._known)
+        self._known.update(new)
+        return new
+
+    def _remember(self) -> None:
+        """Keep what nats-py tells only as long as the connection stands."""
+        url = self._client.connected_url
+        if url is not None:
+            self._url = redact_url(url.geturl())
+        # What the server lists in its first INFO is not news.
+        self.discovered()
 
     @property
     def last_error(self) -> Exception | None:
@@ -367,6 +381,7 @@ class NatsConnection:
             self._listener.on_disconnected()
 
     async def _on_reconnected(self) -> None:
+        self._remember()
         self._listener.on_connected()
 
     async def _on_closed(self) -> None:

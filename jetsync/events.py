@@ -152,7 +152,7 @@ class DisconnectedEvent(StatusEvent):
     kind: StatusKind = attrs.field(default=StatusKind.DISCONNECTED, init=False)
 
     server: str | None = None
-    """The server that was lost, as `host:port`."""
+    """The URL of the server that was lost, without user name and password."""
 
     error: BaseException | None = None
     """Why, where a reason is known."""
@@ -167,7 +167,7 @@ class ReconnectedEvent(StatusEvent):
     kind: StatusKind = attrs.field(default=StatusKind.RECONNECTED, init=False)
 
     server: str | None = None
-    """The server that is connected now, as `host:port`; it need not be the one before."""
+    """The URL of the server that is connected now; it need not be the one before."""
 
     reconnects: int = 0
     """How often the client has reconnected so far, this time included."""
@@ -194,7 +194,7 @@ class LameDuckEvent(StatusEvent):
     kind: StatusKind = attrs.field(default=StatusKind.LAME_DUCK, init=False)
 
     server: str | None = None
-    """The server that will go, as `host:port`."""
+    """The URL of the server that will go."""
 
 
 @attrs.frozen(kw_only=True)
@@ -206,7 +206,7 @@ class ServersDiscoveredEvent(StatusEvent):
     kind: StatusKind = attrs.field(default=StatusKind.SERVERS_DISCOVERED, init=False)
 
     servers: tuple[str, ...]
-    """The new ones, as `host:port`."""
+    """The URLs of the new ones."""
 
 
 @attrs.frozen(kw_only=True)
