@@ -394,7 +394,8 @@ class Session:
 
     def on_error(self, error: Exception) -> None:
         """Tell the plugins of an error that belongs to no call; nats-py goes on by itself."""
-        if isinstance(error, (OSError, EOFError)):
+        if isinstance(error, (OSError, EOFError)) or "permissions violation" in str(error).lower():
+            # Told as what they are already: a lost connection, a denied subject.
             return
         self.emit(events.AsyncErrorEvent(error=translate_connect_error(error)))
 

@@ -367,7 +367,9 @@ class NatsConnection:
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
         if not self._first:
-            self._listener.on_error(error)
+            # The end of a connection has an event of its own.
+            if not isinstance(error, nats.errors.UnexpectedEOF):
+                self._listener.on_error(error)
             return
         if self._attempts_left is not None:
             self._attempts_left -= 1
