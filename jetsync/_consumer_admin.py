@@ -354,18 +354,28 @@ def _command(
     """
     stream, name = consumer
     endpoint = _endpoint(command, stream, name)
-    try:
-        _require(session, command, info(session, stream, name, deadline))
-    except PermissionDeniedError:
-        # A user may be allowed the command alone.
-        _logger.debug("consumer_info_denied", stream=stream, consumer=name)
+    described = _info_if_allowed(session, stream, name, deadline)
+    if described is not None:
+        _require(session, command, described)
     wait = max(0.0, deadline.remaining() - min(_PROBE_SECONDS, deadline.total / 4))
     try:
         return call(session, endpoint, body, deadline.at_most(wait), stream=stream)
     except RequestTimeoutError as error:
         # Gone between the two requests? Then this raises the better error.
-        info(session, stream, name, deadline)
+        _info_if_allowed(session, stream, name, deadline)
         raise RequestTimeoutError(error.subject, deadline.total) from None
+
+
+def _info_if_allowed(
+    session: JetStreamSession, stream: str, name: str, deadline: Deadline
+) -> ConsumerInfo | None:
+    """
+    Ask for a consumer; ``None`` where this user may not ask, but perhaps may command.
+    """
+    try:
+        return info(session, stream, name, deadline)
+    except PermissionDeniedError:
+        return None
 
 
 def _require(session: JetStreamSession, command: str, consumer: ConsumerInfo) -> None:

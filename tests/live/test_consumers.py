@@ -13,6 +13,7 @@ import time
 import pytest
 
 import jetsync
+from jetsync.devserver import DevServer
 
 OLD = ["2.10.26", "2.11.11", "2.12.0", "2.12.8", "2.14.6"]
 UTC = dt.timezone.utc
@@ -455,6 +456,30 @@ class TestReset:
         with pytest.raises(jetsync.ConsumerNotFoundError):
             stream.reset_consumer("c", timeout=1)
         assert 0.5 < time.monotonic() - start < 1
+
+    def test_by_a_user_who_may_not_ask_for_information(self):
+        """
+        The question before the command is a courtesy; a user may be allowed the command alone.
+        """
+        deny = ["$JS.API.CONSUMER.INFO.>"]
+        users = [
+            {"user": "a", "password": "a"},
+            {"user": "b", "password": "b", "permissions": {"publish": {"deny": deny}}},
+        ]
+        config = {"authorization": {"users": users}}
+        with (
+            DevServer(config=config) as server,
+            jetsync.connect(server.url, user="a", password="a") as client,
+            jetsync.connect(server.url, user="b", password="b") as limited,
+        ):
+            client.jetstream().create_stream(name="S", storage="memory").create_consumer(
+                durable_name="c"
+            )
+            stream = limited.jetstream().stream("S")
+            assert stream.reset_consumer("c").reset_seq == 1
+            assert not stream.resume_consumer("c").paused
+            with pytest.raises(jetsync.RequestTimeoutError):
+                stream.reset_consumer("none", timeout=0.2)
 
     @pytest.mark.parametrize("sequence", [0, -1, "1"])
     def test_a_sequence_is_a_number_from_one(self, stream, sequence):
