@@ -83,6 +83,8 @@ class Session:
         self._info: tuple[bytes, str | None, ServerInfo] = (b"", None, ServerInfo())
         self._inboxes = iter(range(1, 1 << 62))
         self._close_lock = threading.Lock()
+        self._stopped = False
+        """Whether the thread was told to end, which a client that gave up by itself is not."""
         self._down = threading.Event()
         """Set while there is no connection; only there to make the events come in pairs."""
 
@@ -130,7 +132,7 @@ class Session:
         if self._bridge.forked:
             return
         with self._close_lock:
-            if self.closed.is_set():
+            if self._stopped:
                 return
             deadline = Deadline.after(timeout)
             try:
@@ -145,6 +147,7 @@ class Session:
             except WaitTimeoutError:
                 _logger.warning(_log.CLOSED, reason="the connection did not close in time")
             finally:
+                self._stopped = True
                 self._bridge.stop(max(deadline.remaining(), 0.1))
         if self.plugins.dispatcher is not None:
             self.plugins.dispatcher.close(max(deadline.remaining(), 0.1))
@@ -157,8 +160,9 @@ class Session:
         if self.closed.is_set():
             return
         self.closed.set()
-        self.lane.close(translate_closed(cause))
-        self.emit(events.ClosedEvent(error=cause))
+        reason = translate_closed(cause)
+        self.lane.close(reason)
+        self.emit(events.ClosedEvent(error=None if cause is None else reason))
 
     def check(self) -> None:
         """
