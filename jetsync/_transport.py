@@ -6,6 +6,8 @@ passes the lane, and turns nats-py's callbacks and errors into jetsync's.
 
 What the seam takes from nats-py that is not public, all of it:
 
+- ``Client.options["connect_timeout"]``, which bounds one attempt, may be changed between attempts
+  (:func:`NatsConnection.start`).
 - ``Client._transport`` may be set before ``connect``; nats-py keeps a transport that is true and
 calls its
   ``connect`` again for every new connection (:func:`NatsConnection.start`).
@@ -269,6 +271,9 @@ class NatsConnection:
         self.lane = self.transport.lane
         self._attempts_left: int | None = None
         """How many failures the first connect may still meet; None once it succeeded."""
+        self._refusals_left = 0
+        """How often the login may still be refused."""
+        self._refusal: Exception | None = None
         self._last_error: Exception | None = None
         self._url: str | None = None
         self._known: set[str] = set()
@@ -278,11 +283,15 @@ class NatsConnection:
         """
         Connect for the first time.
 
-        Each server is tried once, or with *persist* again and again; the caller bounds the time.
-        Raises ConnectError or AuthenticationError.
+        Each server is tried once, or with *persist* again and again until all have refused the
+        login; the caller bounds the time. Raises ConnectError or AuthenticationError.
         """
         servers = arguments["servers"]
         self._attempts_left = None if persist else len(servers)
+        self._refusals_left = len(servers)
+        # A server that says nothing may use its share of the budget, and not that of the others.
+        total = arguments["connect_timeout"]
+        arguments = {**arguments, "connect_timeout": total / len(servers)}
         self._first = True
         self._client._transport = self.transport
         try:
@@ -308,6 +317,7 @@ class NatsConnection:
             # The budget is over, or the caller was interrupted.
             self.transport.close()
             raise
+        self._client.options["connect_timeout"] = total
         self._first = False
         self._remember()
         self._listener.on_connected()
@@ -371,12 +381,15 @@ class NatsConnection:
             if not isinstance(error, nats.errors.UnexpectedEOF):
                 self._listener.on_error(error)
             return
+        if isinstance(translate_connect_error(error), AuthenticationError):
+            self._refusal = error
+            self._refusals_left -= 1
         if self._attempts_left is not None:
             self._attempts_left -= 1
-            if self._attempts_left <= 0:
-                # nats-py would go on for minutes. An error out of its error callback ends its
-                # attempts.
-                raise _FirstConnectFailedError(error)
+        if self._attempts_left == 0 or self._refusals_left == 0:
+            # nats-py would go on for minutes. An error out of its error callback ends its attempts.
+            # That one server refused the login says more than that another is down.
+            raise _FirstConnectFailedError(self._refusal or error)
 
     async def _on_disconnected(self) -> None:
         if not self._first:
