@@ -130,6 +130,7 @@ class Subscription:
         """
         message = self._take(self._session.deadline(timeout))
         if message is None and self._is_over():
+            self._session.check()
             raise HandleClosedError("subscription")
         return message
 
