@@ -515,15 +515,72 @@ class TestMessages:
         assert read.get_message(plain).data == b""
         assert len(read.get_message(plain).headers) == 0
 
-    def test_both_ways_give_the_same_message(self, stream, js):
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", [*OLD, None])
+    def test_both_ways_give_the_same_message(self, server_for, nats_server, unique, version):
         """
         A direct get and the leader's API tell the same, headers and nanoseconds included.
         """
-        stream.update(allow_direct=True)
-        js.publish(f"{stream.name}.A", b"\x00\xff", headers={"K": "v"})
-        direct, leader = (stream.get_message(1, direct=way) for way in (True, False))
-        assert direct == leader
-        assert direct.timestamp_ns == leader.timestamp_ns
+        server = nats_server if version is None else server_for(version)
+        with connect_to(server) as client:
+            js = client.jetstream()
+            stream = js.create_stream(
+                name=unique, subjects=[f"{unique}.>"], storage="memory", allow_direct=True
+            )
+            js.publish(f"{unique}.A", b"\x00\xff", headers={"K": "v"})
+            js.publish(f"{unique}.B", b"")
+            for ask in (
+                lambda direct: stream.get_message(1, direct=direct),
+                lambda direct: stream.get_last(f"{unique}.*", direct=direct),
+                lambda direct: stream.get_next(f"{unique}.B", direct=direct),
+            ):
+                by_direct, by_leader = ask(True), ask(False)
+                assert by_direct == by_leader
+                assert by_direct.timestamp_ns == by_leader.timestamp_ns
+            stream.delete()
+
+    def test_what_is_asked_on_the_wire(self, client, filled):
+        """
+        The last message of a subject is asked for in the form that permissions can be bound to.
+        """
+        filled.update(allow_direct=True)
+        with client.subscribe(f"$JS.API.DIRECT.GET.{filled.name}.>") as requests:
+            filled.get_last(f"{filled.name}.A")
+            filled.get_message(1)
+            seen = subjects_seen(client, requests)
+        assert seen == [f"$JS.API.DIRECT.GET.{filled.name}.{filled.name}.A"]
+
+    def test_plugins_see_reads_and_markers(self, nats_server, unique):
+        """
+        Each read is one operation of theirs, and a server's marker is announced.
+        """
+        reads, markers = [], []
+
+        class Listener:
+            @jetsync.hookimpl(wrapper=True)
+            def jetsync_fetch(self, operation):
+                reads.append((operation.name, operation.sequence, operation.subjects))
+                return (yield)
+
+            @jetsync.hookimpl
+            def jetsync_ttl_marker(self, message, reason):
+                markers.append((message.sequence, reason))
+
+        with connect_to(nats_server, plugins=[Listener()]) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, storage="memory", allow_direct=True)
+            js.publish(unique, b"")
+            js.publish(unique, b"", headers={"Nats-Marker-Reason": "MaxAge"})
+            stream.get_message(1)
+            stream.get_next(unique, 2)
+            stream.get_last(unique, direct=False)
+            stream.delete()
+        assert reads == [
+            ("get_message", 1, ()),
+            ("get_next", 2, (unique,)),
+            ("get_last", None, (unique,)),
+        ]
+        assert markers == [(2, jetsync.MarkerReason.MAX_AGE)] * 2
 
     def test_insisting_on_direct(self, filled):
         """
