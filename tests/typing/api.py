@@ -123,6 +123,13 @@ def publishing(js: jetsync.JetStream, rows: Iterator[bytes]) -> None:
         report = error.report
     print(sequence, duplicate, report.count, report.failures)
 
+    with js.publisher(window=4096, on_report=print) as publisher:
+        future: jetsync.PublishFuture = publisher.publish("orders.2", b"...", msg_id="y")
+        ack = future.result(timeout=1)
+        state: tuple[bool, BaseException | None] = (future.done(), future.exception())
+        left: int = publisher.flush(timeout=1)
+        print(ack, state, left, publisher.pending)
+
 
 # --- fetching ---------------------------------------------------------------------------------
 
