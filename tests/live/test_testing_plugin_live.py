@@ -1,0 +1,117 @@
+"""
+The pytest plugin as users have it: a suite of their own, on several workers, and one that is
+aborted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import jetsync
+
+pytest_plugins = ["pytester"]
+
+SUITE = """
+import os
+
+def test_server(nats_server):
+    assert nats_server.pids
+    print(f"server {nats_server.pids[0]}")
+
+def test_stream_is_fresh(stream, js):
+    assert stream.info().state.messages == 0
+    assert js.publish(f"{stream.name}.a", b"x").sequence == 1
+    assert list(js.stream_names()) == [stream.name]
+
+def test_stream_was_removed(js):
+    assert list(js.stream_names()) == []
+
+def test_stream_may_be_removed_by_the_test(stream, js):
+    js.delete_stream(stream.name)
+"""
+
+
+@pytest.fixture
+def suite(pytester, monkeypatch):
+    """
+    A suite that uses the fixtures, and an environment in which exactly the plugins it needs are
+    loaded.
+    """
+    # Not by entry point: it is there only where jetsync is installed as a distribution.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(jetsync.__file__).parents[1]))
+    # What an aborted session can not remove is in a folder that pytest removes.
+    monkeypatch.setenv("TMPDIR", str(pytester.path))
+    pytester.makepyfile(SUITE)
+    return pytester
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_fixtures(suite, workers):
+    """Each worker has one server for the session, and each test a stream of its own."""
+    distribution = ["-p", "xdist", "-n", str(workers), "--dist", "loadscope"] if workers else []
+    result = suite.runpytest_subprocess("-p", "jetsync.testing.plugin", *distribution)
+    result.assert_outcomes(passed=4)
+
+
+def test_version_can_be_chosen(suite):
+    """The ini option says which server it is."""
+    suite.makepyfile("def test_version(nats_server): assert nats_server.version == '2.10.26'")
+    result = suite.runpytest_subprocess(
+        "-p", "jetsync.testing.plugin", "-o", "jetsync_server_version=2.10.26"
+    )
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_aborted_session_leaves_no_process(suite, how):
+    """A session that is ended from outside takes its server along."""
+    suite.makepyfile(
+        """
+        import time
+
+        def test_hangs(nats_server):
+            with open("pid", "w") as file:
+                print(nats_server.pids[0], file=file, flush=True)
+            time.sleep(60)
+        """
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "jetsync.testing.plugin"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=suite.path) as session:
+        pid = int(wait_for(lambda: (suite.path / "pid").read_text().strip()))
+        assert exists(pid)
+        session.send_signal(how)
+        session.wait(20)
+    assert wait_for(lambda: not exists(pid))
+
+
+def exists(pid: int) -> bool:
+    """Return whether there is such a process, other than one that has ended."""
+    try:
+        os.kill(pid, 0)
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return status.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def wait_for(ask):
+    """Ask until the answer is true; a file that is not there yet is no answer."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            answer = ask()
+        except FileNotFoundError:
+            answer = None
+        if answer:
+            return answer
+        time.sleep(0.01)
+    pytest.fail("nothing happened in 20 s")
