@@ -198,7 +198,7 @@ class Session:
             return self._bridge.call(
                 self._connection.flush, deadline.remaining() + 1.0, deadline=deadline
             )
-        except WaitTimeoutError:
+        except (WaitTimeoutError, ConnectionLostError):
             self.check()
             if self.lane.lost_epoch >= epoch:
                 raise ConnectionLostError(reason="while flushing") from None

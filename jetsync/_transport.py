@@ -11,6 +11,7 @@ What the seam takes from nats-py that is not public, all of it:
 - ``Client._transport`` may be set before ``connect``; nats-py keeps a transport that is true and
 calls its
   ``connect`` again for every new connection (:func:`NatsConnection.start`).
+- ``Client._send_ping`` takes the future that the PONG resolves (:meth:`NatsConnection.flush`).
 
 Everything here runs in the loop thread.
 """
@@ -34,6 +35,7 @@ from jetsync.errors import (
     ConfigurationError,
     ConnectError,
     ConnectionClosedError,
+    ConnectionLostError,
     redact_url,
 )
 
@@ -275,6 +277,8 @@ class NatsConnection:
         """How often the login may still be refused."""
         self._refusal: Exception | None = None
         self._last_error: Exception | None = None
+        self._lost: asyncio.Future[Any] = loop.create_future()
+        """Done once the connection that stands now is gone."""
         self._url: str | None = None
         self._known: set[str] = set()
         """The servers of the cluster that were announced before, or found on connecting."""
@@ -319,7 +323,7 @@ class NatsConnection:
             raise
         self._client.options["connect_timeout"] = total
         self._first = False
-        self._remember()
+        self._note_connection()
         self._listener.on_connected()
 
     async def stop(self) -> None:
@@ -335,8 +339,17 @@ class NatsConnection:
         """
         # Not the loop's clock: uvloop's has whole milliseconds.
         start = time.perf_counter()
-        await self._client.flush(timeout=max(timeout, 0.001))  # type: ignore[arg-type]
-        return time.perf_counter() - start
+        pong: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        # nats-py's own flush cancels this future when the time is up; the PONG that still comes
+        # then ends nats-py's reader, and with it the connection's life. wait() cancels nothing.
+        lost = self._lost
+        await self._client._send_ping(pong)
+        await asyncio.wait({pong, lost}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if pong.done():
+            return time.perf_counter() - start
+        if lost.done():
+            raise ConnectionLostError(reason="while flushing")
+        raise asyncio.TimeoutError
 
     async def reconnect(self) -> None:
         """Drop the connection and make a new one."""
@@ -354,8 +367,9 @@ class NatsConnection:
         self._known.update(new)
         return new
 
-    def _remember(self) -> None:
-        """Keep what nats-py tells only as long as the connection stands."""
+    def _note_connection(self) -> None:
+        """Keep what nats-py tells of a new connection only as long as it stands."""
+        self._lost = asyncio.get_running_loop().create_future()
         url = self._client.connected_url
         if url is not None:
             self._url = redact_url(url.geturl())
@@ -392,11 +406,13 @@ class NatsConnection:
             raise _FirstConnectFailedError(self._refusal or error)
 
     async def _on_disconnected(self) -> None:
+        if not self._lost.done():
+            self._lost.set_result(None)
         if not self._first:
             self._listener.on_disconnected()
 
     async def _on_reconnected(self) -> None:
-        self._remember()
+        self._note_connection()
         self._listener.on_connected()
 
     async def _on_closed(self) -> None:
