@@ -1,0 +1,983 @@
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+
+import pytest
+
+from jetsync import _gate, _lane
+from jetsync._deadline import Deadline
+from jetsync._handoff import Mailbox, Receiver, ReplyRouter, Waiter
+from jetsync._lane import OUT_LIMIT, POST_LIMIT, Lane, LaneState
+from jetsync.errors import ConnectionClosedError, DisconnectedError
+
+LONG = 10.0
+"""Seconds that nothing here comes near, unless it is broken."""
+
+
+def soon(seconds=LONG):
+    """A deadline."""
+    return Deadline.after(seconds)
+
+
+def until(condition, what="it"):
+    """Return once a condition holds that another thread brings about."""
+    deadline = soon()
+    while not condition():
+        assert not deadline.expired(), f"{what} never came"
+        time.sleep(0.0005)
+
+
+def msg(sid, payload=b"", subject=b"s", reply=b""):
+    """A frame as a server writes it."""
+    words = [b"MSG", subject, sid, *([reply] if reply else []), b"%d" % len(payload)]
+    return b" ".join(words) + b"\r\n" + payload + b"\r\n"
+
+
+class Background:
+    """A call in a thread of its own."""
+
+    def __init__(self, function, *arguments):
+        self.result = self.error = None
+        self._thread = threading.Thread(target=self._run, args=(function, *arguments), daemon=True)
+        self._thread.start()
+
+    def _run(self, function, *arguments):
+        try:
+            self.result = function(*arguments)
+        except BaseException as error:  # noqa: BLE001 - handed to the test.
+            self.error = error
+
+    @property
+    def running(self):
+        return self._thread.is_alive()
+
+    def get(self):
+        self._thread.join(LONG)
+        assert not self.running, "the thread never ended"
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Rig:
+    """A lane on a loop in its own thread, and the other end of its socket."""
+
+    def __init__(self, new_loop):
+        self.loop = new_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.foreign = []
+        self.auto_detach = True
+        self.lane = Lane(self.loop, self._on_foreign)
+        self.server = None
+        self._stalled = []
+        self._sockets = []
+
+    def _on_foreign(self, data):
+        """Do as nats-py does: close what has come to its end, later."""
+        self.foreign.append((threading.get_ident(), data))
+        if not data and self.auto_detach:
+            self.loop.call_soon(self.lane.detach)
+
+    def do(self, function, *arguments):
+        """Call a function in the loop thread and return its result."""
+
+        async def call():
+            return function(*arguments)
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(LONG)
+
+    def connect(self, *, opened=True, buffer=None):
+        """Attach one end of a new pair of sockets; the other one is the server."""
+        ours, self.server = socket.socketpair()
+        self.server.settimeout(LONG)
+        if buffer:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+        self.attach(ours, opened=opened)
+        self._sockets.append(self.server)
+        return self.server
+
+    def attach(self, ours, *, opened=True):
+        ours.setblocking(False)
+        self.do(self.lane.attach, ours)
+        if opened:
+            self.do(self.lane.open)
+
+    def stall(self):
+        """Keep the loop thread from doing anything; the event that is returned ends that."""
+        stalled, release = threading.Event(), threading.Event()
+        self._stalled.append(release)
+
+        def block():
+            stalled.set()
+            release.wait(LONG)
+
+        self.loop.call_soon_threadsafe(block)
+        assert stalled.wait(LONG)
+        return release
+
+    def settle(self):
+        """Return once the loop has done all it was told before."""
+        self.do(lambda: None)
+        self.do(lambda: None)
+
+    def receive(self, size):
+        """Return so many bytes that the server got."""
+        data = b""
+        while len(data) < size:
+            piece = self.server.recv(min(size - len(data), 1 << 20))
+            assert piece, f"the connection ended after {len(data)} bytes"
+            data += piece
+        return data
+
+    def receive_all(self):
+        """Return what the server gets until the connection ends."""
+        data = bytearray()
+        while True:
+            try:
+                piece = self.server.recv(1 << 20)
+            except ConnectionResetError:
+                piece = b""
+            if not piece:
+                return bytes(data)
+            data += piece
+
+    def nothing_more(self):
+        """Return whether the server has nothing to read now."""
+        self.server.setblocking(False)
+        try:
+            self.server.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        else:
+            return False
+        finally:
+            self.server.settimeout(LONG)
+
+    def listen(self, box, subject=b"s"):
+        """Listen with a mailbox, without a word to the server; return the id."""
+        sid = self.lane.new_sid()
+        self.lane.listen(sid, box, subject)
+        return sid
+
+    def leader(self, box, deadline=None):
+        """Start a thread that waits and return it once it is the one that reads."""
+        waiting = Background(self.lane.wait, box, deadline or soon())
+        until(self.lane._read_lock.locked, "the leader")
+        return waiting
+
+    def close(self):
+        for release in self._stalled:
+            release.set()
+        self.do(self.lane.detach)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(LONG)
+        self.loop.close()
+        for one in self._sockets:
+            one.close()
+
+
+LOOPS = ["asyncio"] + (["uvloop"] if importlib.util.find_spec("uvloop") else [])
+
+
+@pytest.fixture(params=LOOPS)
+def idle(request):
+    """A lane that never was connected."""
+    if request.param == "uvloop":
+        import uvloop
+
+        rig = Rig(uvloop.new_event_loop)
+    else:
+        rig = Rig(asyncio.new_event_loop)
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def rig(idle):
+    """A lane that is open."""
+    idle.connect()
+    return idle
+
+
+class TestWrite:
+    def test_goes_out(self, rig):
+        """A block is on its way when the call returns, from any thread, without the loop."""
+        rig.stall()
+        assert rig.lane.write(b"PUB a  1\r\nx\r\n", soon()) == 1
+        assert rig.receive(13) == b"PUB a  1\r\nx\r\n"
+        assert rig.lane.bytes_out == 13
+
+    def test_full_socket(self, idle):
+        """What the socket does not take at once goes out later, whole and in order."""
+        idle.connect(buffer=8192)
+        blocks = [b"%d" % number * 300_000 for number in range(5)]
+        for block in blocks:
+            idle.lane.write(block, soon())
+        assert idle.lane._out_size > 0
+        assert idle.receive(5 * 300_000) == b"".join(blocks)
+        until(lambda: not idle.lane._out, "the end of the rest")
+        assert (idle.lane._out_size, idle.lane.bytes_out) == (0, 1_500_000)
+
+    def test_back_pressure(self, idle):
+        """Past the bound a writer waits for room, and its block then goes out whole."""
+        idle.connect(buffer=8192)
+        first, second = b"1" * (OUT_LIMIT + (1 << 20)), b"2" * 100_000
+        idle.lane.write(first, soon())
+        waiting = Background(idle.lane.write, second, soon())
+        until(lambda: idle.lane._changed._waiters, "the wait for room")
+        assert waiting.running
+        assert idle.lane._out_size <= len(first)
+        assert idle.receive(len(first) + len(second)) == first + second
+        assert waiting.get() == 1
+
+    def test_no_room_until_the_deadline(self, idle):
+        """A writer that gets no room until its deadline says so, and nothing of it is sent."""
+        idle.connect(buffer=8192)
+        first = b"1" * (OUT_LIMIT + (1 << 20))
+        idle.lane.write(first, soon())
+        with pytest.raises(DisconnectedError, match=r"takes no bytes within 0\.02 s"):
+            idle.lane.write(b"2222", soon(0.02))
+        reading = Background(idle.receive, len(first) + 3)
+        idle.lane.write(b"333", soon())
+        assert reading.get() == first + b"333"
+
+    def test_down_until_the_deadline(self, idle):
+        """Without a connection a write fails at its deadline with nothing sent."""
+        started = time.monotonic()
+        with pytest.raises(DisconnectedError) as caught:
+            idle.lane.write(b"early", soon(0.03))
+        assert 0.03 <= time.monotonic() - started < LONG
+        assert caught.value.timeout == 0.03
+        with pytest.raises(DisconnectedError):
+            idle.lane.post(b"early", 0.01)
+        idle.connect()
+        idle.lane.write(b"late", soon())
+        assert idle.receive(4) == b"late"
+
+    def test_handshake_is_down(self, idle):
+        """While nats-py makes the connection only its own bytes pass."""
+        idle.connect(opened=False)
+        waiting = Background(idle.lane.write, b"ours", soon())
+        until(lambda: idle.lane._changed._waiters, "the wait for a connection")
+        idle.do(idle.lane.control, b"CONNECT {}\r\nPING\r\n")
+        assert idle.receive(18) == b"CONNECT {}\r\nPING\r\n"
+        assert idle.nothing_more()
+        idle.do(idle.lane.open)
+        assert waiting.get() == 1
+        assert idle.receive(4) == b"ours"
+
+    def test_dead_socket(self, rig):
+        """A write into a connection that is gone raises nothing; the loss is announced."""
+        box = Mailbox()
+        rig.listen(box)
+        release = rig.stall()
+        rig.server.close()
+        assert rig.lane.write(b"x", soon()) == 1
+        release.set()
+        assert rig.lane.wait(box, soon())
+        assert box.take_lost() == 1
+        assert rig.lane.lost_epoch == 1
+
+    def test_interrupted_send(self, rig, monkeypatch):
+        """An interrupt after the kernel took a part of a block ends the connection."""
+
+        def send(sock, block):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(rig.lane, "_send_now", send)
+        with pytest.raises(KeyboardInterrupt):
+            rig.lane.write(b"abc", soon())
+        assert rig.receive_all() == b""
+        until(lambda: rig.lane.state is LaneState.DOWN, "the loss")
+
+    def test_interrupted_between_send_and_queue(self, rig, monkeypatch):
+        """An interrupt before the rest of a block is queued ends the connection too."""
+
+        class Interrupted:
+            def call_soon_threadsafe(self, *_):
+                raise KeyboardInterrupt
+
+            def __getattr__(self, name):
+                return getattr(rig.loop, name)
+
+        monkeypatch.setattr(rig.lane, "_loop", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            rig.lane.write(b"1" * (4 << 20), soon())
+        assert len(rig.receive_all()) < 4 << 20
+        monkeypatch.undo()
+        until(lambda: rig.lane.state is LaneState.DOWN, "the loss")
+
+
+class TestPost:
+    def test_collected_for_the_loop(self, rig):
+        """Posted blocks are collected, and the loop sends them together."""
+        release = rig.stall()
+        for block in (b"a", b"b", b"c"):
+            rig.lane.post(block, 1.0)
+        assert rig.nothing_more()
+        assert rig.lane._posted == [b"a", b"b", b"c"]
+        release.set()
+        assert rig.receive(3) == b"abc"
+
+    def test_sent_by_a_wait(self, rig):
+        """Who goes to wait sends what was posted first, as answers may depend on it."""
+        rig.stall()
+        rig.lane.post(b"ack", 1.0)
+        assert not rig.lane.wait(Mailbox(), soon(0))
+        assert rig.receive(3) == b"ack"
+
+    def test_sent_before_a_write(self, rig):
+        """A write takes along what was posted before it."""
+        rig.stall()
+        rig.lane.post(b"first", 1.0)
+        rig.lane.write(b"second", soon())
+        assert rig.receive(11) == b"firstsecond"
+
+    def test_much(self, rig):
+        """Past the limit nobody waits for the loop any more."""
+        rig.stall()
+        rig.lane.post(b"1" * POST_LIMIT, 1.0)
+        assert rig.receive(POST_LIMIT) == b"1" * POST_LIMIT
+        assert rig.lane._posted_size == 0
+
+    def test_waits_for_a_connection(self, idle):
+        """A post waits for a connection as a write does."""
+        waiting = Background(idle.lane.post, b"x", LONG)
+        until(lambda: idle.lane._changed._waiters, "the wait for a connection")
+        idle.connect()
+        waiting.get()
+        assert idle.receive(1) == b"x"
+
+    def test_answer(self, rig):
+        """An answer is sent while there is a connection and forgotten while there is none."""
+        rig.lane.answer(b"now")
+        assert rig.receive(3) == b"now"
+        rig.do(rig.lane.detach)
+        rig.lane.answer(b"never")
+        rig.connect()
+        rig.lane.write(b"later", soon())
+        assert rig.receive(5) == b"later"
+
+    def test_lost_with_the_connection(self, rig):
+        """What was posted for one connection is not sent on the next."""
+
+        def post_and_detach():
+            # In the loop thread, so that the flush comes after it.
+            rig.lane.post(b"old", 1.0)
+            rig.lane.detach()
+
+        rig.do(post_and_detach)
+        assert rig.receive_all() == b""
+        rig.connect()
+        rig.lane.write(b"new", soon())
+        rig.settle()
+        assert rig.receive(3) == b"new"
+        assert rig.nothing_more()
+
+
+class TestReconnect:
+    def test_half_a_block(self, idle):
+        """The rest of a half-written block is not continued on the next connection."""
+        idle.connect(buffer=8192)
+        idle.lane.write(b"1" * 1_000_000, soon())
+        assert idle.lane._out_size > 0
+        idle.do(idle.lane.detach)
+        assert 0 < len(idle.receive_all()) < 1_000_000
+        idle.connect()
+        assert idle.lane.write(b"whole", soon()) == 2
+        assert idle.receive(5) == b"whole"
+        idle.settle()
+        assert idle.nothing_more()
+
+    def test_subscriptions_come_first(self, idle):
+        """After a reconnect all subscriptions are written again, in order, before other blocks."""
+        lane = idle.lane
+        lines = [lane.listen(lane.new_sid(), Mailbox(), b"a.%d" % n) for n in range(3)]
+        lines.append(lane.listen(lane.new_sid(), Mailbox(), b"q", b"group"))
+        assert lines[0] == b"SUB a.0  1000000\r\n"
+        assert lines[3] == b"SUB q group 1000003\r\n"
+        for epoch in (1, 2):
+            waiting = Background(lane.write, b"block", soon())
+            until(lambda: lane._changed._waiters, "the wait for a connection")
+            idle.connect()
+            assert waiting.get() == epoch
+            expected = b"".join(lines) + b"block"
+            assert idle.receive(len(expected)) == expected
+            idle.server.close()
+            until(lambda: lane.state is LaneState.DOWN, "the loss")
+
+    def test_left_ones_stay_away(self, rig):
+        """A subscription that was left is not written again."""
+        sid = rig.listen(Mailbox())
+        rig.lane.leave(sid)
+        rig.lane.leave(sid)
+        assert rig.receive(15) == b"UNSUB 1000000\r\n"
+        assert rig.lane.receivers() == []
+        rig.do(rig.lane.detach)
+        rig.connect()
+        rig.lane.write(b"x", soon())
+        assert rig.receive(1) == b"x"
+
+    def test_receivers_are_told(self, rig):
+        """Every receiver learns of the loss, and threads that wait wake up."""
+        boxes = [Mailbox() for _ in range(3)]
+        for box in boxes:
+            rig.listen(box)
+        router = ReplyRouter(b"i")
+        rig.listen(router)
+        waiter = Waiter(b"x")
+        router.register(waiter)
+        waiter.epoch = 1
+        waiting = [Background(rig.lane.wait, one, soon()) for one in (*boxes, waiter)]
+        until(rig.lane._read_lock.locked, "the leader")
+        rig.server.close()
+        assert [one.get() for one in waiting] == [True] * 4
+        assert [box.take_lost() for box in boxes] == [1, 1, 1]
+        assert waiter.is_lost
+
+    def test_unsent_requests_go_on(self, rig):
+        """A request that was not written yet is not lost with the connection before it."""
+        router = ReplyRouter(b"i")
+        rig.listen(router)
+        waiter = Waiter(b"x")
+        router.register(waiter)
+        rig.do(rig.lane.detach)
+        assert (waiter.lost_epoch, waiter.ready) == (1, False)
+
+    def test_announced_once(self, rig):
+        """Closing twice announces one loss, and a handshake that failed announces none."""
+        box = Mailbox()
+        rig.listen(box)
+        rig.do(rig.lane.detach)
+        assert box.take_lost() == 1
+        rig.do(rig.lane.detach)
+        rig.connect(opened=False)
+        rig.do(rig.lane.detach)
+        assert (box.take_lost(), rig.lane.epoch, rig.lane.lost_epoch) == (0, 1, 1)
+
+    def test_half_a_frame(self, rig):
+        """Half a frame that was received is not continued with the next connection's bytes."""
+        box = Mailbox()
+        sid = rig.listen(box)
+        rig.server.sendall(msg(sid, b"whole") + msg(sid, b"half")[:-4])
+        assert rig.lane.wait(box, soon())
+        rig.server.close()
+        until(lambda: rig.lane.state is LaneState.DOWN, "the loss")
+        server = rig.connect()
+        server.sendall(msg(sid, b"new"))
+        until(lambda: len(box.frames) == 2, "the frame")
+        assert [frame[3] for frame in box.drain()] == [b"whole", b"new"]
+
+    def test_nobody_spins_at_the_end(self, rig):
+        """Until nats-py closes a connection that ended, waiting for it costs no time."""
+        rig.auto_detach = False
+        waiting = rig.leader(Mailbox())
+        rig.server.close()
+        until(lambda: rig.foreign, "the end")
+        rig.settle()
+        before = time.process_time()
+        assert not rig.lane.wait(Mailbox(), soon(0.1))
+        assert time.process_time() - before < 0.05
+        assert waiting.running
+        rig.do(rig.lane.close, ConnectionClosedError())
+
+
+class TestRead:
+    def test_loop_reads(self, rig):
+        """While nobody waits the loop reads, and frames go to their mailboxes."""
+        box, other = Mailbox(), Mailbox()
+        sid, other_sid = rig.listen(box), rig.listen(other)
+        rig.server.sendall(msg(sid, b"1") + msg(other_sid, b"2", reply=b"r") + msg(sid, b"3"))
+        until(lambda: len(box.frames) == 2, "the frames")
+        assert box.drain() == [(b"s", b"", None, b"1"), (b"s", b"", None, b"3")]
+        assert other.drain() == [(b"s", b"r", None, b"2")]
+        assert rig.lane.strays == 0
+
+    def test_foreign_bytes(self, rig):
+        """What is not ours goes to nats-py, in order, in the loop thread, whoever reads."""
+        box = Mailbox()
+        sid = rig.listen(box)
+        loop_thread = rig.do(threading.get_ident)
+        rig.server.sendall(b"PING\r\n" + msg(b"7", b"x"))
+        until(lambda: len(rig.foreign) == 2, "the foreign bytes")
+        waiting = rig.leader(box)
+        rig.server.sendall(b"PONG\r\n" + msg(sid) + b"-ERR 'no'\r\n")
+        assert waiting.get()
+        until(lambda: len(rig.foreign) == 4, "the foreign bytes")
+        assert rig.foreign == [
+            (loop_thread, b"PING\r\n"),
+            (loop_thread, b"MSG s 7 1\r\nx\r\n"),
+            (loop_thread, b"PONG\r\n"),
+            (loop_thread, b"-ERR 'no'\r\n"),
+        ]
+
+    def test_handshake(self, idle):
+        """Until the handshake is over all bytes are nats-py's as they come, and nobody leads."""
+        idle.connect(opened=False)
+        idle.server.sendall(b"INFO {")
+        until(lambda: idle.foreign, "the handshake")
+        assert idle.foreign[0][1] == b"INFO {"
+        box = Mailbox()
+        waiting = Background(idle.lane.wait, box, soon())
+        idle.server.sendall(b"}\r\n")
+        until(lambda: len(idle.foreign) == 2, "the handshake")
+        assert not idle.lane._gate.may_lead
+        box.fail(ConnectionClosedError())
+        assert waiting.get()
+
+    def test_leader_reads(self, rig):
+        """A thread that waits reads by itself: its answer needs no loop."""
+        box = Mailbox()
+        sid = rig.listen(box)
+        rig.stall()
+        waiting = rig.leader(box)
+        rig.server.sendall(msg(sid, b"answer"))
+        assert waiting.get() is True
+        assert [frame[3] for frame in box.drain()] == [b"answer"]
+
+    def test_loop_reads_again(self, rig):
+        """After a wait, whatever its end, the loop reads."""
+        box, other = Mailbox(), Mailbox()
+        sid, other_sid = rig.listen(box), rig.listen(other)
+        waiting = rig.leader(box)
+        rig.server.sendall(msg(sid))
+        assert waiting.get()
+        rig.server.sendall(msg(other_sid, b"1"))
+        until(lambda: other.frames, "the loop's frame")
+        assert not rig.lane.wait(Mailbox(), soon(0.01))
+        rig.server.sendall(msg(other_sid, b"2"))
+        until(lambda: len(other.frames) == 2, "the loop's frame")
+
+    def test_two_wait(self, rig):
+        """Of two threads that wait one reads for both, and both get their answers."""
+        first, second = Mailbox(), Mailbox()
+        sids = rig.listen(first), rig.listen(second)
+        leader = rig.leader(first)
+        follower = Background(rig.lane.wait, second, soon())
+        rig.server.sendall(msg(sids[1], b"2"))
+        assert follower.get() is True
+        assert leader.running
+        rig.server.sendall(msg(sids[0], b"1"))
+        assert leader.get() is True
+        assert [box.drain()[0][3] for box in (first, second)] == [b"1", b"2"]
+
+    def test_follower_outlives_the_leader(self, rig):
+        """When the leader has its answer the follower still gets its own."""
+        first, second = Mailbox(), Mailbox()
+        sids = rig.listen(first), rig.listen(second)
+        leader = rig.leader(first)
+        follower = Background(rig.lane.wait, second, soon())
+        rig.server.sendall(msg(sids[0]))
+        assert leader.get() is True
+        rig.server.sendall(msg(sids[1]))
+        assert follower.get() is True
+
+    def test_many_requests(self, rig):
+        """Threads that ask at the same time all get their own answers."""
+        router = ReplyRouter(b"i")
+        sid = rig.listen(router)
+
+        def serve(count):
+            stream = rig.server.makefile("rb")
+            for _ in range(count):
+                words = stream.readline().split()
+                size = int(words[-1])
+                payload = stream.read(size + 2)[:size]
+                rig.server.sendall(msg(sid, payload, subject=words[2]))
+            stream.close()
+
+        def ask(name):
+            for number in range(50):
+                waiter = Waiter(b"x")
+                reply = router.register(waiter)
+                payload = b"%d.%d" % (name, number)
+                block = b"PUB x %b %d\r\n%b\r\n" % (reply, len(payload), payload)
+                waiter.epoch = rig.lane.write(block, soon())
+                assert rig.lane.wait(waiter, soon())
+                assert waiter.reply[3] == payload
+
+        serving = Background(serve, 8 * 50)
+        for asking in [Background(ask, name) for name in range(8)]:
+            asking.get()
+        serving.get()
+        assert router.pending() == 0
+
+    def test_deadline(self, rig):
+        """A wait ends at its deadline and says so."""
+        started = time.monotonic()
+        assert rig.lane.wait(Mailbox(), soon(0.02)) is False
+        assert 0.02 <= time.monotonic() - started < LONG
+
+    def test_very_long_wait(self, rig):
+        """A wait may be longer than the milliseconds that poll takes."""
+        box = Mailbox()
+        sid = rig.listen(box)
+        waiting = rig.leader(box, soon(90 * 86400))
+        rig.server.sendall(msg(sid))
+        assert waiting.get() is True
+
+    def test_ready_already(self, rig):
+        """Who has something does not wait, deadline or not."""
+        box = Mailbox()
+        box.push((b"s", b"", None, b""))
+        assert rig.lane.wait(box, soon(0)) is True
+
+    def test_nudge(self, rig):
+        """A receiver that is woken from elsewhere makes its thread look up from the socket."""
+        box = Mailbox()
+        waiting = rig.leader(box)
+        box.fail(ConnectionClosedError())
+        rig.lane.nudge()
+        assert waiting.get() is True
+        assert rig.lane.state is LaneState.OPEN
+
+    def test_large_frame(self, rig):
+        """A frame of many reads arrives whole."""
+        box = Mailbox()
+        sid = rig.listen(box)
+        payload = os.urandom(3_000_000)
+        sending = Background(rig.server.sendall, msg(sid, payload) + msg(sid, b"end"))
+        while len(box.frames) < 2:
+            assert rig.lane.wait(box, soon())
+        sending.get()
+        assert [frame[3] for frame in box.drain()] == [payload, b"end"]
+        assert rig.lane.bytes_in == len(msg(sid, payload)) + len(msg(sid, b"end"))
+
+    def test_leave_with_linger(self, rig):
+        """Frames that were on their way when a subscription was left still arrive for a while."""
+        box = Mailbox()
+        sid = rig.listen(box)
+        rig.lane.leave(sid, linger=0.05)
+        rig.server.sendall(msg(sid))
+        until(lambda: box.frames, "the late frame")
+        until(lambda: not rig.lane.receivers(), "the end of the linger")
+        rig.server.sendall(msg(sid))
+        until(lambda: rig.lane.strays == 1, "the stray")
+        assert len(box.frames) == 1
+
+    def test_without_epoll(self, idle, monkeypatch):
+        """Where there is no epoll the loop reads, also while threads wait."""
+        monkeypatch.delattr(_gate.select, "epoll")
+        server = idle.connect()
+        box = Mailbox()
+        sid = idle.listen(box)
+        assert not idle.lane._gate.may_lead
+        waiting = Background(idle.lane.wait, box, soon())
+        server.sendall(msg(sid))
+        assert waiting.get() is True
+        server.close()
+        until(lambda: idle.lane.state is LaneState.DOWN, "the loss")
+
+    @pytest.mark.parametrize("led", [False, True], ids=["loop", "leader"])
+    @pytest.mark.parametrize(
+        "garbage",
+        [b"MSG 5\r\n", b"MSG a 1000000 -9\r\n", b"HMSG x\r\n", b"MSG a 1 one\r\n", b"M\r\n"],
+    )
+    def test_garbage(self, rig, led, garbage):
+        """Bytes that are no protocol end the connection; nobody gets an exception of parsing."""
+        box = Mailbox()
+        sid = rig.listen(box)
+        waiting = rig.leader(box) if led else None
+        rig.server.sendall(msg(sid, b"good") + garbage)
+        if waiting is not None:
+            assert waiting.get() is True
+        assert rig.receive_all() == b""
+        until(box.take_lost, "the loss")
+        assert [frame[3] for frame in box.drain()] == [b"good"]
+
+
+class Interrupting(Receiver):
+    """A receiver in whose wake-up Ctrl-C strikes, once."""
+
+    __slots__ = ("frames", "push", "struck")
+
+    def __init__(self):
+        super().__init__()
+        self.frames = []
+        self.push = self.frames.append
+        self.struck = False
+
+    @property
+    def ready(self):
+        return self.lost_epoch > 0
+
+    def wake(self):
+        if not self.struck:
+            self.struck = True
+            raise KeyboardInterrupt
+        super().wake()
+
+
+class TestInterrupts:
+    def test_in_a_wake_up(self, rig):
+        """An interrupt in the middle of handing frames over ends the connection, not its order."""
+        first, second = Interrupting(), Mailbox()
+        sids = rig.listen(first), rig.listen(second)
+        release = rig.stall()
+        rig.server.sendall(msg(sids[0]) + msg(sids[1], b"never woken") + b"PING\r\n")
+        with pytest.raises(KeyboardInterrupt):
+            rig.lane.wait(second, soon())
+        follower = Background(rig.lane.wait, first, soon())
+        release.set()
+        assert rig.receive_all() == b""
+        assert follower.get() is True
+        assert not rig.lane._read_lock.locked()
+        assert (first.lost_epoch, second.take_lost()) == (1, 1)
+        server = rig.connect()
+        lines = rig.receive(len(b"SUB s  1000000\r\n") * 2)
+        assert lines == b"SUB s  1000000\r\nSUB s  1000001\r\n"
+        second.drain()
+        server.sendall(msg(sids[1], b"in step"))
+        assert rig.lane.wait(second, soon())
+        assert second.drain()[0][3] == b"in step"
+
+    def test_before_the_bookkeeping(self, rig, monkeypatch):
+        """An interrupt between the read and the cutting of its bytes ends the connection."""
+
+        def feed(data):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(rig.lane, "feed", feed)
+        rig.stall()
+        rig.server.sendall(b"PING\r\n")
+        with pytest.raises(KeyboardInterrupt):
+            rig.lane.wait(Mailbox(), soon())
+        assert rig.receive_all() == b""
+        monkeypatch.undo()
+
+    @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals to one thread")
+    def test_in_the_wait_itself(self, rig):
+        """Ctrl-C ends a wait at once and leaves the connection as it was."""
+        box = Mailbox()
+        sid = rig.listen(box)
+        main = threading.get_ident()
+        assert threading.current_thread() is threading.main_thread()
+
+        def strike():
+            until(rig.lane._read_lock.locked, "the wait")
+            signal.pthread_kill(main, signal.SIGINT)
+
+        striking = Background(strike)
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            rig.lane.wait(box, soon())
+        assert time.monotonic() - started < LONG / 2
+        striking.get()
+        assert not rig.lane._read_lock.locked()
+        rig.server.sendall(msg(sid))
+        until(lambda: box.frames, "the loop's frame")
+        assert rig.lane.write(b"x", soon()) == 1
+
+
+class TestClose:
+    def test_wakes_everybody(self, idle):
+        """Closing ends every wait and every write, now and later, with the reason."""
+        idle.connect(buffer=8192)
+        lane = idle.lane
+        boxes = [Mailbox() for _ in range(3)]
+        for box in boxes:
+            idle.listen(box)
+        lane.write(b"1" * (OUT_LIMIT + (1 << 20)), soon())
+        writing = Background(lane.write, b"2", soon())
+        until(lambda: lane._changed._waiters, "the wait for room")
+        waiting = [idle.leader(boxes[0])]
+        waiting += [Background(lane.wait, box, soon()) for box in boxes[1:]]
+        reason = ConnectionClosedError("enough")
+        lane.close(reason)
+        lane.close(ConnectionClosedError("again"))
+        assert [one.get() for one in waiting] == [True] * 3
+        assert [box.failure for box in boxes] == [reason] * 3
+        for call in (writing.get, lambda: lane.write(b"3", soon()), lambda: lane.post(b"4", 1.0)):
+            with pytest.raises(ConnectionClosedError, match="enough"):
+                call()
+        late = Mailbox()
+        idle.listen(late)
+        assert late.failure is reason
+        assert lane.wait(late, soon()) is True
+
+    def test_stays_closed(self, rig):
+        """A connection that is made at the same moment does not open a closed lane."""
+        rig.do(rig.lane.detach)
+        rig.lane.close(ConnectionClosedError())
+        rig.connect()
+        assert rig.lane.state is LaneState.CLOSED
+        assert rig.nothing_more()
+
+    def test_repr(self, rig):
+        """The repr says how the lane is."""
+        rig.listen(Mailbox())
+        assert repr(rig.lane) == "<Lane open epoch=1 subscriptions=1 out=0>"
+
+
+class TestStream:
+    """A WebSocket: somebody else sends and receives."""
+
+    def test_both_ways(self, idle):
+        """Blocks go to the sender in order, and what comes is cut as from a socket."""
+        sent, release = [], asyncio.Event()
+
+        async def send(block):
+            sent.append(block)
+            await release.wait()
+
+        box = Mailbox()
+        sid = idle.listen(box)
+        idle.do(idle.lane.attach_stream, send)
+        idle.do(idle.lane.open)
+        until(lambda: sent, "the subscriptions")
+        idle.lane.write(b"a", soon())
+        idle.lane.write(b"b", soon())
+        idle.do(release.set)
+        until(lambda: len(sent) == 2, "the blocks")
+        assert sent == [b"SUB s  1000000\r\n", b"ab"]
+        until(lambda: idle.lane.bytes_out == 18, "the count")
+        idle.do(idle.lane.feed, msg(sid, b"x") + b"PING\r\n")
+        assert idle.lane.wait(box, soon())
+        assert box.drain()[0][3] == b"x"
+        assert idle.foreign[0][1] == b"PING\r\n"
+
+    def test_back_pressure(self, idle):
+        """The same bound holds as for a socket."""
+        release = asyncio.Event()
+
+        async def send(block):
+            await release.wait()
+
+        idle.do(idle.lane.attach_stream, send)
+        idle.do(idle.lane.open)
+        idle.lane.write(b"1" * OUT_LIMIT, soon())
+        with pytest.raises(DisconnectedError):
+            idle.lane.write(b"2", soon(0.01))
+        idle.do(release.set)
+        assert idle.lane.write(b"3", soon()) == 1
+
+    def test_failed_send(self, idle):
+        """An error of the sender is the end of the connection."""
+
+        async def send(block):
+            raise RuntimeError("aiohttp says no")
+
+        box = Mailbox()
+        idle.listen(box)
+        idle.do(idle.lane.attach_stream, send)
+        idle.do(idle.lane.open)
+        assert idle.lane.wait(box, soon())
+        assert box.take_lost() == 1
+
+    def test_garbage(self, idle):
+        """Bytes that are no protocol end the connection as they do on a socket."""
+
+        async def send(block):
+            """Take it."""
+
+        idle.do(idle.lane.attach_stream, send)
+        idle.do(idle.lane.open)
+        idle.do(idle.lane.feed, b"MSG 5\r\n")
+        until(lambda: idle.lane.state is LaneState.DOWN, "the loss")
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """A self-signed certificate with its key, in one file."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    key, found = folder / "key.pem", folder / "both.pem"
+    command = f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    command += f" -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout {key}"
+    subprocess.run([*command.split(), "-out", found], check=True, capture_output=True)
+    with found.open("a") as file:
+        file.write(key.read_text())
+    return found
+
+
+@pytest.fixture
+def secure(idle, certificate):
+    """A lane that is open over TLS; its server speaks TLS too."""
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context.load_cert_chain(certificate)
+    client_context = ssl.create_default_context(cafile=certificate)
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(LONG)
+    accepting = Background(lambda: server_context.wrap_socket(theirs, server_side=True))
+    secured = client_context.wrap_socket(ours, server_hostname="localhost")
+    idle.server = accepting.get()
+    idle.server.settimeout(LONG)
+    idle._sockets.append(idle.server)
+    idle.attach(secured)
+    return idle
+
+
+class TestTls:
+    def test_leader_reads(self, secure):
+        """A waiting thread reads by itself, what waits decrypted in the TLS object included."""
+        box = Mailbox()
+        sid = secure.listen(box)
+        secure.stall()
+        waiting = secure.leader(box)
+        secure.server.sendall(msg(sid, b"one"))
+        assert waiting.get() is True
+        assert box.drain()[0][3] == b"one"
+
+    @pytest.mark.parametrize("led", [False, True], ids=["loop", "leader"])
+    def test_many_records(self, secure, led):
+        """Frames of many records arrive whole and in order, whoever reads."""
+        box = Mailbox()
+        sid = secure.listen(box)
+        payloads = [os.urandom(size) for size in (0, 1, 16_383, 16_384, 16_385, 400_000, 5)]
+        sending = Background(secure.server.sendall, b"".join(msg(sid, one) for one in payloads))
+        if led:
+            while len(box.frames) < len(payloads):
+                assert secure.lane.wait(box, soon())
+        else:
+            until(lambda: len(box.frames) == len(payloads), "the frames")
+        sending.get()
+        assert [frame[3] for frame in box.drain()] == payloads
+
+    def test_large_read_of_a_small_record(self, secure, monkeypatch):
+        """What a read leaves in the TLS object, where no poll sees it, is read at once."""
+        monkeypatch.setattr(_lane, "READ_SIZE", 10)
+        box = Mailbox()
+        sid = secure.listen(box)
+        secure.server.sendall(msg(sid, b"x" * 100))
+        until(lambda: box.frames, "the frame")
+        assert box.drain()[0][3] == b"x" * 100
+
+    def test_writes(self, secure):
+        """Blocks larger than a record and than the socket's buffer go out whole and in order."""
+        blocks = [b"%d" % number * 300_000 for number in range(3)]
+        for block in blocks:
+            secure.lane.write(block, soon())
+        assert secure.receive(900_000) == b"".join(blocks)
+
+    def test_both_ways_at_once(self, secure):
+        """One thread writes while another reads, and neither disturbs the other."""
+        box = Mailbox()
+        sid = secure.listen(box)
+        waiting = secure.leader(box)
+        echoing = Background(secure.receive, 200_000)
+        for _ in range(200):
+            secure.lane.write(b"y" * 1000, soon())
+        assert echoing.get() == b"y" * 200_000
+        secure.server.sendall(msg(sid))
+        assert waiting.get() is True
+
+    def test_end(self, secure):
+        """The end of a TLS connection, announced or not, is a loss."""
+        box = Mailbox()
+        secure.listen(box)
+        waiting = secure.leader(box)
+        secure.server.close()
+        assert waiting.get() is True
+        assert box.take_lost() == 1
