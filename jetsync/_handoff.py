@@ -13,6 +13,7 @@ reading thread wakes each receiver once per block of frames, not once per frame.
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections import deque
 from typing import TYPE_CHECKING
@@ -53,12 +54,15 @@ class Signal:
 class Receiver:
     """What the lane knows of a waiting party: whether it has something, and how to wake it."""
 
-    __slots__ = ("failure", "lost_epoch", "signal")
+    __slots__ = ("express", "failure", "lost_epoch", "signal")
 
     def __init__(self) -> None:
         self.signal = Signal()
         self.lost_epoch = 0
         """The highest connection epoch whose loss was announced to this receiver."""
+        self.express: Callable[[bytes, int], int] | None = None
+        """See :class:`jetsync._proto.frames.Inbound`."""
+
         self.failure: Exception | None = None
         """Set once and for good: nothing will ever come any more (closed, permission denied)."""
 
@@ -164,6 +168,54 @@ class Mailbox(Receiver):
             self._seen_epoch = self.lost_epoch
             return self.lost_epoch
         return 0
+
+
+class AckMailbox(Mailbox):
+    """
+    The mailbox of acks of many publishes, which nearly all look alike.
+
+    Once the owner has told how a plain ack starts, runs of them are read by one regular expression:
+    measured, 0.5 us instead of 1.2 us for each, with the accounting.
+    """
+
+    __slots__ = ("_pattern", "runs")
+
+    def __init__(self, interest: bytes) -> None:
+        super().__init__(interest, hears_denials=True)
+        self._pattern: re.Pattern[bytes] | None = None
+        self.runs: deque[list[tuple[bytes, bytes]]] = deque()
+        """Runs of (last token of the reply subject, stream sequence), both as digits."""
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.runs) or super().ready
+
+    def learn(self, sid: bytes, plain: bytes) -> None:
+        """Read acks that start with *plain*, and then have only digits and a brace, in runs."""
+        prefix = re.escape(self.interest.removesuffix(b"*"))
+        self._pattern = re.compile(
+            rb"MSG %b([0-9]+) %b [0-9]+\r\n%b([0-9]+)\}\r\n" % (prefix, sid, re.escape(plain))
+        )
+        self.express = self._take_run
+
+    def drain_runs(self) -> list[list[tuple[bytes, bytes]]]:
+        """Take all runs that are there, oldest first; never blocks."""
+        runs = self.runs
+        return [runs.popleft() for _ in range(len(runs))]
+
+    def _take_run(self, data: bytes, position: int) -> int:
+        """Take all frames but the last if they are plain acks, each and every one."""
+        assert self._pattern is not None
+        last = data.rfind(b"\r\nMSG ", position)
+        if last < 0:
+            return position
+        end = last + 2
+        run = self._pattern.findall(data, position, end)
+        # Each match has two line ends. If there are more, something else stands in between.
+        if data.count(b"\r\n", position, end) != 2 * len(run):
+            return position
+        self.runs.append(run)
+        return end
 
 
 class Waiter(Receiver):

@@ -39,7 +39,14 @@ _LANE_SID_LENGTH: Final = len(str(FIRST_LANE_SID))
 class Inbound(Protocol):
     """What the splitter needs of the receiver of one subscription's frames."""
 
-    push: Callable[[Frame], None]
+    push: Callable[[Frame], object]
+
+    express: Callable[[bytes, int], int] | None
+    """
+    Takes a run of frames of a known shape at once: given data and the position of the first,
+    returns the position behind the last it took, or the same position to leave them to the
+    splitter. None where there is no such shape.
+    """
 
 
 class Splitter:
@@ -89,7 +96,9 @@ class Splitter:
         self._parts.clear()
         self._parts_size = self._wanted = 0
 
-    def _cut(self, data: bytes, touched: list[Inbound], foreign: list[bytes]) -> int:
+    def _cut(  # noqa: C901, PLR0912 - one loop over all frames there are; calls would double its cost.
+        self, data: bytes, touched: list[Inbound], foreign: list[bytes]
+    ) -> int:
         """Return how many bytes of *data* were whole frames; all of them are handed over."""
         find, boxes, size = data.find, self.boxes, len(data)
         position = 0
@@ -139,6 +148,11 @@ class Splitter:
                 box = boxes.get(sid)
                 if box is not None:
                     touched.append(box)
+                    if box.express is not None:
+                        behind = box.express(data, position)
+                        if behind > position:
+                            position = behind
+                            continue
             if box is not None:
                 box.push(frame)
             elif len(sid) >= _LANE_SID_LENGTH:

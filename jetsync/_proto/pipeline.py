@@ -99,8 +99,8 @@ class Pipeline(Generic[Item]):
         self._window = window
         self._keep_acks = keep_acks
         self._prefix_length = len(prefix)
-        self._plain = b"\x00"
-        """How a plain ack starts, once one was seen; before that, something no ack starts with."""
+        self.plain = b""
+        """How a plain ack starts, once one was seen."""
 
         self._blocks: deque[Block] = deque()
         self._resent: dict[int, Block] = {}
@@ -126,7 +126,7 @@ class Pipeline(Generic[Item]):
 
     def settle(self, frames: Iterable[Frame]) -> None:
         """Take the answers that came."""
-        flying, cut, plain = self.flying, self._prefix_length, self._plain
+        flying, cut, plain = self.flying, self._prefix_length, self.plain
         length = len(plain)
         count = 0
         least, greatest = 1 << 64, -1
@@ -136,7 +136,7 @@ class Pipeline(Generic[Item]):
             if item is None:
                 continue
             data = frame[3]
-            if not self._keep_acks and data.startswith(plain):
+            if plain and data.startswith(plain):
                 digits = data[length:-1]
                 if digits.isdigit():
                     sequence = int(digits)
@@ -145,11 +145,21 @@ class Pipeline(Generic[Item]):
                     greatest = max(greatest, sequence)
                     continue
             self._settle_slowly(number, item, frame)
-            plain = self._plain
+            plain = self.plain
             length = len(plain)
         if count:
             self.tally.count += count
             self.tally.cover(least, greatest)
+
+    def settle_run(self, run: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take plain acks that were read as (number, sequence), both as digits."""
+        pop = self.flying.pop
+        sequences = [
+            int(sequence) for number, sequence in run if pop(int(number), None) is not None
+        ]
+        if sequences:
+            self.tally.count += len(sequences)
+            self.tally.cover(min(sequences), max(sequences))
 
     def _settle_slowly(self, number: int, item: Item, frame: Frame) -> None:
         """Take an answer that may be anything."""
@@ -170,7 +180,7 @@ class Pipeline(Generic[Item]):
         if self._keep_acks:
             self.acked.append((number, item, ack))
         else:
-            self._plain = plain_prefix(frame[3]) or self._plain
+            self.plain = plain_prefix(frame[3]) or self.plain
 
     def deny(self, subject: str, error: Exception, subject_of: Callable[[Item], str]) -> None:
         """Fail the messages in flight to a subject that the server refuses."""

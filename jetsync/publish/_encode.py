@@ -37,9 +37,12 @@ class Encoder:
         self._limit = session.server.max_payload
         self._subjects: dict[str, bytes] = {}
 
-    def encode(self, item: object, reply: bytes) -> bytes:
+    def encode(self, item: object, prefix: bytes, number: int) -> bytes:
         """
-        Return the block that publishes *item*, as it is, with *reply* as its reply subject.
+        Return the block that publishes *item*, as it is.
+
+        Its reply subject is *prefix* and *number*; one formatting operation less than to be given
+        both joined.
 
         Raises:
             InvalidSubjectError, InvalidHeaderError, InvalidTtlError, MaxPayloadError,
@@ -63,10 +66,10 @@ class Encoder:
         if header is None:
             if size > self._limit:
                 self._check_size(size)
-            return b"PUB %b %b %d\r\n%b\r\n" % (target, reply, size, payload)
+            return b"PUB %b %b%d %d\r\n%b\r\n" % (target, prefix, number, size, payload)
         if size + len(header) > self._limit:
             self._check_size(size + len(header))
-        return frames.hpub(target, reply, header, payload)
+        return frames.hpub(target, b"%b%d" % (prefix, number), header, payload)
 
     def _learn(self, subject: str) -> bytes:
         validate_subject(subject)

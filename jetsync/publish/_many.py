@@ -117,7 +117,7 @@ class BulkPublish:
                 try:
                     if prepared is not None:
                         item = prepared(item)  # noqa: PLW2901 - the message is what plugins leave.
-                    piece = encode(item, b"%b%d" % (prefix, number))
+                    piece = encode(item, prefix, number)
                 except JetSyncError as error:
                     self._unentered.append(PublishFailure(number, message_of(item), error))
                 else:

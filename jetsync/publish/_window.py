@@ -15,7 +15,7 @@ import attrs
 
 from jetsync import events
 from jetsync._deadline import Deadline
-from jetsync._handoff import Mailbox
+from jetsync._handoff import AckMailbox
 from jetsync._proto.pipeline import Pipeline
 from jetsync.errors import (
     ConnectionClosedError,
@@ -75,10 +75,11 @@ class Window:
         self._lane = core.lane
         inbox = core.new_inbox().encode()
         self.prefix = inbox + b"."
-        self.box = Mailbox(inbox + b".*", hears_denials=True)
+        self.box = AckMailbox(inbox + b".*")
         self._sid, self._line = core.open_box(self.box.interest, self.box)
         self.pipeline: Pipeline[Any] = Pipeline(self.prefix, options.size, keep_acks=keep_acks)
         self.encoder = Encoder(core)
+        self._plain = b""
         self.failures: list[tuple[int, Any, Exception]] = []
         """Messages that ended badly, with the reason; the owner empties it."""
 
@@ -118,7 +119,7 @@ class Window:
 
         Raises what the encoder does; the message is not in the books then.
         """
-        block = self.encoder.encode(item, b"%b%d" % (self.prefix, number))
+        block = self.encoder.encode(item, self.prefix, number)
         self.pipeline.flying[number] = item
         return block
 
@@ -173,9 +174,14 @@ class Window:
         Account for all that has come or come to nothing, and send again what is due.
         """
         box, pipeline = self.box, self.pipeline
+        for run in box.drain_runs():
+            pipeline.settle_run(run)
         frames = box.drain()
         if frames:
             pipeline.settle(frames)
+            if pipeline.plain != self._plain:
+                self._plain = pipeline.plain
+                box.learn(self._sid, self._plain)
         for subject, denial in box.take_denials():
             pipeline.deny(subject.decode(), denial, subject_of)
         lost = box.take_lost()
@@ -228,7 +234,7 @@ class Window:
         self._again = deque(sorted(waiting, key=lambda entry: entry[0]))
         for _, number, item in due:
             try:
-                block = self.encoder.encode(item, b"%b%d" % (self.prefix, number))
+                block = self.encoder.encode(item, self.prefix, number)
                 epoch = self._lane.post(block, self.options.ack_timeout)
             except JetSyncError as error:
                 self.failures.append((number, item, error))
