@@ -106,8 +106,6 @@ class Lane:
         self._stream: Callable[[bytes], Awaitable[None]] | None = None
         """How to send where there is no socket of ours: a WebSocket."""
         self._gate: ReadGate | None = None
-        self._split = False
-        """Whether the handshake is over, so that frames of ours may come."""
         self.eof = False
         self.state = LaneState.DOWN
         self.epoch = 0
@@ -459,9 +457,6 @@ class Lane:
             self._hand_foreign([b""])
             return
         self.bytes_in += len(data)
-        if not self._split:
-            self._hand_foreign([data])
-            return
         touched: list[Any] = []
         foreign: list[bytes] = []
         try:
@@ -511,7 +506,7 @@ class Lane:
         self._loop_thread = threading.get_ident()
         self._splitter.reset()
         self._foreign.clear()
-        self.eof = self._split = False
+        self.eof = False
         with self._write_lock:
             self._sock = sock
         self._gate = ReadGate(sock, self._loop, self._on_readable)
@@ -521,7 +516,7 @@ class Lane:
         self._loop_thread = threading.get_ident()
         self._splitter.reset()
         self._foreign.clear()
-        self.eof = self._split = False
+        self.eof = False
         with self._write_lock:
             self._stream = stream
 
@@ -533,9 +528,8 @@ class Lane:
         with self._write_lock:
             self._sock = None
 
-    def start_splitting(self) -> None:
-        """Look for frames of ours from now on: the handshake is over."""
-        self._split = True
+    def end_handshake(self) -> None:
+        """Let threads that wait read by themselves: the socket is not nats-py's alone any more."""
         if self._gate is not None:
             self._gate.may_lead = self._gate.can_lead and not self.eof
 
@@ -543,7 +537,7 @@ class Lane:
         """Write all subscriptions again and let blocks pass: the server knows us now."""
         # nats-py's read task may not have run yet, and the first answer must not pass as a foreign
         # frame.
-        self.start_splitting()
+        self.end_handshake()
         with self._write_lock:
             if self.state is LaneState.CLOSED:
                 return

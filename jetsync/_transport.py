@@ -136,7 +136,7 @@ class LaneTransport(Transport):
 
     async def read(self, buffer_size: int) -> bytes:
         """Return the next bytes that are nats-py's; empty at the end of the connection."""
-        self.lane.start_splitting()
+        self.lane.end_handshake()
         await self._wait_inbound()
         data = bytes(self._inbound)
         self._inbound.clear()
@@ -149,13 +149,7 @@ class LaneTransport(Transport):
         if not newline:
             return b""
         self._inbound[:] = rest
-        line += newline
-        if line.startswith(b"INFO "):
-            self._listener.on_info(line)
-        elif line.startswith(b"-ERR"):
-            # nats-py raises an error of its own for it, with less in it.
-            self._listener.on_server_error(line.decode("utf-8", "replace").strip())
-        return line
+        return line + newline
 
     def at_eof(self) -> bool:
         return self._eof and not self._inbound
@@ -230,13 +224,14 @@ class LaneTransport(Transport):
         self.lane.attach(sock)
 
     def _take(self, data: bytes) -> None:
-        """Keep bytes for nats-py; empty bytes are the end."""
+        """Keep a line, or a frame, for nats-py; empty bytes are the end."""
         if not data:
             self._eof = True
         elif data.startswith(b"INFO "):
             self._listener.on_info(data)
             self._inbound += data
         elif data.startswith(b"-ERR"):
+            # nats-py makes errors of its own of them, with less in them.
             self._listener.on_server_error(data.decode("utf-8", "replace").strip())
             self._inbound += data
         else:

@@ -522,15 +522,15 @@ class TestRead:
         ]
 
     def test_handshake(self, idle):
-        """Until the handshake is over all bytes are nats-py's as they come, and nobody leads."""
+        """Until the handshake is over all lines are nats-py's, each as a whole; nobody leads."""
         idle.connect(opened=False)
-        idle.server.sendall(b"INFO {")
-        until(lambda: idle.foreign, "the handshake")
-        assert idle.foreign[0][1] == b"INFO {"
         box = Mailbox()
         waiting = Background(idle.lane.wait, box, soon())
-        idle.server.sendall(b"}\r\n")
-        until(lambda: len(idle.foreign) == 2, "the handshake")
+        idle.server.sendall(b"INFO {")
+        idle.server.sendall(b"}\r\nPONG\r\nINFO {}\r\n")
+        until(lambda: len(idle.foreign) == 3, "the handshake")
+        lines = [piece for _, piece in idle.foreign]
+        assert lines == [b"INFO {}\r\n", b"PONG\r\n", b"INFO {}\r\n"]
         assert not idle.lane._gate.may_lead
         box.fail(ConnectionClosedError())
         assert waiting.get()
