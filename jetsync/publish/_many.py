@@ -8,6 +8,7 @@ The calling thread does all the work: it encodes a block, writes it, and reads t
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import events
@@ -103,7 +104,12 @@ class BulkPublish:
         """Encode and write one block; return whether the source is exhausted."""
         window, prepared = self._window, None
         if self._enter_wrappers is not None:
-            self._wrap_next()
+            for item in source:
+                self._wrap_next()
+                source = chain((item,), source)
+                break
+            else:
+                return True
         if window.prepares:
             prepared = window.prepared
         # The loop over single messages: what it does not need is kept out of it.
