@@ -104,6 +104,7 @@ class Splitter:
         position = 0
         last_sid = b""
         box: Inbound | None = None
+        by_run = True
         while position < size:
             eol = find(b"\r\n", position)
             if eol < 0:
@@ -148,11 +149,14 @@ class Splitter:
                 box = boxes.get(sid)
                 if box is not None:
                     touched.append(box)
-                    if box.express is not None:
+                    if by_run and box.express is not None:
                         behind = box.express(data, position)
                         if behind > position:
                             position = behind
                             continue
+                        # Frames of several subscriptions take turns: looking through all the rest
+                        # at each turn would cost its square.
+                        by_run = False
             if box is not None:
                 box.push(frame)
             elif len(sid) >= _LANE_SID_LENGTH:
