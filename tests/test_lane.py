@@ -522,16 +522,18 @@ class TestRead:
         ]
 
     def test_handshake(self, idle):
-        """Until the handshake is over all lines are nats-py's, each as a whole; nobody leads."""
+        """Until the handshake is over nobody leads, and lines are nats-py's."""
         idle.connect(opened=False)
         box = Mailbox()
         waiting = Background(idle.lane.wait, box, soon())
         idle.server.sendall(b"INFO {")
-        idle.server.sendall(b"}\r\nPONG\r\nINFO {}\r\n")
-        until(lambda: len(idle.foreign) == 3, "the handshake")
-        lines = [piece for _, piece in idle.foreign]
-        assert lines == [b"INFO {}\r\n", b"PONG\r\n", b"INFO {}\r\n"]
+        idle.server.sendall(b"}\r\nPO")
+        until(lambda: idle.foreign, "the first line")
+        idle.server.sendall(b"NG\r\n")
+        until(lambda: len(idle.foreign) == 2, "the second line")
+        assert [data for _, data in idle.foreign] == [b"INFO {}\r\n", b"PONG\r\n"]
         assert not idle.lane._gate.may_lead
+        assert not idle.lane._read_lock.locked()
         box.fail(ConnectionClosedError())
         assert waiting.get()
 

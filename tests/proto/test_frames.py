@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import itertools
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jetsync._proto import frames
+from jetsync._proto.frames import FIRST_LANE_SID, Splitter
+
+OURS = (b"1000000", b"1000001", b"1000017")
+UNKNOWN = b"1000099"
+THEIRS = b"7"
+BLOCK = b"NATS/1.0\r\nA: b\r\n\r\n"
+STATUS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
+
+
+class Box:
+    """Keeps what is pushed."""
+
+    def __init__(self):
+        self.frames = deque()
+        self.push = self.frames.append
+        self.express = None
+
+
+def cut(*pieces, boxes=None):
+    """Feed pieces one by one; return the splitter, its boxes, what was touched, what is foreign."""
+    boxes = {sid: Box() for sid in OURS} if boxes is None else boxes
+    splitter = Splitter(boxes)
+    touched, foreign = [], []
+    for piece in pieces:
+        splitter.feed(piece, touched, foreign)
+    return splitter, boxes, touched, foreign
+
+
+def wire(sid, subject, reply, header, payload):
+    """A frame as a server writes it."""
+    words = [b"MSG" if header is None else b"HMSG", subject, sid, *([reply] if reply else [])]
+    if header is not None:
+        words.append(b"%d" % len(header))
+    body = (header or b"") + payload
+    return b" ".join([*words, b"%d" % len(body)]) + b"\r\n" + body + b"\r\n"
+
+
+class TestSplitter:
+    def test_message(self):
+        """A frame is subject, reply, no header block and payload, all as they came."""
+        _, boxes, touched, foreign = cut(b"MSG a.b 1000000 r.1 5\r\nhello\r\n")
+        assert list(boxes[b"1000000"].frames) == [(b"a.b", b"r.1", None, b"hello")]
+        assert touched == [boxes[b"1000000"]]
+        assert foreign == []
+
+    def test_without_reply(self):
+        """A frame without a reply subject has an empty one."""
+        _, boxes, _, _ = cut(b"MSG a 1000000 0\r\n\r\n" + wire(OURS[0], b"a", b"", BLOCK, b"x"))
+        assert list(boxes[b"1000000"].frames) == [(b"a", b"", None, b""), (b"a", b"", BLOCK, b"x")]
+
+    def test_headers(self):
+        """The header block is cut off the payload and comes whole."""
+        _, boxes, _, _ = cut(wire(OURS[0], b"a", b"r", BLOCK, b"x\r\ny"))
+        assert list(boxes[b"1000000"].frames) == [(b"a", b"r", BLOCK, b"x\r\ny")]
+
+    def test_status(self):
+        """A status is a header block without a payload."""
+        _, boxes, _, _ = cut(wire(OURS[0], b"a", b"", STATUS, b""))
+        assert list(boxes[b"1000000"].frames) == [(b"a", b"", STATUS, b"")]
+
+    def test_payload_of_protocol(self):
+        """What looks like a frame inside of a payload is payload."""
+        payload = b"\r\nMSG a 1000001 1\r\nx\r\nPING\r\n"
+        _, boxes, _, foreign = cut(wire(OURS[0], b"a", b"", None, payload))
+        assert boxes[b"1000000"].frames[0][3] == payload
+        assert not boxes[b"1000001"].frames
+        assert foreign == []
+
+    def test_foreign(self):
+        """Other lines and frames of other ids come back unchanged, whole and in order."""
+        other = wire(THEIRS, b"x", b"r", BLOCK, b"MSG a 1000000 0\r\n\r\n")
+        data = b'INFO {"a":1}\r\nPING\r\n' + other + b"PONG\r\n+OK\r\n-ERR 'x'\r\n"
+        splitter, boxes, touched, foreign = cut(data)
+        assert foreign == [
+            b'INFO {"a":1}\r\n',
+            b"PING\r\n",
+            other,
+            b"PONG\r\n",
+            b"+OK\r\n",
+            b"-ERR 'x'\r\n",
+        ]
+        assert touched == []
+        assert splitter.strays == 0
+        assert not any(box.frames for box in boxes.values())
+
+    def test_strays(self):
+        """Frames of our range that nobody listens for are counted and dropped."""
+        splitter, _, touched, foreign = cut(wire(UNKNOWN, b"a", b"", None, b"x") * 3)
+        assert splitter.strays == 3
+        assert touched == foreign == []
+
+    def test_the_ranges_meet_by_length(self):
+        """The first id of our range is ours, the last one below it is not."""
+        below = b"%d" % (FIRST_LANE_SID - 1)
+        splitter, _, _, foreign = cut(
+            wire(below, b"a", b"", None, b""), wire(b"1000000", b"a", b"", None, b""), boxes={}
+        )
+        assert foreign == [wire(below, b"a", b"", None, b"")]
+        assert splitter.strays == 1
+
+    def test_touched_once_a_run(self):
+        """A mailbox is named once for each run of its frames, not once a frame."""
+        first, second = OURS[:2]
+        runs = [first] * 50 + [second] * 50 + [first]
+        data = b"".join(wire(sid, b"a", b"", None, b"") for sid in runs)
+        _, boxes, touched, _ = cut(data)
+        assert touched == [boxes[first], boxes[second], boxes[first]]
+
+    def test_left_between_blocks(self):
+        """A mailbox that is gone gets nothing more, also in the middle of a run."""
+        boxes = {OURS[0]: Box()}
+        splitter = Splitter(boxes)
+        data = wire(OURS[0], b"a", b"", None, b"x")
+        splitter.feed(data, [], [])
+        box = boxes.pop(OURS[0])
+        splitter.feed(data, [], [])
+        assert (len(box.frames), splitter.strays) == (1, 1)
+
+    def test_large_payload_is_joined_once(self):
+        """A frame that comes in many pieces waits for its last one."""
+        payload = b"x" * 1_000_000
+        data = wire(OURS[0], b"a", b"", None, payload)
+        boxes = {OURS[0]: Box()}
+        splitter = Splitter(boxes)
+        for start in range(0, len(data) - 1000, 1000):
+            splitter.feed(data[start : start + 1000], [], [])
+            assert not boxes[OURS[0]].frames
+        touched = []
+        splitter.feed(data[start + 1000 :], touched, [])
+        assert touched == [boxes[OURS[0]]]
+        assert boxes[OURS[0]].frames[0][3] == payload
+
+    def test_express(self):
+        """A mailbox may take a run at once; what it leaves goes the usual way."""
+        data = wire(OURS[0], b"a", b"", None, b"1") + wire(OURS[0], b"a", b"", None, b"2")
+        half = len(data) // 2
+        for taken, left in ((half, [b"2"]), (0, [b"1", b"2"]), (2 * half, [])):
+            boxes = {OURS[0]: Box()}
+            asked = []
+
+            def express(given, position, taken=taken, asked=asked):
+                asked.append((given, position))
+                return position + taken
+
+            boxes[OURS[0]].express = express
+            _, _, touched, foreign = cut(b"PING\r\n" + data + b"PONG\r\n", boxes=boxes)
+            assert asked == [(b"PING\r\n" + data + b"PONG\r\n", 6)]
+            assert [frame[3] for frame in boxes[OURS[0]].frames] == left
+            assert touched == [boxes[OURS[0]]]
+            assert foreign == [b"PING\r\n", b"PONG\r\n"]
+
+    def test_express_is_asked_once(self):
+        """Where runs are short a mailbox that left one is not asked again for the same bytes."""
+        boxes = {sid: Box() for sid in OURS[:2]}
+        asked = []
+        boxes[OURS[0]].express = lambda _, position: asked.append(position) or position
+        data = b"".join(wire(sid, b"a", b"", None, b"") for sid in OURS[:2] * 20)
+        cut(data, boxes=boxes)
+        assert asked == [0]
+        assert [len(box.frames) for box in boxes.values()] == [20, 20]
+
+    def test_reset(self):
+        """A new connection starts with a fresh stream, whatever was half received."""
+        splitter, boxes, touched, _ = cut(wire(OURS[0], b"a", b"", None, b"x" * 100)[:50])
+        splitter.reset()
+        splitter.feed(wire(OURS[0], b"a", b"", None, b"y"), touched, [])
+        assert [frame[3] for frame in boxes[OURS[0]].frames] == [b"y"]
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"M",
+            b"MSG",
+            b"MSG ",
+            b"MSG 5",
+            b"MSG a 5",
+            b"MSG a 1000000 five",
+            b"MSG a 1000000 ",
+            b"MSG a 1000000 -1",
+            b"MSG a 1000000 -30",
+            b"H",
+            b"HMSG 5",
+            b"HMSG a 1000000 5",
+            b"HMSG a 1000000 x 5",
+            b"HMSG a 1000000 6 5",
+            b"HMSG a 1000000 -1 5",
+            b"HMSG a 1000000 0 -40",
+        ],
+    )
+    def test_garbage(self, line):
+        """A message line without a meaning is a ValueError, and never an endless loop."""
+        with pytest.raises(ValueError, match=r".+"):
+            cut(b"PING\r\n" + line + b"\r\n\r\n\r\n")
+
+    @given(st.lists(st.binary(max_size=30) | st.sampled_from([b"\r\n", b"MSG ", b"HMSG ", b" 1 "])))
+    def test_any_bytes(self, pieces):
+        """Whatever comes is taken, kept for later, given back or refused with a ValueError."""
+        try:
+            _, _, touched, foreign = cut(*pieces, boxes={})
+        except ValueError:
+            return
+        assert touched == []
+        assert b"".join(pieces).startswith(b"".join(foreign)) or b"MSG" in b"".join(pieces)
+
+
+TOKENS = st.text("abc.$", min_size=1, max_size=8).map(str.encode)
+PAYLOADS = st.one_of(
+    st.binary(max_size=20),
+    st.sampled_from([b"", b"\r\nMSG a 1000000 1\r\n", b"\r\n", b"\r", b"x" * 5000, b"HMSG", b"M"]),
+)
+HEADERS = st.sampled_from([None, BLOCK, STATUS, b"NATS/1.0\r\nX: MSG a 1 1\r\n\r\n"])
+SIDS = st.sampled_from([*OURS, *OURS, UNKNOWN, THEIRS])
+LINES = st.sampled_from(
+    [b"PING\r\n", b"PONG\r\n", b"-ERR 'Permissions'\r\n", b'INFO {"a":"MSG b 1000000 0"}\r\n']
+)
+
+
+@st.composite
+def streams(draw):
+    """Bytes as a server sends them, and what has to become of them."""
+    pieces, inboxes, foreign, strays = [], {sid: [] for sid in OURS}, [], 0
+    for line in draw(st.lists(LINES | st.none(), max_size=25)):
+        if line is not None:
+            pieces.append(line)
+            foreign.append(line)
+            continue
+        sid, reply = draw(SIDS), draw(st.just(b"") | TOKENS)
+        frame = (draw(TOKENS), reply, draw(HEADERS), draw(PAYLOADS))
+        pieces.append(wire(sid, *frame))
+        if sid in inboxes:
+            inboxes[sid].append(frame)
+        elif sid == UNKNOWN:
+            strays += 1
+        else:
+            foreign.append(pieces[-1])
+    data = b"".join(pieces)
+    places = st.lists(st.integers(0, len(data)), max_size=12)
+    cuts = [0, *sorted(draw(places)), len(data)]
+    return [data[i:j] for i, j in itertools.pairwise(cuts)], inboxes, foreign, strays
+
+
+class TestCutAnywhere:
+    @given(streams())
+    @settings(max_examples=150)
+    def test_same_frames(self, stream):
+        """However the stream is cut, the same frames and foreign bytes come in the same order."""
+        pieces, inboxes, foreign, strays = stream
+        splitter, boxes, _, found = cut(*pieces)
+        assert {sid: list(box.frames) for sid, box in boxes.items()} == inboxes
+        assert b"".join(found) == b"".join(foreign)
+        assert found == foreign
+        assert splitter.strays == strays
+
+    @given(streams())
+    @settings(max_examples=15)
+    def test_byte_by_byte(self, stream):
+        """Single bytes are no worse than any other cut."""
+        pieces, inboxes, foreign, _ = stream
+        data = b"".join(pieces)[:4000]
+        whole = cut(data)
+        split = cut(*(data[i : i + 1] for i in range(len(data))))
+        assert [list(box.frames) for box in split[1].values()] == [
+            list(box.frames) for box in whole[1].values()
+        ]
+        assert split[3] == whole[3]
+        if len(data) < 4000:
+            assert split[3] == foreign
+            assert {sid: list(box.frames) for sid, box in split[1].items()} == inboxes
+
+
+class TestBuilders:
+    def test_pub(self):
+        """PUB takes any payload that is bytes, with or without a reply subject."""
+        assert frames.pub(b"a", b"r", b"xy") == b"PUB a r 2\r\nxy\r\n"
+        assert frames.pub(b"a", b"", bytearray(b"")) == b"PUB a  0\r\n\r\n"
+        assert frames.pub(b"a", b"", memoryview(b"abc")) == b"PUB a  3\r\nabc\r\n"
+
+    def test_hpub(self):
+        """HPUB counts the header block, and block and payload together."""
+        expected = b"HPUB a r 18 20\r\n" + BLOCK + b"xy\r\n"
+        assert frames.hpub(b"a", b"r", BLOCK, b"xy") == expected
+        assert frames.hpub(b"a", b"r", BLOCK, memoryview(b"xy")) == expected
+
+    def test_message(self):
+        """A message is PUB without headers and HPUB with."""
+        assert frames.message(b"a", b"r", None, b"x") == frames.pub(b"a", b"r", b"x")
+        assert frames.message(b"a", b"r", BLOCK, b"x") == frames.hpub(b"a", b"r", BLOCK, b"x")
+
+    def test_subscriptions(self):
+        """SUB has an optional queue, UNSUB only the id."""
+        assert frames.sub(b"a.*", b"5") == b"SUB a.*  5\r\n"
+        assert frames.sub(b"a.*", b"5", b"q") == b"SUB a.* q 5\r\n"
+        assert frames.unsub(b"5") == b"UNSUB 5\r\n"
+
+    @given(TOKENS, st.just(b"") | TOKENS, HEADERS, PAYLOADS)
+    def test_as_others_read_it(self, subject, reply, header, payload):
+        """What is built is read back by the test kit's parser."""
+        from jetsync.testing import ScriptedTransport
+
+        transport = ScriptedTransport()
+        transport.write(frames.message(subject, reply, header, payload))
+        (command,) = transport.commands
+        assert (command.verb, command.subject.encode()) == ("PUB", subject)
+        assert (command.reply.encode(), command.header) == (reply, header)
+        assert command.data == payload

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import pytest
+
+from jetsync import errors
+from jetsync._proto.status import STATUS_RULES, Effect, find_rule, read_status
+from jetsync.headers import encode_headers
+
+PENDING = {"Nats-Pending-Messages": "9", "Nats-Pending-Bytes": "99908"}
+LAST = {"Nats-Last-Consumer": "4", "Nats-Last-Stream": "17"}
+
+# Every line that servers were seen to send, with the headers it came with (facts, section 3.1).
+LINES = [
+    ("100 Idle Heartbeat", LAST, Effect.ALIVE, None),
+    ("100 Idle Heartbeat", {}, Effect.ALIVE, None),
+    ("404 No Messages", {}, Effect.ENDED, None),
+    ("408 Request Timeout", PENDING, Effect.ENDED, None),
+    ("408 Requests Pending", {}, Effect.ENDED, None),
+    ("408 Interest Expired", PENDING, Effect.ENDED, None),
+    (
+        "409 Message Size Exceeds MaxBytes",
+        PENDING,
+        Effect.ENDED,
+        errors.MessageSizeExceedsMaxBytesError,
+    ),
+    ("409 Batch Completed", PENDING, Effect.ENDED, None),
+    ("409 Server Shutdown", PENDING, Effect.TRANSIENT, errors.ServerShutdownError),
+    ("409 Leadership Change", {}, Effect.TRANSIENT, errors.LeadershipChangeError),
+    ("409 Consumer Deleted", {}, Effect.FAULT, errors.ConsumerDeletedError),
+    ("409 Consumer is push based", {}, Effect.FAULT, errors.NotPullConsumerError),
+    ("409 Exceeded MaxRequestBatch of 10", {}, Effect.FAULT, errors.MaxRequestBatchError),
+    ("409 Exceeded MaxRequestExpires of 2s", {}, Effect.FAULT, errors.MaxRequestExpiresError),
+    ("409 Exceeded MaxRequestMaxBytes of 1000", {}, Effect.FAULT, errors.MaxRequestMaxBytesError),
+    ("409 Exceeded MaxWaiting", {}, Effect.FAULT, errors.MaxWaitingError),
+    (
+        "400 Bad Request - heartbeat value too large",
+        {},
+        Effect.FAULT,
+        errors.BadPullRequestError,
+    ),
+    (
+        "400 Bad Request - invalid character 'b' looking for beginning of value",
+        {},
+        Effect.FAULT,
+        errors.BadPullRequestError,
+    ),
+    (
+        "400 Bad Request - json: cannot unmarshal string into Go value",
+        {},
+        Effect.FAULT,
+        errors.BadPullRequestError,
+    ),
+    ("400 Bad Request - Priority Group missing", {}, Effect.FAULT, errors.InvalidGroupError),
+    ("400 Bad Request - Invalid Priority Group", {}, Effect.FAULT, errors.InvalidGroupError),
+    (
+        "400 Bad Request - Not a Overflow Priority consumer",
+        {},
+        Effect.FAULT,
+        errors.InvalidGroupError,
+    ),
+    (
+        "400 Bad Request - Not a Pinned Client Priority consumer",
+        {},
+        Effect.FAULT,
+        errors.InvalidGroupError,
+    ),
+    (
+        "400 Bad Request - Priority must be between 0 and 9",
+        {},
+        Effect.FAULT,
+        errors.InvalidGroupError,
+    ),
+    ("423 Nats-Pin-Id mismatch", {}, Effect.TRANSIENT, errors.PinIdMismatchError),
+    ("423 Nats-Wrong-Pin-Id", PENDING, Effect.TRANSIENT, errors.PinIdMismatchError),
+    ("423 Nats-Wrong-Pin-Id", {}, Effect.TRANSIENT, errors.PinIdMismatchError),
+    ("412 Required Api Level", {}, Effect.FAULT, errors.RequiredApiLevelError),
+    ("503", {"Nats-Subject": "x"}, Effect.ABSENT, errors.ConsumerUnavailableError),
+    ("503", {}, Effect.ABSENT, errors.ConsumerUnavailableError),
+]
+
+
+def block(line, headers):
+    """A status as it comes over the wire."""
+    return b"NATS/1.0 " + line.encode() + encode_headers(headers.items())[8:]
+
+
+class TestLines:
+    @pytest.mark.parametrize(("line", "headers", "effect", "error"), LINES)
+    def test_seen(self, line, headers, effect, error):
+        """Every status line that servers send has one meaning, with its headers or without."""
+        status = read_status(block(line, headers))
+        code, _, description = line.partition(" ")
+        assert (status.code, status.description) == (int(code), description)
+        assert (status.effect, status.rule.error) == (effect, error)
+        counted = "Nats-Pending-Messages" in headers
+        assert status.pending_messages == (9 if counted else None)
+        assert status.pending_bytes == (99908 if counted else None)
+        assert status.rule in STATUS_RULES
+
+    def test_no_responders(self):
+        """A 503 with a header and without a description is a status like any other."""
+        status = read_status(b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n")
+        assert (status.code, status.description) == (503, "")
+        assert status.effect is Effect.ABSENT
+        assert isinstance(status.error("S", "c"), errors.ConsumerUnavailableError)
+
+    @pytest.mark.parametrize("rest", [b"", b" "])
+    def test_bare_code(self, rest):
+        """A code needs no description."""
+        assert read_status(b"NATS/1.0 404" + rest + b"\r\n\r\n").effect is Effect.ENDED
+
+    @pytest.mark.parametrize("header", [b"", b"A: b\r\n", b"Nats-Pending-Messages: 5\r\n"])
+    def test_ordinary(self, header):
+        """An ordinary message has no status, whatever its headers."""
+        assert read_status(b"NATS/1.0\r\n" + header + b"\r\n") is None
+
+    @pytest.mark.parametrize(("text", "count"), [("0", 0), ("-1", None), ("", None), ("x", None)])
+    def test_counts(self, text, count):
+        """What was not asked for is not counted: servers say -1 then."""
+        status = read_status(block("408 Request Timeout", {"Nats-Pending-Messages": text}))
+        assert (status.pending_messages, status.pending_bytes) == (count, None)
+
+    def test_not_a_block(self):
+        """Bytes that are no header block are a protocol error."""
+        with pytest.raises(errors.ProtocolError):
+            read_status(b"HTTP/1.1 404\r\n\r\n")
+
+
+class TestRules:
+    @pytest.mark.parametrize(
+        "rule", STATUS_RULES, ids=lambda rule: f"{rule.code} {rule.text}".strip()
+    )
+    def test_found_by_itself(self, rule):
+        """No rule hides another one: each is found by its own code and text, in any case."""
+        assert find_rule(rule.code, rule.text) is rule
+        assert find_rule(rule.code, rule.text.upper() + " and more") is rule
+        assert rule.text == rule.text.lower()
+        assert rule.meaning
+
+    @pytest.mark.parametrize("rule", STATUS_RULES, ids=lambda rule: str(rule.code))
+    def test_errors_where_needed(self, rule):
+        """What is raised, now or if it lasts, has an error; what is a sign of life has none."""
+        if rule.effect in {Effect.FAULT, Effect.TRANSIENT, Effect.ABSENT}:
+            assert issubclass(rule.error, errors.StatusError)
+        if rule.effect is Effect.ALIVE:
+            assert rule.error is None
+
+    def test_every_rule_was_seen(self):
+        """No rule is there for a line that no server sends."""
+        found = {find_rule(int(line.split()[0]), line[4:]) for line, *_ in LINES}
+        assert found == set(STATUS_RULES)
+
+    @pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
+    def test_pending(self, line):
+        """A line that comes with counts belongs to a rule that says so."""
+        rule = find_rule(int(line[0].split()[0]), line[0][4:])
+        if line[1] is PENDING and rule.code != 423:  # 423 has them on some versions only.
+            assert rule.pending
+
+    @pytest.mark.parametrize(
+        ("code", "description"),
+        [(400 + 99, "Teapot"), (500, ""), (409, "Something New"), (599, "x"), (429, "Too Many")],
+    )
+    def test_unknown_fault(self, code, description):
+        """A status from 400 up that no rule names is a fault, and is shown as it came."""
+        rule = find_rule(code, description)
+        assert (rule.effect, rule.error) == (Effect.FAULT, errors.UnknownStatusError)
+        status = read_status(block(f"{code} {description}".strip(), {}))
+        error = status.error("S", "c")
+        assert type(error) is errors.UnknownStatusError
+        assert (error.code, error.description) == (code, description)
+
+    @pytest.mark.parametrize("code", [101, 200, 299, 399])
+    def test_unknown_note(self, code):
+        """A status below 400 that no rule names changes nothing."""
+        assert find_rule(code, "whatever").effect is Effect.ALIVE
+
+    def test_error(self):
+        """The error of a status says which consumer, and the limit where there is one."""
+        error = read_status(block("409 Exceeded MaxRequestBatch of 10", {})).error("S", "c")
+        assert (error.code, error.stream, error.consumer, error.limit) == (409, "S", "c", 10)
+        error = read_status(block("409 Exceeded MaxRequestExpires of 2s", {})).error("S", "c")
+        assert error.limit == "2s"
