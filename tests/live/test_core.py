@@ -1,0 +1,314 @@
+"""
+Core NATS on a real server: publish, request, subscribe, and the limits of all three.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import threading
+import time
+
+import pytest
+
+import jetsync
+from jetsync.testing import HookRecorder
+
+
+def eventually(check, timeout=10.0):
+    """
+    Wait until *check* returns something true, and return that.
+    """
+    end = time.monotonic() + timeout
+    while not (found := check()):
+        assert time.monotonic() < end, f"not within {timeout:g} s"
+        time.sleep(0.005)
+    return found
+
+
+@pytest.fixture
+def responder(nats_server, unique):
+    """
+    A service of another client that answers each request with its payload, doubled.
+    """
+    with jetsync.connect(nats_server.url) as other, other.subscribe(f"{unique}.double") as asked:
+        other.flush()
+
+        def answer():
+            for message in asked:
+                other.publish(message.reply, message.data * 2, headers=message.headers)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield asked.subject
+        asked.close()
+        thread.join(5)
+
+
+class TestPublish:
+    @pytest.mark.parametrize("data", [b"bytes", bytearray(b"array"), memoryview(b"view"), "täxt"])
+    def test_payloads(self, client, unique, data):
+        """
+        Every kind of payload arrives as its bytes; text as UTF-8.
+        """
+        with client.subscribe(unique) as subscription:
+            client.publish(unique, data)
+            message = subscription.next(5)
+        expected = data.encode() if isinstance(data, str) else bytes(data)
+        assert (message.data, message.subject, message.reply) == (expected, unique, "")
+
+    def test_what_is_reused_after_the_call_is_not_sent(self, client, unique):
+        """
+        A buffer may be changed as soon as publish has returned.
+        """
+        data = bytearray(b"first")
+        with client.subscribe(unique) as subscription:
+            client.publish(unique, data)
+            data[:] = b"later"
+            assert subscription.next(5).data == b"first"
+
+    def test_reply_and_headers(self, client, unique):
+        """
+        Both arrive, and the caller's headers are left as they are.
+        """
+        headers = {"A": ["1", "2"]}
+        with client.subscribe(unique) as subscription:
+            client.publish(unique, b"x", headers=headers, reply=f"{unique}.reply")
+            message = subscription.next(5)
+        assert (message.reply, message.headers.get_all("A")) == (f"{unique}.reply", ["1", "2"])
+        assert headers == {"A": ["1", "2"]}
+
+    @pytest.mark.parametrize("subject", ["", "a b", "a..b", ".a", "a.", "a.*", "a.>", "a\r\nPING"])
+    def test_a_bad_subject_sends_nothing(self, client, subject):
+        """
+        No server sees a subject that none would take.
+        """
+        before = client.statistics().bytes_out
+        for call in (client.publish, client.request, client.jetstream().publish):
+            with pytest.raises(jetsync.InvalidSubjectError):
+                call(subject, b"")
+        assert client.statistics().bytes_out == before
+
+    def test_too_large_a_message_is_refused_here(self, client, js, stream):
+        """
+        Scenario 51: one byte more than max_payload is a local error, and the connection lives on.
+        """
+        limit = client.server.max_payload
+        subject = f"{stream.name}.a"
+        for call in (client.publish, client.request, js.publish):
+            with pytest.raises(jetsync.MaxPayloadError) as caught:
+                call(subject, b"x" * (limit + 1))
+            assert (caught.value.size, caught.value.limit) == (limit + 1, limit)
+        assert js.publish(subject, b"x" * limit).sequence == 1
+        assert client.statistics().reconnects == 0
+
+    def test_headers_count(self, client, js, stream):
+        """
+        Scenario 51: headers and payload together may be as large as max_payload, and no larger.
+        """
+        limit = client.server.max_payload
+        subject = f"{stream.name}.a"
+        block = len("NATS/1.0\r\nA: b\r\n\r\n")
+        for call in (client.publish, client.request, js.publish):
+            with pytest.raises(jetsync.MaxPayloadError) as caught:
+                call(subject, b"x" * (limit - block + 1), headers={"A": "b"})
+            assert caught.value.size == limit + 1
+        assert js.publish(subject, b"x" * (limit - block), headers={"A": "b"}).sequence == 1
+        with pytest.raises(jetsync.MaxPayloadError):
+            client.publish(subject, headers={"A": "b" * limit})
+        client.flush()
+        assert client.statistics().reconnects == 0
+
+
+class TestRequest:
+    def test_the_reply_is_returned(self, client, responder):
+        """
+        Payload and headers of the first reply.
+        """
+        reply = client.request(responder, b"ab", headers={"K": "v"}, timeout=5)
+        assert (reply.data, reply.headers["K"]) == (b"abab", "v")
+
+    def test_many_at_once_are_not_mixed_up(self, client, responder):
+        """
+        Each of sixteen threads gets the answers to its own requests.
+        """
+
+        def ask(number):
+            data = [b"%d-%d;" % (number, turn) for turn in range(50)]
+            return [client.request(responder, one, timeout=20).data for one in data] == [
+                one * 2 for one in data
+            ]
+
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            assert list(pool.map(ask, range(16))) == [True] * 16
+        assert client.statistics().requests_in_flight == 0
+
+    def test_nobody_listens(self, client, unique):
+        """
+        NoRespondersError at once, with the subject; not a time-out.
+        """
+        start = time.monotonic()
+        with pytest.raises(jetsync.NoRespondersError) as caught:
+            client.request(unique, timeout=5)
+        assert time.monotonic() - start < 1.0
+        assert caught.value.subject == unique
+
+    def test_nobody_answers(self, client, unique):
+        """
+        RequestTimeoutError after the time-out; an answer that comes later goes to nobody.
+        """
+        with client.subscribe(unique) as subscription:
+            with pytest.raises(jetsync.RequestTimeoutError) as caught:
+                client.request(unique, timeout=0.2)
+            assert (caught.value.subject, caught.value.timeout) == (unique, 0.2)
+            client.publish(subscription.next(5).reply, b"late")
+            client.flush()
+        assert client.statistics().requests_in_flight == 0
+        with pytest.raises(jetsync.NoRespondersError):
+            client.request(unique, timeout=5)
+
+
+class TestSubscribe:
+    def test_messages_come_in_order(self, client, unique):
+        """
+        All messages of a publisher, oldest first, through wildcards too.
+        """
+        with client.subscribe(f"{unique}.*") as star, client.subscribe(f"{unique}.>") as rest:
+            for number in range(1000):
+                client.publish(f"{unique}.a", b"%d" % number)
+            expected = [b"%d" % number for number in range(1000)]
+            assert [star.next(5).data for _ in range(1000)] == expected
+            assert [rest.next(5).data for _ in range(1000)] == expected
+
+    def test_next_waits_and_gives_up(self, client, unique):
+        """
+        None after the time-out; with 0 it only looks.
+        """
+        with client.subscribe(unique) as subscription:
+            start = time.monotonic()
+            assert subscription.next(0.2) is None
+            assert 0.2 <= time.monotonic() - start < 0.7
+            assert subscription.next(0) is None
+            client.publish(unique, b"1")
+            client.flush()
+            assert subscription.next(0).data == b"1"
+
+    def test_closing_ends_the_iteration(self, client, unique):
+        """
+        A thread that iterates stops, next() says that the subscription is closed, and the server
+        forgets it.
+        """
+        subscription = client.subscribe(unique)
+        got = []
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            iterating = pool.submit(got.extend, subscription)
+            client.publish(unique, b"1")
+            eventually(lambda: got)
+            subscription.close()
+            iterating.result(5)
+        assert [message.data for message in got] == [b"1"]
+        with pytest.raises(jetsync.HandleClosedError):
+            subscription.next(5)
+        subscription.close()
+        with pytest.raises(jetsync.NoRespondersError):
+            client.request(unique, timeout=5)
+
+    def test_draining_keeps_what_is_here(self, client, unique):
+        """
+        After drain() the messages that had arrived are taken, then the iteration ends.
+        """
+        subscription = client.subscribe(unique)
+        for number in range(10):
+            client.publish(unique, b"%d" % number)
+        client.flush()
+        subscription.drain()
+        client.publish(unique, b"too late")
+        client.flush()
+        assert [message.data for message in subscription] == [b"%d" % n for n in range(10)]
+
+    def test_threads_share_a_subscription(self, client, unique):
+        """
+        Each message goes to one of the threads that take.
+        """
+        subscription = client.subscribe(unique)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            parts = [pool.submit(list, subscription) for _ in range(4)]
+            for number in range(400):
+                client.publish(unique, b"%d" % number)
+            client.flush()
+            eventually(lambda: not subscription.pending)
+            subscription.drain()
+            got = [int(message.data) for part in parts for message in part.result(5)]
+        assert sorted(got) == list(range(400))
+
+    def test_queue_groups_share_the_messages(self, nats_server, client, unique):
+        """
+        Each message goes to one member of each group, and to everybody outside of groups.
+        """
+        with jetsync.connect(nats_server.url) as other:
+            members = [client.subscribe(unique, queue="q"), other.subscribe(unique, queue="q")]
+            alone = [other.subscribe(unique, queue="r"), other.subscribe(unique)]
+            other.flush()
+            client.flush()
+            for number in range(200):
+                client.publish(unique, b"%d" % number)
+            client.flush()
+            other.flush()
+            counts = [subscription.pending for subscription in (*members, *alone)]
+            assert counts[2:] == [200, 200]
+            assert sum(counts[:2]) == 200
+            assert min(counts[:2]) > 20
+            taken = collections.Counter(
+                member.next(1).data for member in members for _ in range(member.pending)
+            )
+            assert taken == collections.Counter(b"%d" % number for number in range(200))
+
+    def test_without_echo_own_messages_do_not_come_back(self, nats_server, client, unique):
+        """
+        echo=False: only what others publish.
+        """
+        with (
+            jetsync.connect(nats_server.url, echo=False) as quiet,
+            quiet.subscribe(unique) as subscription,
+        ):
+            quiet.publish(unique, b"own")
+            quiet.flush()
+            client.publish(unique, b"other")
+            assert subscription.next(5).data == b"other"
+            assert subscription.next(0) is None
+
+    def test_a_slow_consumer_is_reported_with_its_losses(self, nats_server, unique):
+        """
+        Messages beyond the limit are dropped, the newest first; the count and the event say how
+        many, and the subscription goes on.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with (
+            jetsync.connect(nats_server.url, plugins=[recorder]) as client,
+            client.subscribe(unique) as subscription,
+        ):
+            for number in range(67_000):
+                client.publish(unique, b"%d" % number)
+            client.flush(timeout=20)
+            kept = subscription.pending
+            assert kept == 65_536
+            assert subscription.dropped == 67_000 - kept
+            events = eventually(lambda: [call["event"] for call in recorder.calls])
+            assert {(event.kind.value, event.subject) for event in events} == {
+                ("slow_consumer", unique)
+            }
+            eventually(lambda: recorder.calls[-1]["event"].dropped == subscription.dropped)
+            assert subscription.next(0).data == b"0"
+            assert client.statistics().reconnects == 0
+
+    @pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b", "a\r\n"])
+    def test_a_bad_filter_sends_nothing(self, client, subject):
+        """
+        What no server would take is refused here, and so is a queue group with a blank.
+        """
+        before = client.statistics()
+        with pytest.raises(jetsync.InvalidArgumentError):
+            client.subscribe(subject)
+        with pytest.raises(jetsync.InvalidArgumentError):
+            client.subscribe("a", queue="b c")
+        assert client.statistics() == before
