@@ -37,22 +37,25 @@ def parse_ack(data: bytes) -> PubAck | ApiError:
         ProtocolError: It is neither.
     """
     answer = _load(data)
-    error = answer.get("error")
-    if error is not None:
-        return from_api_error(error, stream=answer.get("stream") or None)
+    error, stream, sequence = answer.get("error"), answer.get("stream"), answer.get("seq")
+    if isinstance(error, dict):
+        return from_api_error(error, stream=stream or None)
+    value = answer.get("val")
+    if error is not None or not isinstance(stream, str) or not isinstance(sequence, int):
+        raise ProtocolError(f"not an acknowledgement: {bytes(data[:80])!r}")
     try:
-        value = answer.get("val")
-        return PubAck(
-            stream=answer["stream"],
-            sequence=answer["seq"],
-            duplicate=bool(answer.get("duplicate", False)),
-            domain=answer.get("domain"),
-            value=None if value is None else int(value),
-            batch_id=answer.get("batch"),
-            batch_size=answer.get("count"),
-        )
-    except (KeyError, ValueError) as missing:
-        raise ProtocolError(f"an acknowledgement without {missing}: {data[:80]!r}") from missing
+        number = None if value is None else int(str(value))
+    except ValueError as problem:
+        raise ProtocolError(f"not an acknowledgement: {bytes(data[:80])!r}") from problem
+    return PubAck(
+        stream=stream,
+        sequence=sequence,
+        duplicate=bool(answer.get("duplicate", False)),
+        domain=answer.get("domain"),
+        value=number,
+        batch_id=answer.get("batch"),
+        batch_size=answer.get("count"),
+    )
 
 
 def plain_prefix(data: bytes) -> bytes | None:
