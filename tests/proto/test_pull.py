@@ -1,0 +1,366 @@
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from jetsync._proto.pull import PullEngine, PullRequest, message_size
+from jetsync._proto.status import Effect
+from jetsync.testing import ManualClock
+
+INBOX = b"_INBOX.p"
+HEADER = b"NATS/1.0\r\nA: b\r\n\r\n"
+HEARTBEAT = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\n\r\n"
+EXPIRED = (
+    b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 9\r\nNats-Pending-Bytes: 9\r\n\r\n"
+)
+DELETED = b"NATS/1.0 409 Consumer Deleted\r\n\r\n"
+LEADERSHIP = b"NATS/1.0 409 Leadership Change\r\n\r\n"
+SHUTDOWN = (
+    b"NATS/1.0 409 Server Shutdown\r\nNats-Pending-Messages: 9\r\nNats-Pending-Bytes: 9\r\n\r\n"
+)
+ABSENT = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
+NEW_NOTE = b"NATS/1.0 299 Something New\r\n\r\n"
+NEW_FAULT = b"NATS/1.0 499 Something New\r\n\r\n"
+ENDING = [EXPIRED, DELETED, LEADERSHIP, SHUTDOWN, ABSENT, NEW_FAULT]
+
+
+def message(size=20, header=None):
+    """A message of so many bytes, as servers count them."""
+    data = b"x" * (size - 8 - len(header or b""))
+    frame = (b"orders.1"[:2], b"$JS.AC", header, data)
+    assert message_size(frame) == size
+    return frame
+
+
+def status(pull, block):
+    """A status on a pull's own subject."""
+    return (pull.subject, b"", block, b"")
+
+
+@pytest.fixture
+def clock():
+    """A clock that is moved by hand."""
+    return ManualClock()
+
+
+@pytest.fixture
+def engine():
+    """An engine without a pull."""
+    return PullEngine(INBOX)
+
+
+@pytest.fixture
+def pull(engine, clock):
+    """A pull for ten messages."""
+    return engine.open(PullRequest(max_messages=10, expires=5.0, heartbeat=1.0), clock())
+
+
+class TestRequest:
+    def test_least(self):
+        """Only what is set is sent; times are nanoseconds."""
+        assert PullRequest(max_messages=1, expires=0.5).wire == b'{"batch":1,"expires":500000000}'
+
+    def test_all(self):
+        """Every option has its field."""
+        request = PullRequest(
+            max_messages=10,
+            expires=30.0,
+            max_bytes=1000,
+            heartbeat=5.0,
+            no_wait=True,
+            group="A",
+            min_pending=0,
+            min_ack_pending=7,
+            priority=0,
+            pin_id="pin",
+        )
+        assert json.loads(request.wire) == {
+            "batch": 10,
+            "expires": 30_000_000_000,
+            "max_bytes": 1000,
+            "no_wait": True,
+            "idle_heartbeat": 5_000_000_000,
+            "group": "A",
+            "min_pending": 0,
+            "min_ack_pending": 7,
+            "priority": 0,
+            "id": "pin",
+        }
+
+    def test_made_once(self):
+        """The JSON is made once, and anew for a changed request."""
+        request = PullRequest(max_messages=1, expires=1.0)
+        assert request.wire is request.wire
+        changed = attrs.evolve(request, max_messages=2)
+        assert json.loads(changed.wire)["batch"] == 2
+
+    @pytest.mark.parametrize(("seconds", "sent"), [(0.1 + 0.2, 300_000_000), (1e-9, 1)])
+    def test_rounded(self, seconds, sent):
+        """Seconds that are not exact in binary are sent as the number that was meant."""
+        assert json.loads(PullRequest(max_messages=1, expires=seconds).wire)["expires"] == sent
+
+    def test_without_expiry(self):
+        """A pull that never expires says nothing of it."""
+        assert json.loads(PullRequest(max_messages=1, expires=0.0).wire) == {"batch": 1}
+
+
+class TestMessages:
+    def test_counted(self, engine, pull, clock):
+        """Messages are handed on as they came and are counted."""
+        frames = [message(), message(header=HEADER, size=60)]
+        received = engine.receive(frames, clock())
+        assert list(received.messages) == frames
+        assert list(received.statuses) == []
+        assert (engine.pending_messages, engine.pending_bytes) == (8, 0)
+        assert repr(engine) == "<PullEngine open=1 messages=8 bytes=0>"
+
+    def test_filled(self, engine, pull, clock):
+        """A filled pull is over: servers send nothing more for it."""
+        engine.receive([message()] * 9, clock())
+        assert not engine.is_idle
+        engine.receive([message()], clock())
+        assert engine.is_idle
+        assert engine.pending_messages == 0
+
+    @pytest.mark.parametrize("header", [None, HEADER])
+    def test_sizes(self, engine, clock, header):
+        """Subject, reply subject, header block and payload count against the bytes asked for."""
+        engine.open(PullRequest(max_messages=100, expires=1.0, max_bytes=100), clock())
+        engine.receive([message(60, header)], clock())
+        assert (engine.pending_messages, engine.pending_bytes) == (99, 40)
+
+    def test_exact_fit(self, engine, clock):
+        """A pull that is filled to the exact byte is over without any status."""
+        engine.open(PullRequest(max_messages=100, expires=1.0, max_bytes=92), clock())
+        engine.receive([message(92)], clock())
+        assert engine.is_idle
+
+    def test_measured_size(self):
+        """A message that servers were seen to count as 92 bytes has 92 bytes (facts, 3.5)."""
+        assert message_size((b"ab", b"r" * 40, None, b"x" * 50)) == 92
+        assert message_size((b"ab", b"r" * 40, HEADER, b"x" * 50)) == 92 + len(HEADER)
+
+    def test_oldest_first(self, engine, clock):
+        """Messages are counted against the oldest pull that has room."""
+        first = engine.open(PullRequest(max_messages=2, expires=1.0), clock())
+        second = engine.open(PullRequest(max_messages=2, expires=1.0), clock())
+        engine.receive([message()], clock())
+        assert (first.messages, second.messages) == (1, 2)
+        engine.receive([message()] * 2, clock())
+        assert (first.messages, second.messages) == (0, 1)
+        assert engine.pending_messages == 1
+
+    def test_subjects(self, engine, clock):
+        """Each pull is answered on a subject of its own below the inbox."""
+        subjects = [
+            engine.open(PullRequest(max_messages=1, expires=1.0), clock()).subject for _ in range(3)
+        ]
+        assert subjects == [b"_INBOX.p.1", b"_INBOX.p.2", b"_INBOX.p.3"]
+
+    def test_unexpected(self, engine, pull, clock):
+        """Messages beyond what was asked for are handed on, and counted as such."""
+        received = engine.receive([message()] * 13, clock())
+        assert len(received.messages) == 13
+        assert (engine.unexpected, engine.pending_messages, engine.is_idle) == (3, 0, True)
+
+
+class TestStatuses:
+    @pytest.mark.parametrize("block", ENDING)
+    def test_ends_its_pull(self, engine, pull, clock, block):
+        """A status that ends its pull leaves nothing pending, with counts in it or without."""
+        received = engine.receive([message(), status(pull, block)], clock())
+        assert len(received.messages) == 1
+        (found,) = received.statuses
+        assert found.effect is not Effect.ALIVE
+        assert (engine.is_idle, engine.pending_messages) == (True, 0)
+
+    @pytest.mark.parametrize("block", [HEARTBEAT, NEW_NOTE])
+    def test_alive(self, engine, pull, clock, block):
+        """A heartbeat, or a note that is not known, changes nothing and is not handed on."""
+        received = engine.receive([status(pull, block), message()], clock())
+        assert (len(received.messages), list(received.statuses)) == (1, [])
+        assert engine.pending_messages == 9
+
+    def test_twice(self, engine, pull, clock):
+        """Of two statuses for one pull the second is noise, in one block or in two."""
+        received = engine.receive([status(pull, SHUTDOWN), status(pull, LEADERSHIP)], clock())
+        assert [found.description for found in received.statuses] == ["Server Shutdown"]
+        second = engine.open(PullRequest(max_messages=5, expires=1.0), clock())
+        received = engine.receive([status(pull, LEADERSHIP), message()], clock())
+        assert list(received.statuses) == []
+        assert second.messages == engine.pending_messages == 4
+
+    def test_of_others(self, engine, pull, clock):
+        """A status below the inbox that answers no pull of ours is dropped."""
+        stranger = (INBOX + b".99", b"", EXPIRED, b"")
+        received = engine.receive([stranger, message()], clock())
+        assert (len(received.messages), list(received.statuses)) == (1, [])
+        assert engine.pending_messages == 9
+
+    def test_order(self, engine, clock):
+        """What came before a status is counted before it, what came after it after it."""
+        first = engine.open(PullRequest(max_messages=2, expires=1.0), clock())
+        second = engine.open(PullRequest(max_messages=5, expires=1.0), clock())
+        frames = [message(), status(first, EXPIRED), message(), message()]
+        received = engine.receive(frames, clock())
+        assert len(received.messages) == 3
+        assert second.messages == engine.pending_messages == 3
+
+    def test_messages_with_headers(self, engine, pull, clock):
+        """A message with headers is no status, whatever its headers say."""
+        block = b"NATS/1.0\r\nStatus: 409\r\nNats-Pending-Messages: 5\r\n\r\n"
+        received = engine.receive([message(80, block), message(60, HEADER)], clock())
+        assert (len(received.messages), list(received.statuses)) == (2, [])
+
+
+class TestConnections:
+    def test_lost(self, engine, clock):
+        """A loss takes the pulls that were sent on that connection, and no others."""
+        request = PullRequest(max_messages=5, expires=1.0)
+        old, new, unsent = (engine.open(request, clock()) for _ in range(3))
+        old.epoch, new.epoch = 1, 2
+        assert engine.lost(1) == [old]
+        assert engine.pending_messages == 10
+        assert engine.lost(1) == []
+        assert engine.lost(2) == [new]
+        assert engine.lost(99) == []
+        engine.cancel(unsent)
+        engine.cancel(unsent)
+        assert engine.is_idle
+
+    def test_late_status(self, engine, pull, clock):
+        """A status of a pull that died with its connection is noise."""
+        pull.epoch = 1
+        engine.lost(1)
+        assert list(engine.receive([status(pull, EXPIRED)], clock()).statuses) == []
+
+
+class TestHeartbeats:
+    def test_watched_as_asked(self, engine, pull, clock):
+        """Two of the pull's intervals without a frame are a miss; any frame is a sign of life."""
+        assert engine.heartbeat.due() == clock() + 2.0
+        for frame in (message(), status(pull, HEARTBEAT), (INBOX + b".9", b"", EXPIRED, b"")):
+            clock.advance(1.75)
+            engine.receive([frame], clock())
+            assert not engine.heartbeat.missed(clock())
+        assert engine.heartbeat.missed(clock.advance(2.0))
+
+    def test_not_asked_for(self, engine, clock):
+        """A pull without heartbeats is not watched."""
+        engine.open(PullRequest(max_messages=1, expires=1.0), clock())
+        assert engine.heartbeat.due() is None
+
+
+class PullMachine(RuleBasedStateMachine):
+    """
+    Any number of pulls, blocks of messages and statuses, losses; next to it the plainest books.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.engine = PullEngine(INBOX)
+        self.clock = ManualClock()
+        self.books = {}
+        self.ended = []
+        self.epoch = 0
+        self.unexpected = 0
+
+    def strike(self, subject):
+        self.ended.append(subject)
+        return self.books.pop(subject)
+
+    def count(self, frame):
+        if not self.books:
+            self.unexpected += 1
+            return
+        subject = next(iter(self.books))
+        pull, messages, size = self.books[subject]
+        messages, size = messages - 1, None if size is None else size - message_size(frame)
+        self.books[subject] = (pull, messages, size)
+        if messages == 0 or (size is not None and size <= 0):
+            self.strike(subject)
+
+    @rule(
+        messages=st.integers(1, 12),
+        max_bytes=st.none() | st.integers(1, 30).map(lambda count: count * 10),
+        sent=st.booleans(),
+    )
+    def open(self, messages, max_bytes, sent):
+        request = PullRequest(max_messages=messages, expires=1.0, max_bytes=max_bytes)
+        pull = self.engine.open(request, self.clock())
+        if sent:
+            self.epoch = max(self.epoch, 1)
+            pull.epoch = self.epoch
+        self.books[pull.subject] = (pull, messages, max_bytes)
+
+    @rule(data=st.data())
+    def receive(self, data):
+        """A block in which anything may be."""
+        frames, messages, effects = [], [], 0
+        kinds = st.sampled_from(["message", "message", "message", "open", "ended", "stranger"])
+        for kind in data.draw(st.lists(kinds, max_size=12)):
+            subjects = {
+                "open": list(self.books),
+                "ended": self.ended,
+                "stranger": [INBOX + b".999", INBOX + b".x"],
+            }.get(kind)
+            if subjects is None:
+                size = data.draw(st.integers(1, 6)) * 10
+                frame = message(size, HEADER if size >= 30 and data.draw(st.booleans()) else None)
+                messages.append(frame)
+                self.count(frame)
+            elif subjects:
+                block = data.draw(st.sampled_from([*ENDING, HEARTBEAT, NEW_NOTE]))
+                subject = data.draw(st.sampled_from(subjects))
+                frame = (subject, b"", block, b"")
+                if subject in self.books and block in ENDING:
+                    effects += 1
+                    self.strike(subject)
+            else:
+                continue
+            frames.append(frame)
+        received = self.engine.receive(frames, self.clock())
+        assert list(received.messages) == messages
+        assert len(received.statuses) == effects
+
+    @precondition(lambda self: self.epoch)
+    @rule()
+    def lose(self):
+        dead = [s for s, (pull, _, _) in self.books.items() if 0 < pull.epoch <= self.epoch]
+        assert [pull.subject for pull in self.engine.lost(self.epoch)] == dead
+        for subject in dead:
+            self.strike(subject)
+        self.epoch += 1
+
+    @precondition(lambda self: self.books)
+    @rule(data=st.data())
+    def cancel(self, data):
+        subject = data.draw(st.sampled_from(list(self.books)))
+        self.engine.cancel(self.strike(subject)[0])
+
+    @invariant()
+    def books_agree(self):
+        """What is pending is what the plain books say."""
+        left = self.books.values()
+        assert self.engine.pending_messages == sum(messages for _, messages, _ in left)
+        assert self.engine.pending_bytes == sum(size or 0 for _, _, size in left)
+        assert self.engine.is_idle is (not self.books)
+        assert self.engine.unexpected == self.unexpected
+
+    @invariant()
+    def within_bounds(self):
+        """What is pending is never negative and never more than was asked for."""
+        requests = [pull.request for pull, _, _ in self.books.values()]
+        assert 0 <= self.engine.pending_messages <= sum(one.max_messages for one in requests)
+        assert 0 <= self.engine.pending_bytes <= sum(one.max_bytes or 0 for one in requests)
+        for pull, _, _ in self.books.values():
+            assert not pull.is_full
+
+
+TestAnything = PullMachine.TestCase
+TestAnything.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
