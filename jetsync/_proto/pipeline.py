@@ -163,10 +163,10 @@ class Pipeline(Generic[Item]):
 
     def _settle_slowly(self, number: int, item: Item, frame: Frame) -> None:
         """Take an answer that may be anything."""
-        if is_no_responders(frame):
-            self.refused.append((number, item))
-            return
         try:
+            if is_no_responders(frame):
+                self.refused.append((number, item))
+                return
             ack = parse_ack(frame[3])
         except JetSyncError as error:
             # Something answered, but not what it did: stored or not is unknown, and why stays
@@ -204,7 +204,7 @@ class Pipeline(Generic[Item]):
     def due(self) -> float | None:
         """Return when the oldest message in flight is given up, None if there is none."""
         while self._blocks and self._is_done(self._blocks[0]):
-            self._blocks.popleft()
+            self._give_up(self._blocks.popleft())
         return self._blocks[0].due if self._blocks else None
 
     def _is_done(self, block: Block) -> bool:
@@ -218,8 +218,11 @@ class Pipeline(Generic[Item]):
         return not any(number in flying for number in block.numbers)
 
     def _give_up(self, block: Block) -> None:
+        """Forget a block, and give up what is still in flight of it."""
         for number in block.numbers:
             # A message that was sent again belongs to its newest block.
-            if number in self.flying and self._resent.get(number, block) is block:
-                self._resent.pop(number, None)
+            if self._resent and self._resent.get(number, block) is not block:
+                continue
+            self._resent.pop(number, None)
+            if number in self.flying:
                 self.failed.append((number, self.flying.pop(number), None))
