@@ -1,0 +1,441 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from jetsync import errors
+from jetsync._proto.pipeline import Pipeline, Tally
+from jetsync.outbound import PubAck
+from jetsync.testing import ManualClock
+
+PREFIX = b"_INBOX.w."
+NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
+EVER = 1 << 62
+
+
+def answer(number, data, header=None):
+    """What comes on the reply subject of a message."""
+    return (PREFIX + b"%d" % number, b"", header, data)
+
+
+def ack(number, sequence, **more):
+    """An acknowledgement as servers write it."""
+    fields = {"stream": "S", "seq": sequence, **more}
+    return answer(number, json.dumps(fields, separators=(",", ":")).encode())
+
+
+def refusal(number):
+    """No stream took the message."""
+    return answer(number, b"", NO_RESPONDERS)
+
+
+def denial(number):
+    """An error of the stream."""
+    error = {"code": 400, "err_code": 10071, "description": "wrong last sequence: 3"}
+    return answer(number, json.dumps({"error": error, "stream": "S", "seq": 0}).encode())
+
+
+def send(pipeline, numbers, epoch=1, due=10.0):
+    """Enter messages as their sender does; the item of a message says its number."""
+    for number in numbers:
+        pipeline.flying[number] = f"m{number}"
+    pipeline.sent(numbers, epoch, due)
+
+
+@pytest.fixture
+def pipeline():
+    """A pipeline that only counts."""
+    return Pipeline(PREFIX, 100)
+
+
+@pytest.fixture
+def keeping():
+    """A pipeline that keeps the acks."""
+    return Pipeline(PREFIX, 100, keep_acks=True)
+
+
+class TestSettle:
+    def test_counts(self, pipeline):
+        """Acks are counted, with the range of their sequences, in any order."""
+        send(pipeline, range(5))
+        assert pipeline.room == 95
+        pipeline.settle([ack(1, 12), ack(0, 11), ack(4, 15)])
+        assert pipeline.tally == Tally(3, 0, 11, 15)
+        assert sorted(pipeline.flying) == [2, 3]
+        assert repr(pipeline) == "<Pipeline flying=2 of 100 acked=3>"
+        pipeline.settle([ack(2, 1), ack(3, 20)])
+        assert pipeline.tally == Tally(5, 0, 1, 20)
+        assert (pipeline.room, pipeline.failed, pipeline.refused) == (100, [], [])
+        assert pipeline.acked == []
+
+    def test_kept(self, keeping):
+        """Acks can be kept, each with its message."""
+        send(keeping, range(3))
+        keeping.settle([ack(2, 7), ack(0, 8, duplicate=True)])
+        assert keeping.acked == [
+            (2, "m2", PubAck("S", 7)),
+            (0, "m0", PubAck("S", 8, duplicate=True)),
+        ]
+        assert keeping.plain == b""
+        assert keeping.tally == Tally(2, 1, 7, 8)
+
+    def test_duplicates(self, pipeline):
+        """A duplicate is counted as such, also between plain acks."""
+        send(pipeline, range(3))
+        pipeline.settle([ack(0, 1), ack(1, 1, duplicate=True), ack(2, 2)])
+        assert pipeline.tally == Tally(3, 1, 1, 2)
+
+    def test_plain(self, pipeline):
+        """How plain acks start is learned from the first one and follows the stream."""
+        assert pipeline.plain == b""
+        send(pipeline, range(4))
+        pipeline.settle([ack(0, 1)])
+        assert pipeline.plain == b'{"stream":"S","seq":'
+        pipeline.settle([answer(1, b'{"stream":"T", "seq":9}'), ack(2, 3)])
+        assert pipeline.tally.count == 3
+        assert pipeline.plain == b'{"stream":"S","seq":'
+
+    def test_only_like_plain(self, pipeline):
+        """What starts as a plain ack and goes on differently is read in full."""
+        send(pipeline, range(4))
+        more = b'{"stream":"S","seq":2,"duplicate": true}'
+        broken = b'{"stream":"S","seq":3'
+        pipeline.settle([ack(0, 1), answer(1, more), answer(2, broken + b"xy"), answer(3, broken)])
+        assert pipeline.tally == Tally(2, 1, 1, 2)
+        assert [number for number, _, _ in pipeline.failed] == [2, 3]
+
+    def test_run(self, pipeline):
+        """Runs of plain acks are counted as single ones are; what ended before is left out."""
+        send(pipeline, range(4))
+        pipeline.settle([ack(0, 5)])
+        pipeline.settle_run([(b"0", b"99"), (b"3", b"8"), (b"1", b"4"), (b"77", b"1")])
+        assert pipeline.tally == Tally(3, 0, 4, 8)
+        assert list(pipeline.flying) == [2]
+        pipeline.settle_run([(b"3", b"100")])
+        assert pipeline.tally == Tally(3, 0, 4, 8)
+
+    def test_error(self, pipeline):
+        """An error of the stream ends its message with that error."""
+        send(pipeline, range(2))
+        pipeline.settle([denial(1)])
+        ((number, item, error),) = pipeline.failed
+        assert (number, item, type(error)) == (1, "m1", errors.WrongLastSequenceError)
+        assert list(pipeline.flying) == [0]
+
+    @pytest.mark.parametrize(
+        ("data", "header"),
+        [
+            (b"", None),
+            (b"+OK", None),
+            (b"{}", None),
+            (b"", b"NATS/1.0 408\r\n\r\n"),
+            (b"", b"NATS/1.0 what\r\n\r\n"),
+        ],
+    )
+    def test_nonsense(self, pipeline, data, header):
+        """An answer that cannot be understood ends its message with a protocol error."""
+        send(pipeline, range(1))
+        pipeline.settle([answer(0, data, header)])
+        ((number, _, error),) = pipeline.failed
+        assert (number, type(error)) == (0, errors.ProtocolError)
+        assert pipeline.flying == {}
+
+    def test_late(self, pipeline):
+        """An answer to a message that has ended, or never was, changes nothing."""
+        send(pipeline, range(1))
+        pipeline.settle([ack(0, 1)])
+        pipeline.settle([ack(0, 2), denial(0), refusal(0), ack(5, 3)])
+        assert pipeline.tally == Tally(1, 0, 1, 1)
+        assert (pipeline.failed, pipeline.refused) == ([], [])
+
+    def test_deny(self, pipeline):
+        """A subject that the server refuses ends all messages in flight to it."""
+        send(pipeline, range(4))
+        error = errors.PermissionDeniedError("odd", "publish")
+        pipeline.deny("odd", error, lambda item: "odd" if int(item[1:]) % 2 else "even")
+        assert pipeline.failed == [(1, "m1", error), (3, "m3", error)]
+        assert list(pipeline.flying) == [0, 2]
+
+
+class TestRefused:
+    def test_may_go_again(self, pipeline):
+        """A message that no stream took is not in flight, and may be sent again."""
+        send(pipeline, range(2))
+        pipeline.settle([refusal(0), ack(1, 1)])
+        assert pipeline.refused == [(0, "m0")]
+        assert (pipeline.flying, pipeline.failed) == ({}, [])
+        pipeline.refused.clear()
+        pipeline.again(0, "m0", 1, 20.0)
+        pipeline.settle([ack(0, 2)])
+        assert pipeline.tally == Tally(2, 0, 1, 2)
+
+    def test_time_of_the_last_block(self, pipeline):
+        """A message that was sent again has the time of its newest block."""
+        send(pipeline, range(2), due=10.0)
+        pipeline.settle([refusal(0)])
+        pipeline.again(0, "m0", 1, 20.0)
+        pipeline.expire(10.0)
+        assert pipeline.failed == [(1, "m1", None)]
+        assert pipeline.due() == 20.0
+        pipeline.expire(20.0)
+        assert pipeline.failed == [(1, "m1", None), (0, "m0", None)]
+
+    def test_connection_of_the_last_block(self, pipeline):
+        """A message that was sent again is lost with the connection that it went out on last."""
+        send(pipeline, range(2), epoch=1)
+        pipeline.settle([refusal(0)])
+        pipeline.again(0, "m0", 2, 20.0)
+        pipeline.lost(1)
+        assert pipeline.failed == [(1, "m1", None)]
+        pipeline.lost(2)
+        assert pipeline.failed == [(1, "m1", None), (0, "m0", None)]
+
+    def test_refused_again(self, pipeline):
+        """A message may be refused as often as it is sent."""
+        send(pipeline, range(1))
+        for due in (20.0, 30.0, 40.0):
+            pipeline.settle([refusal(0)])
+            assert pipeline.refused == [(0, "m0")]
+            pipeline.refused.clear()
+            pipeline.again(0, "m0", 1, due)
+        pipeline.expire(39.0)
+        assert pipeline.failed == []
+        pipeline.expire(40.0)
+        assert pipeline.failed == [(0, "m0", None)]
+
+    def test_nothing_is_kept(self, pipeline):
+        """Messages that were sent again and acknowledged leave nothing behind."""
+        for number in range(50):
+            send(pipeline, (number,), due=number)
+            pipeline.settle([refusal(number)])
+            pipeline.again(number, "m", 1, number + 1.0)
+            pipeline.settle([ack(number, number + 1)])
+        assert pipeline.due() is None
+        assert not pipeline._blocks
+        assert not pipeline._resent
+
+
+class TestTime:
+    def test_expire(self, pipeline):
+        """What is due ends with an outcome that is unknown; what was acknowledged does not."""
+        send(pipeline, range(3), due=10.0)
+        send(pipeline, range(3, 5), due=11.0)
+        pipeline.settle([ack(1, 1)])
+        assert pipeline.due() == 10.0
+        pipeline.expire(9.5)
+        assert pipeline.failed == []
+        pipeline.expire(10.0)
+        assert pipeline.failed == [(0, "m0", None), (2, "m2", None)]
+        assert pipeline.due() == 11.0
+
+    def test_due(self, pipeline):
+        """Nothing is due while nothing is in flight, and blocks that are done do not count."""
+        assert pipeline.due() is None
+        send(pipeline, range(2), due=10.0)
+        send(pipeline, range(2, 4), due=11.0)
+        pipeline.settle([ack(0, 1), ack(1, 2)])
+        assert pipeline.due() == 11.0
+        pipeline.settle([ack(3, 3)])
+        assert pipeline.due() == 11.0
+        pipeline.settle([ack(2, 4)])
+        assert pipeline.due() is None
+
+    def test_lost(self, pipeline):
+        """A loss ends what was sent on that connection or an older one, and nothing else."""
+        send(pipeline, range(2), epoch=1)
+        send(pipeline, range(2, 4), epoch=3)
+        send(pipeline, range(4, 6), epoch=2)
+        pipeline.lost(2)
+        assert [number for number, _, _ in pipeline.failed] == [0, 1, 4, 5]
+        assert list(pipeline.flying) == [2, 3]
+        pipeline.lost(2)
+        assert len(pipeline.failed) == 4
+
+
+class PipelineMachine(RuleBasedStateMachine):
+    """
+    Everything that may happen to messages, in any order: each has to end exactly once.
+    """
+
+    @initialize(keep=st.booleans())
+    def start(self, keep):
+        self.keep = keep
+        self.pipeline = Pipeline(PREFIX, 50, keep_acks=keep)
+        self.clock = ManualClock()
+        self.epoch = 1
+        self.sequence = 0
+        self.total = 0
+        self.flying = {}
+        self.refused = set()
+        self.acked = {}
+        self.failed = {}
+
+    def end(self, number, book, what):
+        assert number not in self.acked
+        assert number not in self.failed
+        book[number] = what
+
+    def collect(self):
+        """Take what the pipeline says has ended, and see that it is what had to."""
+        for number, item, error in self.pipeline.failed:
+            assert item == f"m{number}"
+            assert number in self.failed
+            assert self.failed[number] in {None, type(error)}
+            self.failed[number] = type(error)
+        counts = [number for number, _, _ in self.pipeline.failed]
+        assert len(set(counts)) == len(counts)
+        self.reported.update(counts)
+        self.pipeline.failed.clear()
+        assert set(self.failed) == self.reported
+
+    @property
+    def reported(self):
+        return self.__dict__.setdefault("_reported", set())
+
+    @precondition(lambda self: self.pipeline.room >= 5)
+    @rule(count=st.integers(1, 5))
+    def send(self, count):
+        numbers = range(self.total, self.total + count)
+        send(self.pipeline, numbers, self.epoch, self.clock() + 10.0)
+        for number in numbers:
+            self.flying[number] = (self.epoch, self.clock() + 10.0)
+        self.total += count
+
+    @precondition(lambda self: self.total)
+    @rule(data=st.data())
+    def answers(self, data):
+        """Answers to messages in flight, refused, ended and unknown ones."""
+        numbers = st.integers(max(0, self.total - 12), self.total)
+        kinds = st.sampled_from(["plain", "plain", "plain", "duplicate", "503", "error", "junk"])
+        frames = []
+        for number, kind in data.draw(st.lists(st.tuples(numbers, kinds), max_size=10)):
+            self.sequence += 1
+            frames.append(
+                {
+                    "plain": ack(number, self.sequence),
+                    "duplicate": ack(number, self.sequence, duplicate=True),
+                    "503": refusal(number),
+                    "error": denial(number),
+                    "junk": answer(number, b""),
+                }[kind]
+            )
+            if number not in self.flying:
+                continue
+            del self.flying[number]
+            if kind == "503":
+                self.refused.add(number)
+            elif kind == "error":
+                self.end(number, self.failed, errors.WrongLastSequenceError)
+            elif kind == "junk":
+                self.end(number, self.failed, errors.ProtocolError)
+            else:
+                self.end(number, self.acked, self.sequence)
+        self.pipeline.settle(frames)
+        self.collect()
+
+    @precondition(lambda self: self.total and not self.keep)
+    @rule(data=st.data())
+    def run_of_acks(self, data):
+        numbers = data.draw(st.lists(st.integers(max(0, self.total - 8), self.total)))
+        run = []
+        for number in numbers:
+            self.sequence += 1
+            run.append((b"%d" % number, b"%d" % self.sequence))
+            if self.flying.pop(number, None):
+                self.end(number, self.acked, self.sequence)
+        self.pipeline.settle_run(run)
+
+    @precondition(lambda self: self.refused)
+    @rule(data=st.data())
+    def send_again(self, data):
+        number = data.draw(st.sampled_from(sorted(self.refused)))
+        self.refused.discard(number)
+        entry = (number, f"m{number}")
+        self.pipeline.refused.remove(entry)
+        due = self.clock() + 10.0
+        self.pipeline.again(*entry, self.epoch, due)
+        self.flying[number] = (self.epoch, due)
+
+    @precondition(lambda self: self.refused)
+    @rule()
+    def give_refused_up(self):
+        """The caller has tried often enough."""
+        for number, _ in self.pipeline.refused:
+            self.refused.remove(number)
+            self.end(number, self.failed, None)
+            self.reported.add(number)
+        self.pipeline.refused.clear()
+
+    @rule(behind=st.integers(0, 1))
+    def lose(self, behind):
+        lost = self.epoch - behind
+        for number in [n for n, (epoch, _) in self.flying.items() if epoch <= lost]:
+            del self.flying[number]
+            self.end(number, self.failed, type(None))
+        self.pipeline.lost(lost)
+        self.epoch += 1
+        self.collect()
+
+    @rule(seconds=st.integers(0, 12))
+    def time_passes(self, seconds):
+        now = self.clock.advance(seconds)
+        for number in [n for n, (_, due) in self.flying.items() if due <= now]:
+            del self.flying[number]
+            self.end(number, self.failed, type(None))
+        self.pipeline.expire(now)
+        self.collect()
+
+    @rule(digit=st.integers(0, 9))
+    def deny(self, digit):
+        for number in [n for n in self.flying if n % 10 == digit]:
+            del self.flying[number]
+            self.end(number, self.failed, errors.PermissionDeniedError)
+        error = errors.PermissionDeniedError(str(digit), "publish")
+        self.pipeline.deny(str(digit), error, lambda item: item[-1])
+        self.collect()
+
+    @invariant()
+    def nothing_is_lost(self):
+        """Every message is in flight, refused, or has ended; the counts agree."""
+        assert set(self.pipeline.flying) == set(self.flying)
+        assert {number for number, _ in self.pipeline.refused} == self.refused
+        ended = len(self.acked) + len(self.failed)
+        assert len(self.flying) + len(self.refused) + ended == self.total
+        assert self.pipeline.room == 50 - len(self.flying)
+
+    @invariant()
+    def tally_agrees(self):
+        """Count and range are those of the acks."""
+        tally = self.pipeline.tally
+        assert tally.count == len(self.acked)
+        assert tally.first_sequence == min(self.acked.values(), default=None)
+        assert tally.last_sequence == max(self.acked.values(), default=None)
+        if self.keep:
+            kept = {number: ack.sequence for number, _, ack in self.pipeline.acked}
+            assert kept == self.acked
+
+    @invariant()
+    def due_in_time(self):
+        """A moment is announced while something is in flight, and never too late a one."""
+        due = self.pipeline.due()
+        assert (due is None) is (not self.flying)
+        assert due is None or due <= min(moment for _, moment in self.flying.values())
+
+    def teardown(self):
+        if "pipeline" not in self.__dict__:
+            return
+        self.pipeline.lost(EVER)
+        for number in self.flying:
+            self.end(number, self.failed, type(None))
+        self.collect()
+        assert self.pipeline.flying == {}
+        assert self.pipeline.due() is None
+        assert not self.pipeline._resent
+
+
+TestAnything = PipelineMachine.TestCase
+TestAnything.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
