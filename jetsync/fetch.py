@@ -27,6 +27,7 @@ from jetsync._proto.status import Effect, Status
 from jetsync._session import raise_failure
 from jetsync._subjects import ACK_PREFIX
 from jetsync.errors import (
+    ApiError,
     JetSyncError,
     NoHeartbeatError,
     RequestTimeoutError,
@@ -502,6 +503,9 @@ class MessageBatch:
                 None,
                 self._deadline.at_most(PROBE_WAIT),
             )
+        except ApiError as error:
+            error.stream = self._stream
+            raise
         except (TransportError, RequestTimeoutError):
             # Leaderless, disconnected or not allowed to ask: asking for messages again will tell.
             return None
