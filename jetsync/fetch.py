@@ -124,10 +124,11 @@ class PullInbox:
         """
         lane, box = self._session.lane, self.box
         box.push = lambda frame: give_back(lane, (frame,))
-        give_back(lane, unused)
-        # What came before the line above took effect.
-        give_back(lane, box.drain())
+        # Unsubscribed first: otherwise the server gives what it gets back to this very pull.
         lane.leave(self._sid, linger=LINGER)
+        give_back(lane, unused)
+        # What came before the push was changed.
+        give_back(lane, box.drain())
 
     def close(self) -> None:
         """Unsubscribe while no pull is open."""
