@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetsync._handoff import AckMailbox, Mailbox, ReplyRouter, Signal, Waiter
+from jetsync._proto.frames import Splitter
+from jetsync._proto.pipeline import Pipeline
+from jetsync.errors import ConnectionClosedError, DisconnectedError, PermissionDeniedError
+
+DENIED = PermissionDeniedError("x", "publish")
+SID = b"1000000"
+
+
+def frame(subject=b"s", data=b""):
+    """A frame."""
+    return (subject, b"", None, data)
+
+
+class TestSignal:
+    def test_remembered_once(self):
+        """A raise that nobody waits for ends the next wait, and only that one."""
+        signal = Signal()
+        assert signal.wait(0) is False
+        signal.set()
+        signal.set()
+        assert signal.wait(0) is True
+        assert signal.wait(0) is False
+
+    def test_wakes(self):
+        """A raise wakes the thread that waits."""
+        signal, result = Signal(), []
+        thread = threading.Thread(target=lambda: result.append(signal.wait(10.0)))
+        thread.start()
+        signal.set()
+        thread.join(10.0)
+        assert result == [True]
+
+    def test_negative(self):
+        """A time that has passed already is no time."""
+        assert Signal().wait(-1.0) is False
+
+
+class TestMailbox:
+    def test_queue(self):
+        """Frames are drained in the order they came, all that are there."""
+        box = Mailbox(b"a.*")
+        assert box.drain() == []
+        assert not box.ready
+        box.push(frame(data=b"1"))
+        box.push(frame(data=b"2"))
+        assert box.ready
+        assert repr(box) == "<Mailbox a.* frames=2>"
+        assert box.drain() == [frame(data=b"1"), frame(data=b"2")]
+        assert not box.ready
+
+    def test_lost(self):
+        """A loss ends a wait and is taken once; what came before it is still there."""
+        box = Mailbox()
+        box.push(frame())
+        box.lost(1)
+        assert box.signal.wait(0)
+        assert (box.take_lost(), box.take_lost()) == (1, 0)
+        assert box.drain() == [frame()]
+        assert not box.ready
+        box.lost(1)
+        assert not box.ready
+        box.lost(3)
+        assert box.ready
+        assert box.take_lost() == 3
+
+    def test_fail(self):
+        """The first failure stays, and every wait is over from then on."""
+        box = Mailbox()
+        first = ConnectionClosedError()
+        box.fail(first)
+        assert box.signal.wait(0)
+        box.fail(DisconnectedError())
+        assert box.failure is first
+        assert box.ready
+        box.drain()
+        assert box.ready
+
+    def test_refused_subscription(self):
+        """A subscription that the server refuses ends the mailbox that it is for, and no other."""
+        box = Mailbox(b"a.*")
+        box.denied("subscribe", b"b.*", DENIED)
+        assert box.failure is None
+        box.denied("subscribe", b"a.*", DENIED)
+        assert box.failure is DENIED
+
+    def test_refused_publish(self):
+        """Who asked to hear of refused publishes gets them once; nobody else is woken."""
+        box = Mailbox(b"a", hears_denials=True)
+        box.denied("publish", b"a", DENIED)
+        assert (box.failure, box.ready) == (None, True)
+        assert box.signal.wait(0)
+        assert box.take_denials() == [(b"a", DENIED)]
+        assert box.take_denials() == []
+        assert not box.ready
+        deaf = Mailbox(b"a")
+        deaf.denied("publish", b"a", DENIED)
+        assert not deaf.ready
+        assert not deaf.signal.wait(0)
+
+    def test_two_threads(self):
+        """Nothing is lost or taken twice while one thread pushes and another drains."""
+        box, taken = Mailbox(), []
+
+        def push():
+            for number in range(20_000):
+                box.push(frame(data=b"%d" % number))
+
+        thread = threading.Thread(target=push)
+        thread.start()
+        while thread.is_alive():
+            taken += box.drain()
+        thread.join()
+        taken += box.drain()
+        assert [int(one[3]) for one in taken] == list(range(20_000))
+
+
+PLAIN = b'{"stream":"S","seq":'
+
+
+def ack_line(token, payload, sid=SID, subject=b"_INBOX.w."):
+    """An answer as a server writes it."""
+    return b"MSG %b%b %b %d\r\n%b\r\n" % (subject, token, sid, len(payload), payload)
+
+
+def plain_line(token, sequence):
+    """A plain ack as a server writes it."""
+    return ack_line(b"%d" % token, PLAIN + b"%d}" % sequence)
+
+
+@pytest.fixture
+def acks():
+    """A mailbox of acks that knows how plain ones start."""
+    box = AckMailbox(b"_INBOX.w.*")
+    box.learn(SID, PLAIN)
+    return box
+
+
+class TestAckMailbox:
+    def test_run(self, acks):
+        """Plain acks are taken at once, all but the last, as number and sequence."""
+        splitter = Splitter({SID: acks})
+        touched = []
+        splitter.feed(plain_line(1, 11) + plain_line(2, 12) + plain_line(3, 13), touched, [])
+        assert touched == [acks]
+        assert acks.ready
+        assert acks.drain_runs() == [[(b"1", b"11"), (b"2", b"12")]]
+        assert acks.drain() == [(b"_INBOX.w.3", b"", None, PLAIN + b"13}")]
+        assert not acks.ready
+        assert acks.drain_runs() == []
+
+    def test_before_it_has_learned(self):
+        """Without an example every ack comes as a frame."""
+        box = AckMailbox(b"_INBOX.w.*")
+        assert box.express is None
+        Splitter({SID: box}).feed(plain_line(1, 1) * 3, [], [])
+        assert (len(box.frames), box.drain_runs()) == (3, [])
+
+    def test_hears_denials(self, acks):
+        """The owner of acks hears which publishes were refused."""
+        acks.denied("publish", b"a", DENIED)
+        assert acks.take_denials() == [(b"a", DENIED)]
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            b"PING\r\n",
+            b"-ERR 'x'\r\n",
+            ack_line(b"9", b'{"stream":"S","seq":9,"duplicate": true}'),
+            ack_line(b"9", b'{"error":{"code":400}}'),
+            ack_line(b"9", b""),
+            ack_line(b"9", PLAIN + b"9}", sid=b"1000001"),
+            ack_line(b"9", PLAIN + b"9}", subject=b"_INBOX.v."),
+            ack_line(b"x", PLAIN + b"9}"),
+            ack_line(b"9", b"hello\r\n" + plain_line(77, 77)),
+            b"HMSG _INBOX.w.9 1000000 16 16\r\nNATS/1.0 503\r\n\r\n\r\n",
+            b"MSG _INBOX.w.9 1000000 r 22\r\n" + PLAIN + b"9}\r\n",
+        ],
+    )
+    def test_anything_else(self, acks, other):
+        """Where something else stands between them, no ack is taken in a run or twice."""
+        splitter = Splitter({SID: acks, b"1000001": Mailbox()})
+        splitter.feed(plain_line(1, 1) + other + plain_line(2, 2) + plain_line(3, 3), [], [])
+        assert acks.drain_runs() == []
+        ours = [b"_INBOX.w.1", b"_INBOX.w.2", b"_INBOX.w.3"]
+        assert [one[0] for one in acks.drain() if one[0] in {*ours, b"_INBOX.w.77"}] == ours
+
+    @given(
+        st.lists(
+            st.one_of(
+                st.tuples(st.just("plain"), st.integers(0, 30)),
+                st.tuples(st.just("plain"), st.integers(0, 30)),
+                st.tuples(st.just("duplicate"), st.integers(0, 30)),
+                st.tuples(st.just("error"), st.integers(0, 30)),
+                st.tuples(st.just("503"), st.integers(0, 30)),
+                st.tuples(st.just("ping"), st.just(0)),
+                st.tuples(st.just("other"), st.just(0)),
+            ),
+            max_size=30,
+        ),
+        st.lists(st.integers(0, 3000), max_size=5),
+    )
+    def test_same_books(self, answers, places):
+        """Read in runs or one by one, acks settle the same messages with the same sequences."""
+        pieces = []
+        for sequence, (kind, number) in enumerate(answers, 1):
+            token = b"%d" % number
+            pieces.append(
+                {
+                    "plain": plain_line(number, sequence),
+                    "duplicate": ack_line(token, PLAIN + b'%d,"duplicate": true}' % sequence),
+                    "error": ack_line(token, b'{"error":{"code":400,"err_code":10071}}'),
+                    "503": b"HMSG _INBOX.w.%b %b 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % (token, SID),
+                    "ping": b"PING\r\n",
+                    "other": ack_line(b"0", PLAIN + b"5}", sid=b"1000007", subject=b"o."),
+                }[kind]
+            )
+        data = b"".join(pieces)
+        cuts = [0, *sorted(place for place in places if place < len(data)), len(data)]
+        books = []
+        for in_runs in (True, False):
+            box = AckMailbox(b"_INBOX.w.*")
+            if in_runs:
+                box.learn(SID, PLAIN)
+            other = Mailbox()
+            splitter = Splitter({SID: box, b"1000007": other})
+            pipeline = Pipeline(b"_INBOX.w.", 100)
+            pipeline.flying.update((number, f"m{number}") for number in range(31))
+            foreign = []
+            for start, end in itertools.pairwise(cuts):
+                splitter.feed(data[start:end], [], foreign)
+                for run in box.drain_runs():
+                    pipeline.settle_run(run)
+                pipeline.settle(box.drain())
+            failed = [(number, type(error)) for number, _, error in pipeline.failed]
+            ends = (sorted(pipeline.flying), sorted(failed, key=str), sorted(pipeline.refused))
+            books.append((ends, foreign, len(other.frames), pipeline.tally.count))
+        assert books[0] == books[1]
+
+
+class TestReplyRouter:
+    def test_each_to_its_own(self):
+        """A reply goes to the waiter whose token it carries, in any order."""
+        router = ReplyRouter(b"_INBOX.x")
+        assert router.interest == b"_INBOX.x.*"
+        waiters = [Waiter(b"a") for _ in range(20)]
+        replies = [router.register(waiter) for waiter in waiters]
+        assert len(set(replies)) == 20
+        assert all(reply.startswith(b"_INBOX.x.") and b"." not in reply[9:] for reply in replies)
+        assert router.pending() == 20
+        for reply in reversed(replies):
+            router.push(frame(reply, reply))
+        assert not waiters[0].ready
+        router.wake()
+        assert [waiter.reply[3] for waiter in waiters] == replies
+        assert all(waiter.ready and waiter.signal.wait(0) for waiter in waiters)
+        assert router.pending() == 0
+
+    def test_forgotten(self):
+        """A reply that comes after its caller has left, or a second one, is dropped."""
+        router = ReplyRouter(b"i")
+        first, second = Waiter(b"a"), Waiter(b"a")
+        gone, there = router.register(first), router.register(second)
+        router.forget(gone)
+        router.forget(gone)
+        for reply in (gone, there, there, b"i.unknown"):
+            router.push(frame(reply, b"1" if second.reply is None else b"2"))
+        router.wake()
+        router.push(frame(there, b"late"))
+        router.wake()
+        assert first.reply is None
+        assert second.reply[3] == b"1"
+
+    def test_lost(self):
+        """A loss ends what was written on that connection; what was not written goes on."""
+        router = ReplyRouter(b"i")
+        old, new, unsent, answered = (Waiter(b"a") for _ in range(4))
+        replies = [router.register(one) for one in (old, new, unsent, answered)]
+        old.epoch, new.epoch, answered.epoch = 1, 2, 1
+        router.push(frame(replies[3]))
+        router.wake()
+        router.lost(1)
+        assert [one.is_lost for one in (old, new, unsent, answered)] == [True, False, False, False]
+        assert [one.ready for one in (old, new, unsent, answered)] == [True, False, False, True]
+        assert router.lost_epoch == 1
+
+    def test_fail(self):
+        """A failure ends all requests, and those that are made later."""
+        router = ReplyRouter(b"i")
+        waiter, late = Waiter(b"a"), Waiter(b"a")
+        router.register(waiter)
+        error = ConnectionClosedError()
+        router.fail(error)
+        router.register(late)
+        assert waiter.failure is late.failure is error
+        assert waiter.ready
+        assert late.ready
+
+    def test_deny(self):
+        """A refused subject ends the requests that were published on it, and no others."""
+        router = ReplyRouter(b"i")
+        refused, other = Waiter(b"x"), Waiter(b"y")
+        router.register(refused)
+        router.register(other)
+        router.deny(b"x", DENIED)
+        assert (refused.failure, other.failure) == (DENIED, None)
+
+    def test_many_threads(self):
+        """Threads that register and forget at the same time do not disturb each other."""
+        router = ReplyRouter(b"i")
+
+        def use():
+            for _ in range(2000):
+                waiter = Waiter(b"a")
+                reply = router.register(waiter)
+                assert router._waiters[reply] is waiter
+                router.forget(reply)
+
+        threads = [threading.Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert router.pending() == 0
+        assert router.register(Waiter(b"a")) == b"i.%x" % 8001
