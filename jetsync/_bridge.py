@@ -55,6 +55,7 @@ class Bridge:
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self._at_exit: Callable[[float], None] = lambda _: None
+        self._at_fork: Callable[[], None] = lambda: None
         self.forked = False
         """Whether this object was copied into a child process, where its thread does not exist."""
         self._thread = threading.Thread(
@@ -65,13 +66,15 @@ class Bridge:
         state = "forked" if self.forked else "running" if self._thread.is_alive() else "stopped"
         return f"<Bridge {self._thread.name} {state} uvloop={self._use_uvloop}>"
 
-    def start(self, at_exit: Callable[[float], None]) -> None:
+    def start(self, at_exit: Callable[[float], None], at_fork: Callable[[], None]) -> None:
         """
         Start the thread and wait until its loop runs.
 
-        *at_exit* is called with a number of seconds if the interpreter ends before :meth:`stop`.
+        *at_exit* is called with a number of seconds if the interpreter ends before :meth:`stop`,
+        *at_fork* in a child that is forked before; it must not wait for anything.
         """
         self._at_exit = at_exit
+        self._at_fork = at_fork
         self._thread.start()
         self._started.wait()
         if self._failure is not None:
@@ -117,6 +120,11 @@ class Bridge:
     def close_at_exit(self, timeout: float) -> None:
         """Let the owner close what it has here, as the interpreter ends."""
         self._at_exit(timeout)
+
+    def leave_to_parent(self) -> None:
+        """Learn that this process is a forked child, where the thread does not exist."""
+        self.forked = True
+        self._at_fork()
 
     def _run(self) -> None:
         try:
@@ -166,7 +174,7 @@ def _mark_forked() -> None:
     # Runs in the child before anything else does. No lock is taken: their owners may not exist
     # here.
     for bridge in list(_live):
-        bridge.forked = True
+        bridge.leave_to_parent()
     _live.clear()
 
 

@@ -5,16 +5,12 @@ In. Whoever reads the socket cuts it into frames and puts those of jetsync's sub
 their mailboxes; the rest is nats-py's. Normally the loop thread reads. A thread that waits for a
 frame takes the reading over for as long as it waits (:meth:`Lane.wait`): its answer then needs no
 thread switch at all, which is what makes a blocking call here cheaper than an awaited one
-elsewhere. One thread reads at a time, guarded by the read lock; the loop is kept from watching
-meanwhile by disarming its epoll entry.
+elsewhere. One thread reads at a time, guarded by the read lock; :mod:`jetsync._gate` keeps the loop
+from being woken for the same bytes.
 
-Out. Any thread writes a block of ready-made bytes under the write lock, straight to the socket.
-What the socket does not take is left to the loop. That rest is bounded: a writer past the bound
-waits, within its deadline. :meth:`Lane.post` collects small writes that nobody waits for (acks) and
-sends them together.
+Out. See :mod:`jetsync._outbox`.
 
 Guarantees
-- A block is written whole or, when the connection dies, not continued on the next one.
 - Connections are numbered by *epoch*. A write returns the epoch it went out on; when that one is
   lost, every receiver is told, and waits for its answer end at once.
 - After a reconnect all subscriptions are written again before any other block.
@@ -26,23 +22,22 @@ Locks are taken in this order: read lock, write lock.
 from __future__ import annotations
 
 import contextlib
-import enum
 import itertools
-import socket
 import ssl
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync._deadline import Deadline
 from jetsync._gate import ReadGate
+from jetsync._outbox import WOULD_BLOCK, LaneState, Outbox, break_connection
 from jetsync._proto import frames
-from jetsync.errors import ConnectionClosedError, DisconnectedError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
+    import socket
+    from collections.abc import Awaitable, Callable, Iterator
 
+    from jetsync._deadline import Deadline
     from jetsync._handoff import Mailbox, Receiver, ReplyRouter
 
 READ_SIZE: Final = 1 << 17
@@ -50,29 +45,6 @@ READ_SIZE: Final = 1 << 17
 Bytes asked for in one read: 128 KiB, measured with 128-byte messages. Smaller costs more wake-ups,
 larger makes the allocator map and unmap memory on each read.
 """
-
-OUT_LIMIT: Final = 4 << 20
-"""Bytes that may wait for the socket before a writer has to: 4 MiB."""
-
-POST_LIMIT: Final = 32 << 10
-"""Bytes of posted writes (acks) that are collected at most before they are sent: 32 KiB."""
-
-_WOULD_BLOCK: Final = (
-    BlockingIOError,
-    InterruptedError,
-    ssl.SSLWantReadError,
-    ssl.SSLWantWriteError,
-)
-
-
-class LaneState(enum.Enum):
-    """Whether jetsync's own blocks may be written."""
-
-    DOWN = "down"
-    """No connection, or its handshake and the replay of the subscriptions are not over."""
-    OPEN = "open"
-    CLOSED = "closed"
-    """For good."""
 
 
 class Lane:
@@ -83,42 +55,56 @@ class Lane:
     ) -> None:
         self._loop = loop
         self._on_foreign = on_foreign
-        self._write_lock = threading.Lock()
-        self._changed = threading.Condition(self._write_lock)
-        """The state changed or the out-buffer got room."""
+        self.outbox = Outbox(loop, lambda: self.feed(b""))
+        # Bound here, so that a write costs no second call.
+        self.write = self.outbox.write
+        self.post = self.outbox.post
+        self.answer = self.outbox.answer
+        self.control = self.outbox.control
         self._read_lock = threading.Lock()
+        self._followers: set[object] = set()
+        """Who waits while another thread reads."""
+
         self._boxes: dict[bytes, Any] = {}
         self._subscriptions: dict[bytes, bytes] = {}
         """Subscription id -> the ``SUB`` line to write again after a reconnect."""
         self._splitter = frames.Splitter(self._boxes)
         self._sids = itertools.count(frames.FIRST_LANE_SID)
-        self._out: deque[memoryview | bytes] = deque()
-        self._out_size = 0
-        self._posted: list[bytes] = []
-        self._posted_size = 0
-        self._post_scheduled = False
-        self._writing = False
-        """Whether the loop watches the socket for room."""
         self._foreign: deque[bytes] = deque()
         """What is nats-py's, in order, until the loop thread hands it over."""
         self._loop_thread = 0
-        self._sock: socket.socket | None = None
-        self._stream: Callable[[bytes], Awaitable[None]] | None = None
-        """How to send where there is no socket of ours: a WebSocket."""
         self._gate: ReadGate | None = None
         self.eof = False
-        self.state = LaneState.DOWN
-        self.epoch = 0
         self.lost_epoch = 0
-        self.reason: Exception | None = None
-        """Why the lane is closed."""
-        self.bytes_in = self.bytes_out = 0
+        """The highest epoch whose connection is gone."""
+
+        self.bytes_in = 0
 
     def __repr__(self) -> str:
         return (
             f"<Lane {self.state.value} epoch={self.epoch} subscriptions={len(self._subscriptions)} "
-            f"out={self._out_size}>"
+            f"out={self.outbox.size}>"
         )
+
+    @property
+    def state(self) -> LaneState:
+        """Whether blocks may be written."""
+        return self.outbox.state
+
+    @property
+    def epoch(self) -> int:
+        """The number of the connection, counted from 1; 0 before the first."""
+        return self.outbox.epoch
+
+    @property
+    def reason(self) -> Exception | None:
+        """Why the lane is closed, None while it is not."""
+        return self.outbox.reason
+
+    @property
+    def bytes_out(self) -> int:
+        """How many bytes were sent."""
+        return self.outbox.bytes_out
 
     # Subscriptions.
 
@@ -170,212 +156,6 @@ class Lane:
         """How many frames came for a subscription that had been dropped."""
         return self._splitter.strays
 
-    # Out.
-
-    def write(self, block: bytes, deadline: Deadline) -> int:
-        """
-        Hand *block* to the socket and return the epoch of the connection that took it.
-
-        Waits, within *deadline*, for a connection and for room. Any thread; Ctrl-C in a wait leaves
-        nothing written.
-
-        Raises:
-            DisconnectedError: There was no connection, or no room, until the deadline. Nothing was
-                sent.
-            ConnectionClosedError: The client is closed. Nothing was sent.
-        """
-        with self._write_lock:
-            if self.state is not LaneState.OPEN or self._out_size >= OUT_LIMIT:
-                self._wait_writable(deadline)
-            self._send(block)
-            return self.epoch
-
-    def post(self, block: bytes, timeout: float) -> int:
-        """
-        Send *block* soon, together with what others post or write meanwhile; return the epoch.
-
-        For blocks that nobody waits for. Waits up to *timeout* seconds for a connection and for
-        room, and raises as :meth:`write`. Any thread.
-        """
-        with self._write_lock:
-            if self.state is not LaneState.OPEN or self._out_size >= OUT_LIMIT:
-                self._wait_writable(Deadline.after(timeout))
-            self._post(block)
-            return self.epoch
-
-    def _post(self, block: bytes) -> None:
-        """Collect *block*; the write lock is held."""
-        self._posted.append(block)
-        self._posted_size += len(block)
-        if self._posted_size >= POST_LIMIT:
-            self._send(b"")
-        elif not self._post_scheduled:
-            self._post_scheduled = True
-            self._loop.call_soon_threadsafe(self._flush_posted)
-
-    def answer(self, block: bytes) -> None:
-        """
-        Send *block* soon if there is a connection, and forget it if there is none; never waits.
-
-        For what only means something on the connection that it is about. Any thread.
-        """
-        with self._write_lock:
-            if self.state is LaneState.OPEN:
-                self._post(block)
-
-    def control(self, block: bytes) -> None:
-        """
-        Write bytes of nats-py's own: handshake, PING, PONG. Loop thread.
-
-        They pass whatever the state, as it is nats-py that makes the connection.
-        """
-        with self._write_lock:
-            self._send(block)
-
-    def _wait_writable(self, deadline: Deadline) -> None:
-        """Wait until blocks may be written; the write lock is held."""
-        assert self._write_lock.locked()
-        while self.state is not LaneState.OPEN or self._out_size >= OUT_LIMIT:
-            if self.state is LaneState.CLOSED:
-                raise self.reason or ConnectionClosedError()
-            remaining = deadline.remaining()
-            if remaining <= 0.0:
-                reason = None if self.state is LaneState.DOWN else "the server takes no bytes"
-                raise DisconnectedError(timeout=deadline.total, reason=reason)
-            self._changed.wait(remaining)
-
-    def _send(self, block: bytes) -> None:
-        """
-        Send posted blocks and *block*, or queue them behind what waits; the write lock is held.
-        """
-        assert self._write_lock.locked()
-        if self._posted:
-            self._posted.append(block)
-            block = b"".join(self._posted)
-            self._posted.clear()
-            self._posted_size = 0
-        if self._stream is not None and block:
-            self._send_later(block)
-            return
-        sock = self._sock
-        if sock is None or not block:
-            return
-        try:
-            sent = 0 if self._out else self._send_now(sock, block)
-            if sent == len(block):
-                return
-            self._out.append(memoryview(block)[sent:])
-            self._out_size += len(block) - sent
-            if not self._writing:
-                self._writing = True
-                self._loop.call_soon_threadsafe(self._watch_room, sock)
-        except OSError:
-            # The connection is dead. The reader sees it too and the loss is announced from there.
-            self._break(sock)
-        except BaseException:
-            # Ctrl-C after the kernel took bytes and before the rest was queued: beyond repair.
-            self._break(sock)
-            raise
-
-    def _send_later(self, block: bytes) -> None:
-        """Queue *block* for the task that feeds the WebSocket; the write lock is held."""
-        self._out.append(block)
-        self._out_size += len(block)
-        if not self._writing:
-            self._writing = True
-            assert self._stream is not None
-            self._loop.call_soon_threadsafe(self._start_feeding, self._stream)
-
-    def _start_feeding(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
-        if stream is self._stream:
-            self._feeder = self._loop.create_task(self._feed_stream(stream))
-
-    async def _feed_stream(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
-        """Send what is queued until nothing is; loop thread."""
-        while True:
-            with self._write_lock:
-                if stream is not self._stream:
-                    return
-                block = b"".join(self._out)
-                self._out.clear()
-                if not block:
-                    self._writing = False
-                    return
-            try:
-                await stream(block)
-            except Exception:  # noqa: BLE001 - aiohttp's errors; each means that the connection is gone.
-                self.feed(b"")
-                return
-            with self._write_lock:
-                self.bytes_out += len(block)
-                self._out_size = sum(map(len, self._out))
-                self._changed.notify_all()
-
-    def _send_now(self, sock: socket.socket, block: bytes | memoryview) -> int:
-        """Return how many bytes the socket took; the write lock is held."""
-        try:
-            sent = sock.send(block)
-        except _WOULD_BLOCK:
-            return 0
-        self.bytes_out += sent
-        return sent
-
-    def abort(self) -> None:
-        """End the connection, as its stream cannot be trusted any more; any thread."""
-        sock = self._sock
-        if sock is not None:
-            self._break(sock)
-        elif self._stream is not None:
-            self.feed(b"")
-
-    def _break(self, sock: socket.socket) -> None:
-        """Make the connection end; its loss is announced once nats-py has read the end."""
-        with contextlib.suppress(OSError):
-            # Not the method of a TLS socket: that one forgets its keys, and a thread that still
-            # reads would take ciphertext for frames.
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-    def _flush_posted(self) -> None:
-        """Send what was posted; loop thread."""
-        with self._write_lock:
-            self._post_scheduled = False
-            self._send(b"")
-
-    def _watch_room(self, sock: socket.socket) -> None:
-        """Have the loop write the rest as the socket gets room; loop thread."""
-        if sock is self._sock:
-            self._loop.add_writer(sock.fileno(), self._on_room, sock)
-        # Otherwise the connection went away with its rest meanwhile.
-
-    def _on_room(self, sock: socket.socket) -> None:
-        with self._write_lock:
-            if sock is not self._sock:
-                return
-            if len(self._out) > 1:
-                rest = memoryview(b"".join(self._out))
-                self._out.clear()
-                self._out.append(rest)
-            try:
-                while self._out:
-                    piece = self._out[0]
-                    sent = self._send_now(sock, piece)
-                    if not sent:
-                        break
-                    self._out_size -= sent
-                    if sent == len(piece):
-                        self._out.popleft()
-                    else:
-                        self._out[0] = memoryview(piece)[sent:]
-            except OSError:
-                self._break(sock)
-                self._out.clear()
-                self._out_size = 0
-            if self._out_size < OUT_LIMIT:
-                self._changed.notify_all()
-            if not self._out:
-                self._writing = False
-                self._loop.remove_writer(sock.fileno())
-
     # In.
 
     def wait(self, receiver: Receiver, deadline: Deadline) -> bool:
@@ -385,23 +165,69 @@ class Lane:
         The calling thread reads the socket meanwhile, if no other does. Any thread; one thread per
         receiver at a time. Can be interrupted by Ctrl-C.
         """
-        if self._posted:
-            with self._write_lock:
-                self._send(b"")
+        if self.outbox.posted:
+            self.outbox.flush_posted()
+        followers = self._followers
         while not receiver.ready:
             remaining = deadline.remaining()
             if remaining <= 0.0:
                 return False
-            gate = self._gate
-            if gate is None or not gate.may_lead or not self._read_lock.acquire(blocking=False):
-                receiver.signal.wait(remaining)
-                continue
+            # Announced before the lock is tried: who leaves the reading looks for followers after
+            # it has released the lock, so that one of both sees the other.
+            followers.add(receiver)
+            try:
+                gate = self._gate
+                if gate is None or not gate.may_lead or not self._read_lock.acquire(blocking=False):
+                    receiver.signal.wait(remaining)
+                    continue
+            finally:
+                followers.discard(receiver)
             try:
                 if gate is self._gate and not self.eof:
                     self._lead(gate, receiver, deadline)
             finally:
-                self._read_lock.release()
+                self._leave_reading(gate)
         return True
+
+    def _leave_reading(self, gate: ReadGate) -> None:
+        """
+        Stop reading, and see to it that somebody goes on; releases the read lock.
+
+        Whoever waits is served by the loop, at once. Otherwise the loop is left alone for a while,
+        as a thread that waited once mostly waits again soon.
+        """
+        assert self._read_lock.locked()
+        if self._followers:
+            gate.arm()
+        self._read_lock.release()
+        if not gate.armed:
+            if self._followers:
+                self._arm(gate)
+            else:
+                gate.linger()
+
+    def _arm(self, gate: ReadGate) -> bool:
+        """Have the loop read, unless some thread does; return whether it does now."""
+        if not self._read_lock.acquire(blocking=False):
+            return False
+        try:
+            gate.arm()
+        finally:
+            self._read_lock.release()
+        return True
+
+    @contextlib.contextmanager
+    def loop_reading(self) -> Iterator[None]:
+        """Have the loop read while the calling thread waits for something that nats-py receives."""
+        follower = object()
+        self._followers.add(follower)
+        try:
+            gate = self._gate
+            if gate is not None:
+                self._arm(gate)
+            yield
+        finally:
+            self._followers.discard(follower)
 
     def nudge(self) -> None:
         """Make a thread that reads look at its receiver again, as it was woken from elsewhere."""
@@ -411,16 +237,13 @@ class Lane:
 
     def _lead(self, gate: ReadGate, receiver: Receiver, deadline: Deadline) -> None:
         """Read the socket in this thread until *receiver* is ready; the read lock is held."""
-        try:
-            gate.disarm()
-            while not receiver.ready and not self.eof:
-                remaining = deadline.remaining()
-                if remaining <= 0.0:
-                    return
-                if gate.poll(remaining):
-                    self._read(gate.sock)
-        finally:
-            gate.arm()
+        gate.disarm()
+        while not receiver.ready and not self.eof:
+            remaining = deadline.remaining()
+            if remaining <= 0.0:
+                return
+            if gate.poll(remaining):
+                self._read(gate.sock)
 
     def _on_readable(self) -> None:
         """Read the socket in the loop thread, unless a waiting thread does."""
@@ -438,14 +261,14 @@ class Lane:
         try:
             try:
                 data = self._receive(sock)
-            except _WOULD_BLOCK:
+            except WOULD_BLOCK:
                 return
             except OSError:
                 data = b""
             self.feed(data)
         except BaseException:
             # Ctrl-C before the last wake-up: what was half taken cannot be taken again.
-            self._break(sock)
+            break_connection(sock)
             raise
 
     def feed(self, data: bytes) -> None:
@@ -474,7 +297,7 @@ class Lane:
         if not isinstance(sock, ssl.SSLSocket):
             return sock.recv(READ_SIZE)
         # A TLS object is not made for two threads at once, even where they go opposite ways.
-        with self._write_lock:
+        with self.outbox.lock:
             parts = [sock.recv(READ_SIZE)]
             # What is left of a decrypted record waits inside the object, where no poll sees it.
             while sock.pending():
@@ -507,9 +330,8 @@ class Lane:
         self._splitter.reset()
         self._foreign.clear()
         self.eof = False
-        with self._write_lock:
-            self._sock = sock
-        self._gate = ReadGate(sock, self._loop, self._on_readable)
+        self.outbox.attach(sock=sock)
+        self._gate = ReadGate(sock, self._loop, self._on_readable, self._arm)
 
     def attach_stream(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
         """Start on a WebSocket: *stream* sends a block, :meth:`feed` is called with what comes."""
@@ -517,16 +339,14 @@ class Lane:
         self._splitter.reset()
         self._foreign.clear()
         self.eof = False
-        with self._write_lock:
-            self._stream = stream
+        self.outbox.attach(stream=stream)
 
     def pause(self) -> None:
         """Stop reading and writing for the TLS handshake, which needs the socket for itself."""
         gate, self._gate = self._gate, None
         if gate is not None:
             gate.close()
-        with self._write_lock:
-            self._sock = None
+        self.outbox.attach()
 
     def end_handshake(self) -> None:
         """Let threads that wait read by themselves: the socket is not nats-py's alone any more."""
@@ -535,16 +355,9 @@ class Lane:
 
     def open(self) -> None:
         """Write all subscriptions again and let blocks pass: the server knows us now."""
-        # nats-py's read task may not have run yet, and the first answer must not pass as a foreign
-        # frame.
+        # nats-py's read task, which ends the handshake too, may not have run yet.
         self.end_handshake()
-        with self._write_lock:
-            if self.state is LaneState.CLOSED:
-                return
-            self.epoch += 1
-            self._send(b"".join(list(self._subscriptions.values())))
-            self.state = LaneState.OPEN
-            self._changed.notify_all()
+        self.outbox.open(b"".join(list(self._subscriptions.values())))
 
     def detach(self) -> None:
         """
@@ -553,40 +366,50 @@ class Lane:
         Safe to repeat.
         """
         gate, self._gate = self._gate, None
-        sock = self._sock
-        if sock is not None:
-            self._break(sock)
+        self.abort()
         if gate is not None:
             gate.nudge()
-        # A leader leaves at once: its poll was woken by the shutdown.
-        with self._read_lock, self._write_lock:
-            if sock is not None and self._writing:
-                self._loop.remove_writer(sock.fileno())
-            self._sock = self._stream = None
-            self._writing = False
-            self._out.clear()
-            self._posted.clear()
-            self._out_size = self._posted_size = 0
-            was_open = self.state is LaneState.OPEN
-            if was_open:
-                self.state = LaneState.DOWN
-                self.lost_epoch = self.epoch
+        # A leader leaves at once: its poll was woken by the end of the connection.
+        with self._read_lock:
             if gate is not None:
                 gate.close()
-            if sock is not None:
-                sock.close()
+            was_open = self.outbox.detach()
+            if was_open:
+                self.lost_epoch = self.epoch
         if was_open:
             for receiver in self.receivers():
                 receiver.lost(self.lost_epoch)
 
+    def freeze(self) -> None:
+        """
+        Let nobody write any more and tell nobody: the process ends, and all that wait end with it.
+        """
+        self.outbox.freeze()
+
+    def leave_to_parent(self) -> None:
+        """
+        Touch the socket no more: this process is a forked child, and the socket is its parent's.
+
+        Every write raises ForkedProcessError from now on. Takes no lock.
+        """
+        # Kept, as what it watches with is shared with the parent.
+        self._inherited = self._gate
+        self._gate = None
+        self._read_lock = threading.Lock()
+        self.outbox.leave_to_parent()
+
     def close(self, reason: Exception) -> None:
         """End the lane for good: every wait and every write ends with *reason*."""
-        with self._write_lock:
-            if self.state is LaneState.CLOSED:
-                return
-            self.reason = reason
-            self.state = LaneState.CLOSED
-            self._changed.notify_all()
+        if not self.outbox.close(reason):
+            return
         for receiver in self.receivers():
             receiver.fail(reason)
         self.nudge()
+
+    def abort(self) -> None:
+        """End the connection, as its stream cannot be trusted any more; any thread."""
+        sock = self.outbox.sock
+        if sock is not None:
+            break_connection(sock)
+        elif self.outbox.stream is not None:
+            self.feed(b"")

@@ -11,6 +11,7 @@ Threads: everything here may be called from any thread, except the ``on_*`` meth
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import secrets
@@ -21,7 +22,7 @@ from jetsync import _log, events
 from jetsync._bridge import Bridge
 from jetsync._deadline import Deadline
 from jetsync._handoff import Mailbox, ReplyRouter, Waiter
-from jetsync._lane import LaneState
+from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync._transport import NatsConnection, translate_closed, translate_connect_error
 from jetsync.errors import (
@@ -83,6 +84,8 @@ class Session:
         self._info: tuple[bytes, str | None, ServerInfo] = (b"", None, ServerInfo())
         self._inboxes = iter(range(1, 1 << 62))
         self._close_lock = threading.Lock()
+        self._exiting = False
+        """Whether the interpreter ends."""
         self._stopped = False
         """Whether the thread was told to end, which a client that gave up by itself is not."""
         self._down = threading.Event()
@@ -103,7 +106,7 @@ class Session:
         """
         deadline = Deadline.after(self.options.connect_timeout)
         with _log.beats(_logger, _log.CONNECT, client=self.options.name):
-            self._bridge.start(self._close_at_exit)
+            self._bridge.start(self._close_at_exit, self._leave_to_parent)
             try:
                 self._bridge.call(self._connect, deadline=deadline)
             except BaseException as error:
@@ -153,23 +156,50 @@ class Session:
             self.plugins.dispatcher.close(max(deadline.remaining(), 0.1))
 
     def _close_at_exit(self, timeout: float) -> None:
-        self.close(timeout)
+        """
+        Send what was handed over and end the thread, as the interpreter ends.
+
+        Unlike in :meth:`close` nobody is woken: whoever still waits is a daemon thread, and the
+        interpreter would print what it raises.
+        """
+        deadline = Deadline.after(timeout)
+        with contextlib.suppress(TransportError, WaitTimeoutError):
+            self.flush(deadline)
+        self._exiting = True
+        self.lane.freeze()
+        if not self.closed.is_set():
+            self.emit(events.ClosedEvent())
+        try:
+            if self._connection is not None:
+                self._bridge.call(self._connection.stop, deadline=deadline)
+        finally:
+            self._bridge.stop(max(deadline.remaining(), 0.1))
+            self.plugins.close(max(deadline.remaining(), 0.1))
+
+    def _leave_to_parent(self) -> None:
+        """Leave the connection to the process that made it; this one is its forked child."""
+        if self._connection is not None:
+            self.lane.leave_to_parent()
 
     def _finish(self, cause: Exception | None) -> None:
         """Announce the end, once."""
-        if self.closed.is_set():
+        if self.closed.is_set() or self._exiting:
             return
         self.closed.set()
         reason = translate_closed(cause)
         self.lane.close(reason)
         self.emit(events.ClosedEvent(error=None if cause is None else reason))
 
+    def check_process(self) -> None:
+        """Raise if this process is a forked child of the one that connected."""
+        if self._bridge.forked:
+            raise ForkedProcessError
+
     def check(self) -> None:
         """
         Raise unless this session can be used in this process, now.
         """
-        if self._bridge.forked:
-            raise ForkedProcessError
+        self.check_process()
         if self.closed.is_set():
             raise_failure(self.lane.reason or ConnectionClosedError())
 
@@ -195,9 +225,10 @@ class Session:
         assert self._connection is not None
         epoch = self.lane.write(b"", deadline)
         try:
-            return self._bridge.call(
-                self._connection.flush, deadline.remaining() + 1.0, deadline=deadline
-            )
+            with self.lane.loop_reading():
+                return self._bridge.call(
+                    self._connection.flush, deadline.remaining() + 1.0, deadline=deadline
+                )
         except (WaitTimeoutError, ConnectionLostError):
             self.check()
             if self.lane.lost_epoch >= epoch:
@@ -350,7 +381,7 @@ class Session:
 
     def on_disconnected(self) -> None:
         """Tell the plugins, once per loss; the lane knows already."""
-        if self.closed.is_set() or self._down.is_set():
+        if self.closed.is_set() or self._exiting or self._down.is_set():
             return
         self._down.set()
         connection = self._connection

@@ -20,7 +20,7 @@ import attrs
 from jetsync import _log, events
 from jetsync._deadline import Deadline
 from jetsync._handoff import Mailbox
-from jetsync._lane import LaneState
+from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.pull import PullEngine, PullRequest, message_size
 from jetsync._proto.status import Effect, Status

@@ -160,6 +160,8 @@ class Subscription:
 
     def _take(self, deadline: Deadline) -> Message | None:
         box = self._box
+        # In a forked child the turn may be held by a thread that does not exist.
+        self._session.check_process()
         if not self._turn.acquire(timeout=deadline.remaining()):
             return None
         try:

@@ -16,7 +16,8 @@ import pytest
 from jetsync import _gate, _lane
 from jetsync._deadline import Deadline
 from jetsync._handoff import Mailbox, Receiver, ReplyRouter, Waiter
-from jetsync._lane import OUT_LIMIT, POST_LIMIT, Lane, LaneState
+from jetsync._lane import Lane
+from jetsync._outbox import OUT_LIMIT, POST_LIMIT, LaneState
 from jetsync.errors import ConnectionClosedError, DisconnectedError
 
 LONG = 10.0
@@ -223,10 +224,10 @@ class TestWrite:
         blocks = [b"%d" % number * 300_000 for number in range(5)]
         for block in blocks:
             idle.lane.write(block, soon())
-        assert idle.lane._out_size > 0
+        assert idle.lane.outbox.size > 0
         assert idle.receive(5 * 300_000) == b"".join(blocks)
-        until(lambda: not idle.lane._out, "the end of the rest")
-        assert (idle.lane._out_size, idle.lane.bytes_out) == (0, 1_500_000)
+        until(lambda: not idle.lane.outbox._out, "the end of the rest")
+        assert (idle.lane.outbox.size, idle.lane.bytes_out) == (0, 1_500_000)
 
     def test_back_pressure(self, idle):
         """Past the bound a writer waits for room, and its block then goes out whole."""
@@ -234,9 +235,9 @@ class TestWrite:
         first, second = b"1" * (OUT_LIMIT + (1 << 20)), b"2" * 100_000
         idle.lane.write(first, soon())
         waiting = Background(idle.lane.write, second, soon())
-        until(lambda: idle.lane._changed._waiters, "the wait for room")
+        until(lambda: idle.lane.outbox._changed._waiters, "the wait for room")
         assert waiting.running
-        assert idle.lane._out_size <= len(first)
+        assert idle.lane.outbox.size <= len(first)
         assert idle.receive(len(first) + len(second)) == first + second
         assert waiting.get() == 1
 
@@ -268,7 +269,7 @@ class TestWrite:
         """While nats-py makes the connection only its own bytes pass."""
         idle.connect(opened=False)
         waiting = Background(idle.lane.write, b"ours", soon())
-        until(lambda: idle.lane._changed._waiters, "the wait for a connection")
+        until(lambda: idle.lane.outbox._changed._waiters, "the wait for a connection")
         idle.do(idle.lane.control, b"CONNECT {}\r\nPING\r\n")
         assert idle.receive(18) == b"CONNECT {}\r\nPING\r\n"
         assert idle.nothing_more()
@@ -294,7 +295,7 @@ class TestWrite:
         def send(sock, block):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(rig.lane, "_send_now", send)
+        monkeypatch.setattr(rig.lane.outbox, "_send_now", send)
         with pytest.raises(KeyboardInterrupt):
             rig.lane.write(b"abc", soon())
         assert rig.receive_all() == b""
@@ -310,7 +311,7 @@ class TestWrite:
             def __getattr__(self, name):
                 return getattr(rig.loop, name)
 
-        monkeypatch.setattr(rig.lane, "_loop", Interrupted())
+        monkeypatch.setattr(rig.lane.outbox, "_loop", Interrupted())
         with pytest.raises(KeyboardInterrupt):
             rig.lane.write(b"1" * (4 << 20), soon())
         assert len(rig.receive_all()) < 4 << 20
@@ -325,7 +326,7 @@ class TestPost:
         for block in (b"a", b"b", b"c"):
             rig.lane.post(block, 1.0)
         assert rig.nothing_more()
-        assert rig.lane._posted == [b"a", b"b", b"c"]
+        assert rig.lane.outbox.posted == [b"a", b"b", b"c"]
         release.set()
         assert rig.receive(3) == b"abc"
 
@@ -348,12 +349,12 @@ class TestPost:
         rig.stall()
         rig.lane.post(b"1" * POST_LIMIT, 1.0)
         assert rig.receive(POST_LIMIT) == b"1" * POST_LIMIT
-        assert rig.lane._posted_size == 0
+        assert rig.lane.outbox._posted_size == 0
 
     def test_waits_for_a_connection(self, idle):
         """A post waits for a connection as a write does."""
         waiting = Background(idle.lane.post, b"x", LONG)
-        until(lambda: idle.lane._changed._waiters, "the wait for a connection")
+        until(lambda: idle.lane.outbox._changed._waiters, "the wait for a connection")
         idle.connect()
         waiting.get()
         assert idle.receive(1) == b"x"
@@ -390,7 +391,7 @@ class TestReconnect:
         """The rest of a half-written block is not continued on the next connection."""
         idle.connect(buffer=8192)
         idle.lane.write(b"1" * 1_000_000, soon())
-        assert idle.lane._out_size > 0
+        assert idle.lane.outbox.size > 0
         idle.do(idle.lane.detach)
         assert 0 < len(idle.receive_all()) < 1_000_000
         idle.connect()
@@ -408,7 +409,7 @@ class TestReconnect:
         assert lines[3] == b"SUB q group 1000003\r\n"
         for epoch in (1, 2):
             waiting = Background(lane.write, b"block", soon())
-            until(lambda: lane._changed._waiters, "the wait for a connection")
+            until(lambda: lane.outbox._changed._waiters, "the wait for a connection")
             idle.connect()
             assert waiting.get() == epoch
             expected = b"".join(lines) + b"block"
@@ -583,6 +584,46 @@ class TestRead:
         assert leader.get() is True
         rig.server.sendall(msg(sids[1]))
         assert follower.get() is True
+
+    def test_loop_is_left_alone(self, rig):
+        """A thread that read by itself gives the socket back after a while: it may come again."""
+        box = Mailbox()
+        sid = rig.listen(box)
+        release = rig.stall()
+        waiting = rig.leader(box)
+        rig.server.sendall(msg(sid))
+        assert waiting.get() is True
+        assert not rig.lane._gate.armed
+        release.set()
+        until(lambda: rig.lane._gate.armed, "the loop's turn")
+
+    def test_loop_is_called_for_a_follower(self, rig):
+        """Where another thread waits the loop gets the socket back at once."""
+        first, second = Mailbox(), Mailbox()
+        sid = rig.listen(first)
+        rig.stall()
+        leader = rig.leader(first)
+        follower = Background(rig.lane.wait, second, soon())
+        until(lambda: second in rig.lane._followers, "the follower")
+        rig.server.sendall(msg(sid))
+        assert leader.get() is True
+        assert rig.lane._gate.armed
+        second.fail(ConnectionClosedError())
+        assert follower.get() is True
+        assert not rig.lane._followers
+
+    def test_loop_reading(self, rig):
+        """Who waits for nats-py has the loop read, also right after a thread did."""
+        box = Mailbox()
+        sid = rig.listen(box)
+        waiting = rig.leader(box)
+        rig.server.sendall(msg(sid))
+        assert waiting.get() is True
+        with rig.lane.loop_reading():
+            assert rig.lane._gate.armed
+            rig.server.sendall(b"PONG\r\n")
+            until(lambda: rig.foreign, "the PONG")
+        assert not rig.lane._followers
 
     def test_many_requests(self, rig):
         """Threads that ask at the same time all get their own answers."""
@@ -791,7 +832,7 @@ class TestClose:
             idle.listen(box)
         lane.write(b"1" * (OUT_LIMIT + (1 << 20)), soon())
         writing = Background(lane.write, b"2", soon())
-        until(lambda: lane._changed._waiters, "the wait for room")
+        until(lambda: lane.outbox._changed._waiters, "the wait for room")
         waiting = [idle.leader(boxes[0])]
         waiting += [Background(lane.wait, box, soon()) for box in boxes[1:]]
         reason = ConnectionClosedError("enough")

@@ -1,0 +1,357 @@
+"""
+The way out of a lane: blocks from any thread to one socket, whole and in order.
+
+A block goes straight to the socket, in the thread that writes it. What the socket does not take
+waits here for
+the loop, and is bounded: a writer past the bound waits, within its deadline. Blocks that nobody
+    waits for (acks) are collected and sent together.
+
+Guarantees
+- Blocks are written whole, one behind the other, or not continued when the connection dies.
+- A write returns the epoch, the number of the connection, that took it.
+- Nothing is sent before the lane is open, except what makes the connection
+(:meth:`Outbox.control`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import socket
+import ssl
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from jetsync._deadline import Deadline
+from jetsync.errors import ConnectionClosedError, DisconnectedError, ForkedProcessError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+OUT_LIMIT: Final = 4 << 20
+"""Bytes that may wait for the socket before a writer has to: 4 MiB."""
+
+POST_LIMIT: Final = 32 << 10
+"""Bytes of posted writes (acks) that are collected at most before they are sent: 32 KiB."""
+
+WOULD_BLOCK: Final = (
+    BlockingIOError,
+    InterruptedError,
+    ssl.SSLWantReadError,
+    ssl.SSLWantWriteError,
+)
+
+
+class LaneState(enum.Enum):
+    """Whether jetsync's own blocks may be written."""
+
+    DOWN = "down"
+    """No connection, or its handshake and the replay of the subscriptions are not over."""
+    OPEN = "open"
+    CLOSED = "closed"
+    """For good."""
+
+
+class Outbox:
+    """
+    What waits to be sent, and the lock around sending.
+
+    Args:
+        on_stream_lost: Called in the loop thread when a WebSocket takes no more.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_stream_lost: Callable[[], None]) -> None:
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
+        """The state changed or there is room again."""
+
+        self.state = LaneState.DOWN
+        self.epoch = 0
+        self.reason: Exception | None = None
+        """Why the lane is closed."""
+
+        self.sock: socket.socket | None = None
+        self.stream: Callable[[bytes], Awaitable[None]] | None = None
+        """How to send where there is no socket of ours: a WebSocket."""
+
+        self.size = 0
+        """Bytes that wait for the socket."""
+
+        self.posted: list[bytes] = []
+        self.bytes_out = 0
+        self._loop = loop
+        self._on_stream_lost = on_stream_lost
+        self._out: deque[memoryview | bytes] = deque()
+        self._posted_size = 0
+        self._post_scheduled = False
+        self._writing = False
+        """Whether the loop watches the socket for room."""
+
+    def write(self, block: bytes, deadline: Deadline) -> int:
+        """
+        Hand *block* to the socket and return the epoch of the connection that took it.
+
+        Waits, within *deadline*, for a connection and for room. Any thread; Ctrl-C in a wait leaves
+        nothing written.
+
+        Raises:
+            DisconnectedError: There was no connection, or no room, until the deadline. Nothing was
+                sent.
+            ConnectionClosedError: The client is closed. Nothing was sent.
+        """
+        with self.lock:
+            if self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
+                self._wait_writable(deadline)
+            self._send(block)
+            return self.epoch
+
+    def post(self, block: bytes, timeout: float) -> int:
+        """
+        Send *block* soon, together with what others post or write meanwhile; return the epoch.
+
+        For blocks that nobody waits for. Waits up to *timeout* seconds for a connection and for
+        room, and raises as :meth:`write`. Any thread.
+        """
+        with self.lock:
+            if self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
+                self._wait_writable(Deadline.after(timeout))
+            self._post(block)
+            return self.epoch
+
+    def _post(self, block: bytes) -> None:
+        """Collect *block*; the write lock is held."""
+        self.posted.append(block)
+        self._posted_size += len(block)
+        if self._posted_size >= POST_LIMIT:
+            self._send(b"")
+        elif not self._post_scheduled:
+            self._post_scheduled = True
+            self._loop.call_soon_threadsafe(self.flush_posted)
+
+    def answer(self, block: bytes) -> None:
+        """
+        Send *block* soon if there is a connection, and forget it if there is none; never waits.
+
+        For what only means something on the connection that it is about. Any thread.
+        """
+        with self.lock:
+            if self.state is LaneState.OPEN:
+                self._post(block)
+
+    def control(self, block: bytes) -> None:
+        """
+        Write bytes of nats-py's own: handshake, PING, PONG. Loop thread.
+
+        They pass whatever the state, as it is nats-py that makes the connection.
+        """
+        with self.lock:
+            self._send(block)
+
+    def _wait_writable(self, deadline: Deadline) -> None:
+        """Wait until blocks may be written; the write lock is held."""
+        assert self.lock.locked()
+        while self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
+            if self.state is LaneState.CLOSED:
+                raise self.reason or ConnectionClosedError()
+            remaining = deadline.remaining()
+            if remaining <= 0.0:
+                reason = None if self.state is LaneState.DOWN else "the server takes no bytes"
+                raise DisconnectedError(timeout=deadline.total, reason=reason)
+            self._changed.wait(remaining)
+
+    def _send(self, block: bytes) -> None:
+        """
+        Send posted blocks and *block*, or queue them behind what waits; the write lock is held.
+        """
+        assert self.lock.locked()
+        if self.posted:
+            self.posted.append(block)
+            block = b"".join(self.posted)
+            self.posted.clear()
+            self._posted_size = 0
+        if self.stream is not None and block:
+            self._send_later(block)
+            return
+        sock = self.sock
+        if sock is None or not block:
+            return
+        try:
+            sent = 0 if self._out else self._send_now(sock, block)
+            if sent == len(block):
+                return
+            self._out.append(memoryview(block)[sent:])
+            self.size += len(block) - sent
+            if not self._writing:
+                self._writing = True
+                self._loop.call_soon_threadsafe(self._watch_room, sock)
+        except OSError:
+            # The connection is dead. The reader sees it too and the loss is announced from there.
+            break_connection(sock)
+        except BaseException:
+            # Ctrl-C after the kernel took bytes and before the rest was queued: beyond repair.
+            break_connection(sock)
+            raise
+
+    def _send_later(self, block: bytes) -> None:
+        """Queue *block* for the task that feeds the WebSocket; the write lock is held."""
+        self._out.append(block)
+        self.size += len(block)
+        if not self._writing:
+            self._writing = True
+            assert self.stream is not None
+            self._loop.call_soon_threadsafe(self._start_feeding, self.stream)
+
+    def _start_feeding(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
+        if stream is self.stream:
+            self._feeder = self._loop.create_task(self._feed_stream(stream))
+
+    async def _feed_stream(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
+        """Send what is queued until nothing is; loop thread."""
+        while True:
+            with self.lock:
+                if stream is not self.stream:
+                    return
+                block = b"".join(self._out)
+                self._out.clear()
+                if not block:
+                    self._writing = False
+                    return
+            try:
+                await stream(block)
+            except Exception:  # noqa: BLE001 - aiohttp's errors; each means that the connection is gone.
+                self._on_stream_lost()
+                return
+            with self.lock:
+                self.bytes_out += len(block)
+                self.size = sum(map(len, self._out))
+                self._changed.notify_all()
+
+    def _send_now(self, sock: socket.socket, block: bytes | memoryview) -> int:
+        """Return how many bytes the socket took; the write lock is held."""
+        try:
+            sent = sock.send(block)
+        except WOULD_BLOCK:
+            return 0
+        self.bytes_out += sent
+        return sent
+
+    def flush_posted(self) -> None:
+        """Send what was posted; any thread."""
+        with self.lock:
+            self._post_scheduled = False
+            self._send(b"")
+
+    def _watch_room(self, sock: socket.socket) -> None:
+        """Have the loop write the rest as the socket gets room; loop thread."""
+        if sock is self.sock:
+            self._loop.add_writer(sock.fileno(), self._on_room, sock)
+        # Otherwise the connection went away with its rest meanwhile.
+
+    def _on_room(self, sock: socket.socket) -> None:
+        with self.lock:
+            if sock is not self.sock:
+                return
+            if len(self._out) > 1:
+                rest = memoryview(b"".join(self._out))
+                self._out.clear()
+                self._out.append(rest)
+            try:
+                while self._out:
+                    piece = self._out[0]
+                    sent = self._send_now(sock, piece)
+                    if not sent:
+                        break
+                    self.size -= sent
+                    if sent == len(piece):
+                        self._out.popleft()
+                    else:
+                        self._out[0] = memoryview(piece)[sent:]
+            except OSError:
+                break_connection(sock)
+                self._out.clear()
+                self.size = 0
+            if self.size < OUT_LIMIT:
+                self._changed.notify_all()
+            if not self._out:
+                self._writing = False
+                self._loop.remove_writer(sock.fileno())
+
+    # The life of a connection; loop thread.
+
+    def attach(
+        self,
+        sock: socket.socket | None = None,
+        stream: Callable[[bytes], Awaitable[None]] | None = None,
+    ) -> None:
+        """Send on this from now on; only what makes the connection, until :meth:`open`."""
+        with self.lock:
+            self.sock, self.stream = sock, stream
+
+    def open(self, block: bytes) -> None:
+        """Send *block* before all others, and let them pass."""
+        with self.lock:
+            if self.state is LaneState.CLOSED:
+                return
+            self.epoch += 1
+            self._send(block)
+            self.state = LaneState.OPEN
+            self._changed.notify_all()
+
+    def detach(self) -> bool:
+        """Forget the connection and what waits for it; return whether it was open."""
+        with self.lock:
+            if self.sock is not None:
+                if self._writing:
+                    self._loop.remove_writer(self.sock.fileno())
+                self.sock.close()
+            self.sock = self.stream = None
+            self._writing = False
+            self._out.clear()
+            self.posted.clear()
+            self.size = self._posted_size = 0
+            was_open = self.state is LaneState.OPEN
+            if was_open:
+                self.state = LaneState.DOWN
+            return was_open
+
+    def freeze(self) -> None:
+        """
+        Let nobody write any more and tell nobody: the process ends, and all that wait end with it.
+        """
+        with self.lock:
+            if self.state is LaneState.OPEN:
+                self.state = LaneState.DOWN
+
+    def leave_to_parent(self) -> None:
+        """
+        Raise ForkedProcessError for every write: the socket is that of the parent process.
+
+        Takes no lock, as threads that hold one do not exist here.
+        """
+        # Kept, as closing what is shared is the parent's business too.
+        self._inherited = self.sock
+        self.sock = self.stream = None
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
+        self.reason = ForkedProcessError()
+        self.state = LaneState.CLOSED
+
+    def close(self, reason: Exception) -> bool:
+        """End every write, now and later, with *reason*; return whether this is the first time."""
+        with self.lock:
+            if self.state is LaneState.CLOSED:
+                return False
+            self.reason = reason
+            self.state = LaneState.CLOSED
+            self._changed.notify_all()
+            return True
+
+
+def break_connection(sock: socket.socket) -> None:
+    """Make a connection end; its loss is announced once its end has been read."""
+    with contextlib.suppress(OSError):
+        # Not the method of a TLS socket: that one forgets its keys, and a thread that still reads
+        # would take ciphertext for frames.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
