@@ -388,11 +388,12 @@ class MessageBatch:
             self._fail(RequestTimeoutError(self._subject.decode(), self._deadline.total))
         elif self._request.no_wait:
             self._look_why_silent(inbox)
-        return self._inbox is None
+        return self._inbox is None or self._ask_again
 
     def _look_why_silent(self, inbox: PullInbox) -> None:
         """
-        End a fetch that does not wait if its consumer has nothing to give now.
+        End a fetch that does not wait if its consumer has nothing to give now; ask again if the
+        consumer has no pull.
 
         The server answers this question after the pull, so that with it comes what there was.
         """
@@ -411,6 +412,10 @@ class MessageBatch:
             or self._request.group is not None
         ):
             self._abandon([])
+        elif not answer.get("num_waiting") and self._rest() is not None:
+            # Sent to a leader that had just stepped down: it drops pulls without a word.
+            inbox.engine.lost(self._session.lane.epoch)
+            self._ask_again = True
 
     def _on_status(self, status: Status) -> None:
         """Act on a status that ended the pull."""
