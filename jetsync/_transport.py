@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import ssl
 import time
@@ -82,6 +83,8 @@ class LaneTransport(Transport):
         self._arrival: asyncio.Future[None] | None = None
         self._eof = True
         self._sock: socket.socket | None = None
+        self.insist_on_tls = False
+        """Whether a connection without TLS must not be used."""
 
     def __bool__(self) -> bool:
         # nats-py makes a transport of its own for each connection unless it finds one that is true.
@@ -143,13 +146,18 @@ class LaneTransport(Transport):
         return data
 
     async def readline(self) -> bytes:
+        """Return the next line of the handshake, which is all that nats-py reads by lines."""
         while b"\n" not in self._inbound and not self._eof:
             await self._wait_arrival()
         line, newline, rest = bytes(self._inbound).partition(b"\n")
         if not newline:
-            return b""
+            # nats-py would take an empty line for the end of a handshake that went well.
+            raise ConnectError("the server ended the connection during the handshake")
         self._inbound[:] = rest
-        return line + newline
+        line += newline
+        if self.insist_on_tls and line.startswith(b"INFO ") and not self._is_secure():
+            return _require_tls(line)
+        return line
 
     def at_eof(self) -> bool:
         return self._eof and not self._inbound
@@ -166,6 +174,9 @@ class LaneTransport(Transport):
         """Return at once: closing a socket takes no time."""
 
     # Ours.
+
+    def _is_secure(self) -> bool:
+        return isinstance(self._sock, ssl.SSLSocket)
 
     async def _dial(self, uri: ParseResult) -> socket.socket:
         if uri.hostname is None:
@@ -292,6 +303,7 @@ class NatsConnection:
         total = arguments["connect_timeout"]
         arguments = {**arguments, "connect_timeout": total / len(servers)}
         self._first = True
+        self.transport.insist_on_tls = arguments["tls"] is not None
         self._client._transport = self.transport
         try:
             await self._client.connect(
@@ -367,7 +379,7 @@ class NatsConnection:
         self._lost = asyncio.get_running_loop().create_future()
         url = self._client.connected_url
         if url is not None:
-            self._url = redact_url(url.geturl())
+            self._url = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
         # What the server lists in its first INFO is not news.
         self.discovered()
 
@@ -496,6 +508,10 @@ class WebSocketLaneTransport(LaneTransport):
                 data = b""
             self.lane.feed(data)
 
+    def _is_secure(self) -> bool:
+        # Here it is the scheme that decides, and before the first byte.
+        return True
+
     def close(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -509,6 +525,21 @@ class WebSocketLaneTransport(LaneTransport):
     async def _finish(self, web: WebSocketTransport) -> None:
         with contextlib.suppress(Exception):
             await web.wait_closed()  # type: ignore[no-untyped-call]
+
+
+def _require_tls(line: bytes) -> bytes:
+    """
+    Return an INFO line with which nats-py puts TLS on the connection.
+
+    It does so where the server insists, and would go on in the clear where the server only offers
+    TLS, or has none. Raises ConnectError in the last case.
+    """
+    info = json.loads(line[5:])
+    if info.get("tls_required"):
+        return line
+    if not info.get("tls_available"):
+        raise ConnectError("the server offers no TLS, which the options ask for")
+    return b"INFO %b\r\n" % json.dumps({**info, "tls_required": True}).encode()
 
 
 class _FirstConnectFailedError(Exception):
