@@ -1,0 +1,458 @@
+"""
+What happens to clients when processes fork, are interrupted, and end.
+
+Most of it needs a process of its own: a script is run and its status, its output and its time are
+looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import jetsync
+from jetsync.devserver import DevServer
+
+START = 3.0
+"""Seconds that an interpreter may take to start and to import jetsync on a busy machine."""
+
+
+def eventually(check, timeout=10.0):
+    """
+    Wait until *check* returns something true, and return that.
+    """
+    end = time.monotonic() + timeout
+    while not (found := check()):
+        assert time.monotonic() < end, f"not within {timeout:g} s"
+        time.sleep(0.005)
+    return found
+
+
+def run(script, *arguments, timeout=20.0):
+    """
+    Run a script in an interpreter of its own and return its output, which must be all it leaves:
+    status 0 and an empty stderr.
+
+    Warnings are off: newer interpreters warn of every fork in a process that has threads.
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+FORK = """
+    import os, sys, threading, traceback
+    import jetsync
+
+    url, name = sys.argv[1:]
+    client = jetsync.connect(url)
+    js = client.jetstream()
+    stream = js.create_stream(name=name, subjects=[name + ".>"], storage="memory")
+    consumer = stream.create_consumer(durable_name="c")
+    subscription = client.subscribe(name + ".*")
+    js.publish(name + ".parent", b"1")
+    message = consumer.next(expires=5)
+    # One thread reads the socket at the moment of the fork.
+    reader = threading.Thread(target=subscription.next, args=(0.5,), daemon=True)
+    assert subscription.next(5).data == b"1"
+    reader.start()
+
+    def child():
+        calls = [
+            lambda: client.publish(name),
+            lambda: client.request(name, timeout=1),
+            lambda: client.subscribe(name),
+            lambda: client.flush(),
+            lambda: client.rtt(),
+            lambda: client.drain(),
+            lambda: client.reconnect(),
+            lambda: subscription.next(1),
+            lambda: next(subscription),
+            lambda: js.publish(name + ".x", b"", timeout=1),
+            lambda: js.publish_many([(name + ".x", b"")]),
+            lambda: js.account_info(timeout=1),
+            lambda: stream.info(timeout=1),
+            lambda: stream.get_message(1),
+            lambda: consumer.info(timeout=1),
+            lambda: consumer.next(expires=1),
+            lambda: list(consumer.fetch(1, expires=1)),
+            lambda: message.ack(),
+            lambda: message.ack_sync(timeout=1),
+        ]
+        for number, call in enumerate(calls):
+            try:
+                call()
+            except jetsync.ForkedProcessError:
+                continue
+            raise SystemExit(f"call {number} did not notice the fork")
+        assert not client.is_connected
+        assert "forked" in repr(client), repr(client)
+        # Closing what was inherited does no harm to the parent, and closes nothing of it.
+        subscription.close()
+        client.close()
+        with jetsync.connect(url) as own:
+            ack = own.jetstream().publish(name + ".child", b"2", timeout=5)
+            print("child", own.server.client_id, ack.sequence, flush=True)
+
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            child()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        {leave}
+    _, status = os.waitpid(pid, 0)
+    print("status", os.waitstatus_to_exitcode(status))
+    reader.join()
+    ack = js.publish(name + ".parent", b"3")
+    print("parent", client.server.client_id, ack.sequence)
+    client.flush()
+    rest = [subscription.next(0) for _ in range(subscription.pending)]
+    print("stored", stream.info().state.messages)
+    print("reconnects", client.statistics().reconnects)
+    message.ack_sync()
+    print("acked", consumer.info().num_ack_pending)
+    client.close()
+"""
+
+
+class TestFork:
+    @pytest.mark.parametrize(
+        "leave", ["sys.exit(status)", "os._exit(status)"], ids=["exit", "_exit"]
+    )
+    def test_a_fork_costs_nobody_anything(self, nats_server, js, unique, leave):
+        """
+        Scenario 6: in the child the inherited client says so at once and a new one works; the
+        parent goes on as if nothing had happened, and each has its own connection.
+        """
+        output = run(FORK.replace("{leave}", leave), nats_server.url, unique)
+        found = re.fullmatch(
+            r"child (\d+) 2\nstatus 0\nparent (\d+) 3\nstored 3\nreconnects 0\nacked 0\n", output
+        )
+        assert found, output
+        assert found[1] != found[2]
+        js.delete_stream(unique)
+
+    def test_the_parents_subscription_gets_nothing_twice(self, nats_server, unique):
+        """
+        Scenario 6: what is published while the child lives comes once, to the parent.
+        """
+        script = """
+            import os, sys, time
+            import jetsync
+
+            url, name = sys.argv[1:]
+            client = jetsync.connect(url)
+            subscription = client.subscribe(name)
+            client.flush()
+            begin, ready = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.write(ready, b"!")
+                with jetsync.connect(url) as own:
+                    for number in range(50):
+                        own.publish(name, b"c%d" % number)
+                os._exit(0)
+            os.read(begin, 1)
+            for number in range(50):
+                client.publish(name, b"p%d" % number)
+            assert os.waitpid(pid, 0)[1] == 0
+            client.flush()
+            got = [subscription.next(5).data for _ in range(100)]
+            client.flush()
+            assert subscription.pending == 0
+            for who in "cp":
+                mine = [data for data in got if data.startswith(who.encode())]
+                assert mine == [b"%s%d" % (who.encode(), n) for n in range(50)], mine
+        """
+        run(script, nats_server.url, unique)
+
+    def test_a_pool_of_forked_workers_connects_by_itself(self, nats_server, js, stream):
+        """
+        With multiprocessing's "fork" options travel, every worker has a client of its own.
+        """
+        script = """
+            import multiprocessing, sys
+            import jetsync
+
+            url, name = sys.argv[1:]
+            client = jetsync.connect(url, name="parent")
+
+            def work(number):
+                with jetsync.connect(options=client.options) as own:
+                    own.jetstream().publish(name + ".w", b"%d" % number)
+                    return own.server.client_id
+
+            with multiprocessing.get_context("fork").Pool(3) as pool:
+                ids = pool.map(work, range(6))
+            assert len({*ids, client.server.client_id}) == 7
+            client.rtt()
+        """
+        run(script, nats_server.url, stream.name)
+        assert stream.info().state.messages == 6
+
+
+class TestInterrupt:
+    def test_ctrl_c_ends_a_wait_at_once(self, nats_server, js, stream):
+        """
+        Scenario 8: KeyboardInterrupt within a second from next, a fetch, a subscription, a request
+        and a flush; the calls that follow work, and the server forgets the pulls.
+        """
+        script = """
+            import os, signal, sys, threading, time
+            import jetsync
+
+            url, name = sys.argv[1:]
+            client = jetsync.connect(url)
+            js = client.jetstream()
+            stream = js.stream(name)
+            consumer = stream.create_consumer(durable_name="c")
+            subscription = client.subscribe("quiet." + name)
+            client.flush()
+
+            def interrupted(call):
+                begin = time.monotonic()
+                timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+                timer.start()
+                try:
+                    call()
+                except KeyboardInterrupt:
+                    seconds = time.monotonic() - begin
+                    assert 0.25 < seconds < 1.0, seconds
+                else:
+                    raise SystemExit("not interrupted")
+                timer.join()
+
+            interrupted(lambda: consumer.next(expires=30))
+            js.publish(name + ".a", b"1")
+            assert consumer.next(expires=5).data == b"1"
+            interrupted(lambda: list(consumer.fetch(10, expires=30)))
+            js.publish(name + ".a", b"2")
+            assert consumer.next(expires=5).data == b"2"
+            interrupted(lambda: subscription.next(30))
+            interrupted(lambda: list(subscription))
+            interrupted(lambda: client.request("quiet." + name, timeout=30))
+            client.publish("quiet." + name, b"3")
+            assert [subscription.next(5).data for _ in range(2)] == [b"", b"3"]
+            end = time.monotonic() + 5
+            while consumer.info().num_waiting:
+                assert time.monotonic() < end, "a pull is still open"
+                time.sleep(0.01)
+            assert client.statistics().requests_in_flight == 0
+            assert client.statistics().reconnects == 0
+            client.close()
+        """
+        run(script, nats_server.url, stream.name)
+
+    def test_ctrl_c_ends_waits_for_a_connection(self):
+        """
+        Connecting to a server that says nothing, and a call without a connection, are left at once;
+        a connect leaves no thread.
+        """
+        script = """
+            import os, signal, socket, sys, threading, time
+            import jetsync
+
+            def interrupted(call):
+                begin = time.monotonic()
+                timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+                timer.start()
+                try:
+                    call()
+                except KeyboardInterrupt:
+                    assert time.monotonic() - begin < 1.0
+                else:
+                    raise SystemExit("not interrupted")
+                timer.join()
+
+            with socket.create_server(("127.0.0.1", 0)) as hole:
+                url = f"nats://127.0.0.1:{hole.getsockname()[1]}"
+                interrupted(lambda: jetsync.connect(url, connect_timeout=30))
+            assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
+            client = jetsync.connect(sys.argv[1], request_timeout=30)
+            os.kill(int(sys.argv[2]), signal.SIGKILL)
+            while client.is_connected:
+                time.sleep(0.01)
+            interrupted(lambda: client.publish("a"))
+            interrupted(client.flush)
+            interrupted(client.jetstream().account_info)
+            client.close()
+            assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
+        """
+        with DevServer() as server:
+            run(script, server.url, str(server.pids[0]))
+
+
+class TestEnd:
+    @pytest.mark.parametrize("paused", [False, True], ids=["", "server hangs"])
+    def test_a_forgotten_close_costs_nothing(self, paused):
+        """
+        A script that leaves a client, a subscription and waiting daemon threads ends within 3 s
+        with status 0 and nothing on stderr, also while the server hangs.
+        """
+        script = """
+            import os, signal, sys, threading, time
+            import jetsync
+            from jetsync.testing import HookRecorder
+
+            client = jetsync.connect(sys.argv[1], plugins=[HookRecorder("jetsync_status")])
+            subscription = client.subscribe("a")
+            stream = client.jetstream().create_stream(name="S", subjects=["s"])
+            consumer = stream.create_consumer(durable_name="c")
+            for call in (lambda: list(subscription), lambda: client.request("a", timeout=60)):
+                threading.Thread(target=call, daemon=True).start()
+            batch = consumer.fetch(5, expires=60)
+            while not client.statistics().requests_in_flight:
+                time.sleep(0.001)
+            if sys.argv[2] == "True":
+                os.kill(int(sys.argv[3]), signal.SIGSTOP)
+                client.publish("a", b"handed over")
+            sys.stdout.write(str(time.time()))
+        """
+        with DevServer() as server:
+            began = float(run(script, server.url, str(paused), str(server.pids[0])))
+            seconds = time.time() - began
+            server.resume()
+        assert seconds < 3.0
+
+    def test_what_was_handed_over_is_delivered(self, nats_server, client, js, stream):
+        """
+        A script that publishes 1000 messages and acknowledges 1000 others, and ends without close,
+        has them all delivered.
+        """
+        consumer = stream.create_consumer(durable_name="c", max_ack_pending=2000)
+        js.publish_many([(f"{stream.name}.a", b"%d" % number) for number in range(1000)])
+        script = """
+            import sys
+            import jetsync
+
+            client = jetsync.connect(sys.argv[1])
+            messages = list(client.jetstream().consumer(sys.argv[2], "c").fetch(1000, expires=10))
+            assert len(messages) == 1000
+            for number, message in enumerate(messages):
+                message.ack()
+                client.publish("core." + sys.argv[2], b"%d" % number)
+        """
+        with client.subscribe(f"core.{stream.name}") as subscription:
+            client.flush()
+            run(script, nats_server.url, stream.name)
+            got = [subscription.next(5).data for _ in range(1000)]
+        assert got == [b"%d" % number for number in range(1000)]
+        info = consumer.info()
+        assert (info.num_ack_pending, info.num_pending, info.ack_floor.stream_seq) == (0, 0, 1000)
+
+    def test_an_exception_ends_the_script_as_any_other(self, nats_server):
+        """
+        The status is 1, the traceback is the program's own, and the client does not delay it.
+        """
+        script = f"import jetsync; c = jetsync.connect({nats_server.url!r}); 1 / 0"
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False
+        )
+        assert time.monotonic() - began < 2.0 + START
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1].startswith("ZeroDivisionError")
+        assert "jetsync" not in done.stderr.replace("import jetsync; c = jetsync.connect", "")
+
+    def test_everything_in_a_thread(self, nats_server):
+        """
+        It may be imported, used and left by another thread than the main one.
+        """
+        script = """
+            import sys, threading
+
+            def work():
+                import jetsync
+                client = jetsync.connect(sys.argv[1])
+                print(client.jetstream().account_info().streams >= 0)
+                sys.exit(3)
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        """
+        assert run(script, nats_server.url) == "True\n"
+
+    def test_nothing_is_printed(self, nats_server):
+        """
+        A library writes neither to stdout nor to stderr, whatever happens to the connection.
+        """
+        script = """
+            import os, signal, sys
+            import jetsync
+
+            client = jetsync.connect(sys.argv[1], max_reconnects=1, reconnect_wait=0.05)
+            subscription = client.subscribe("a")
+            os.kill(int(sys.argv[2]), signal.SIGKILL)
+            try:
+                subscription.next(10)
+            except jetsync.ConnectionClosedError:
+                pass
+        """
+        with DevServer() as server:
+            assert run(script, server.url, str(server.pids[0])) == ""
+
+
+class TestManyClients:
+    def test_two_clients_in_one_process(self, nats_server, unique):
+        """
+        Each has its own connection, thread and inbox; closing one leaves the other alone.
+        """
+        with jetsync.connect(nats_server.url) as first:
+            second = jetsync.connect(nats_server.url)
+            assert first.server.client_id != second.server.client_id
+            with second.subscribe(unique) as asked:
+                second.flush()
+                answer = threading.Thread(
+                    target=lambda: second.publish(asked.next(5).reply, b"yes")
+                )
+                answer.start()
+                assert first.request(unique, timeout=5).data == b"yes"
+                answer.join()
+            second.close()
+            assert (first.is_connected, second.is_connected) == (True, False)
+            assert first.rtt() > 0.0
+
+    @pytest.mark.parametrize("loop", ["asyncio", "auto"])
+    def test_nothing_is_left_of_closed_clients(self, nats_server, loop):
+        """
+        Fifty clients, used and closed, and ten that could not connect leave no thread and no file
+        descriptor.
+        """
+
+        def cycle():
+            with jetsync.connect(nats_server.url, loop=loop) as client:
+                with client.subscribe("a") as subscription:
+                    client.publish("a", b"x")
+                    assert subscription.next(5).data == b"x"
+                client.jetstream().account_info()
+
+        def fail():
+            with contextlib.suppress(jetsync.ConnectError):
+                jetsync.connect("nats://127.0.0.1:1", loop=loop)
+
+        def used():
+            gc.collect()
+            return len(list(Path("/proc/self/fd").iterdir())), set(threading.enumerate())
+
+        cycle()
+        fail()
+        before = used()
+        for _ in range(50):
+            cycle()
+        for _ in range(10):
+            fail()
+        eventually(lambda: used() == before, 5)
