@@ -98,8 +98,8 @@ class Bridge:
             return future.result(deadline.remaining())
         except concurrent.futures.TimeoutError:
             if future.done():
-                # Not ours: the coroutine itself ended with a time-out.
-                raise
+                # Not ours: the coroutine itself ended with a time-out, or answered just now.
+                return future.result()
             future.cancel()
             raise WaitTimeoutError("the background thread's answer", deadline.total) from None
         except BaseException:
