@@ -1,0 +1,355 @@
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+
+import pytest
+
+from jetsync import _bridge
+from jetsync._bridge import EXIT_BUDGET, Bridge
+from jetsync._deadline import Deadline
+from jetsync.errors import ConfigurationError, ForkedProcessError, WaitTimeoutError
+
+LONG = 10.0
+
+
+def soon(seconds=LONG):
+    """A deadline."""
+    return Deadline.after(seconds)
+
+
+def nothing(*_):
+    """Do nothing at exit or fork."""
+
+
+async def answer(value):
+    """Return what was given."""
+    return value
+
+
+async def for_ever():
+    """Never return."""
+    await asyncio.Event().wait()
+
+
+@pytest.fixture
+def bridge():
+    """A bridge that runs."""
+    bridge = Bridge("asyncio")
+    bridge.start(nothing, nothing)
+    yield bridge
+    bridge.stop(LONG)
+    assert not bridge._thread.is_alive()
+
+
+class Endless:
+    """A coroutine that never ends and says when it began and was cancelled."""
+
+    def __init__(self):
+        self.began, self.cancelled = threading.Event(), threading.Event()
+
+    async def __call__(self):
+        self.began.set()
+        try:
+            await for_ever()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+class TestLife:
+    def test_start_and_stop(self):
+        """The thread is a daemon, runs once started, and is gone once stopped."""
+        bridge = Bridge("asyncio")
+        bridge.start(nothing, nothing)
+        assert bridge._thread.is_alive()
+        assert bridge._thread.daemon
+        assert repr(bridge) == f"<Bridge {bridge._thread.name} running uvloop=False>"
+        bridge.stop(LONG)
+        bridge.stop(LONG)
+        assert not bridge._thread.is_alive()
+        assert repr(bridge) == f"<Bridge {bridge._thread.name} stopped uvloop=False>"
+        with pytest.raises(RuntimeError, match="not running"):
+            bridge.call(answer, 1, deadline=soon())
+
+    def test_stop_cancels(self):
+        """What still runs when the bridge stops is cancelled."""
+        bridge, endless = Bridge("asyncio"), Endless()
+        bridge.start(nothing, nothing)
+        with pytest.raises(WaitTimeoutError):
+            bridge.call(endless, deadline=soon(0.01))
+        other = Endless()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            call = pool.submit(bridge.call, other, deadline=soon())
+            assert other.began.wait(LONG)
+            bridge.stop(LONG)
+            assert isinstance(call.exception(LONG), concurrent.futures.CancelledError)
+        assert other.cancelled.is_set()
+
+    def test_names(self):
+        """Each thread has a name of its own, so that stacks can be told apart."""
+        names = [Bridge("asyncio")._thread.name for _ in range(2)]
+        assert len(set(names)) == 2
+        assert all(name.startswith("jetsync-io-") for name in names)
+
+    def test_failed_start(self, monkeypatch):
+        """A loop that cannot run is reported to who started it."""
+
+        def run(*_, **__):
+            raise OSError("no file descriptors left")
+
+        monkeypatch.setattr(_bridge.anyio, "run", run)
+        bridge = Bridge("asyncio")
+        with pytest.raises(OSError, match="no file descriptors left"):
+            bridge.start(nothing, nothing)
+        assert bridge not in _bridge._live
+
+
+class TestLoop:
+    def test_choice(self, monkeypatch):
+        """The faster loop is taken where it is there, unless asyncio is asked for."""
+        monkeypatch.setattr(_bridge.importlib.util, "find_spec", lambda _: object())
+        assert [Bridge(loop)._use_uvloop for loop in ("auto", "asyncio", "uvloop")] == [
+            True,
+            False,
+            True,
+        ]
+        monkeypatch.setattr(_bridge.importlib.util, "find_spec", lambda _: None)
+        assert not Bridge("auto")._use_uvloop
+        with pytest.raises(ConfigurationError, match="uvloop"):
+            Bridge("uvloop")
+
+    def test_uvloop(self):
+        """The loop is the one that was chosen."""
+        pytest.importorskip("uvloop")
+
+        async def module():
+            return type(asyncio.get_running_loop()).__module__
+
+        bridge = Bridge("uvloop")
+        bridge.start(nothing, nothing)
+        try:
+            assert bridge.call(module, deadline=soon()).startswith("uvloop")
+        finally:
+            bridge.stop(LONG)
+
+    def test_errors_are_logged(self, bridge, caplog, capfd):
+        """What goes wrong in a callback of the loop is logged, and nothing is written to stderr."""
+
+        def fail():
+            raise ValueError("in a callback")
+
+        async def schedule():
+            asyncio.get_running_loop().call_soon(fail)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+        bridge.call(schedule, deadline=soon())
+        assert "bridge.loop_error" in caplog.text
+        assert "in a callback" in caplog.text
+        assert capfd.readouterr().err == ""
+
+
+class TestCall:
+    def test_result(self, bridge):
+        """A call runs in the thread and returns what the coroutine returns."""
+
+        async def where(*values):
+            return threading.current_thread(), values
+
+        assert bridge.call(where, 1, 2, deadline=soon()) == (bridge._thread, (1, 2))
+
+    @pytest.mark.parametrize("error", [ValueError("x"), TimeoutError("mine"), KeyError("k")])
+    def test_error(self, bridge, error):
+        """An error of the coroutine is raised as it is, a time-out of its own included."""
+
+        async def fail():
+            raise error
+
+        with pytest.raises(type(error)) as caught:
+            bridge.call(fail, deadline=soon())
+        assert caught.value is error
+
+    def test_deadline(self, bridge):
+        """At its deadline a call ends and cancels the coroutine."""
+        endless = Endless()
+        started = time.monotonic()
+        with pytest.raises(WaitTimeoutError) as caught:
+            bridge.call(endless, deadline=soon(0.03))
+        assert 0.03 <= time.monotonic() - started < LONG
+        assert caught.value.timeout == 0.03
+        assert endless.cancelled.wait(LONG)
+        assert bridge.call(answer, 5, deadline=soon()) == 5
+
+    def test_answer_at_the_deadline(self, bridge, monkeypatch):
+        """An answer that comes at the moment of the deadline is an answer."""
+        done = concurrent.futures.Future.result
+
+        def result(future, timeout=None):
+            if timeout is None:
+                return done(future)
+            done(future, LONG)
+            raise concurrent.futures.TimeoutError
+
+        monkeypatch.setattr(concurrent.futures.Future, "result", result)
+        assert bridge.call(answer, 5, deadline=soon()) == 5
+
+    def test_interrupt(self, bridge, monkeypatch):
+        """A caller that is interrupted cancels what it waited for."""
+        endless, done, interrupts = Endless(), concurrent.futures.Future.result, [KeyboardInterrupt]
+
+        def result(future, timeout=None):
+            if timeout is not None and interrupts and endless.began.wait(LONG):
+                raise interrupts.pop()
+            return done(future, timeout)
+
+        monkeypatch.setattr(concurrent.futures.Future, "result", result)
+        with pytest.raises(KeyboardInterrupt):
+            bridge.call(endless, deadline=soon())
+        assert endless.cancelled.wait(LONG)
+        assert bridge.call(answer, 5, deadline=soon()) == 5
+
+    def test_many_threads(self, bridge):
+        """Any number of threads may call at the same time."""
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            calls = [
+                pool.submit(bridge.call, answer, number, deadline=soon()) for number in range(200)
+            ]
+            assert [call.result(LONG) for call in calls] == list(range(200))
+
+
+class TestExit:
+    def test_forgotten_ones_are_closed(self, bridge, monkeypatch):
+        """At exit each bridge that still runs may close, within one budget for all."""
+        budgets = []
+        other, stopped = Bridge("asyncio"), Bridge("asyncio")
+
+        def fail(_):
+            raise ValueError("cannot close")
+
+        monkeypatch.setattr(bridge, "_at_exit", budgets.append)
+        for one in (other, stopped):
+            one.start(fail if one is other else budgets.append, nothing)
+        stopped.stop(LONG)
+        _bridge._close_at_exit()
+        other.stop(LONG)
+        assert len(budgets) == 1
+        assert 0 < budgets[0] <= EXIT_BUDGET
+
+    def test_forgotten_for_good(self):
+        """A bridge that nobody holds is not kept by the list of those to close."""
+        before = len(_bridge._live)
+        bridge = Bridge("asyncio")
+        bridge.start(nothing, nothing)
+        assert len(_bridge._live) == before + 1
+        bridge.stop(LONG)
+        del bridge
+        gc.collect()
+        assert len(_bridge._live) == before
+
+    def test_program_ends(self):
+        """A program that forgets its bridge ends at once, silently, having closed."""
+        program = """
+            import asyncio
+            from jetsync._bridge import Bridge
+            from jetsync._deadline import Deadline
+
+            async def for_ever():
+                await asyncio.Event().wait()
+
+            def close(budget):
+                bridge.call(asyncio.sleep, 0, deadline=Deadline.after(budget))
+                print("closed")
+
+            bridge = Bridge("asyncio")
+            bridge.start(close, lambda: None)
+            bridge._portal.start_task_soon(for_ever)
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+
+
+def in_child(function):
+    """Fork, call a function in the child, and return the text that it returns there."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # The warning is about threads, whose absence in the child is what is tested.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if not pid:
+        try:
+            text = function()
+        except BaseException as error:  # noqa: BLE001 - told to the parent.
+            text = repr(error)
+        os.write(writing, text.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        text = file.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+class TestFork:
+    def test_marked(self, bridge):
+        """The child's copy says what it is and refuses to work, without waiting for anything."""
+
+        def child():
+            assert bridge.forked
+            assert "forked" in repr(bridge)
+            try:
+                bridge.call(answer, 1, deadline=soon())
+            except ForkedProcessError as error:
+                bridge.stop(LONG)
+                _bridge._close_at_exit()
+                return str(error)
+            return "it worked"
+
+        assert in_child(child) == str(ForkedProcessError())
+        assert not bridge.forked
+        assert bridge.call(answer, 1, deadline=soon()) == 1
+
+    def test_owner_is_told(self, bridge):
+        """In the child the owner is told, in the parent it is not."""
+        told = []
+        bridge._at_fork = lambda: told.append(os.getpid())
+
+        def child():
+            return str(told == [os.getpid()])
+
+        assert in_child(child) == "True"
+        assert told == []
+
+    def test_stopped_ones(self):
+        """A bridge that was stopped before is none of the fork's business."""
+        bridge = Bridge("asyncio")
+        bridge.start(nothing, nothing)
+        bridge.stop(LONG)
+        assert in_child(lambda: str(bridge.forked)) == "False"
+
+    def test_new_one_in_the_child(self, bridge):
+        """The child may start a bridge of its own."""
+
+        def child():
+            own = Bridge("asyncio")
+            own.start(nothing, nothing)
+            found = own.call(answer, "works", deadline=soon())
+            own.stop(LONG)
+            return found
+
+        assert in_child(child) == "works"
