@@ -172,9 +172,8 @@ class Publisher:
 
     Any number of threads may publish; messages of one thread to one subject are stored in its
     order, unless no stream took one and it was sent again. Leaving the context waits until all have
-    ended, and raises
-    PublishManyError if some failed that nobody asked about: neither a future's outcome nor
-        ``on_report``.
+    ended, and raises PublishManyError if some failed that nobody asked about, neither by a future's
+    outcome nor by ``on_report``.
     """
 
     def __init__(
