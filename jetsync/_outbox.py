@@ -136,6 +136,20 @@ class Outbox:
 
         For what only means something on the connection that it is about. Any thread.
         """
+        if not self.lock.acquire(blocking=False):
+            # Perhaps this very thread holds it: the garbage collector, which ends the fetches and
+            # consumers that nobody holds any more, sets in anywhere.
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody to answer to.
+                self._loop.call_soon_threadsafe(self._answer_later, block)
+            return
+        try:
+            if self.state is LaneState.OPEN:
+                self._post(block)
+        finally:
+            self.lock.release()
+
+    def _answer_later(self, block: bytes) -> None:
+        """Do what :meth:`answer` could not do at once; loop thread."""
         with self.lock:
             if self.state is LaneState.OPEN:
                 self._post(block)
