@@ -11,6 +11,8 @@ What the seam takes from nats-py that is not public, all of it:
 - ``Client._transport`` may be set before ``connect``; nats-py keeps a transport that is true and
 calls its
   ``connect`` again for every new connection (:func:`NatsConnection.start`).
+- ``WebSocketTransport._ws``, and what is below it in aiohttp
+  (:meth:`WebSocketLaneTransport._begin`).
 - ``Client._send_ping`` takes the future that the PONG resolves (:meth:`NatsConnection.flush`).
 
 Everything here runs in the loop thread.
@@ -49,6 +51,9 @@ SOCKET_BUFFER: Final = 1 << 20
 Receive buffer asked for, 1 MiB: room for a burst of frames while their reader is busy with the last
     one.
 """
+
+CLOSING_WAIT: Final = 1.0
+"""Seconds to wait for the end of a WebSocket."""
 
 _AUTH_WORDS: Final = ("authorization", "authentication", "nkey", "jwt", "credentials")
 
@@ -338,6 +343,7 @@ class NatsConnection:
         with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
             await self._client.close()
         self.transport.close()
+        await self.transport.wait_closed()
 
     async def flush(self, timeout: float) -> float:
         """
@@ -392,6 +398,7 @@ class NatsConnection:
         with contextlib.suppress(Exception):
             await self._client.close()
         self.transport.close()
+        await self.transport.wait_closed()
 
     # nats-py's callbacks.
 
@@ -445,6 +452,9 @@ class WebSocketLaneTransport(LaneTransport):
         super().__init__(loop, listener)
         self._web: WebSocketTransport | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._below: asyncio.WriteTransport | None = None
+        """What carries the WebSocket."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
         await self._begin(uri, None, buffer_size, connect_timeout)
@@ -487,6 +497,8 @@ class WebSocketLaneTransport(LaneTransport):
         except Exception as error:
             # aiohttp has errors of its own, which nats-py does not expect.
             raise OSError(f"WebSocket handshake failed: {error}") from error
+        with contextlib.suppress(AttributeError):
+            self._below = web._ws._response.connection.transport  # type: ignore[union-attr]
         self._inbound.clear()
         self._eof = False
         self.lane.attach_stream(self._send)
@@ -522,9 +534,22 @@ class WebSocketLaneTransport(LaneTransport):
             self._closing = self._loop.create_task(self._finish(web))
         super().close()
 
+    async def wait_closed(self) -> None:
+        """
+        Wait for the closing handshakes, which the loop must not end before.
+
+        Not for long: a server that hangs does not take part in them.
+        """
+        if self._closing is not None:
+            await asyncio.wait({self._closing}, timeout=CLOSING_WAIT)
+
     async def _finish(self, web: WebSocketTransport) -> None:
+        below, self._below = self._below, None
         with contextlib.suppress(Exception):
             await web.wait_closed()  # type: ignore[no-untyped-call]
+        if below is not None:
+            # aiohttp leaves the end of TLS to a loop that may not live as long.
+            below.abort()
 
 
 def _require_tls(line: bytes) -> bytes:
