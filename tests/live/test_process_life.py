@@ -350,6 +350,8 @@ class TestEnd:
             run(script, nats_server.url, stream.name)
             got = [subscription.next(5).data for _ in range(1000)]
         assert got == [b"%d" % number for number in range(1000)]
+        # An acknowledgement is not stored yet when the server has read it.
+        eventually(lambda: consumer.info().num_ack_pending == 0)
         info = consumer.info()
         assert (info.num_ack_pending, info.num_pending, info.ack_floor.stream_seq) == (0, 0, 1000)
 

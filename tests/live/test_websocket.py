@@ -1,0 +1,275 @@
+"""
+WebSocket connections: the same behaviour over ws:// and wss://.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import datetime as dt
+import ipaddress
+import threading
+import time
+
+import pytest
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync.testing import HookRecorder
+
+pytest.importorskip("aiohttp")
+x509 = pytest.importorskip("cryptography.x509")
+
+from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
+
+# What nats-py 2.16 gives to aiohttp has another name there since.
+pytestmark = pytest.mark.filterwarnings("ignore:parameter 'timeout' of type:DeprecationWarning")
+
+
+def eventually(check, timeout=10.0):
+    """
+    Wait until *check* returns something true, and return that.
+    """
+    end = time.monotonic() + timeout
+    while not (found := check()):
+        assert time.monotonic() < end, f"not within {timeout:g} s"
+        time.sleep(0.005)
+    return found
+
+
+def self_signed(folder):
+    """
+    Make a certificate for 127.0.0.1 that is its own authority; return its path and its key's.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "websocket")])
+    now = dt.datetime.now(dt.timezone.utc)
+    host = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([host]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    paths = folder / "certificate.pem", folder / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(secret)
+    return tuple(map(str, paths))
+
+
+class Door:
+    """
+    A server that takes WebSocket, and how to connect to it.
+    """
+
+    def __init__(self, server, scheme, options):
+        self.server = server
+        self.scheme = scheme
+        self.url = f"{scheme}://127.0.0.1:{server.ports()['websocket']}"
+        self.options = {"reconnect_wait": 0.05, **options}
+
+    def connect(self, **options):
+        return jetsync.connect(self.url, **self.options, **options)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """
+    A certificate and its key.
+    """
+    return self_signed(tmp_path_factory.mktemp("wss"))
+
+
+@pytest.fixture(scope="module", params=["ws", "wss"])
+def door(request, certificate):
+    """
+    A server with a WebSocket port, in the clear and with TLS.
+    """
+    if request.param == "ws":
+        block, options = {"port": -1, "no_tls": True}, {}
+    else:
+        path, key = certificate
+        block = {"port": -1, "tls": {"cert_file": path, "key_file": key}}
+        options = {"tls_ca": path}
+    with DevServer(config={"websocket": block}) as server:
+        yield Door(server, request.param, options)
+
+
+@pytest.fixture
+def client(door):
+    """
+    A WebSocket client.
+    """
+    with door.connect() as client:
+        yield client
+
+
+class TestTraffic:
+    def test_core(self, door, client, unique):
+        """
+        Publish, subscribe and request, with headers and a payload of many frames.
+        """
+        assert client.server.url == door.url
+        data = bytes(range(256)) * 3000
+        with client.subscribe(unique) as subscription:
+            client.publish(unique, data, headers={"A": "é"}, reply="r")
+            message = subscription.next(5)
+        assert (message.data, message.headers["A"], message.reply) == (data, "é", "r")
+        with pytest.raises(jetsync.NoRespondersError):
+            client.request(unique, timeout=5)
+        assert client.rtt() > 0.0
+
+    def test_jetstream(self, client, unique):
+        """
+        A stream, many publishes, a fetch with acknowledgements, and a direct get.
+        """
+        js = client.jetstream()
+        stream = js.create_stream(name=unique, subjects=[unique], storage="memory")
+        consumer = stream.create_consumer(durable_name="c")
+        report = js.publish_many((unique, b"%d" % number) for number in range(1000))
+        assert report.count == 1000
+        batch = consumer.fetch(1000, expires=10)
+        assert [message.data for message in batch] == [b"%d" % n for n in range(1000)]
+        assert batch.ack() == 1000
+        eventually(lambda: consumer.info().num_ack_pending == 0)
+        assert stream.get_last(unique).data == b"999"
+        js.delete_stream(unique)
+
+    def test_threads(self, client, unique):
+        """
+        Answers go to the threads that asked.
+        """
+        js = client.jetstream()
+        stream = js.create_stream(name=unique, subjects=[f"{unique}.*"], storage="memory")
+
+        def work(number):
+            for turn in range(20):
+                data = b"%d-%d" % (number, turn)
+                ack = js.publish(f"{unique}.{number}", data, timeout=20)
+                assert stream.get_message(ack.sequence, timeout=20).data == data
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+        assert stream.info().state.messages == 160
+        js.delete_stream(unique)
+
+    def test_larger_than_the_server_takes(self, client, unique):
+        """
+        The limit is known here too, and the connection lives on.
+        """
+        with pytest.raises(jetsync.MaxPayloadError):
+            client.publish(unique, b"x" * (client.server.max_payload + 1))
+        client.publish(unique, b"x" * client.server.max_payload)
+        client.flush()
+        assert client.statistics().reconnects == 0
+
+
+class TestLife:
+    def test_reconnecting(self, door):
+        """
+        After a restart the subscriptions are there again; one event for each of loss and return.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with door.connect(plugins=[recorder]) as client, client.subscribe("a") as subscription:
+            door.server.restart()
+            client.publish("a", b"1")
+            assert subscription.next(10).data == b"1"
+            assert client.jetstream().account_info(timeout=10).streams == 0
+            eventually(
+                lambda: (
+                    [call["event"].kind.value for call in recorder.calls]
+                    == ["disconnected", "reconnected"]
+                )
+            )
+
+    def test_what_is_in_flight_ends_with_the_connection(self, door):
+        """
+        A request gets ConnectionLostError at once.
+        """
+        with (
+            jetsync.connect(door.server.url) as other,
+            other.subscribe("quiet"),
+            door.connect() as client,
+            concurrent.futures.ThreadPoolExecutor(1) as pool,
+        ):
+            other.flush()
+            waiting = pool.submit(client.request, "quiet", timeout=30)
+            eventually(lambda: client.statistics().requests_in_flight)
+            door.server.kill()
+            try:
+                with pytest.raises(jetsync.ConnectionLostError):
+                    waiting.result(3)
+            finally:
+                door.server.start()
+
+    def test_closing(self, door, unique):
+        """
+        What was handed over is sent, waiters are woken, and no thread is left.
+        """
+        before = set(threading.enumerate())
+        with jetsync.connect(door.server.url) as other, other.subscribe(unique) as subscription:
+            other.flush()
+            client = door.connect()
+            quiet = client.subscribe("nothing")
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(quiet.next, 30)
+                for number in range(300):
+                    client.publish(unique, b"%d" % number)
+                client.close()
+                assert isinstance(waiting.exception(3), jetsync.ConnectionClosedError)
+            assert [subscription.next(5).data for _ in range(300)] == [
+                b"%d" % number for number in range(300)
+            ]
+        eventually(lambda: set(threading.enumerate()) == before, 5)
+
+    def test_nobody_there(self, door):
+        """
+        ConnectError within the budget where nothing listens, and where it is no WebSocket.
+        """
+        plain = door.server.url.replace("nats://", f"{door.scheme}://")
+        for url in (f"{door.scheme}://127.0.0.1:1", plain):
+            start = time.monotonic()
+            with pytest.raises(jetsync.ConnectError):
+                jetsync.connect(url, connect_timeout=1, **door.options)
+            assert time.monotonic() - start < 1.5
+
+
+def test_an_unknown_authority(door, tmp_path):
+    """
+    A certificate that is not trusted ends the attempt promptly.
+    """
+    if door.scheme == "ws":
+        pytest.skip("there is no certificate in the clear")
+    path, _ = self_signed(tmp_path)
+    start = time.monotonic()
+    with pytest.raises(jetsync.ConnectError, match=r"(?i)certificate"):
+        jetsync.connect(door.url, tls_ca=path)
+    assert time.monotonic() - start < 2.0
+
+
+def test_user_and_password():
+    """
+    A login goes over WebSocket as over TCP, and a wrong one is refused at once.
+    """
+    config = {
+        "authorization": {"user": "ann", "password": "right"},
+        "websocket": {"port": -1, "no_tls": True},
+    }
+    with DevServer(jetstream=False, config=config) as server:
+        url = f"ws://127.0.0.1:{server.ports()['websocket']}"
+        with jetsync.connect(url, user="ann", password="right") as client:
+            client.flush()
+        start = time.monotonic()
+        with pytest.raises(jetsync.AuthenticationError):
+            jetsync.connect(url, user="ann", password="wrong")
+        assert time.monotonic() - start < 1.5
