@@ -1,0 +1,605 @@
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import json
+import re
+import socket
+import ssl
+import threading
+import time
+
+import nats.aio.client
+import nats.aio.transport
+import nats.errors
+import pytest
+
+from jetsync import _transport
+from jetsync._deadline import Deadline
+from jetsync._handoff import Mailbox
+from jetsync._plugins import Plugins
+from jetsync._proto import frames
+from jetsync._session import Session, nats_arguments
+from jetsync._transport import (
+    LaneTransport,
+    NatsConnection,
+    WebSocketLaneTransport,
+    translate_closed,
+    translate_connect_error,
+)
+from jetsync.errors import (
+    AuthenticationError,
+    ConnectError,
+    ConnectionClosedError,
+    ConnectionLostError,
+    ConnectTimeoutError,
+    NoRespondersError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+)
+from jetsync.options import ConnectOptions
+
+LONG = 10.0
+INFO = {"server_id": "S", "version": "2.15.1", "max_payload": 1000, "headers": True}
+
+
+def until(condition, what="it"):
+    """Return once a condition holds that another thread brings about."""
+    deadline = Deadline.after(LONG)
+    while not condition():
+        assert not deadline.expired(), f"{what} never came"
+        time.sleep(0.0005)
+
+
+class Peer:
+    """One connection as the scripted server has it."""
+
+    def __init__(self, sock):
+        self.sock = sock
+        self.lines = []
+        self.ended = threading.Event()
+
+    def send(self, data):
+        self.sock.sendall(data)
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.ended.wait(LONG)
+
+
+class ScriptedServer:
+    """
+    The least of a NATS server: greets, answers PING, records lines, calls back for publishes.
+
+    Each connection is treated by the first of ``manners`` that is left: "greet", "silent",
+    "slam" (closes at once), "mute" (greets and never answers) or "refuse" (the login).
+    """
+
+    def __init__(self):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self.manners = []
+        self.peers = []
+        self.info = dict(INFO)
+        self.answers_ping = True
+        self.on_publish = lambda peer, words, payload: None
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def _accept(self):
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            manner = self.manners.pop(0) if self.manners else "greet"
+            peer = Peer(sock)
+            self.peers.append(peer)
+            thread = threading.Thread(target=self._serve, args=(peer, manner), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, peer, manner):
+        with peer.sock, peer.sock.makefile("rb") as stream:
+            try:
+                if manner in {"greet", "mute", "refuse"}:
+                    peer.send(b"INFO " + json.dumps(self.info).encode() + b"\r\n")
+                while manner != "slam" and (line := stream.readline()):
+                    self._take(peer, manner, stream, line.rstrip())
+            except OSError:
+                pass
+        peer.ended.set()
+
+    def _take(self, peer, manner, stream, line):
+        peer.lines.append(line)
+        words = line.split()
+        if manner == "refuse":
+            peer.send(b"-ERR 'Authorization Violation'\r\n")
+        elif words[0] == b"PING" and manner == "greet" and self.answers_ping:
+            peer.send(b"PONG\r\n")
+        elif words[0] in {b"PUB", b"HPUB"}:
+            payload = stream.read(int(words[-1]) + 2)[:-2]
+            self.on_publish(peer, words, payload)
+
+    def lines(self, verb, peer=-1):
+        return [line for line in self.peers[peer].lines if line.startswith(verb)]
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for peer in self.peers:
+            peer.close()
+        for thread in self._threads:
+            thread.join(LONG)
+
+
+@pytest.fixture
+def server():
+    """A scripted server."""
+    server = ScriptedServer()
+    yield server
+    server.close()
+
+
+class Listener:
+    """Notes what the connection tells."""
+
+    def __init__(self):
+        self.notes = []
+        self.connection = None
+
+    def on_connected(self):
+        self.notes.append("connected")
+        self.connection.lane.open()
+
+    def on_disconnected(self):
+        self.notes.append("disconnected")
+
+    def on_closed(self, cause):
+        self.notes.append("closed")
+
+    def on_lame_duck(self):
+        self.notes.append("lame duck")
+
+    def on_discovered(self):
+        self.notes.append("discovered")
+
+    def on_info(self, line):
+        self.notes.append(f"info {json.loads(line[5:]).get('server_id')}")
+
+    def on_server_error(self, text):
+        self.notes.append(text)
+
+    def on_error(self, error):
+        self.notes.append(error)
+
+
+def run(main):
+    """Run a coroutine function with an end."""
+    return asyncio.run(asyncio.wait_for(main(), LONG))
+
+
+async def eventually(condition):
+    """Return once a condition holds that the loop brings about."""
+    await asyncio.to_thread(until, condition)
+
+
+def arguments(*servers, **changes):
+    """The arguments of a connect to these servers."""
+    options = ConnectOptions(servers=[one.url for one in servers], reconnect_wait=0, **changes)
+    return nats_arguments(options)
+
+
+def connection_of(listener):
+    """A connection that tells this listener."""
+    listener.connection = NatsConnection(listener, websocket=False)
+    return listener.connection
+
+
+class TestSeam:
+    """What nats-py has to have for all this to work; a new version that changes it fails here."""
+
+    def test_transport_methods(self):
+        """nats-py's transport has the methods that ours has, and no others."""
+        assert nats.aio.transport.Transport.__abstractmethods__ == {
+            "connect",
+            "connect_tls",
+            "write",
+            "writelines",
+            "read",
+            "readline",
+            "drain",
+            "wait_closed",
+            "close",
+            "at_eof",
+            "__bool__",
+        }
+
+    @pytest.mark.parametrize("ours", [LaneTransport, WebSocketLaneTransport])
+    @pytest.mark.parametrize("name", sorted(nats.aio.transport.Transport.__abstractmethods__))
+    def test_signatures(self, ours, name):
+        """Each method takes what nats-py gives it, and is a coroutine where nats-py awaits it."""
+        theirs = getattr(nats.aio.transport.Transport, name)
+        mine = getattr(ours, name)
+        assert list(inspect.signature(mine).parameters) == list(
+            inspect.signature(theirs).parameters
+        )
+        assert inspect.iscoroutinefunction(mine) is inspect.iscoroutinefunction(theirs)
+
+    def test_client(self):
+        """A client has no transport before it connects, and options that may be changed."""
+        client = nats.aio.client.Client()
+        assert client._transport is None
+        assert isinstance(client.options, dict)
+
+    def test_send_ping(self):
+        """The future of a PONG may be brought along."""
+        parameters = inspect.signature(nats.aio.client.Client._send_ping).parameters
+        assert list(parameters) == ["self", "future"]
+        assert inspect.iscoroutinefunction(nats.aio.client.Client._send_ping)
+
+    def test_list_is_complete(self):
+        """All that is used of nats-py and is not public is in the list at the top of the file."""
+        source = inspect.getsource(_transport)
+        used = {
+            node.attr
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Attribute)
+            and node.value.attr == "_client"
+            and node.attr.startswith("_")
+        }
+        assert used == set(re.findall(r"``Client\.(_\w+)``", _transport.__doc__))
+        assert "``Client.options[" in _transport.__doc__
+
+    def test_callbacks(self):
+        """nats-py's connect takes the callbacks and all the arguments that we give."""
+        parameters = set(inspect.signature(nats.aio.client.Client.connect).parameters)
+        given = set(nats_arguments(ConnectOptions()))
+        callbacks = "error disconnected reconnected closed discovered_server lame_duck_mode"
+        assert given | {f"{name}_cb" for name in callbacks.split()} <= parameters
+
+    def test_properties(self):
+        """The public properties that are read are there."""
+        client = nats.aio.client.Client()
+        for name in ("connected_url", "discovered_servers", "last_error"):
+            assert isinstance(getattr(type(client), name), property)
+        assert inspect.iscoroutinefunction(client.force_reconnect)
+
+
+class TestTranslation:
+    @pytest.mark.parametrize(
+        ("error", "kind", "text"),
+        [
+            (OSError(111, "refused"), ConnectError, "[Errno 111] refused"),
+            (ssl.SSLError(1, "bad certificate"), ConnectError, "bad certificate"),
+            (nats.errors.NoServersError(), ConnectError, "no servers available for connection"),
+            (asyncio.TimeoutError(), ConnectError, "TimeoutError"),
+            (nats.errors.AuthorizationError(), AuthenticationError, "authorization failed"),
+            (
+                nats.errors.Error("nats: 'Authorization Violation'"),
+                AuthenticationError,
+                "Authorization Violation",
+            ),
+            (
+                nats.errors.Error("nats: 'User Authentication Expired'"),
+                AuthenticationError,
+                "User Authentication Expired",
+            ),
+            (nats.errors.Error("nats: empty response"), ConnectError, "empty response"),
+            (OSError("no authorization here"), ConnectError, "no authorization here"),
+            (ValueError("nats://me:secret@host"), ConnectError, "nats://***@host"),
+        ],
+    )
+    def test_connect(self, error, kind, text):
+        """Every error of connecting is one of ours, without prefix, quotes and secrets."""
+        found = translate_connect_error(error)
+        assert type(found) is kind
+        assert text in str(found)
+        assert "nats: " not in str(found)
+        assert "secret" not in str(found)
+
+    def test_ours(self):
+        """An error of ours stays as it is."""
+        error = AuthenticationError("no")
+        assert translate_connect_error(error) is error
+
+    def test_closed(self):
+        """What calls on a closed client end with says why, where there is a why."""
+        assert str(translate_closed(None)) == "the client is closed"
+        cause = nats.errors.Error("nats: nats://me:secret@host is gone")
+        error = translate_closed(cause)
+        assert type(error) is ConnectionClosedError
+        assert str(error) == "the client is closed: ***@host is gone"
+        assert error.__cause__ is cause
+        assert str(translate_closed(KeyError())) == "the client is closed: KeyError"
+
+
+class TestConnection:
+    def test_handshake(self, server):
+        """A connection is made by nats-py through our transport, and told once."""
+
+        async def main():
+            listener = Listener()
+            connection = connection_of(listener)
+            await connection.start(arguments(server), persist=False)
+            assert connection._client._transport is connection.transport
+            assert connection.url == server.url
+            assert listener.notes == ["info S", "connected"]
+            assert 0 <= await connection.flush(LONG) < LONG
+            await connection.stop()
+            await eventually(lambda: "closed" in listener.notes)
+            assert connection.lane._gate is None
+
+        run(main)
+        assert json.loads(server.lines(b"CONNECT")[0][8:])["headers"] is True
+        assert len(server.lines(b"PING")) == 2
+        assert len(server.peers) == 1
+
+    @pytest.mark.parametrize("manner", ["slam", "silent", "mute"])
+    def test_first_connect_is_one_attempt(self, server, manner):
+        """A server that does not greet is tried once, not for minutes."""
+        server.manners = [manner] * 3
+
+        async def main():
+            listener = Listener()
+            connection = connection_of(listener)
+            with pytest.raises(ConnectError):
+                await connection.start(arguments(server, connect_timeout=0.05), persist=False)
+            assert "connected" not in listener.notes
+            assert connection.last_error is not None
+
+        run(main)
+        until(lambda: server.peers and server.peers[0].ended.is_set(), "the end")
+        assert len(server.peers) == 1
+
+    def test_refused_login(self, server):
+        """A login that is refused is an error of its own, also where attempts would go on."""
+        server.manners = ["refuse"] * 3
+
+        async def main():
+            listener = Listener()
+            connection = connection_of(listener)
+            with pytest.raises(AuthenticationError, match="Authorization Violation"):
+                await connection.start(arguments(server), persist=True)
+            assert "-ERR 'Authorization Violation'" in listener.notes
+
+        run(main)
+        assert len(server.peers) == 1
+
+    def test_persist(self, server):
+        """Where it is asked for, attempts go on until a server greets."""
+        server.manners = ["slam", "slam"]
+
+        async def main():
+            listener = Listener()
+            connection = connection_of(listener)
+            await connection.start(arguments(server), persist=True)
+            assert listener.notes[-1] == "connected"
+            await connection.stop()
+
+        run(main)
+        assert len(server.peers) == 3
+
+    def test_reconnect(self, server):
+        """After a loss the same transport is connected again, and told in pairs."""
+
+        async def main():
+            listener = Listener()
+            connection = connection_of(listener)
+            box = Mailbox()
+            connection.lane.listen(b"1000000", box, b"a")
+            await connection.start(arguments(server), persist=False)
+            transport = connection.transport
+            await asyncio.to_thread(server.peers[0].close)
+            await eventually(lambda: listener.notes.count("connected") == 2)
+            assert connection._client._transport is transport
+            assert [note for note in listener.notes if "connected" in str(note)] == [
+                "connected",
+                "disconnected",
+                "connected",
+            ]
+            assert box.take_lost() == 1
+            await connection.flush(LONG)
+            await connection.stop()
+
+        run(main)
+        assert server.lines(b"SUB", 0) == server.lines(b"SUB", 1) == [b"SUB a  1000000"]
+
+    @pytest.mark.parametrize("manner", ["silent", "mute", "slam"])
+    def test_half_made_connections_are_closed(self, server, manner):
+        """An attempt whose handshake failed is closed before the next one, and leaves nothing."""
+
+        async def main():
+            listener = Listener()
+            connection = connection_of(listener)
+            await connection.start(arguments(server, connect_timeout=0.05), persist=False)
+            server.manners = [manner]
+            await asyncio.to_thread(server.peers[0].close)
+            await eventually(lambda: listener.notes.count("connected") == 2)
+            assert len(server.peers) == 3
+            await asyncio.to_thread(server.peers[1].ended.wait, LONG)
+            assert server.peers[1].ended.is_set()
+            assert not server.peers[2].ended.is_set()
+            assert connection.lane.epoch == 2
+            await connection.stop()
+
+        run(main)
+
+    def test_server_errors_and_news(self, server):
+        """Errors and news of the server are told as they come, and nats-py gets them too."""
+
+        async def main():
+            listener = Listener()
+            connection = connection_of(listener)
+            await connection.start(arguments(server), persist=False)
+            news = {**INFO, "server_id": "T", "ldm": True, "connect_urls": ["10.0.0.1:4222"]}
+            server.peers[0].send(b"INFO " + json.dumps(news).encode() + b"\r\n")
+            await eventually(lambda: "lame duck" in listener.notes)
+            assert listener.notes[2] == "info T"
+            assert "discovered" in listener.notes
+            assert connection.discovered() == ("nats://10.0.0.1:4222",)
+            assert connection.discovered() == ()
+            denied = "-ERR 'Permissions Violation for Publish to \"a\"'"
+            server.peers[0].send(denied.encode() + b"\r\n")
+            await eventually(lambda: denied in listener.notes)
+            await connection.stop()
+
+        run(main)
+
+    def test_flush_of_a_lost_connection(self, server):
+        """A flush whose connection ends before the PONG says so, at once."""
+
+        async def main():
+            listener = Listener()
+            connection = connection_of(listener)
+            await connection.start(arguments(server), persist=False)
+            pings = len(server.lines(b"PING"))
+            server.answers_ping = False
+            flushing = asyncio.ensure_future(connection.flush(LONG))
+            await eventually(lambda: len(server.lines(b"PING")) > pings)
+            server.answers_ping = True
+            await asyncio.to_thread(server.peers[0].close)
+            with pytest.raises(ConnectionLostError, match="while flushing"):
+                await flushing
+            await connection.stop()
+
+        run(main)
+
+
+@pytest.fixture
+def session(server):
+    """A session on the scripted server."""
+    options = ConnectOptions(servers=server.url, loop="asyncio", reconnect_wait=0)
+    session = Session(options, Plugins.load((), {}))
+    session.connect()
+    yield session
+    session.close(LONG)
+
+
+def reply_to(peer, words, payload, sid=b"1000000"):
+    """Answer a publish on its reply subject."""
+    peer.send(b"MSG %b %b %d\r\n%b\r\n" % (words[2], sid, len(payload), payload))
+
+
+class TestSessionOnTheWire:
+    def test_request(self, session, server):
+        """A request is answered on the one subscription that all requests share."""
+        server.on_publish = lambda peer, words, payload: reply_to(peer, words, payload[::-1])
+        for text in (b"abc", b"", b"xyz"):
+            frame = session.request("a.b", text, Deadline.after(LONG))
+            assert frame[3] == text[::-1]
+        assert server.lines(b"SUB") == [b"SUB %b.*  1000000" % session.inbox.encode()]
+        assert session.statistics().requests_in_flight == 0
+        assert session.server.max_payload == 1000
+
+    def test_no_responders(self, session, server):
+        """Where nobody serves the subject the request says so."""
+
+        def refuse(peer, words, payload):
+            block = b"NATS/1.0 503\r\nNats-Subject: a\r\n\r\n"
+            peer.send(b"HMSG %b 1000000 %d %d\r\n%b\r\n" % (words[2], *[len(block)] * 2, block))
+
+        server.on_publish = refuse
+        with pytest.raises(NoRespondersError, match="'a'"):
+            session.request("a", b"", Deadline.after(LONG))
+
+    def test_denied(self, session, server):
+        """A request whose subject is denied ends at once, although its thread reads by itself."""
+
+        def deny(peer, words, payload):
+            peer.send(b"-ERR 'Permissions Violation for Publish to \"%b\"'\r\n" % words[1])
+
+        server.on_publish = deny
+        started = time.monotonic()
+        with pytest.raises(PermissionDeniedError) as caught:
+            session.request("a.b", b"", Deadline.after(LONG))
+        assert time.monotonic() - started < LONG / 2
+        assert (caught.value.subject, caught.value.operation) == ("a.b", "publish")
+        assert session.is_connected
+
+    def test_denied_inbox(self, session, server):
+        """If the reply subscription is denied every request ends with that."""
+        interest = session.router.interest
+        server.peers[0].send(
+            b"-ERR 'Permissions Violation for Subscription to \"%b\"'\r\n" % interest
+        )
+        with pytest.raises(PermissionDeniedError) as caught:
+            session.request("a", b"", Deadline.after(LONG))
+        assert caught.value.operation == "subscribe"
+
+    def test_timeout(self, session):
+        """A request without an answer ends at its deadline, and leaves nothing behind."""
+        with pytest.raises(RequestTimeoutError) as caught:
+            session.request("a", b"", Deadline.after(0.03))
+        assert (caught.value.subject, caught.value.timeout) == ("a", 0.03)
+        assert session.statistics().requests_in_flight == 0
+
+    def test_lost(self, session, server):
+        """A request whose connection is lost ends at once; the next one uses the new connection."""
+        server.on_publish = lambda peer, words, payload: peer.sock.shutdown(socket.SHUT_RDWR)
+        started = time.monotonic()
+        with pytest.raises(ConnectionLostError):
+            session.request("a", b"", Deadline.after(LONG))
+        assert time.monotonic() - started < LONG / 2
+        server.on_publish = lambda peer, words, payload: reply_to(peer, words, b"back")
+        assert session.request("a", b"", Deadline.after(LONG))[3] == b"back"
+        assert session.statistics().reconnects == 1
+
+    def test_closed_in_flight(self, session, server):
+        """Closing ends the requests that are in flight."""
+        asked = threading.Event()
+        server.on_publish = lambda peer, words, payload: asked.set()
+        errors = []
+
+        def ask():
+            try:
+                session.request("a", b"", Deadline.after(LONG))
+            except ConnectionClosedError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert asked.wait(LONG)
+        session.close(LONG)
+        thread.join(LONG)
+        assert len(errors) == 1
+        with pytest.raises(ConnectionClosedError):
+            session.request("a", b"", Deadline.after(LONG))
+        session.close(LONG)
+
+    def test_late_frame(self, session, server):
+        """A box that was left with a linger still gets what was on its way."""
+        box = Mailbox(b"x")
+        sid, line = session.open_box(b"x", box)
+        session.lane.write(line + frames.pub(b"go", b"", b""), Deadline.after(LONG))
+        until(lambda: server.lines(b"SUB x"), "the subscription")
+        session.lane.leave(sid, linger=LONG)
+        server.peers[0].send(b"MSG x %b 0\r\n\r\n" % sid)
+        until(lambda: box.frames, "the frame")
+        until(lambda: server.lines(b"UNSUB") == [b"UNSUB " + sid], "the end")
+
+    def test_budget(self, server):
+        """The first connect has a budget for all attempts together and leaves no thread behind."""
+        server.manners = ["silent"] * 50
+        before = set(threading.enumerate())
+        options = ConnectOptions(
+            servers=server.url,
+            connect_timeout=0.1,
+            retry_on_failed_connect=True,
+            reconnect_wait=0,
+            loop="asyncio",
+        )
+        session = Session(options, Plugins.load((), {}))
+        started = time.monotonic()
+        with pytest.raises(ConnectTimeoutError) as caught:
+            session.connect()
+        assert 0.09 <= time.monotonic() - started < LONG / 2
+        assert caught.value.timeout == 0.1
+        ours = {one for one in set(threading.enumerate()) - before if "jetsync" in one.name}
+        assert ours == set()
