@@ -451,6 +451,25 @@ class TestNothingIsLost:
         assert numbers(messages) == [0, 1, 2, 3, 4]
         assert {message.metadata.delivered for message in messages} == {1}
 
+    def test_a_fetch_may_be_dropped_in_the_middle_of_a_write(self, client, js, stream, worker):
+        """
+        Garbage is collected in any thread at any moment, also in one that holds the write lock.
+        """
+        fill(js, stream, 5)
+        dropped = [worker.fetch(5, expires=30)]
+        eventually(lambda: worker.info().num_ack_pending == 5)
+
+        def drop_in_a_write():
+            with client._session.lane.outbox.lock:
+                dropped.clear()
+
+        thread = threading.Thread(target=drop_in_a_write, daemon=True)
+        thread.start()
+        thread.join(5)
+        assert not thread.is_alive()
+        with timed(0.0, 1.0):
+            assert sorted(numbers(worker.fetch(5, expires=5))) == [0, 1, 2, 3, 4]
+
     def test_no_subscription_is_left_behind(self, client, js, stream, worker):
         """
         Fetches of one thread share a subscription, and an abandoned one takes its own away.
@@ -809,7 +828,7 @@ class TestConnection:
         with timed(2.9, 3.6):
             messages = iter(worker.fetch(10, expires=3))
             assert [int(next(messages).data) for _ in range(2)] == [0, 1]
-            victim.kill()
+            victim.stop()
             timer = threading.Timer(1.6, victim.start)
             timer.start()
             assert list(messages) == []

@@ -4,6 +4,7 @@ Hooks around the traffic of a real server: every way in which a publish or a fet
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 
@@ -156,10 +157,10 @@ class TestPublish:
             jetsync.connect(nats_server.url, plugins=[Idle()]) as plugged,
         ):
             without, along = plain.jetstream(), plugged.jetstream()
-            # The best of alternating turns: the machine has other things to do, too.
-            pairs = [(seconds(without), seconds(along)) for _ in range(8)]
-        best_without, best_along = (min(times) for times in zip(*pairs, strict=True))
-        assert best_without / best_along >= 0.8, pairs
+            pairs = [(seconds(without), seconds(along)) for _ in range(15)]
+        # Medians of alternating turns: the machine has other things to do, too.
+        typical_without, typical_along = map(statistics.median, zip(*pairs, strict=True))
+        assert typical_without / typical_along >= 0.8, pairs
 
 
 class TestFetch:

@@ -352,6 +352,7 @@ class TestDisconnected:
         client = fragile._session.core
         victim.stop()
         try:
+            eventually(lambda: not client.is_connected)
             with timed(0.5, 0.8), pytest.raises(jetsync.DisconnectedError) as caught:
                 fragile.publish(f"{unique}.A", b"late", timeout=0.5)
         finally:
@@ -369,6 +370,7 @@ class TestDisconnected:
         """
         fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
         victim.stop()
+        eventually(lambda: not fragile._session.core.is_connected)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(fragile.publish, f"{unique}.A", timeout=20)
             victim.start()
