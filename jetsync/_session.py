@@ -73,7 +73,7 @@ class Session:
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
         self.options = options
         self.plugins = plugins
-        self.inbox = f"{options.inbox_prefix}.{secrets.token_hex(11)}"
+        self.inbox = f"{options.inbox_prefix}.{secrets.token_hex(8)}"
         self.router = ReplyRouter(self.inbox.encode())
         self.lane: Lane
         self.closed = threading.Event()
@@ -320,7 +320,8 @@ class Session:
 
     def new_inbox(self) -> str:
         """Return a reply subject that nobody has used."""
-        return f"{self.inbox}.s{next(self._inboxes):x}"
+        # No level of its own: servers match reply subjects token by token, once for each ack.
+        return f"{self.inbox}-{next(self._inboxes):x}"
 
     def open_box(self, subject: bytes, box: Mailbox, queue: bytes = b"") -> tuple[bytes, bytes]:
         """

@@ -496,7 +496,7 @@ class TestListener:
 
 class TestNames:
     def test_inboxes(self, session):
-        """Inboxes are below the session's, and each is new, in any thread."""
+        """Inboxes begin with the session's, and each is new, in any thread."""
         found = []
         threads = [
             threading.Thread(target=lambda: found.extend(session.new_inbox() for _ in range(500)))
@@ -507,7 +507,7 @@ class TestNames:
         for thread in threads:
             thread.join()
         assert len(set(found)) == 2000
-        assert all(one.startswith(f"{session.inbox}.s") for one in found)
+        assert all(one.startswith(f"{session.inbox}-") for one in found)
 
     def test_prefix(self):
         """The inbox has the prefix that was asked for, and no two sessions share one."""
