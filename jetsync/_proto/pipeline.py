@@ -21,11 +21,11 @@ import attrs
 
 from jetsync._proto.puback import is_no_responders, parse_ack, plain_prefix
 from jetsync.errors import ApiError, JetSyncError
+from jetsync.outbound import PubAck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from jetsync.outbound import PubAck
     from jetsync.typing import Frame
 
 Item = TypeVar("Item")
@@ -100,7 +100,14 @@ class Pipeline(Generic[Item]):
         self._keep_acks = keep_acks
         self._prefix_length = len(prefix)
         self.plain = b""
-        """How a plain ack starts, once one was seen."""
+        """How a plain ack starts, once one was seen, where acks are only counted."""
+
+        self.kept_plain = b""
+        """
+        The same where acks are kept: how those of the first stream start, as they get its name.
+        """
+
+        self._kept_stream = ""
 
         self._blocks: deque[Block] = deque()
         self._resent: dict[int, Block] = {}
@@ -126,37 +133,44 @@ class Pipeline(Generic[Item]):
 
     def settle(self, frames: Iterable[Frame]) -> None:
         """Take the answers that came."""
-        flying, cut, plain = self.flying, self._prefix_length, self.plain
+        flying, cut, plain = self.flying, self._prefix_length, self.plain or self.kept_plain
         length = len(plain)
-        count = 0
-        least, greatest = 1 << 64, -1
+        run: list[tuple[bytes, bytes]] = []
         for frame in frames:
-            number = int(frame[0][cut:])
-            item = flying.pop(number, None)
-            if item is None:
-                continue
+            digits = frame[0][cut:]
             data = frame[3]
             if plain and data.startswith(plain):
-                digits = data[length:-1]
-                if digits.isdigit():
-                    sequence = int(digits)
-                    count += 1
-                    least = min(least, sequence)
-                    greatest = max(greatest, sequence)
+                sequence = data[length:-1]
+                if sequence.isdigit():
+                    run.append((digits, sequence))
                     continue
-            self._settle_slowly(number, item, frame)
-            plain = self.plain
-            length = len(plain)
-        if count:
-            self.tally.count += count
-            self.tally.cover(least, greatest)
+            self.settle_run(run)
+            run.clear()
+            number = int(digits)
+            item = flying.pop(number, None)
+            if item is not None:
+                self._settle_slowly(number, item, frame)
+                plain = self.plain or self.kept_plain
+                length = len(plain)
+        self.settle_run(run)
 
     def settle_run(self, run: Iterable[tuple[bytes, bytes]]) -> None:
         """Take plain acks that were read as (number, sequence), both as digits."""
         pop = self.flying.pop
-        sequences = [
-            int(sequence) for number, sequence in run if pop(int(number), None) is not None
-        ]
+        if self._keep_acks:
+            sequences = []
+            stream, append = self._kept_stream, self.acked.append
+            for digits, sequence in run:
+                number = int(digits)
+                item = pop(number, None)
+                if item is not None:
+                    ack = PubAck(stream, int(sequence))
+                    sequences.append(ack.sequence)
+                    append((number, item, ack))
+        else:
+            sequences = [
+                int(sequence) for digits, sequence in run if pop(int(digits), None) is not None
+            ]
         if sequences:
             self.tally.count += len(sequences)
             self.tally.cover(min(sequences), max(sequences))
@@ -179,6 +193,10 @@ class Pipeline(Generic[Item]):
         self.tally.add(ack)
         if self._keep_acks:
             self.acked.append((number, item, ack))
+            # The first one stays: acks that the mailbox read by another prefix would get a wrong
+            # name.
+            if not self.kept_plain and ack == PubAck(ack.stream, ack.sequence):
+                self.kept_plain, self._kept_stream = plain_prefix(frame[3]) or b"", ack.stream
         else:
             self.plain = plain_prefix(frame[3]) or self.plain
 

@@ -7,8 +7,8 @@ no stream took. It makes no threads and takes no locks: its owner brings them.
 
 from __future__ import annotations
 
+import bisect
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -29,8 +29,6 @@ from jetsync.outbound import OutboundMessage, coerce_outbound
 from jetsync.publish._encode import Encoder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jetsync._session import JetStreamSession
 
 DEFAULT_WINDOW: Final = 4096
@@ -40,6 +38,9 @@ Messages in flight at most: enough to hide a round trip, few enough to settle so
 
 NEVER: Final = 1 << 62
 """An epoch above every other: all that is in flight is lost."""
+
+PATIENCE: Final = 0.05
+"""Seconds between looks for a connection on which to send a refused message again."""
 
 
 @attrs.frozen(kw_only=True)
@@ -59,6 +60,26 @@ class WindowOptions:
     """Seconds before each of these."""
 
 
+@attrs.define(eq=False)
+class Refused:
+    """
+    A message that no stream took, and what is to become of it.
+    """
+
+    number: int
+    item: Any
+    attempts: int
+    error: Exception
+    """What it fails with if it is not sent again."""
+
+    delay: float | None = None
+    """Seconds until it is sent again; None to give up."""
+
+    due: float = 0.0
+    until: float = 0.0
+    """When it fails for want of a connection."""
+
+
 class Window:
     """
     What is in flight, and its way out; not synchronised.
@@ -75,7 +96,7 @@ class Window:
         self._lane = core.lane
         inbox = core.new_inbox().encode()
         self.prefix = inbox + b"."
-        self.box = AckMailbox(inbox + b".*")
+        self.box = self._make_box(inbox + b".*")
         self._sid, self._line = core.open_box(self.box.interest, self.box)
         self.pipeline: Pipeline[Any] = Pipeline(self.prefix, options.size, keep_acks=keep_acks)
         self.encoder = Encoder(core)
@@ -83,10 +104,14 @@ class Window:
         self.failures: list[tuple[int, Any, Exception]] = []
         """Messages that ended badly, with the reason; the owner empties it."""
 
-        self._again: deque[tuple[float, int, Any]] = deque()
-        """What no stream took: when to send it again, its number, its item."""
+        self._again: list[Refused] = []
+        """What waits to be sent again, the next one first."""
 
         self._attempts: dict[int, int] = {}
+        """How often messages in flight were refused that were so at least once."""
+
+    def _make_box(self, interest: bytes) -> AckMailbox:
+        return AckMailbox(interest)
 
     @property
     def unsettled(self) -> int:
@@ -113,17 +138,7 @@ class Window:
             return item
         return self._plugins.prepare(coerce_outbound(item))
 
-    def enter(self, number: int, item: Any) -> bytes:
-        """
-        Take a message into the books and return its block, which has to be written next.
-
-        Raises what the encoder does; the message is not in the books then.
-        """
-        block = self.encoder.encode(item, self.prefix, number)
-        self.pipeline.flying[number] = item
-        return block
-
-    def write(self, block: bytes, numbers: Sequence[int]) -> None:
+    def write(self, block: bytes, numbers: range) -> None:
         """
         Write the blocks of *numbers*, joined.
 
@@ -148,14 +163,14 @@ class Window:
         self._lane.write(self._line, Deadline.after(self.options.ack_timeout))
         self._line = b""
 
-    def written(self, numbers: Sequence[int], epoch: int) -> None:
+    def written(self, numbers: range, epoch: int) -> None:
         """Note that messages went out on the connection *epoch*."""
         self._line = b""
         self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout)
         if self._lane.lost_epoch >= epoch:
             self.box.lost(self._lane.lost_epoch)
 
-    def fail_unsent(self, numbers: Sequence[int], error: Exception) -> None:
+    def fail_unsent(self, numbers: range, error: Exception) -> None:
         """Fail messages of which nothing was sent."""
         flying = self.pipeline.flying
         for number in numbers:
@@ -165,77 +180,117 @@ class Window:
     def due(self) -> float | None:
         """Return the moment at which :meth:`settle` has something to do even if nothing comes."""
         due = self.pipeline.due()
-        if self._again and (due is None or self._again[0][0] < due):
-            due = self._again[0][0]
+        if self._again and (due is None or self._again[0].due < due):
+            due = self._again[0].due
         return due
 
     def settle(self) -> None:
         """
         Account for all that has come or come to nothing, and send again what is due.
+
+        Asks plugins. An owner with a lock takes the steps one by one, as it holds the lock for the
+        first and the last and lets go of it for the one between.
         """
+        refused = self.account()
+        if refused:
+            self.judge(refused)
+            self.schedule(refused)
+
+    def account(self) -> list[Refused]:
+        """Do what :meth:`settle` does, but return what no stream took; runs nothing of a user's."""
         box, pipeline = self.box, self.pipeline
-        for run in box.drain_runs():
-            pipeline.settle_run(run)
-        frames = box.drain()
-        if frames:
-            pipeline.settle(frames)
-            if pipeline.plain != self._plain:
-                self._plain = pipeline.plain
-                box.learn(self._sid, self._plain)
+        box.take_poke()
+        # Looked at first: whatever came before the loss has been drained when it is accounted for.
+        lost, failure = box.take_lost(), box.failure
+        self._take_acks()
+        plain = pipeline.plain or pipeline.kept_plain
+        if plain != self._plain:
+            self._plain = plain
+            box.learn(self._sid, plain)
         for subject, denial in box.take_denials():
             pipeline.deny(subject.decode(), denial, subject_of)
-        lost = box.take_lost()
         if lost:
             pipeline.lost(lost)
-        if box.failure is not None:
+        if failure is not None:
             pipeline.lost(NEVER)
+            self._give_up_again()
         pipeline.expire(time.monotonic())
-        if pipeline.refused:
-            self._on_refused()
         if pipeline.failed:
             self._on_failed(lost=bool(lost))
         if self._again:
             self._send_again()
+        return self._take_refused() if pipeline.refused or self._attempts else []
 
-    def _on_refused(self) -> None:
-        """Schedule what no stream took, or fail it."""
-        now = time.monotonic()
+    def _take_acks(self) -> None:
+        for run in self.box.drain_runs():
+            self.pipeline.settle_run(run)
+        self.pipeline.settle(self.box.drain())
+
+    def _take_refused(self) -> list[Refused]:
+        flying, attempts = self.pipeline.flying, self._attempts
+        refused = []
         for number, item in self.pipeline.refused:
-            attempts = self._attempts[number] = self._attempts.get(number, 0) + 1
-            error = NoStreamResponseError(subject_of(item), attempts=attempts)
-            try:
-                delay = self._delay(error, attempts)
-            except JetSyncError as veto:
-                self.failures.append((number, item, veto))
-                continue
-            if delay is None or self.box.failure is not None:
-                del self._attempts[number]
-                self.failures.append((number, item, error))
-            else:
-                self._again.append((now + delay, number, item))
+            count = attempts[number] = attempts.get(number, 0) + 1
+            error = NoStreamResponseError(subject_of(item), attempts=count)
+            refused.append(Refused(number, item, count, error))
         self.pipeline.refused.clear()
+        still = {message.number for message in (*refused, *self._again)}
+        for number in [n for n in attempts if n not in flying and n not in still]:
+            del attempts[number]
+        return refused
 
-    def _delay(self, error: NoStreamResponseError, attempts: int) -> float | None:
-        """Return the seconds until a refused message is sent again, None to give up."""
-        options = self.options
-        if self._plugins.retry is None:
-            return options.retry_wait if attempts <= options.retries else None
-        operation = events.PublishOperation(
-            subject=error.subject, window=options.size, timeout=options.ack_timeout
-        )
-        return self._plugins.retry(operation, error, attempts)
+    def judge(self, refused: list[Refused]) -> None:
+        """Decide which messages are sent again, and when; runs plugins."""
+        options, retry = self.options, self._plugins.retry
+        for message in refused:
+            if retry is None:
+                if message.attempts <= options.retries:
+                    message.delay = options.retry_wait
+                continue
+            operation = events.PublishOperation(
+                subject=subject_of(message.item), window=options.size, timeout=options.ack_timeout
+            )
+            try:
+                message.delay = retry(operation, message.error, message.attempts)
+            except JetSyncError as veto:
+                message.error = veto
+
+    def schedule(self, refused: list[Refused]) -> None:
+        """Have messages sent again as it was decided, and fail the others."""
+        now = time.monotonic()
+        for message in refused:
+            if message.delay is None or self.box.failure is not None:
+                self.failures.append((message.number, message.item, message.error))
+            else:
+                message.until = now + message.delay + self.options.ack_timeout
+                self._wait(message, now + message.delay)
+
+    def _wait(self, message: Refused, due: float) -> None:
+        message.due = due
+        # Not in order by itself: a plugin may choose other delays than the built-in rule.
+        bisect.insort(self._again, message, key=lambda other: other.due)
+
+    def _give_up_again(self) -> None:
+        """Fail what waits to be sent again: it is certain that it was not stored."""
+        self.failures += [(message.number, message.item, message.error) for message in self._again]
+        self._again.clear()
 
     def _send_again(self) -> None:
         now = time.monotonic()
-        # A plugin may choose other delays than the built-in rule, so the queue is not in order of
-        # time.
-        waiting = [entry for entry in self._again if entry[0] > now]
-        due = [entry for entry in self._again if entry[0] <= now]
-        self._again = deque(sorted(waiting, key=lambda entry: entry[0]))
-        for _, number, item in due:
+        due = [message for message in self._again if message.due <= now]
+        self._again = [message for message in self._again if message.due > now]
+        for message in due:
+            number, item = message.number, message.item
             try:
                 block = self.encoder.encode(item, self.prefix, number)
-                epoch = self._lane.post(block, self.options.ack_timeout)
+                epoch = self._lane.post(block, 0.0)
+            except DisconnectedError:
+                if now < message.until:
+                    self._wait(message, now + PATIENCE)
+                else:
+                    timeout = self.options.ack_timeout
+                    missed = DisconnectedError(timeout=timeout, subject=subject_of(item))
+                    self.failures.append((number, item, missed))
             except JetSyncError as error:
                 self.failures.append((number, item, error))
             else:

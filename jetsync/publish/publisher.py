@@ -1,14 +1,21 @@
 """
 A publisher: many messages in flight, from any number of threads, each with a future.
 
-Publishing threads encode and send; one worker thread per publisher reads the acks, completes
-futures and calls ``on_report``. The window is shared under one lock, which is never held while a
-user's code runs.
+Publishing threads encode messages and hand them to the lane; one worker thread per publisher reads
+the acks, completes futures and calls what users gave. The window is shared under one lock.
+
+Invariants
+- A message gets into the books in the moment in which the lane takes it, under the lock. Before,
+  the call of ``publish`` raises whatever is wrong and nothing was sent; after, the message ends
+  exactly once, through its future.
+- The lock is never held while a thread waits for the connection or while a user's code runs.
+- The worker waits for nothing but answers: it sends nothing that could block.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
@@ -16,19 +23,12 @@ import attrs
 from jetsync import _log
 from jetsync._deadline import Deadline, as_seconds
 from jetsync._session import raise_failure
-from jetsync.errors import (
-    HandleClosedError,
-    PublishManyError,
-    WaitTimeoutError,
-)
-from jetsync.outbound import (
-    Expect,
-    OutboundMessage,
-    PubAck,
-    PublishFailure,
-    PublishReport,
-)
-from jetsync.publish._window import Window, WindowOptions
+from jetsync.errors import HandleClosedError, PublishManyError
+from jetsync.outbound import Expect, OutboundMessage, PubAck, PublishFailure, PublishReport
+from jetsync.publish._collecting import CollectingWindow
+from jetsync.publish._future import DeliveryReport, FutureOwner, PublishFuture
+from jetsync.publish._many import BLOCK_MESSAGES
+from jetsync.publish._wrapped import WrappedWindow, WrappedWindows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._session import JetStreamSession
+    from jetsync.publish._window import WindowOptions
     from jetsync.typing import HeadersInput, Payload, Seconds
 
 __all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"]
@@ -43,21 +44,18 @@ __all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"
 KEPT_FAILURES: Final = 1000
 """Failures that nobody asked about which a publisher keeps for the error at its end."""
 
+LINGER: Final = 0.001
+"""
+Seconds for which a message may wait for others to be written with, while many are published.
+
+Measured with 128 bytes: blocks instead of single writes halve the cost of a message, and more than
+some hundred messages in a block gain nothing.
+"""
+
+LAST_WORDS: Final = 1.0
+"""Seconds that callbacks may still take when the time to close is over."""
+
 _logger = _log.get_logger("publisher")
-
-
-@attrs.frozen
-class DeliveryReport:
-    """
-    How the publishing of one message ended.
-    """
-
-    message: OutboundMessage
-    ack: PubAck | None
-    """The stream's acknowledgement; None when there is none."""
-
-    error: Exception | None
-    """Why there is none: the same errors as of a single publish."""
 
 
 @attrs.frozen
@@ -74,96 +72,7 @@ class PublisherStatistics:
     """Messages that have not ended yet."""
 
     report_errors: int
-    """How often ``on_report`` or a callback of a future raised."""
-
-
-class PublishFuture:
-    """
-    The outcome of one message, once it is known. Any thread.
-    """
-
-    __slots__ = ("_ack", "_callbacks", "_condition", "_done", "_error", "message", "observed")
-
-    def __init__(self, message: OutboundMessage, condition: threading.Condition) -> None:
-        self.message = message
-        """The message, as the plugins left it."""
-
-        self.observed = False
-        """Whether anybody has asked for the outcome."""
-
-        # One condition for all futures of a publisher: making one each would cost more than the
-        # publish.
-        self._condition = condition
-        self._callbacks: list[Callable[[PublishFuture], object]] = []
-        self._ack: PubAck | None = None
-        self._error: Exception | None = None
-        self._done = False
-
-    def __repr__(self) -> str:
-        state = "pending" if not self._done else "failed" if self._error else "stored"
-        return f"<PublishFuture {self.message.subject} {state}>"
-
-    def done(self) -> bool:
-        """Return whether the outcome is known."""
-        return self._done
-
-    def result(self, timeout: Seconds | None = None) -> PubAck:
-        """
-        Wait for the acknowledgement and return it, or raise why there is none.
-
-        Args:
-            timeout: Seconds to wait; None waits until the outcome is known, which the publisher's
-                ``ack_timeout`` bounds.
-
-        Raises:
-            WaitTimeoutError: The outcome is not known yet.
-            PublishError, ApiError, DisconnectedError: As of a single publish.
-        """
-        error = self.exception(timeout)
-        if error is not None:
-            raise_failure(error)
-        assert self._ack is not None
-        return self._ack
-
-    def exception(self, timeout: Seconds | None = None) -> Exception | None:
-        """
-        Wait for the outcome and return the error, None if the message is stored.
-
-        Args:
-            timeout: As for :meth:`result`.
-
-        Raises:
-            WaitTimeoutError: The outcome is not known yet.
-        """
-        self.observed = True
-        with self._condition:
-            seconds = None if timeout is None else as_seconds(timeout)
-            if not self._condition.wait_for(self.done, seconds):
-                raise WaitTimeoutError("the acknowledgement", seconds or 0.0)
-        return self._error
-
-    def add_done_callback(self, callback: Callable[[PublishFuture], object]) -> None:
-        """
-        Have *callback* called with this future once the outcome is known.
-
-        It runs in the publisher's thread, or at once in this one if the outcome is known already.
-        What it raises is logged.
-        """
-        self.observed = True
-        with self._condition:
-            if not self._done:
-                self._callbacks.append(callback)
-                return
-        callback(self)
-
-    def settle_nowait(self, ack: PubAck | None, error: Exception | None) -> None:
-        """Set the outcome; the publisher holds the condition's lock and notifies."""
-        self._ack, self._error, self._done = ack, error, True
-
-    def take_callbacks(self) -> list[Callable[[PublishFuture], object]]:
-        """Return the callbacks, once."""
-        callbacks, self._callbacks = self._callbacks, []
-        return callbacks
+    """How often ``on_report``, a callback of a future or a plugin around a window raised."""
 
 
 class Publisher:
@@ -182,28 +91,65 @@ class Publisher:
         options: WindowOptions,
         on_report: Callable[[DeliveryReport], object] | None,
     ) -> None:
-        self._session = session
+        self._core = session.core
+        self._lane = session.lane
         self._options = options
         self._on_report = on_report
-        self._window = Window(session, options, keep_acks=True)
-        self._window.open()
+        self._window = CollectingWindow(session, options)
+        enter = session.plugins.enter_publish
+        self._wrapped = None if enter is None else WrappedWindows(enter, options)
+        self._hooked = self._wrapped is not None or self._window.prepares
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        """Something ended, or there is something to wait for, or the publisher closes."""
+        self._work = threading.Condition(self._lock)
+        """There is something to wait for, or the publisher closes."""
 
+        self._room = threading.Condition(self._lock)
+        """The window has room, or the publisher closes."""
+
+        self._ended = threading.Condition(self._lock)
+        """Messages have ended."""
+
+        # Those who wait for room are woken for a stride of it: waking a thread for each place that
+        # becomes free costs more than the publish.
+        self._low_water = options.size - max(min(BLOCK_MESSAGES, options.size) // 2, 1)
         self._futures: dict[int, PublishFuture] = {}
+        """Messages that have not ended, in the order in which they were sent."""
+
+        self._spans: dict[int, WrappedWindow] = {}
+        """The wrapped windows of messages that have not ended, where plugins wrap windows."""
+
         self._number = 0
-        self._closing = False
-        self._idle = True
+        self._stopped: Exception | None = None
+        """Why no message is taken any more."""
+
+        self._idle = False
         """Whether the worker waits for something to do, rather than for acks."""
 
-        self._duplicates = self._acknowledged = self._failed = self._report_errors = 0
+        self._attentive = False
+        """Whether the worker flushes the window within ``LINGER`` seconds."""
+
+        self._telling = False
+        """Whether the worker runs a user's code, which may take its time."""
+
+        self._written = 0.0
+        """When a message was written by itself."""
+
+        self._looked_at = 0
+        """The next number, when the worker looked last."""
+
+        self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
-        self._worker = threading.Thread(target=self._work, name="jetsync-publisher", daemon=True)
+        self._owner = FutureOwner(self._lock, self._window.flush)
+        try:
+            self._window.open()
+        except BaseException:
+            self._window.close()
+            raise
+        self._worker = threading.Thread(target=self._run, name="jetsync-publisher", daemon=True)
         self._worker.start()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closing else "open"
+        state = "open" if self._stopped is None else "closed"
         return f"<Publisher {state} pending={self.pending} of {self._options.size}>"
 
     def __enter__(self) -> Self:
@@ -220,12 +166,13 @@ class Publisher:
     def statistics(self) -> PublisherStatistics:
         """Return the counters as they are now."""
         with self._lock:
+            tally, pending = self._window.pipeline.tally, len(self._futures)
             return PublisherStatistics(
-                published=self._number,
-                acknowledged=self._acknowledged,
-                duplicates=self._duplicates,
+                published=tally.count + self._failed + pending,
+                acknowledged=tally.count,
+                duplicates=tally.duplicates,
                 failed=self._failed,
-                pending=len(self._futures),
+                pending=pending,
                 report_errors=self._report_errors,
             )
 
@@ -242,7 +189,9 @@ class Publisher:
         """
         Send a message and return the future of its outcome.
 
-        Waits while the window is full, which the ``ack_timeout`` of the oldest message bounds.
+        Waits while the window is full, which the ``ack_timeout`` of the oldest message bounds, and
+        then up to ``ack_timeout`` for a connection. Any thread. After Ctrl-C the outcome is
+        unknown.
 
         Args:
             subject: The subject; its stream is found by it.
@@ -258,36 +207,81 @@ class Publisher:
                 sent.
             HandleClosedError: The publisher is closed.
             PluginError: A plugin vetoed the message; nothing was sent.
+            WaitTimeoutError: The window is full, and this is a callback in the publisher's own
+                thread, which would wait for itself.
         """
-        self._session.core.check()
-        message = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-        window = self._window
-        # Plugins run without the lock.
-        message = window.prepared(message)
-        with self._lock:
-            self._wait_room()
-            number = self._number
-            block = window.enter(number, message)
-            self._number += 1
-            future = self._futures[number] = PublishFuture(message, self._changed)
-        # Sent without the lock: this may wait for a connection, and acks have to be settled
-        # meanwhile.
+        self._core.check()
+        # Most messages are no more than a pair, which costs less to make and to encode.
+        item: Any = (subject, data)
+        if headers is not None or msg_id is not None or ttl is not None or expect is not None:
+            item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
+        if self._hooked:
+            return self._send_hooked(item)
+        return self._send(item, None)
+
+    def _send_hooked(self, item: Any) -> PublishFuture:
+        """Send a message that plugins look at, in a window that they may wrap."""
+        span = None if self._wrapped is None else self._wrapped.join()
         try:
-            epoch = self._session.lane.post(block, self._options.ack_timeout)
+            return self._send(self._window.prepared(item), span)
         except BaseException:
-            with self._changed:
-                del window.pipeline.flying[number], self._futures[number]
-                self._changed.notify_all()
+            if span is not None:
+                span.part()
+                with self._lock:
+                    self._wake_worker()
             raise
-        with self._changed:
-            window.written((number,), epoch)
+
+    def _send(self, item: Any, span: WrappedWindow | None) -> PublishFuture:
+        """Hand a message over and return its future; waits for room and for a connection."""
+        window = self._window
+        deadline: Deadline | None = None
+        while True:
+            with self._lock:
+                if len(self._futures) >= self._options.size or self._stopped is not None:
+                    self._wait_room()
+                number = self._number
+                # Never given twice, wherever Ctrl-C comes: an ack would be taken for another's.
+                self._number = number + 1
+                if window.add(number, item):
+                    future = self._futures[number] = PublishFuture(self._owner, item)
+                    if span is not None:
+                        self._spans[number] = span
+                    if not self._attentive:
+                        self._write_or_wake()
+                    return future
+                self._number = number
+            # Without the lock, as what is in flight has to be settled meanwhile.
+            deadline = deadline or Deadline.after(self._options.ack_timeout)
+            self._lane.write(b"", deadline)
+
+    def _write_or_wake(self) -> None:
+        """See to a message that the worker does not look for; the lock is held."""
+        now = time.monotonic()
+        if now - self._written > LINGER or self._telling:
+            self._written = now
+            self._window.flush()
             if self._idle:
-                self._changed.notify_all()
-        return future
+                self._wake_worker()
+        else:
+            # One soon after another: there may be many.
+            self._attentive = True
+            self._wake_worker()
+
+    def _wait_room(self) -> None:
+        """Wait until the window has room; the lock is held."""
+        while self._stopped is None and len(self._futures) >= self._options.size:
+            self._owner.check_thread("room in the window")
+            self._window.flush()
+            self._room.wait()
+            self._core.check()
+        if self._stopped is not None:
+            raise_failure(self._stopped)
 
     def flush(self, timeout: Seconds | None = None) -> int:
         """
         Wait until every message published so far has ended; return how many have not.
+
+        In a callback, which runs in the thread that would have to end them, it does not wait.
 
         Args:
             timeout: Seconds to wait; None waits for all, which ``ack_timeout`` bounds.
@@ -295,49 +289,54 @@ class Publisher:
         Raises:
             ConnectionClosedError: The client was closed.
         """
-        self._session.core.check()
+        self._core.check()
         seconds = None if timeout is None else as_seconds(timeout)
-        with self._changed:
+        if threading.get_ident() == self._owner.thread:
+            seconds = 0.0
+        if self._wrapped is not None:
+            self._wrapped.cut()
+        with self._lock:
+            self._window.flush()
+            self._wake_worker()
             last = self._number
             # Futures are kept in the order of publishing, so the first one tells.
-            self._changed.wait_for(lambda: next(iter(self._futures), last) >= last, seconds)
+            self._ended.wait_for(lambda: next(iter(self._futures), last) >= last, seconds)
             return sum(number < last for number in self._futures)
 
     def close(self, timeout: Seconds | None = None, *, _raise: bool = True) -> None:
         """
-        Wait until all messages have ended, and stop; safe to repeat.
+        Take no more messages, wait until all have ended, and stop; safe to repeat.
+
+        In a callback, which runs in the thread that would have to end them, it does not wait: the
+        publisher then stops by itself.
 
         Args:
             timeout: Seconds to wait; None waits for all, which ``ack_timeout`` bounds. Messages
-                that have not
-                ended by then fail as unknown.
+                that have not ended by then fail as unknown.
 
         Raises:
             PublishManyError: Messages failed that nobody asked about.
         """
         seconds = None if timeout is None else as_seconds(timeout)
-        with self._changed:
-            if self._closing:
+        if self._core.state == "forked":
+            # The worker, and perhaps the lock's owner, are in the parent.
+            return
+        deadline = None if seconds is None else Deadline.after(seconds)
+        with self._lock:
+            self._stopped = self._stopped or HandleClosedError("publisher")
+            self._room.notify_all()
+            self._wake_worker()
+            if threading.get_ident() == self._owner.thread:
                 return
-            self._changed.wait_for(lambda: not self._futures, seconds)
-            self._closing = True
-            self._changed.notify_all()
+            self._ended.wait_for(lambda: not self._futures, seconds)
         self._window.box.fail(HandleClosedError("publisher"))
-        self._session.lane.nudge()
-        if threading.current_thread() is not self._worker:
-            self._worker.join(self._options.ack_timeout)
-        self._window.close()
+        self._lane.nudge()
+        # Without a timeout, also callbacks are waited for.
+        self._worker.join(None if deadline is None else max(deadline.remaining(), LAST_WORDS))
         unobserved = [entry for entry in self._unobserved if not entry[1].observed]
+        self._unobserved.clear()
         if unobserved and _raise:
             raise PublishManyError(self._report(unobserved))
-
-    def _wait_room(self) -> None:
-        """Wait until the window has room; the lock is held."""
-        while not self._closing and self._window.room <= 0:
-            self._changed.wait(self._options.ack_timeout)
-            self._session.core.check()
-        if self._closing:
-            raise HandleClosedError("publisher")
 
     def _report(self, unobserved: list[tuple[int, PublishFuture]]) -> PublishReport:
         tally = self._window.pipeline.tally
@@ -354,62 +353,134 @@ class Publisher:
             failures=tuple(failures),
         )
 
+    def _wake_worker(self) -> None:
+        """End the worker's wait, for acks or for something to do; the lock is held."""
+        if self._idle:
+            self._idle = False
+            self._work.notify()
+        else:
+            self._window.box.poke()
+            self._lane.nudge()
+
     # The worker thread.
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         """Read acks as long as there is something to wait for; ends with the publisher."""
-        lane, window = self._session.lane, self._window
-        while True:
-            with self._changed:
-                # Without a due time nothing is on its way: idle, or about to be sent.
-                while (due := window.due()) is None:
-                    if self._closing and not self._futures:
-                        return
-                    self._idle = True
-                    self._changed.wait()
+        self._owner.thread = threading.get_ident()
+        try:
+            while (due := self._next_due()) is not None:
+                self._lane.wait(self._window.box, Deadline(due, self._options.ack_timeout))
+                self._settle()
+                self._leave_windows()
+        finally:
+            self._window.close()
+
+    def _next_due(self) -> float | None:
+        """
+        Return until when to wait for acks, None at the end; waits while there is nothing to do.
+        """
+        window, wrapped = self._window, self._wrapped
+        with self._lock:
+            self._telling = False
+            while True:
+                window.flush()
+                due = window.due()
+                self._attentive = self._number != self._looked_at
+                if self._attentive:
+                    self._looked_at = self._number
+                    soon = time.monotonic() + LINGER
+                    return soon if due is None else min(due, soon)
+                if due is not None:
+                    return due
+                # From here on nothing will be in flight, if there is a reason.
+                self._stopped = self._stopped or window.box.failure
+                if self._stopped is not None and (wrapped is None or wrapped.close()):
+                    return None
+                if wrapped is not None and wrapped.over:
+                    return 0.0
+                self._idle = True
+                self._work.wait()
                 self._idle = False
-            lane.wait(window.box, Deadline(due, self._options.ack_timeout))
-            self._settle()
 
     def _settle(self) -> None:
         """Complete what has ended: decide under the lock, tell the user without it."""
         window = self._window
-        ended: list[PublishFuture] = []
-        with self._changed:
-            window.settle()
-            acked, window.pipeline.acked = window.pipeline.acked, []
-            failures, window.failures = window.failures, []
-            for number, _, ack in acked:
-                self._acknowledged += 1
-                self._duplicates += ack.duplicate
-                ended.append(self._end(number, ack, None))
-            for number, _, error in failures:
-                self._failed += 1
-                future = self._end(number, None, error)
-                ended.append(future)
-                if self._on_report is None and len(self._unobserved) < KEPT_FAILURES:
-                    self._unobserved.append((number, future))
-            self._changed.notify_all()
-        for future in ended:
-            self._tell(future)
+        with self._lock:
+            refused = window.account()
+            ended = self._take_ended()
+        self._tell(ended)
+        if refused:
+            window.judge(refused)
+            with self._lock:
+                window.schedule(refused)
+                ended = self._take_ended()
+            self._tell(ended)
 
-    def _end(self, number: int, ack: PubAck | None, error: Exception | None) -> PublishFuture:
-        """Take a message out of the books; the lock is held."""
-        future = self._futures.pop(number)
-        future.settle_nowait(ack, error)
+    def _take_ended(self) -> list[PublishFuture]:
+        """Take what has ended out of the books and set the futures; the lock is held."""
+        window, futures = self._window, self._futures
+        acked, window.pipeline.acked = window.pipeline.acked, []
+        failures, window.failures = window.failures, []
+        ended: list[PublishFuture] = []
+        for number, _, ack in acked:
+            self._end(number, ack, ended)
+        for number, _, error in failures:
+            future = self._end(number, error, ended)
+            if future is not None and self._on_report is None:
+                self._keep_failure(number, future)
+        self._failed += len(failures)
+        if len(futures) <= self._low_water:
+            self._room.notify_all()
+        self._ended.notify_all()
+        told = ended if self._on_report is not None else [f for f in ended if f.callbacks]
+        if told:
+            self._attentive, self._telling = False, True
+        return told
+
+    def _end(
+        self, number: int, outcome: PubAck | Exception, ended: list[PublishFuture]
+    ) -> PublishFuture | None:
+        """Take one message out of the books; the lock is held."""
+        future = self._futures.pop(number, None)
+        # There is none if Ctrl-C came between sending and its entry.
+        if future is not None:
+            future.settle_nowait(outcome)
+            ended.append(future)
+        if self._spans:
+            span = self._spans.pop(number, None)
+            if span is not None:
+                span.part()
         return future
 
-    def _tell(self, future: PublishFuture) -> None:
-        calls: list[tuple[Callable[[Any], object], Any]] = [
-            (callback, future) for callback in future.take_callbacks()
-        ]
-        if self._on_report is not None:
-            error = future._error  # noqa: SLF001 - asking for it would count as observing.
-            report = DeliveryReport(future.message, future._ack, error)  # noqa: SLF001
-            calls.append((self._on_report, report))
-        for call, argument in calls:
-            try:
-                call(argument)
-            except Exception:
-                self._report_errors += 1
-                _logger.exception(_log.CALLBACK_FAILED, subject=future.message.subject)
+    def _keep_failure(self, number: int, future: PublishFuture) -> None:
+        """Keep a failure until somebody asks about it, or the publisher ends; the lock is held."""
+        kept = self._unobserved
+        if len(kept) >= KEPT_FAILURES:
+            kept[:] = [entry for entry in kept if not entry[1].observed]
+        if len(kept) < KEPT_FAILURES:
+            kept.append((number, future))
+
+    def _tell(self, ended: list[PublishFuture]) -> None:
+        """Call what users gave; the lock is not held."""
+        on_report = self._on_report
+        for future in ended:
+            if on_report is not None:
+                self._guard(on_report, future.report())
+            if future.callbacks is not None:
+                for callback in future.callbacks:
+                    self._guard(callback, future)
+
+    def _guard(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call what a user gave; whatever it raises, the messages behind it still have to end."""
+        try:
+            call(*arguments)
+        except BaseException:
+            # Also of sys.exit, which would end this thread only, and nobody would see it.
+            self._report_errors += 1
+            _logger.exception(_log.CALLBACK_FAILED)
+
+    def _leave_windows(self) -> None:
+        """Leave the wrappers of windows whose messages have ended."""
+        if self._wrapped is not None:
+            for window in self._wrapped.take_over():
+                self._guard(window.leave)
