@@ -120,7 +120,7 @@ class Rig:
 
         def block():
             stalled.set()
-            release.wait(LONG)
+            release.wait(3 * LONG)
 
         self.loop.call_soon_threadsafe(block)
         assert stalled.wait(LONG)
@@ -371,15 +371,21 @@ class TestPost:
 
     def test_lost_with_the_connection(self, rig):
         """What was posted for one connection is not sent on the next."""
+        old, (ours, theirs) = rig.server, socket.socketpair()
+        ours.setblocking(False)
+        rig._sockets.append(theirs)
 
-        def post_and_detach():
-            # In the loop thread, so that the flush comes after it.
+        def post_and_reconnect():
+            # In one go, so that the loop gets to send what was posted only afterwards.
             rig.lane.post(b"old", 1.0)
             rig.lane.detach()
+            rig.lane.attach(ours)
+            rig.lane.open()
 
-        rig.do(post_and_detach)
-        assert rig.receive_all() == b""
-        rig.connect()
+        rig.do(post_and_reconnect)
+        assert old.recv(10) == b""
+        rig.server = theirs
+        theirs.settimeout(LONG)
         rig.lane.write(b"new", soon())
         rig.settle()
         assert rig.receive(3) == b"new"
