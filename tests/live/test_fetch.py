@@ -588,16 +588,20 @@ class TestBytes:
         Scenario 106: the server sends no status at all, and the fetch does not wait for one.
         """
         with jetsync.connect(nats_server.url) as other:
-            wire = other.subscribe(f"{client._session.inbox}.>")
+            wire = other.subscribe(f"{client.options.inbox_prefix}.>")
             other.flush()
             batch = sized(5, expires=5)
             with timed(0.0, 0.5):
                 assert numbers(batch) == [0, 1, 2, 3, 4]
             assert batch.status is None
-            client.flush()
-            other.flush()
-            seen = [wire.next(0) for _ in range(wire.pending)]
-            assert [m.headers for m in seen if not m.data and "nats" not in m.subject] == []
+            # A fetch that does end with a status shows that it would have been heard.
+            assert len(list(sized(4.2, expires=5))) == 4
+            heard = []
+            while (409, "Message Size Exceeds MaxBytes") not in heard:
+                message = wire.next(5)
+                if message._block is not None and message.subject.startswith(client._session.inbox):
+                    heard.append(parse_status(message._block))
+            assert len(heard) == 1
 
     def test_the_next_message_does_not_fit(self, sized):
         """
@@ -872,12 +876,14 @@ class TestConnection:
         timer.join()
         fragile.delete_stream(unique)
 
-    def test_subjects_that_the_user_may_not_use(self, unique):
+    def test_subjects_that_the_user_may_not_use(self, unique, monkeypatch):
         """
         A pull or an inbox that the server refuses ends the fetch at once.
         """
+        # Reply subjects that can be named in the server's configuration.
+        monkeypatch.setattr("jetsync._session.secrets.token_hex", lambda size: "0")
         deny_pull = {"publish": {"deny": ["$JS.API.CONSUMER.MSG.NEXT.>"]}}
-        deny_inbox = {"subscribe": {"deny": ["mine.*.s1.*", "mine.*.s2.*"]}}
+        deny_inbox = {"subscribe": {"deny": ["mine.0-1.*"]}}
         users = [
             {"user": "pull", "password": "p", "permissions": deny_pull},
             {"user": "inbox", "password": "p", "permissions": deny_inbox},
