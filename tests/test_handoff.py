@@ -4,7 +4,7 @@ import itertools
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jetsync._handoff import AckMailbox, Mailbox, ReplyRouter, Signal, Waiter
@@ -209,6 +209,7 @@ class TestAckMailbox:
         ),
         st.lists(st.integers(0, 3000), max_size=5),
     )
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def test_same_books(self, answers, places):
         """Read in runs or one by one, acks settle the same messages with the same sequences."""
         pieces = []

@@ -4,7 +4,7 @@ import itertools
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jetsync._proto import frames
@@ -202,6 +202,7 @@ class TestSplitter:
         with pytest.raises(ValueError, match=r".+"):
             cut(b"PING\r\n" + line + b"\r\n\r\n\r\n")
 
+    @settings(max_examples=50, deadline=None)
     @given(st.lists(st.binary(max_size=30) | st.sampled_from([b"\r\n", b"MSG ", b"HMSG ", b" 1 "])))
     def test_any_bytes(self, pieces):
         """Whatever comes is taken, kept for later, given back or refused with a ValueError."""
@@ -251,7 +252,7 @@ def streams(draw):
 
 class TestCutAnywhere:
     @given(streams())
-    @settings(max_examples=150)
+    @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def test_same_frames(self, stream):
         """However the stream is cut, the same frames and foreign bytes come in the same order."""
         pieces, inboxes, foreign, strays = stream
@@ -262,7 +263,7 @@ class TestCutAnywhere:
         assert splitter.strays == strays
 
     @given(streams())
-    @settings(max_examples=15)
+    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def test_byte_by_byte(self, stream):
         """Single bytes are no worse than any other cut."""
         pieces, inboxes, foreign, _ = stream
@@ -303,6 +304,7 @@ class TestBuilders:
         assert frames.unsub(b"5") == b"UNSUB 5\r\n"
 
     @given(TOKENS, st.just(b"") | TOKENS, HEADERS, PAYLOADS)
+    @settings(max_examples=50, deadline=None)
     def test_as_others_read_it(self, subject, reply, header, payload):
         """What is built is read back by the test kit's parser."""
         from jetsync.testing import ScriptedTransport

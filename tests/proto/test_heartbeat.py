@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetsync._proto.heartbeat import HeartbeatWatch
@@ -60,6 +60,7 @@ class TestHeartbeatWatch:
         assert repr(HeartbeatWatch(None, clock())) == "<HeartbeatWatch off interval=0>"
 
     @given(st.floats(0.1, 60.0), st.lists(st.floats(0.0, 100.0)))
+    @settings(max_examples=50, deadline=None)
     def test_missed_from_when_it_is_due(self, interval, steps):
         """A miss is found at the moment that was announced, and not before."""
         clock = ManualClock()

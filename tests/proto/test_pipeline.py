@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -438,4 +438,9 @@ class PipelineMachine(RuleBasedStateMachine):
 
 
 TestAnything = PipelineMachine.TestCase
-TestAnything.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestAnything.settings = settings(
+    max_examples=40,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jetsync import errors
@@ -117,6 +117,7 @@ class TestParseAck:
             st.none() | st.integers() | st.text() | st.dictionaries(st.text(), st.integers()),
         )
     )
+    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def test_any_json(self, value):
         """Any JSON is an ack, an error or a protocol error."""
         try:

@@ -4,7 +4,7 @@ import json
 
 import attrs
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -363,4 +363,9 @@ class PullMachine(RuleBasedStateMachine):
 
 
 TestAnything = PullMachine.TestCase
-TestAnything.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestAnything.settings = settings(
+    max_examples=40,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
