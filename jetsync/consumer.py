@@ -49,7 +49,8 @@ where there is much. Measured on 2.10.26, 2.11.11, 2.12.8, 2.14.6 and 2.15.1, al
 cluster: nothing there, answered after 0.3 ms without, 1.3-2.6 ms with 1 ms, 51 ms with 50 ms; of
 100,000 messages that were there, all came without, 0 with 1 ms, 3,400-4,200 with 5 ms,
 13,000-28,000 with 50 ms; even 100 messages were cut off 1-6 times in 100 with 1 ms. What it would
-help against, the silence while ``max_ack_pending`` is reached, the fetch finds out by asking.
+help against, the silence while ``max_ack_pending`` is reached, the fetch finds out by asking; and
+one that found nothing looks a second time, with a short time.
 """
 
 NO_WAIT_PATIENCE: Final = 2.0

@@ -74,6 +74,16 @@ Servers answer such a pull within a millisecond, except while ``max_ack_pending`
     they keep it, and say nothing at all.
 """
 
+SECOND_LOOK: Final = 0.005
+"""
+Seconds of the second look of a fetch with ``no_wait`` that found nothing.
+
+Servers acknowledge a publish a moment before its consumers know of the message. Measured on
+2.10.26, 2.11.11, 2.12.8, 2.14.6 and 2.15.1, with a pull right behind each ack: without a second
+look 0.4 to 2 of 100 messages were missed on an idle machine, up to 7 on a busy one; with 1 or 2 ms
+none and 1 in 500; with 5 ms none of 10,000.
+"""
+
 SHORTEST_REST: Final = 0.01
 """Seconds that have to be left for another pull to be worth sending."""
 
@@ -172,6 +182,9 @@ class MessageBatch:
         self._prune_at = PRUNE_AT
         self._error: Exception | None = None
         self._ask_again = False
+        self._look = 1
+        """Which pull of a fetch with ``no_wait`` this is, see :meth:`_asks_again`."""
+
         self._inbox: PullInbox | None = None
         self._entered: Entered | None = None
         self._name = name
@@ -425,7 +438,7 @@ class MessageBatch:
         if effect is Effect.FAULT:
             outcome = events.PullOutcome.FAILED
             self._error = status.error(self._stream, self._consumer)
-        elif effect in {Effect.TRANSIENT, Effect.ABSENT} and self._rest() is not None:
+        elif self._asks_again(status):
             outcome = events.PullOutcome.RETRIED
             self._ask_again = True
         _logger.debug(
@@ -448,6 +461,29 @@ class MessageBatch:
                 )
             )
 
+    def _asks_again(self, status: Status) -> bool:
+        """
+        Say whether what is left has to be asked for after a status that is no fault.
+
+        So it is after one that passes, and for a fetch that does not wait, which looks up to three
+        times: without a time, so that it is never cut off; if that found nothing, with
+        :data:`SECOND_LOOK`; for what that was cut off from, without a time again.
+        """
+        if self._rest() is None:
+            return False
+        if status.effect is not Effect.ENDED:
+            return True
+        if not self._request.no_wait or status.code == 409:
+            return False
+        found = self._received > 0
+        if self._look == 1 and not found:
+            self._look = 2
+        elif self._look == 2 and found and status.code == 408:
+            self._look = 3
+        else:
+            return False
+        return True
+
     def _rest(self) -> PullRequest | None:
         """Return what is left to ask for, None if that is nothing worth asking."""
         request = self._request
@@ -463,7 +499,7 @@ class MessageBatch:
             request,
             max_messages=messages,
             max_bytes=size,
-            expires=request.expires if request.no_wait else expires,
+            expires=(SECOND_LOOK if self._look == 2 else 0.0) if request.no_wait else expires,
             heartbeat=heartbeat,
         )
 
@@ -478,7 +514,7 @@ class MessageBatch:
         try:
             if status is not None and status.effect is Effect.ABSENT:
                 self._probe()
-            if status is not None:
+            if status is not None and status.effect is not Effect.ENDED:
                 pause = self._deadline.at_most(self._retry_wait)
                 self._retry_wait = min(self._retry_wait * 2.0, RETRY_WAIT_LIMIT)
                 self._session.lane.wait(inbox.box, pause)
