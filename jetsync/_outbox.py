@@ -192,7 +192,13 @@ class Outbox:
         if sock is None or not block:
             return
         try:
-            sent = 0 if self._out else self._send_now(sock, block)
+            sent = 0
+            # More than one turn is for TLS, which takes one record of 16 KiB at a time.
+            while not self._out and sent < len(block):
+                taken = self._send_now(sock, memoryview(block)[sent:] if sent else block)
+                if not taken:
+                    break
+                sent += taken
             if sent == len(block):
                 return
             self._out.append(memoryview(block)[sent:])
