@@ -23,7 +23,7 @@ import attrs
 from jetsync import _log
 from jetsync._deadline import Deadline, as_seconds
 from jetsync._session import raise_failure
-from jetsync.errors import HandleClosedError, PublishManyError
+from jetsync.errors import HandleClosedError, PublishManyError, PublishOutcomeUnknownError
 from jetsync.outbound import Expect, OutboundMessage, PubAck, PublishFailure, PublishReport
 from jetsync.publish._collecting import CollectingWindow
 from jetsync.publish._future import DeliveryReport, FutureOwner, PublishFuture
@@ -372,8 +372,27 @@ class Publisher:
                 self._lane.wait(self._window.box, Deadline(due, self._options.ack_timeout))
                 self._settle()
                 self._leave_windows()
+        except BaseException as error:
+            self._abandon(error)
+            raise
         finally:
             self._window.close()
+
+    def _abandon(self, error: BaseException) -> None:
+        """End all that is open, as the worker cannot go on: nobody may wait for ever."""
+        with self._lock:
+            self._stopped = HandleClosedError("publisher", reason=repr(error))
+            for future in self._futures.values():
+                message = future.message
+                future.settle_nowait(
+                    PublishOutcomeUnknownError(
+                        message.subject, msg_id=message.msg_id, reason=str(self._stopped)
+                    )
+                )
+            self._failed += len(self._futures)
+            self._futures.clear()
+            self._room.notify_all()
+            self._ended.notify_all()
 
     def _next_due(self) -> float | None:
         """
