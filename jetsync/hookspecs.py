@@ -103,17 +103,22 @@ def jetsync_publish(operation: PublishOperation) -> Generator[None, Any, Any]:
     Args:
         operation: what is asked for.
 
-    *Thread*: the thread that publishes.
+    *Thread*: the thread that publishes. A window of a `Publisher` is entered by the thread that
+    publishes its first message, and left by the publisher's own thread: what belongs to a thread,
+    such as a context variable, does not get from one to the other.
 
     *When*: around all attempts of a single publish, from before its message is prepared until it is
-    acknowledged or given up; around each window of `publish_many` and of a `Publisher`.
+    acknowledged or given up; around each window of `publish_many` and of a `Publisher`, from before
+    its first message is prepared until its last one has ended. `flush` and `close` of a `Publisher`
+    end a window early.
 
     *Returns*: a result to hand on instead of the operation's own, or `None` to keep the outcome as
     it is, be it a result or an error.
 
     *If it raises*: an error of the operation that passes through, or one raised `from` it, reaches
     the caller as it is. Any other error becomes `PluginError`; one raised after the `yield` does
-    not undo the publish.
+    not undo the publish. Where a window of a `Publisher` is left there is no call to fail: such an
+    error is logged and counted in the publisher's `report_errors`.
 
     *Cost*: nothing without a plugin; otherwise one generator per publish or window, not per message
     of a window.
@@ -283,7 +288,7 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
 
         attempt: how many attempts have been made so far, counted from 1.
 
-    *Thread*: the thread that made the call.
+    *Thread*: the thread that made the call; for messages of a `Publisher`, the publisher's own.
 
     *When*: after each attempt that failed, before the error is raised.
 
