@@ -45,6 +45,7 @@ class ReadGate:
     Args:
         on_readable: Reads, in the loop thread.
         arm: Arms this gate if no thread reads, and returns whether it did.
+        on_look: Called in the loop thread at each look at whether threads still read.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ReadGate:
         loop: asyncio.AbstractEventLoop,
         on_readable: Callable[[], None],
         arm: Callable[[ReadGate], bool],
+        on_look: Callable[[], None] = lambda: None,
     ) -> None:
         self.sock = sock
         self.may_lead = False
@@ -64,6 +66,7 @@ class ReadGate:
         self.can_lead = hasattr(select, "epoll")
         self._loop = loop
         self._arm_if_free = arm
+        self._on_look = on_look
         self._fd = sock.fileno()
         self._closed = False
         self._led = False
@@ -106,11 +109,18 @@ class ReadGate:
             with contextlib.suppress(RuntimeError):  # The loop is closed.
                 self._loop.call_soon_threadsafe(self._look)
 
+    def is_lingering(self) -> bool:
+        """Return whether the loop will look soon, and do what threads left undone; any thread."""
+        return self._looking
+
     def _look(self) -> None:
         """Arm if no thread has read since the last look; loop thread."""
         # Lowered first: a thread that stops reading from here on asks for a look of its own.
         self._looking = False
-        if self._closed or self.armed:
+        if self._closed:
+            return
+        self._on_look()
+        if self.armed:
             return
         if self._led or not self._arm_if_free(self):
             self._led = False

@@ -245,6 +245,11 @@ class Lane:
             if gate.poll(remaining):
                 self._read(gate.sock)
 
+    def _flush_posted(self) -> None:
+        """Send the acks of threads that have not come back to read."""
+        if self.outbox.posted:
+            self.outbox.flush_posted()
+
     def _on_readable(self) -> None:
         """Read the socket in the loop thread, unless a waiting thread does."""
         if not self._read_lock.acquire(blocking=False):
@@ -331,7 +336,8 @@ class Lane:
         self._foreign.clear()
         self.eof = False
         self.outbox.attach(sock=sock)
-        self._gate = ReadGate(sock, self._loop, self._on_readable, self._arm)
+        self._gate = ReadGate(sock, self._loop, self._on_readable, self._arm, self._flush_posted)
+        self.outbox.visited = self._gate.is_lingering
 
     def attach_stream(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
         """Start on a WebSocket: *stream* sends a block, :meth:`feed` is called with what comes."""

@@ -84,6 +84,9 @@ class Outbox:
         self._loop = loop
         self._on_stream_lost = on_stream_lost
         self._out: deque[memoryview | bytes] = deque()
+        self.visited: Callable[[], bool] = lambda: False
+        """Whether somebody will flush what is posted soon, without being asked to."""
+
         self._posted_size = 0
         self._post_scheduled = False
         self._writing = False
@@ -107,7 +110,7 @@ class Outbox:
             self._send(block)
             return self.epoch
 
-    def post(self, block: bytes, timeout: float) -> int:
+    def post(self, block: bytes, timeout: float, *, lazy: bool = False) -> int:
         """
         Send *block* soon, together with what others post or write meanwhile; return the epoch.
 
@@ -117,16 +120,16 @@ class Outbox:
         with self.lock:
             if self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
                 self._wait_writable(Deadline.after(timeout))
-            self._post(block)
+            self._post(block, lazy=lazy)
             return self.epoch
 
-    def _post(self, block: bytes) -> None:
+    def _post(self, block: bytes, *, lazy: bool = False) -> None:
         """Collect *block*; the write lock is held."""
         self.posted.append(block)
         self._posted_size += len(block)
         if self._posted_size >= POST_LIMIT:
             self._send(b"")
-        elif not self._post_scheduled:
+        elif not self._post_scheduled and not (lazy and self.visited()):
             self._post_scheduled = True
             self._loop.call_soon_threadsafe(self.flush_posted)
 

@@ -336,7 +336,8 @@ class Session:
         """Send an ack soon, together with others."""
         if self._bridge.forked:
             raise ForkedProcessError
-        self.lane.post(frames.pub(message.raw_reply, b"", body), self.options.request_timeout)
+        block = b"PUB %b  %d\r\n%b\r\n" % (message.raw_reply, len(body), body)
+        self.lane.post(block, self.options.request_timeout, lazy=True)
 
     def acknowledge_sync(self, message: Message, body: bytes, timeout: Seconds | None) -> None:
         """Send an ack and wait until the server has stored it."""

@@ -351,6 +351,20 @@ class TestPost:
         assert rig.receive(POST_LIMIT) == b"1" * POST_LIMIT
         assert rig.lane.outbox._posted_size == 0
 
+    def test_lazily_while_threads_read(self, rig):
+        """While threads keep coming back to read, the loop sends what is posted at its next look."""
+        assert not rig.lane.wait(Mailbox(), soon(0.001))
+        until(rig.lane.outbox.visited, "the first look")
+        assert rig.lane.post(b"ack", 1.0, lazy=True) == 1
+        assert not rig.lane.outbox._post_scheduled
+        assert rig.receive(3) == b"ack"
+
+    def test_lazily_while_nobody_reads(self, rig):
+        """Without a look to come, the loop is asked to send."""
+        until(lambda: not rig.lane.outbox.visited(), "the last look")
+        rig.lane.post(b"ack", 1.0, lazy=True)
+        assert rig.receive(3) == b"ack"
+
     def test_waits_for_a_connection(self, idle):
         """A post waits for a connection as a write does."""
         waiting = Background(idle.lane.post, b"x", LONG)

@@ -74,7 +74,7 @@ class StubLane:
         self.answer(block)
         return self.epoch
 
-    def post(self, block, timeout):
+    def post(self, block, timeout, *, lazy=False):
         self.posted.append((block, timeout))
         return self.epoch
 
