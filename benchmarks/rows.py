@@ -68,6 +68,12 @@ ROWS = (
             Contender("jetsync, one idle plugin", "jetsync", {"loop": "uvloop", "plugin": True}),
         ),
     ),
+    Row(
+        "publisher",
+        "publish message by message, a future for each",
+        "publish",
+        extra=(Contender("jetsync, publish_many", "jetsync", {"loop": "uvloop", "bulk": True}),),
+    ),
     Row("fetch", "fetch, no acks", "read"),
     Row(
         "fetch_ack",

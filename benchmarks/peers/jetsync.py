@@ -72,6 +72,23 @@ class Peer:
             raise RuntimeError(f"{report.count} of {job.count} messages were stored")
         return sample
 
+    def publisher(self, job: Job) -> Sample:
+        """
+        Give a publisher message after message; what fails is raised at its end.
+        """
+        if job.options.get("bulk"):
+            return self.publish_many(job)
+        payload = job.payload()
+        with measured(job.count) as sample:
+            with self.jetstream.publisher(window=job.window) as publisher:
+                publish = publisher.publish
+                for _ in range(job.count):
+                    publish(job.subject, payload)
+            acknowledged = publisher.statistics().acknowledged
+        if acknowledged != job.count:
+            raise RuntimeError(f"{acknowledged} of {job.count} messages were stored")
+        return sample
+
     def fetch(self, job: Job) -> Sample:
         """
         Fetch batch after batch.

@@ -78,6 +78,8 @@ class Peer(LoopPeer):
             raise RuntimeError(f"{failures} publishes failed")
         return sample
 
+    publisher = publish_many
+
     def fetch(self, job: Job) -> Sample:
         """
         Fetch batch after batch.

@@ -79,6 +79,8 @@ class Peer(LoopPeer):
                 await pending.popleft()
         return sample
 
+    publisher = publish_many
+
     def fetch(self, job: Job) -> Sample:
         """
         Fetch batch after batch.

@@ -171,6 +171,8 @@ class Peer:
                 acked = lines // 2
         return sample
 
+    publisher = publish_many
+
     def fetch(self, job: Job) -> Sample:
         """
         Pull a batch, count its frames, pull the next.
