@@ -4,7 +4,8 @@ Publish one message and wait for its acknowledgement.
 A 503 says that no stream took the message, which also happens while a stream has no leader; it is
 certain that nothing was stored, so the message is sent again, within the one deadline of the call.
 Whatever else goes wrong after the message was sent leaves its outcome unknown, and is reported as
-that.
+that. Where a plugin has such a message sent again and that attempt is refused, the outcome is still
+unknown: a refusal says nothing of the attempt before.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jetsync._subjects import validate_subject
 from jetsync.errors import (
     ApiError,
     ConnectionLostError,
+    JetSyncError,
     NoStreamResponseError,
     ProtocolError,
     PublishError,
@@ -75,18 +77,22 @@ def _attempts(  # noqa: PLR0917 - one private step of publish_one.
     core.check_size(len(payload) + (0 if header is None else len(header)))
     subject = message.subject.encode()
     attempt = 1
+    unknown: PublishOutcomeUnknownError | None = None
     while True:
         error: PublishError
         try:
             frame = core.ask(subject, header, payload, deadline)
-        except (RequestTimeoutError, ConnectionLostError) as lost:
-            error = _unknown(message, deadline, lost)
-        except ClosedInFlightError as closed:
-            error = _unknown(message, deadline, closed)
-        else:
             if not is_no_responders(frame):
                 return _read(frame[3], message)
             error = NoStreamResponseError(message.subject, attempts=attempt)
+            if unknown is not None:
+                error = unknown = _still_unknown(message, error)
+        except (RequestTimeoutError, ConnectionLostError, ClosedInFlightError) as lost:
+            error = unknown = _unknown(message, deadline, lost)
+        except JetSyncError as certain:
+            if unknown is None:
+                raise
+            raise _still_unknown(message, certain) from certain
         delay = _delay(plugins, operation, error, attempt, retries, retry_wait)
         if delay is None:
             raise error
@@ -130,6 +136,17 @@ def _unknown(
         reason=None if timed_out else str(cause),
     )
     error.__cause__ = cause
+    return error
+
+
+def _still_unknown(message: OutboundMessage, certain: Exception) -> PublishOutcomeUnknownError:
+    """Make the error of a message whose last attempt failed, and an earlier one is unknown."""
+    error = PublishOutcomeUnknownError(
+        message.subject,
+        msg_id=message.msg_id,
+        reason=f"an earlier attempt got no answer, and the last one failed: {certain}",
+    )
+    error.__cause__ = certain
     return error
 
 

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from jetsync._deadline import Deadline
+from jetsync.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DisconnectedError,
+    JetSyncError,
+    NoStreamResponseError,
+    PermissionDeniedError,
+    PublishOutcomeUnknownError,
+)
+from jetsync.outbound import OutboundMessage, PubAck
+from jetsync.publish._single import publish_one
+
+REFUSED = (b"", b"", b"NATS/1.0 503\r\n\r\n", b"")
+STORED = (b"", b"", None, b'{"stream":"S","seq":1,"duplicate":true}')
+WRONG = (
+    b"",
+    b"",
+    None,
+    b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 1"},"stream":"S"}',
+)
+
+
+@pytest.fixture
+def publish():
+    """Publish where each attempt ends as the test says, and a plugin asks for up to three."""
+
+    def publish(*outcomes, msg_id="1"):
+        left = iter(outcomes)
+
+        def ask(*_):
+            outcome = next(left)
+            if isinstance(outcome, JetSyncError):
+                raise outcome
+            return outcome
+
+        plugins = types.SimpleNamespace(
+            wrap_publish=None,
+            prepare=None,
+            retry=lambda operation, error, attempt: 0.0 if attempt < 3 else None,
+        )
+        core = types.SimpleNamespace(ask=ask, plugins=plugins, check_size=lambda size: None)
+        session = types.SimpleNamespace(core=core, plugins=plugins)
+        message = OutboundMessage("a", b"x", msg_id=msg_id)
+        return publish_one(session, message, Deadline.after(10), retries=0, retry_wait=0.0)
+
+    return publish
+
+
+class TestAfterAnUnknownOutcome:
+    @pytest.mark.parametrize(
+        "later",
+        [
+            [DisconnectedError(timeout=1.0)],
+            [ConnectionClosedError()],
+            [PermissionDeniedError("a", "publish")],
+            [REFUSED, REFUSED],
+            [REFUSED, DisconnectedError(timeout=1.0)],
+            [WRONG],
+        ],
+    )
+    def test_a_certain_end_does_not_settle_it(self, publish, later):
+        """What is certain of the last attempt says nothing of the first: the outcome is unknown."""
+        with pytest.raises(PublishOutcomeUnknownError) as caught:
+            publish(ConnectionLostError(subject="a"), *later)
+        assert caught.value.msg_id == "1"
+        assert "an earlier attempt got no answer" in str(caught.value)
+        assert isinstance(caught.value.__cause__, JetSyncError)
+
+    def test_an_ack_settles_it(self, publish):
+        """With its id, one attempt that is acknowledged tells of all."""
+        assert publish(ConnectionLostError(subject="a"), STORED) == PubAck("S", 1, duplicate=True)
+
+    def test_without_an_id_it_is_not_repeated(self, publish):
+        """No plugin can ask for what might store a message twice."""
+        with pytest.raises(PublishOutcomeUnknownError):
+            publish(ConnectionLostError(subject="a"), STORED, msg_id=None)
+
+
+class TestCertainOutcomes:
+    def test_nothing_was_sent(self, publish):
+        """What ends before anything was sent is raised as it is, also after a refusal."""
+        with pytest.raises(DisconnectedError):
+            publish(REFUSED, DisconnectedError(timeout=1.0))
+
+    def test_no_stream(self, publish):
+        """A message that no stream took in any attempt is not stored."""
+        with pytest.raises(NoStreamResponseError) as caught:
+            publish(REFUSED, REFUSED, REFUSED)
+        assert caught.value.attempts == 3
