@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from jetsync.typing import Seconds
 
 __all__ = ["Deadline", "as_seconds"]
+
+LONGEST: Final = 1e9
+"""
+Seconds that a wait really takes at most, 31 years: locks raise for what no system clock can hold.
+"""
 
 
 def as_seconds(value: Seconds, name: str = "timeout", *, minimum: float = 0.0) -> float:
@@ -79,7 +84,7 @@ class Deadline:
             InvalidTypeError, InvalidArgumentError: as :func:`as_seconds`.
         """
         total = as_seconds(seconds)
-        return cls(time.monotonic() + total, total)
+        return cls(time.monotonic() + min(total, LONGEST), total)
 
     def remaining(self) -> float:
         """

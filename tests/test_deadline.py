@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import threading
 
 import pytest
 
@@ -71,6 +72,12 @@ class TestDeadline:
     def test_zero_has_expired(self, clock):
         """A deadline of no seconds has passed at once."""
         assert Deadline.after(0).expired()
+
+    def test_for_ever(self):
+        """More seconds than a lock can wait are as good as all of them."""
+        deadline = Deadline.after(1e300)
+        assert deadline.total == 1e300
+        assert 9e8 < deadline.remaining() <= threading.TIMEOUT_MAX
 
     def test_at_most(self, clock):
         """A step with a limit of its own never gets more time than the call has left."""
