@@ -16,6 +16,7 @@ Guarantees
 from __future__ import annotations
 
 import contextlib
+import copy
 import enum
 import socket
 import ssl
@@ -171,11 +172,13 @@ class Outbox:
         assert self.lock.locked()
         while self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
             if self.state is LaneState.CLOSED:
-                raise self.reason or ConnectionClosedError()
+                reason = self.reason or ConnectionClosedError()
+                # A copy: each raise of the same one would make its traceback longer.
+                raise copy.copy(reason) from reason.__cause__
             remaining = deadline.remaining()
             if remaining <= 0.0:
-                reason = None if self.state is LaneState.DOWN else "the server takes no bytes"
-                raise DisconnectedError(timeout=deadline.total, reason=reason)
+                why = None if self.state is LaneState.DOWN else "the server takes no bytes"
+                raise DisconnectedError(timeout=deadline.total, reason=why)
             self._changed.wait(remaining)
 
     def _send(self, block: bytes) -> None:

@@ -876,6 +876,16 @@ class TestClose:
         assert rig.lane.state is LaneState.CLOSED
         assert rig.nothing_more()
 
+    def test_each_write_raises_its_own(self, rig):
+        """Writes to a closed lane share no error, whose traceback would grow for ever."""
+        reason = ConnectionClosedError()
+        rig.lane.close(reason)
+        for call in (rig.lane.write, lambda block, _: rig.lane.post(block, 0.0)):
+            with pytest.raises(ConnectionClosedError) as caught:
+                call(b"x", soon(0.0))
+            assert caught.value is not reason
+        assert reason.__traceback__ is None
+
     def test_repr(self, rig):
         """The repr says how the lane is."""
         rig.listen(Mailbox())
