@@ -363,15 +363,17 @@ class AckClaim:
 
     def __init__(self, messages: Iterable[Message]) -> None:
         self._taken: list[tuple[Message, Acker]] = []
-        for message in messages:
-            try:
-                acker = message._take_acker()  # noqa: SLF001
-            except MessageAlreadyAckedError:
-                continue
-            except NotJetStreamMessageError:
-                self.release()
-                raise
-            self._taken.append((message, acker))
+        try:
+            for message in messages:
+                try:
+                    acker = message._take_acker()  # noqa: SLF001
+                except MessageAlreadyAckedError:
+                    continue
+                self._taken.append((message, acker))
+        except BaseException:
+            # Also Ctrl-C: nothing will be written for what was taken so far.
+            self.release()
+            raise
 
     @property
     def replies(self) -> list[bytes]:

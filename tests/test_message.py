@@ -326,3 +326,15 @@ class TestClaim:
         with pytest.raises(NotJetStreamMessageError):
             AckClaim([message, Message(b"a", b"", None, b"")])
         assert not message.is_acked
+
+    def test_interrupted(self, acker, message):
+        """Ctrl-C in the middle leaves every message to be acknowledged."""
+
+        def interrupted():
+            yield message
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            AckClaim(interrupted())
+        message.ack()
+        assert acker.bodies == [b"+ACK"]
