@@ -1,15 +1,16 @@
 """
 A publisher: many messages in flight, from any number of threads, each with a future.
 
-Publishing threads encode messages and hand them to the lane; one worker thread per publisher reads
-the acks, completes futures and calls what users gave. The window is shared under one lock.
+Publishing threads encode messages into the window, under one lock; one worker thread per publisher
+reads the acks, completes futures and calls what users gave. Who writes what the window has
+collected: a publishing thread, when a block is full, when it waits, or when messages are rare;
+otherwise the worker, which is then attentive and looks every ``LINGER`` seconds.
 
 Invariants
-- A message gets into the books in the moment in which the lane takes it, under the lock. Before,
-  the call of ``publish`` raises whatever is wrong and nothing was sent; after, the message ends
-  exactly once, through its future.
+- A message is taken under the lock, or the call of ``publish`` raises and nothing of it is sent.
+  Once taken it ends exactly once, through its future.
 - The lock is never held while a thread waits for the connection or while a user's code runs.
-- The worker waits for nothing but answers: it sends nothing that could block.
+- The worker never waits for the connection: what is in flight is settled whatever becomes of it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from jetsync.errors import HandleClosedError, PublishManyError, PublishOutcomeUn
 from jetsync.outbound import Expect, OutboundMessage, PubAck, PublishFailure, PublishReport
 from jetsync.publish._collecting import CollectingWindow
 from jetsync.publish._future import DeliveryReport, FutureOwner, PublishFuture
-from jetsync.publish._many import BLOCK_MESSAGES
 from jetsync.publish._wrapped import WrappedWindow, WrappedWindows
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ LINGER: Final = 0.001
 """
 Seconds for which a message may wait for others to be written with, while many are published.
 
-Measured with 128 bytes: blocks instead of single writes halve the cost of a message, and more than
-some hundred messages in a block gain nothing.
+Measured with 128 bytes on two cores: 5.2 us of CPU for a message that is written in a block, 10.6
+us for one that is written by itself.
 """
 
 LAST_WORDS: Final = 1.0
@@ -109,9 +109,6 @@ class Publisher:
         self._ended = threading.Condition(self._lock)
         """Messages have ended."""
 
-        # Those who wait for room are woken for a stride of it: waking a thread for each place that
-        # becomes free costs more than the publish.
-        self._low_water = options.size - max(min(BLOCK_MESSAGES, options.size) // 2, 1)
         self._futures: dict[int, PublishFuture] = {}
         """Messages that have not ended, in the order in which they were sent."""
 
@@ -437,7 +434,7 @@ class Publisher:
 
     def _take_ended(self) -> list[PublishFuture]:
         """Take what has ended out of the books and set the futures; the lock is held."""
-        window, futures = self._window, self._futures
+        window = self._window
         acked, window.pipeline.acked = window.pipeline.acked, []
         failures, window.failures = window.failures, []
         ended: list[PublishFuture] = []
@@ -448,8 +445,7 @@ class Publisher:
             if future is not None and self._on_report is None:
                 self._keep_failure(number, future)
         self._failed += len(failures)
-        if len(futures) <= self._low_water:
-            self._room.notify_all()
+        self._room.notify_all()
         self._ended.notify_all()
         told = ended if self._on_report is not None else [f for f in ended if f.callbacks]
         if told:
