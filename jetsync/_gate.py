@@ -91,8 +91,9 @@ class ReadGate:
         """Take the socket from the loop; the lane's read lock is held."""
         self._led = True
         if self.armed:
-            self._epoll.modify(self._fd, 0)
+            # Noted first: Ctrl-C in between must not leave a gate that only seems to be armed.
             self.armed = False
+            self._epoll.modify(self._fd, 0)
 
     def arm(self) -> None:
         """Give the socket back to the loop; the lane's read lock is held."""
@@ -106,8 +107,14 @@ class ReadGate:
         """
         if not self._looking:
             self._looking = True
-            with contextlib.suppress(RuntimeError):  # The loop is closed.
+            try:
                 self._loop.call_soon_threadsafe(self._look)
+            except RuntimeError:
+                pass  # The loop is closed.
+            except BaseException:
+                # Ctrl-C: one look too many does no harm, one that never comes does.
+                self._looking = False
+                raise
 
     def is_lingering(self) -> bool:
         """Return whether the loop will look soon, and do what threads left undone; any thread."""

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from jetsync._deadline import Deadline
     from jetsync._handoff import Mailbox, Receiver, ReplyRouter
 
+_AT_ONCE: Final = (False,)
+_NO_ARGUMENTS: Final = ((),)
+"""How a lock is tried without waiting, and released, by one call into C; see :meth:`Lane.wait`."""
+
 READ_SIZE: Final = 1 << 17
 """
 Bytes asked for in one read: 128 KiB, measured with 128-byte messages. Smaller costs more wake-ups,
@@ -172,34 +176,47 @@ class Lane:
             remaining = deadline.remaining()
             if remaining <= 0.0:
                 return False
-            # Announced before the lock is tried: who leaves the reading looks for followers after
-            # it has released the lock, so that one of both sees the other.
-            followers.add(receiver)
+            # Ctrl-C may come between the lock's being taken and the next step here, and a lock that
+            # nobody knows of would end all reading. It never comes inside of one call into C, so
+            # that call takes the lock and notes it in the list.
+            taken: list[bool | None] = []
+            gate = None
             try:
+                # Announced before the lock is tried: who leaves the reading looks for followers
+                # after it has released the lock, so that one of both sees the other.
+                followers.add(receiver)
                 gate = self._gate
-                if gate is None or not gate.may_lead or not self._read_lock.acquire(blocking=False):
+                if gate is not None and gate.may_lead:
+                    taken.extend(map(self._read_lock.acquire, _AT_ONCE))
+                if gate is None or True not in taken:
                     receiver.signal.wait(remaining)
                     continue
-            finally:
                 followers.discard(receiver)
-            try:
                 if gate is self._gate and not self.eof:
                     self._lead(gate, receiver, deadline)
+                self._leave_reading(gate, taken)
+            except BaseException:
+                followers.discard(receiver)
+                if gate is not None and True in taken:
+                    self._leave_reading(gate, taken)
+                raise
             finally:
-                self._leave_reading(gate)
+                followers.discard(receiver)
         return True
 
-    def _leave_reading(self, gate: ReadGate) -> None:
+    def _leave_reading(self, gate: ReadGate, taken: list[bool | None]) -> None:
         """
-        Stop reading, and see to it that somebody goes on; releases the read lock.
+        Stop reading, and see to it that somebody goes on.
 
-        Whoever waits is served by the loop, at once. Otherwise the loop is left alone for a while,
-        as a thread that waited once mostly waits again soon.
+        Releases the read lock if it is in *taken*, and notes there that it did; goes on from where
+        an earlier call was interrupted. Whoever waits is served by the loop, at once. Otherwise the
+        loop is left alone for a while, as a thread that waited once mostly waits again soon.
         """
-        assert self._read_lock.locked()
-        if self._followers:
-            gate.arm()
-        self._read_lock.release()
+        if taken == [True]:
+            if self._followers:
+                gate.arm()
+            # Released and noted in one step, as it was taken.
+            taken.extend(itertools.starmap(self._read_lock.release, _NO_ARGUMENTS))
         if not gate.armed:
             if self._followers:
                 self._arm(gate)
@@ -208,13 +225,15 @@ class Lane:
 
     def _arm(self, gate: ReadGate) -> bool:
         """Have the loop read, unless some thread does; return whether it does now."""
-        if not self._read_lock.acquire(blocking=False):
-            return False
+        taken: list[bool | None] = []
         try:
-            gate.arm()
+            taken.extend(map(self._read_lock.acquire, _AT_ONCE))
+            if True in taken:
+                gate.arm()
         finally:
-            self._read_lock.release()
-        return True
+            if True in taken:
+                self._read_lock.release()
+        return True in taken
 
     @contextlib.contextmanager
     def loop_reading(self) -> Iterator[None]:

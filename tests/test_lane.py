@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 
@@ -352,7 +354,7 @@ class TestPost:
         assert rig.lane.outbox._posted_size == 0
 
     def test_lazily_while_threads_read(self, rig):
-        """While threads keep coming back to read, the loop sends what is posted at its next look."""
+        """While threads keep coming back to read, the loop sends posted blocks at its next look."""
         assert not rig.lane.wait(Mailbox(), soon(0.001))
         until(rig.lane.outbox.visited, "the first look")
         assert rig.lane.post(b"ack", 1.0, lazy=True) == 1
@@ -781,6 +783,25 @@ class Interrupting(Receiver):
         super().wake()
 
 
+def interrupted_at(step, call):
+    """Raise KeyboardInterrupt at one step of a call; return whether it ended before that step."""
+    steps = itertools.count(1)
+
+    def strike(frame, event, argument):
+        if event in {"call", "c_return"} and next(steps) == step:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(strike)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.setprofile(None)
+    return True
+
+
 class TestInterrupts:
     def test_in_a_wake_up(self, rig):
         """An interrupt in the middle of handing frames over ends the connection, not its order."""
@@ -840,6 +861,33 @@ class TestInterrupts:
         rig.server.sendall(msg(sid))
         until(lambda: box.frames, "the loop's frame")
         assert rig.lane.write(b"x", soon()) == 1
+
+    def test_between_any_two_steps(self, rig):
+        """Wherever Ctrl-C meets a wait that reads, nobody is left reading, and reading goes on."""
+        box = Mailbox()
+        sid = rig.listen(box)
+        step, finished = 0, False
+        while not finished:
+            release = rig.stall()
+            rig.server.sendall(msg(sid))
+            step += 1
+            deadline = soon()
+            finished = interrupted_at(step, lambda: rig.lane.wait(box, deadline))  # noqa: B023
+            release.set()
+            # Between a read and the end of its bookkeeping there is nothing left but to hang up.
+            if rig.nothing_more():
+                until(lambda: box.frames, f"the frame at {step}")
+            else:
+                until(box.take_lost, f"the loss at {step}")
+                rig.connect()
+                rig.receive(len(b"SUB s  1000000\r\n"))
+            box.drain()
+            rig.server.sendall(msg(sid))
+            until(lambda: box.frames, f"the frame after {step}")
+            box.drain()
+            until(lambda: not rig.lane._read_lock.locked(), f"the lock after {step}")
+            assert not rig.lane._followers
+        assert step > 20
 
 
 class TestClose:
