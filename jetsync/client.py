@@ -134,10 +134,14 @@ class Client:
         with _log.beats(_logger, _log.DRAIN) as outcome:
             with self._lock:
                 subscriptions = list(self._subscriptions)
-            # After the flush, all that the server had sent before it saw the UNSUBs is here.
-            session.flush(deadline)
             for subscription in subscriptions:
-                subscription.drain()
+                subscription.unsubscribe_nowait(deadline.remaining())
+            try:
+                # After the flush, all that the server had sent before it saw the UNSUBs is here.
+                session.flush(deadline)
+            finally:
+                for subscription in subscriptions:
+                    subscription.drain()
             settled = threading.Event()
             while any(subscription.pending for subscription in subscriptions):
                 if deadline.expired():

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from jetsync import events
-from jetsync._deadline import Deadline
+from jetsync._deadline import Deadline, as_seconds
 from jetsync._handoff import Mailbox
 from jetsync._session import raise_failure
 from jetsync.errors import ConnectionClosedError, HandleClosedError
@@ -29,6 +29,10 @@ PENDING_LIMIT: Final = 65_536
 
 TURN: Final = 3600.0
 """Seconds of one turn of an unbounded wait; an iteration takes as many turns as it needs."""
+
+
+LINGER: Final = 5.0
+"""Seconds for which messages that were on their way still arrive after an unsubscribe."""
 
 
 class BoundedMailbox(Mailbox):
@@ -148,6 +152,17 @@ class Subscription:
         """Unsubscribe, drop what was not taken, and wake who waits; safe to repeat. Any thread."""
         self._box.frames.clear()
         self.drain()
+
+    def unsubscribe_nowait(self, linger: Seconds = LINGER) -> None:
+        """
+        Unsubscribe, and still take what the server had sent before; safe to repeat. Any thread.
+
+        After a flush all of that is here; :meth:`drain` then lets the iteration end.
+
+        Args:
+            linger: Seconds for which messages may still arrive.
+        """
+        self._session.lane.leave(self._sid, linger=as_seconds(linger, "linger"))
 
     def drain(self) -> None:
         """Unsubscribe; the iteration goes on until the messages that are here have been taken."""

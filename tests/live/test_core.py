@@ -26,6 +26,20 @@ def eventually(check, timeout=10.0):
     return found
 
 
+def publish_for(client, subject, seconds):
+    """
+    Publish in bursts for a while; return how many messages.
+    """
+    end, count = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        for _ in range(50):
+            client.publish(subject, b"x")
+        count += 50
+        time.sleep(0.0005)
+    client.flush()
+    return count
+
+
 @pytest.fixture
 def responder(nats_server, unique):
     """
@@ -225,6 +239,28 @@ class TestSubscribe:
         client.publish(unique, b"too late")
         client.flush()
         assert [message.data for message in subscription] == [b"%d" % n for n in range(10)]
+
+    def test_draining_a_client_loses_nothing(self, nats_server, client, unique):
+        """
+        A member of a queue group that drains takes all that the server gave it until it left.
+        """
+        for _ in range(5):
+            with (
+                jetsync.connect(nats_server.url) as leaving,
+                client.subscribe(unique, queue="q") as staying,
+                concurrent.futures.ThreadPoolExecutor(3) as pool,
+            ):
+                parts = [pool.submit(list, leaving.subscribe(unique, queue="q"))]
+                leaving.flush()
+                parts.append(pool.submit(list, staying))
+                sent = pool.submit(publish_for, client, unique, 0.2)
+                time.sleep(0.1)
+                leaving.drain()
+                count = sent.result(5)
+                client.flush()
+                staying.drain()
+                assert sum(len(part.result(5)) for part in parts) == count
+                assert leaving.statistics().strays == 0
 
     def test_threads_share_a_subscription(self, client, unique):
         """
