@@ -11,9 +11,10 @@ from jetsync._consumer_admin import info as consumer_info
 from jetsync._deadline import as_seconds
 from jetsync._proto.pull import UNBOUNDED_BATCH, PullRequest
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, NotPullConsumerError
-from jetsync.fetch import MessageBatch, PullInbox
+from jetsync.fetch import MessageBatch
 
 if TYPE_CHECKING:
+    from jetsync._pull_inbox import PullInbox
     from jetsync._session import JetStreamSession
     from jetsync.consumer_info import ConsumerInfo
     from jetsync.message import Message

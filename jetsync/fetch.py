@@ -2,9 +2,8 @@
 Fetching: one bounded batch of messages, yielded as they arrive.
 
 A :class:`MessageBatch` drives the pull engine for one ``fetch`` or ``next``. Its consumer keeps the
-:class:`PullInbox` es, the subscriptions that pulls are answered on, and lends one to each batch;
-one that ended cleanly is used again, so that a fetch costs one write and no subscription of its
-own.
+inboxes that pulls are answered on and lends one to each batch; one that ended cleanly is used
+again, so that a fetch costs one write and no subscription of its own.
 
 Everything runs in the thread that iterates.
 """
@@ -19,13 +18,12 @@ import attrs
 
 from jetsync import _log, events
 from jetsync._deadline import Deadline
-from jetsync._handoff import Mailbox
 from jetsync._outbox import LaneState
 from jetsync._proto import frames
-from jetsync._proto.pull import PullEngine, PullRequest, message_size
+from jetsync._proto.pull import PullRequest, message_size
 from jetsync._proto.status import Effect, Status
+from jetsync._pull_inbox import PullInbox, give_back, take_inbox
 from jetsync._session import raise_failure
-from jetsync._subjects import ACK_PREFIX
 from jetsync.errors import (
     ApiError,
     JetSyncError,
@@ -33,15 +31,14 @@ from jetsync.errors import (
     RequestTimeoutError,
     TransportError,
 )
-from jetsync.message import ACK, NAK, AckClaim, Message
+from jetsync.message import ACK, AckClaim, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from typing_extensions import Self
 
     from jetsync._hookcalls import Entered
-    from jetsync._lane import Lane
     from jetsync._session import JetStreamSession
     from jetsync.typing import Frame
 
@@ -59,9 +56,6 @@ RETRY_WAIT: Final = 0.1
 """Seconds before a pull is sent again after a status that passes; doubled each time."""
 
 RETRY_WAIT_LIMIT: Final = 1.0
-
-LINGER: Final = 5.0
-"""Seconds for which messages that still arrive for an abandoned pull are given back."""
 
 PROBE_WAIT: Final = 1.0
 """Seconds to wait for the consumer's info when nobody answered a pull."""
@@ -94,55 +88,6 @@ already.
 """
 
 _logger = _log.get_logger("fetch")
-
-
-class PullInbox:
-    """
-    The subscription that pulls are answered on, with its mailbox and its engine.
-
-    Lent to one batch at a time.
-    """
-
-    __slots__ = ("_line", "_session", "_sid", "box", "engine")
-
-    def __init__(self, session: JetStreamSession) -> None:
-        inbox = session.core.new_inbox().encode()
-        self._session = session
-        self.box = Mailbox(inbox + b".*", hears_denials=True)
-        self.engine = PullEngine(inbox)
-        self._sid, self._line = session.core.open_box(self.box.interest, self.box)
-
-    def pull(self, subject: bytes, request: PullRequest, deadline: Deadline) -> None:
-        """Send one pull; raises what the lane's write does, with nothing sent."""
-        pull = self.engine.open(request, time.monotonic())
-        block = self._line + frames.pub(subject, pull.subject, request.wire)
-        try:
-            pull.epoch = self._session.lane.write(block, deadline)
-        except BaseException:
-            self.engine.cancel(pull)
-            raise
-        self._line = b""
-        if self._session.lane.lost_epoch >= pull.epoch:
-            self.box.lost(self._session.lane.lost_epoch)
-
-    def abandon(self, unused: Iterable[Frame]) -> None:
-        """
-        Give up with a pull still open: unsubscribe and give back what nobody took.
-
-        Messages that are on their way arrive for some seconds more; they are given back as they
-        come, so that none waits for its ``ack_wait``. Never waits.
-        """
-        lane, box = self._session.lane, self.box
-        box.push = lambda frame: give_back(lane, (frame,))
-        # Unsubscribed first: otherwise the server gives what it gets back to this very pull.
-        lane.leave(self._sid, linger=LINGER)
-        give_back(lane, unused)
-        # What came before the push was changed.
-        give_back(lane, box.drain())
-
-    def close(self) -> None:
-        """Unsubscribe while no pull is open."""
-        self._session.lane.leave(self._sid)
 
 
 class MessageBatch:
@@ -200,7 +145,7 @@ class MessageBatch:
                 # Waits for a connection: what is asked for has to fit the time that is left then.
                 session.lane.write(b"", self._ask_until)
                 request = self._rest() or request
-            self._inbox = pool.pop() if pool else PullInbox(session)
+            self._inbox = take_inbox(pool, session)
             self._inbox.pull(self._subject, request, self._ask_until)
         except BaseException as error:
             inbox, self._inbox = self._inbox, None
@@ -580,10 +525,3 @@ class MessageBatch:
         """
         self._yielded = [message for message in self._yielded if not message.is_acked]
         self._prune_at = max(PRUNE_AT, 2 * len(self._yielded))
-
-
-def give_back(lane: Lane, unused: Iterable[Frame]) -> None:
-    """Refuse messages that nobody took, so that they are delivered again at once; never waits."""
-    replies = [frame[1] for frame in unused if frame[1].startswith(ACK_PREFIX)]
-    if replies:
-        lane.answer(b"".join([frames.pub(reply, b"", NAK) for reply in replies]))

@@ -32,8 +32,8 @@ LAYERS = (
     # 3: plumbing
     {"hookspecs", "_plugins", "_hookcalls", "_hookcheck", "_hooktrace", "_eventthread"}
     | {"_bridge", "_transport", "_lane", "_gate", "_outbox", "_handoff", "_session"},
-    # 3, continued: the management API as functions over a session
-    {"_management", "_stream_admin", "_consumer_admin", "_message_get"},
+    # 3, continued: the management API as functions over a session, and where pulls are answered
+    {"_management", "_stream_admin", "_consumer_admin", "_message_get", "_pull_inbox"},
     # 4: blocking handles; each line may use those before it
     {"publish", "fetch", "direct", "subscription"},
     {"consumer"},

@@ -1,0 +1,96 @@
+"""
+Where pulls are answered: one subscription with its mailbox and its pull engine.
+
+A consumer keeps the inboxes that are idle and lends one to each fetch. An inbox that is given up
+with a pull open gives back what still arrives, so that no message waits for its ``ack_wait``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from jetsync._handoff import Mailbox
+from jetsync._proto import frames
+from jetsync._proto.pull import PullEngine
+from jetsync._subjects import ACK_PREFIX
+from jetsync.message import NAK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jetsync._deadline import Deadline
+    from jetsync._lane import Lane
+    from jetsync._proto.pull import PullRequest
+    from jetsync._session import JetStreamSession
+    from jetsync.typing import Frame
+
+LINGER: Final = 5.0
+"""Seconds for which messages that still arrive for an abandoned pull are given back."""
+
+
+class PullInbox:
+    """
+    The subscription that pulls are answered on, with its mailbox and its engine.
+
+    Lent to one batch at a time.
+    """
+
+    __slots__ = ("_line", "_session", "_sid", "box", "engine")
+
+    def __init__(self, session: JetStreamSession) -> None:
+        inbox = session.core.new_inbox().encode()
+        self._session = session
+        self.box = Mailbox(inbox + b".*", hears_denials=True)
+        self.engine = PullEngine(inbox)
+        self._sid, self._line = session.core.open_box(self.box.interest, self.box)
+
+    def pull(self, subject: bytes, request: PullRequest, deadline: Deadline) -> None:
+        """Send one pull; raises what the lane's write does, with nothing sent."""
+        # What was refused while the inbox lay idle concerned others.
+        self.box.take_denials()
+        pull = self.engine.open(request, time.monotonic())
+        block = self._line + frames.pub(subject, pull.subject, request.wire)
+        try:
+            pull.epoch = self._session.lane.write(block, deadline)
+        except BaseException:
+            self.engine.cancel(pull)
+            raise
+        self._line = b""
+        if self._session.lane.lost_epoch >= pull.epoch:
+            self.box.lost(self._session.lane.lost_epoch)
+
+    def abandon(self, unused: Iterable[Frame]) -> None:
+        """
+        Give up with a pull still open: unsubscribe and give back what nobody took.
+
+        Messages that are on their way arrive for some seconds more; they are given back as they
+        come, so that none waits for its ``ack_wait``. Never waits.
+        """
+        lane, box = self._session.lane, self.box
+        box.push = lambda frame: give_back(lane, (frame,))
+        # Unsubscribed first: otherwise the server gives what it gets back to this very pull.
+        lane.leave(self._sid, linger=LINGER)
+        give_back(lane, unused)
+        # What came before the push was changed.
+        give_back(lane, box.drain())
+
+    def close(self) -> None:
+        """Unsubscribe while no pull is open."""
+        self._session.lane.leave(self._sid)
+
+
+def take_inbox(pool: list[PullInbox], session: JetStreamSession) -> PullInbox:
+    """Return an idle inbox of *pool*, or a new one. Any thread."""
+    try:
+        return pool.pop()
+    except IndexError:
+        # Not asked before: between the look and the taking another thread may take the last one.
+        return PullInbox(session)
+
+
+def give_back(lane: Lane, unused: Iterable[Frame]) -> None:
+    """Refuse messages that nobody took, so that they are delivered again at once; never waits."""
+    replies = [frame[1] for frame in unused if frame[1].startswith(ACK_PREFIX)]
+    if replies:
+        lane.answer(b"".join([frames.pub(reply, b"", NAK) for reply in replies]))
