@@ -5,6 +5,7 @@ that are either a configuration object or plain keywords.
 
 from __future__ import annotations
 
+import difflib
 import operator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -107,9 +108,10 @@ def evolve(config: _Config, fields: Mapping[str, Any]) -> _Config:
     known = {item.name for item in attrs.fields(type(config))} - {"_received"}
     unknown = sorted(set(fields) - known)
     if unknown:
-        raise InvalidTypeError(
-            f"{type(config).__name__} has no field {', '.join(unknown)}", argument=unknown[0]
-        )
+        text = f"{type(config).__name__} has no field {', '.join(unknown)}"
+        near = difflib.get_close_matches(unknown[0], sorted(known), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InvalidTypeError(text + hint, argument=unknown[0])
     return attrs.evolve(config, **fields)
 
 

@@ -127,7 +127,9 @@ class LaneTransport(Transport):
             # nats-py goes on to the next server after an OSError, which this is; keep its reason
             # readable.
             secure.close()
-            raise ConnectError(f"TLS handshake failed: {error.reason or error}") from error
+            # What is wrong with a certificate is in an attribute that only this kind of error has.
+            text = getattr(error, "verify_message", None) or error.reason or error
+            raise ConnectError(f"TLS handshake failed: {text}") from error
         except BaseException:
             secure.close()
             raise
@@ -328,7 +330,10 @@ class NatsConnection:
             raise translate_connect_error(error) from error
         except ImportError as error:
             await self._abandon()
-            raise ConfigurationError(f"{error}: pip install 'jetsync[nkeys]'") from error
+            raise ConfigurationError(
+                f"this login needs {error.name}:"
+                " install the extra, as in python -m pip install 'jetsync[nkeys]'"
+            ) from error
         except BaseException:
             # The budget is over, or the caller was interrupted.
             self.transport.close()

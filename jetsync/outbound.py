@@ -152,6 +152,8 @@ def outbound_header_block(message: OutboundMessage) -> bytes | None:
     if ttl is not None:
         own.append((names.TTL, ttl_header(ttl)))
     if expect is not None:
+        if not isinstance(expect, Expect):
+            raise InvalidTypeError("expect must be an Expect", argument="expect")
         own += expect.pairs()
     if headers is None:
         return encode_headers(own) if own else None

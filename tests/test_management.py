@@ -200,7 +200,7 @@ class TestArguments:
             (None, {}, "needs a StreamConfig"),
             ({"name": "S"}, {}, "not dict"),
             ("S", {}, "not str"),
-            (None, {"nam": "S"}, "no field nam"),
+            (None, {"nam": "S"}, "no field nam; did you mean name?"),
             (StreamConfig(), {"_received": {}}, "no field _received"),
         ],
     )

@@ -53,6 +53,13 @@ class TestExpect:
         assert Expect().pairs() == []
         assert sent(expect=Expect()) is None
 
+    def test_anything_else_is_refused(self):
+        """
+        A mapping is not an expectation.
+        """
+        with pytest.raises(InvalidTypeError, match="expect must be an Expect"):
+            sent(expect={"last_sequence": 1})
+
     @pytest.mark.parametrize(
         ("fields", "error"),
         [

