@@ -84,6 +84,8 @@ class Session:
         self._info: tuple[bytes, str | None, ServerInfo] = (b"", None, ServerInfo())
         self._inboxes = iter(range(1, 1 << 62))
         self._close_lock = threading.Lock()
+        self._closer = 0
+        """The thread that closes."""
         self._exiting = False
         """Whether the interpreter ends."""
         self._stopped = False
@@ -132,17 +134,23 @@ class Session:
 
         What was handed over before is sent, as far as the server takes it within *timeout* seconds.
         """
-        if self._bridge.forked:
+        if self._bridge.forked or self._closer == threading.get_ident():
+            # The latter in a signal handler, in the midst of a close that goes on after it.
             return
         with self._close_lock:
             if self._stopped:
                 return
             deadline = Deadline.after(timeout)
+            self._closer = threading.get_ident()
             try:
                 if self.lane.state is LaneState.OPEN:
                     self.flush(deadline)
             except (TransportError, WaitTimeoutError):
                 _logger.warning(_log.CLOSED, reason="not all could be sent")
+            except BaseException:
+                # Ctrl-C: the client is still open, and can be closed.
+                self._closer = 0
+                raise
             self._finish(None)
             try:
                 if self._connection is not None:
@@ -151,6 +159,7 @@ class Session:
                 _logger.warning(_log.CLOSED, reason="the connection did not close in time")
             finally:
                 self._stopped = True
+                self._closer = 0
                 self._bridge.stop(max(deadline.remaining(), 0.1))
         if self.plugins.dispatcher is not None:
             self.plugins.dispatcher.close(max(deadline.remaining(), 0.1))

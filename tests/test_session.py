@@ -97,6 +97,9 @@ class Watcher:
     def emit_later(self, event):
         self.events.append(event)
 
+    def close(self, timeout):
+        pass
+
 
 @pytest.fixture
 def session():
@@ -470,6 +473,26 @@ class TestListener:
         session.on_disconnected()
         (event,) = session.plugins.dispatcher.events
         assert (type(event), event.error) == (events.ClosedEvent, None)
+
+    def test_closed_by_a_signal_handler(self, session):
+        """A close in the midst of a close of the same thread leaves it to that one."""
+        session.flush = lambda deadline: session.close(1)
+        session.close(1)
+        assert session.closed.is_set()
+
+    def test_closed_after_an_interrupt(self, session):
+        """A close that Ctrl-C ended can be repeated."""
+
+        def interrupted(deadline):
+            raise KeyboardInterrupt
+
+        session.flush = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            session.close(1)
+        assert not session.closed.is_set()
+        session.flush = lambda deadline: 0.0
+        session.close(1)
+        assert session.closed.is_set()
 
     def test_errors(self, session):
         """Errors of no call are told; the ends of connections have events of their own."""
