@@ -38,7 +38,7 @@ class ReadGate:
     reads by itself disarms that entry, which any thread may do, and watches the socket with a poll
     of its own. It
     stays disarmed while threads keep coming back to read: measured in a burst of publishes, waking
-        the loop for every burst of acks costs half of the throughput on a busy machine.
+    the loop for every burst of acks costs half of the throughput on a busy machine.
 
     Where the system has no epoll the loop watches the socket itself and always reads.
 

@@ -4,7 +4,7 @@ The way out of a lane: blocks from any thread to one socket, whole and in order.
 A block goes straight to the socket, in the thread that writes it. What the socket does not take
 waits here for
 the loop, and is bounded: a writer past the bound waits, within its deadline. Blocks that nobody
-    waits for (acks) are collected and sent together.
+waits for (acks) are collected and sent together.
 
 Guarantees
 - Blocks are written whole, one behind the other, or not continued when the connection dies.

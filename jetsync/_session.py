@@ -6,7 +6,7 @@ client. A :class:`JetStreamSession` is the same for one JetStream context: with 
 default time-out.
 
 Threads: everything here may be called from any thread, except the ``on_*`` methods, which the loop
-    thread calls and which therefore only set values, wake waiters and queue events.
+thread calls and which therefore only set values, wake waiters and queue events.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from jetsync._deadline import Deadline
 from jetsync._handoff import Mailbox, ReplyRouter, Waiter
 from jetsync._outbox import LaneState
 from jetsync._proto import frames
-from jetsync._transport import NatsConnection, translate_closed, translate_connect_error
+from jetsync._translate import translate_closed, translate_connect_error
+from jetsync._transport import NatsConnection
 from jetsync.errors import (
     ConnectionClosedError,
     ConnectionLostError,

@@ -33,11 +33,11 @@ import nats.errors
 from nats.aio.transport import Transport, WebSocketTransport
 
 from jetsync._lane import Lane
+from jetsync._translate import no_server_error, translate_connect_error
 from jetsync.errors import (
     AuthenticationError,
     ConfigurationError,
     ConnectError,
-    ConnectionClosedError,
     ConnectionLostError,
     redact_url,
 )
@@ -49,13 +49,11 @@ if TYPE_CHECKING:
 SOCKET_BUFFER: Final = 1 << 20
 """
 Receive buffer asked for, 1 MiB: room for a burst of frames while their reader is busy with the last
-    one.
+one.
 """
 
 CLOSING_WAIT: Final = 1.0
 """Seconds to wait for the end of a WebSocket."""
-
-_AUTH_WORDS: Final = ("authorization", "authentication", "nkey", "jwt", "credentials")
 
 
 class ConnectionListener(Protocol):
@@ -88,6 +86,9 @@ class LaneTransport(Transport):
         self._arrival: asyncio.Future[None] | None = None
         self._eof = True
         self._sock: socket.socket | None = None
+        self.target: str | None = None
+        """The server that is connected to, or was tried last, without a login."""
+
         self.insist_on_tls = False
         """Whether a connection without TLS must not be used."""
 
@@ -101,6 +102,7 @@ class LaneTransport(Transport):
         """Connect to the first address of the host that answers."""
         # nats-py goes on to the next server after a failed handshake without closing this one.
         self.close()
+        self.target = redact_url(uri.geturl())
         sock = await asyncio.wait_for(self._dial(uri), connect_timeout)
         self._start(sock)
 
@@ -288,7 +290,9 @@ class NatsConnection:
         """How many failures the first connect may still meet; None once it succeeded."""
         self._refusals_left = 0
         """How often the login may still be refused."""
-        self._refusal: Exception | None = None
+        self._failures: list[tuple[str | None, Exception]] = []
+        """What the first connect met, server by server."""
+
         self._last_error: Exception | None = None
         self._lost: asyncio.Future[Any] = loop.create_future()
         """Done once the connection that stands now is gone."""
@@ -324,7 +328,7 @@ class NatsConnection:
             )
         except _FirstConnectFailedError as failed:
             await self._abandon()
-            raise translate_connect_error(failed.cause) from failed.cause
+            raise no_server_error(self._failures) from failed.cause
         except nats.errors.Error as error:
             await self._abandon()
             raise translate_connect_error(error) from error
@@ -414,15 +418,16 @@ class NatsConnection:
             if not isinstance(error, nats.errors.UnexpectedEOF):
                 self._listener.on_error(error)
             return
+        # With *persist* a server fails many times; the last reason of each is enough.
+        self._failures = [each for each in self._failures if each[0] != self.transport.target]
+        self._failures.append((self.transport.target, error))
         if isinstance(translate_connect_error(error), AuthenticationError):
-            self._refusal = error
             self._refusals_left -= 1
         if self._attempts_left is not None:
             self._attempts_left -= 1
         if self._attempts_left == 0 or self._refusals_left == 0:
             # nats-py would go on for minutes. An error out of its error callback ends its attempts.
-            # That one server refused the login says more than that another is down.
-            raise _FirstConnectFailedError(self._refusal or error)
+            raise _FirstConnectFailedError(error)
 
     async def _on_disconnected(self) -> None:
         if not self._lost.done():
@@ -450,7 +455,7 @@ class WebSocketLaneTransport(LaneTransport):
     nats-py's own WebSocket transport behind the same splitter.
 
     Writes go through the loop and no thread reads by itself: slower than a socket, the same
-        behaviour.
+    behaviour.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, listener: ConnectionListener) -> None:
@@ -462,6 +467,7 @@ class WebSocketLaneTransport(LaneTransport):
         """What carries the WebSocket."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
+        self.target = redact_url(uri.geturl())
         await self._begin(uri, None, buffer_size, connect_timeout)
 
     async def connect_tls(
@@ -475,6 +481,7 @@ class WebSocketLaneTransport(LaneTransport):
             # nats-py asks for an upgrade after INFO; a wss:// connection has TLS from its first
             # byte.
             return
+        self.target = redact_url(uri.geturl())
         await self._begin(uri, ssl_context, buffer_size, connect_timeout)
 
     async def _begin(
@@ -578,23 +585,3 @@ class _FirstConnectFailedError(Exception):
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
-
-
-def translate_connect_error(error: Exception) -> ConnectError:
-    """Return our error for one of nats-py's, the socket's or TLS's while connecting."""
-    if isinstance(error, ConnectError):
-        return error
-    text = redact_url(str(error) or type(error).__name__).removeprefix("nats: ")
-    if isinstance(error, nats.errors.Error) and any(word in text.lower() for word in _AUTH_WORDS):
-        return AuthenticationError(text.strip("'"))
-    return ConnectError(text)
-
-
-def translate_closed(cause: Exception | None) -> ConnectionClosedError:
-    """Return the error that calls on a closed client end with."""
-    if cause is None:
-        return ConnectionClosedError()
-    text = redact_url(str(cause) or type(cause).__name__).removeprefix("nats: ")
-    error = ConnectionClosedError(f"the client is closed: {text}")
-    error.__cause__ = cause
-    return error

@@ -4,6 +4,7 @@ The client: one connection, and the door to everything else.
 
 from __future__ import annotations
 
+import difflib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from jetsync._plugins import Plugins
 from jetsync._proto import frames
 from jetsync._session import JetStreamSession, Session
 from jetsync._subjects import api_prefix, validate_filter, validate_subject
-from jetsync.errors import InvalidArgumentError, NoRespondersError
+from jetsync.errors import InvalidArgumentError, InvalidTypeError, NoRespondersError
 from jetsync.headers import encode_headers, header_pairs, parse_status
 from jetsync.jetstream import JetStream
 from jetsync.message import Message
@@ -71,6 +72,14 @@ def connect(
         ConfigurationError: A plugin is unknown or does not fit, or an optional package is missing.
         InvalidArgumentError: An option makes no sense.
     """
+    known = {field.name for field in attrs.fields(ConnectOptions)}
+    for name in fields:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise InvalidArgumentError(f"there is no option {name!r}{hint}", argument=name)
+    if isinstance(plugins, (str, type)):
+        raise InvalidTypeError("plugins must be a list of plugins", argument="plugins")
     if servers is not None:
         fields["servers"] = servers if isinstance(servers, str) else tuple(servers)
     if options is None:
@@ -87,7 +96,7 @@ class Client:
     A connection to NATS, used by any number of threads at once.
 
     A context manager: leaving it closes the client. A client belongs to the process that made it;
-        in a forked child every call raises ForkedProcessError, and the child connects anew.
+    in a forked child every call raises ForkedProcessError, and the child connects anew.
     """
 
     def __init__(self, session: Session) -> None:

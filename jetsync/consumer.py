@@ -68,7 +68,7 @@ class Consumer:
     A durable or ephemeral pull consumer on the server; made by a stream or a JetStream context.
 
     Any number of threads may use one: each fetch has a pull of its own, and a message is given to
-        one of them.
+    one of them.
     """
 
     def __init__(self, session: JetStreamSession, stream_name: str, info: ConsumerInfo) -> None:

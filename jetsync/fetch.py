@@ -49,7 +49,7 @@ GRACE: Final = 2.0
 Seconds that a client waits longer than the server's ``expires``.
 
 A server ends a pull up to 3 ms after its time, and its word has to travel: giving up at the same
-    moment would lose the message that is on its way.
+moment would lose the message that is on its way.
 """
 
 RETRY_WAIT: Final = 0.1
@@ -65,7 +65,7 @@ NO_WAIT_SILENCE: Final = 0.05
 Seconds of silence after which a fetch with ``no_wait`` asks how its consumer is doing.
 
 Servers answer such a pull within a millisecond, except while ``max_ack_pending`` is reached: then
-    they keep it, and say nothing at all.
+they keep it, and say nothing at all.
 """
 
 SECOND_LOOK: Final = 0.005

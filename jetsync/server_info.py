@@ -85,8 +85,6 @@ class Statistics:
     strays: int
     """Frames that came for subscriptions that had been left."""
 
-    plugins: tuple[str, ...] = ()
-
 
 def decode_json(data: bytes) -> dict[str, Any]:
     """Return a JSON object, or raise ProtocolError."""

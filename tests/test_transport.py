@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import errno
 import inspect
 import json
 import re
@@ -22,12 +23,11 @@ from jetsync._handoff import Mailbox
 from jetsync._plugins import Plugins
 from jetsync._proto import frames
 from jetsync._session import Session, nats_arguments
+from jetsync._translate import no_server_error, translate_closed, translate_connect_error
 from jetsync._transport import (
     LaneTransport,
     NatsConnection,
     WebSocketLaneTransport,
-    translate_closed,
-    translate_connect_error,
 )
 from jetsync.errors import (
     AuthenticationError,
@@ -276,7 +276,7 @@ class TestTranslation:
     @pytest.mark.parametrize(
         ("error", "kind", "text"),
         [
-            (OSError(111, "refused"), ConnectError, "[Errno 111] refused"),
+            (OSError(111, "refused"), ConnectError, "connection refused"),
             (ssl.SSLError(1, "bad certificate"), ConnectError, "bad certificate"),
             (nats.errors.NoServersError(), ConnectError, "no servers available for connection"),
             (asyncio.TimeoutError(), ConnectError, "TimeoutError"),
@@ -303,6 +303,21 @@ class TestTranslation:
         assert text in str(found)
         assert "nats: " not in str(found)
         assert "secret" not in str(found)
+
+    def test_the_server_is_named(self):
+        """An error says which server it is about, in plain words."""
+        refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('::1', 1)")
+        found = no_server_error([("nats://one:1", refused)])
+        assert str(found) == "connection refused (nats://one:1)"
+
+    def test_several_servers(self):
+        """Each server has its reason, and a refused login decides what the error is."""
+        refused = ConnectionRefusedError(errno.ECONNREFUSED, "no")
+        denied = nats.errors.Error("nats: 'Authorization Violation'")
+        found = no_server_error([("nats://one:1", refused), ("nats://two:2", denied)])
+        assert type(found) is AuthenticationError
+        assert "connection refused (nats://one:1)" in str(found)
+        assert "Authorization Violation (nats://two:2)" in str(found)
 
     def test_ours(self):
         """An error of ours stays as it is."""

@@ -61,6 +61,7 @@ class Peer(LoopPeer):
         payload = job.payload()
         # nats-py's own default is 4000; a larger one is only allowed here if the run asks for it.
         context = self.client.jetstream(publish_async_max_pending=min(job.window, 4000))
+        wait = job.options.get("wait_stall")
         failures = 0
 
         def look(future: Any) -> None:
@@ -71,7 +72,7 @@ class Peer(LoopPeer):
         with measured(job.count) as sample:
             for _ in range(job.count):
                 # With the default wait of None a full window is waited for without a limit.
-                future = await context.publish_async(job.subject, payload)
+                future = await context.publish_async(job.subject, payload, wait_stall=wait)
                 future.add_done_callback(look)
             await context.publish_async_completed()
         if failures:

@@ -5,7 +5,7 @@ Rule 1: a file of this folder imports nothing that does I/O, tells time or makes
 argument called *now*, in seconds of a monotonic clock.
 
 Rule 2: events go in, decisions come out. An engine never sends; it returns what its caller should
-    send, yield or raise.
+send, yield or raise.
 
 Rule 3: an engine calls no hook and logs nothing. The handles that drive it do.
 

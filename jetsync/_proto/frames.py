@@ -1,16 +1,16 @@
 """
 Frames of the NATS client protocol: cutting the byte stream that comes in, building the bytes that
-    go out.
+go out.
 
 What lives here: the splitter that the lane feeds with whatever the socket gave, and one builder for
-    each verb that jetsync writes itself. What may not: sockets, locks, waking anybody up.
+each verb that jetsync writes itself. What may not: sockets, locks, waking anybody up.
 
 The splitter knows which subscription ids are jetsync's own and appends their frames, unparsed, to
 the mailbox of that id. Every other byte (INFO, PING, PONG, -ERR and frames of foreign ids) comes
 back in whole lines or frames, in order, for nats-py's own parser.
 
 Source: the NATS client protocol; facts about the order and shape of frames were measured on servers
-    2.10 to 2.15.
+2.10 to 2.15.
 """
 
 from __future__ import annotations

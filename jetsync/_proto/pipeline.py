@@ -2,7 +2,7 @@
 The window of publishes in flight: what was sent, what was answered, what can no longer be.
 
 What lives here: the messages in flight by number, the blocks they were sent in with the connection
-    and the time of each, the reading of acks. What may not: encoding, the socket, waiting.
+and the time of each, the reading of acks. What may not: encoding, the socket, waiting.
 
 A message is known by its number, which is also the last token of its reply subject. Messages are
 sent in blocks; time-outs and lost connections are looked after once per block, so that a message

@@ -2,10 +2,10 @@
 What a stream answers to a publish.
 
 Three kinds of frames come back: a status 503 without payload (no stream took the message, so it is
-    certain that it was not stored), JSON with an error, and JSON with the stream's sequence.
+certain that it was not stored), JSON with an error, and JSON with the stream's sequence.
 
 Sources: facts about the shapes that servers 2.10 to 2.15 send; key on ``error``, never on a missing
-    field.
+field.
 """
 
 from __future__ import annotations

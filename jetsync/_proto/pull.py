@@ -2,16 +2,16 @@
 The pull engine: one machine behind fetch, next and consume.
 
 What lives here: which pulls are open, how many messages and bytes each of them still may bring,
-    what the frames that come mean for them, and when to ask again. What may not: the socket, the
-    clock, threads.
+what the frames that come mean for them, and when to ask again. What may not: the socket, the
+clock, threads.
 
 Theory of operation. A pull is a request for so many messages, perhaps so many bytes, for so long.
 It is published with a reply subject of its own, ``<inbox>.<number>``, below the one subscription
 that all pulls of an engine share. Messages come with the *stream's* subject, so only the
 subscription ties them to the engine, and
 servers serve several waiting pulls of one inbox in turn: a message is counted against the oldest
-    open pull that still has room. Statuses come on the pull's own reply subject, so they end
-    exactly the pull they answer, and a late second status of a finished pull is noise.
+open pull that still has room. Statuses come on the pull's own reply subject, so they end
+exactly the pull they answer, and a late second status of a finished pull is noise.
 
 Every pull is counted by itself, because many terminal statuses do not say how much was outstanding,
 and a pull that is filled to the exact byte gets no status at all.

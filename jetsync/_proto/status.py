@@ -7,7 +7,7 @@ of them means is decided here and nowhere else; tests and the documentation are 
 a fault if its code is 400 or above, and of no consequence otherwise.
 
 Sources: ADR-37, section "Status handling"; the lines that servers 2.10 to 2.15 really send were
-    measured, and are more than the ADR lists.
+measured, and are more than the ADR lists.
 """
 
 from __future__ import annotations

@@ -104,7 +104,9 @@ class PublishDoor:
             window: Messages in flight at most.
             ack_timeout: Seconds to wait for each ack, and for a connection; None is the context's
                 default.
-            on_ack: Called in this thread with each message and its ack, in no certain order.
+            on_ack: Called in this thread with each message and its ack, in no certain order. If it
+                raises, no further message is taken, and its first error is raised once all that was
+                taken has ended.
             retries: How often a message that no stream took is sent again.
             retry_wait: Seconds before each of these.
 

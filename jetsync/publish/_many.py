@@ -2,11 +2,12 @@
 Publish many messages with a window of acknowledgements, from one thread.
 
 The calling thread does all the work: it encodes a block, writes it, and reads the acks that have
-    come while it waits for room. Nothing is dropped, and nothing is reported that is not known.
+come while it waits for room. Nothing is dropped, and nothing is reported that is not known.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -53,6 +54,9 @@ class BulkPublish:
         self._options = options
         self._on_ack = on_ack
         self._window = Window(session, options, keep_acks=on_ack is not None)
+        self._callback_error: Exception | None = None
+        """What ``on_ack`` raised first."""
+
         self._number = 0
         self._unentered: list[PublishFailure] = []
         """Messages that could not be encoded, or that a plugin vetoed."""
@@ -79,6 +83,7 @@ class BulkPublish:
             self._window.close()
             self._leave_wrappers(broken, everything=True)
         report = self._report()
+        broken = broken or self._callback_error
         if broken is not None:
             raise broken
         if report.failures:
@@ -95,6 +100,8 @@ class BulkPublish:
         exhausted = False
         while not exhausted and len(window.failures) + len(self._unentered) < size:
             self._settle()
+            if self._callback_error is not None:
+                return
             if window.room < least:
                 self._wait()
             else:
@@ -153,7 +160,10 @@ class BulkPublish:
         if self._on_ack is not None:
             acked, window.pipeline.acked = window.pipeline.acked, []
             for _, item, ack in acked:
-                self._on_ack(message_of(item), ack)
+                try:
+                    self._on_ack(message_of(item), ack)
+                except Exception as error:  # noqa: BLE001 - raised once all is settled.
+                    self._callback_error = self._callback_error or error
         if self._wrapped:
             self._leave_wrappers(None)
 
@@ -187,5 +197,10 @@ class BulkPublish:
     def _leave_wrappers(self, error: Exception | None, *, everything: bool = False) -> None:
         """Leave the wrappers of the windows whose messages have all ended."""
         settled = self._number - self._window.unsettled
-        while self._wrapped and (everything or self._wrapped[0][0] <= settled):
-            self._wrapped.popleft()[1].leave(None, error)
+        with contextlib.ExitStack() as leaving:
+            # Each is left, whatever another one raises; the stack calls the last one first.
+            over: list[Entered] = []
+            while self._wrapped and (everything or self._wrapped[0][0] <= settled):
+                over.append(self._wrapped.popleft()[1])
+            for entered in reversed(over):
+                leaving.callback(entered.leave, None, error)

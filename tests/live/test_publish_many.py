@@ -573,3 +573,19 @@ class TestHooks:
         assert failed(caught) == [1, 3, 5, 7, 9]
         assert {f.error.plugin for f in caught.value.report.failures} == {"odd"}
         assert stream.info().state.messages == 5
+
+
+class TestCallbackThatRaises:
+    def test_every_ack_is_told_and_the_first_error_raised(self, js, stream):
+        """An error of on_ack is raised once all that was taken has ended, and hides no other ack."""
+        subject = f"{stream.name}.x"
+        told = []
+
+        def on_ack(message, ack):
+            told.append(ack.sequence)
+            raise LookupError(ack.sequence)
+
+        with pytest.raises(LookupError, match="1"):
+            js.publish_many([(subject, b"%d" % number) for number in range(5)], on_ack=on_ack)
+
+        assert sorted(told) == [1, 2, 3, 4, 5]
