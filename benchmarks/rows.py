@@ -66,9 +66,7 @@ ROWS = (
         "publish",
         extra=(
             # jetsync never waits without a limit; this is nats-py when it does not either.
-            Contender(
-                "nats-py, bounded wait", "nats_py", {"loop": "uvloop", "wait_stall": 5.0}
-            ),
+            Contender("nats-py, bounded wait", "nats_py", {"loop": "uvloop", "wait_stall": 5.0}),
             Contender("jetsync, one idle plugin", "jetsync", {"loop": "uvloop", "plugin": True}),
         ),
     ),

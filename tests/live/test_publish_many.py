@@ -577,7 +577,7 @@ class TestHooks:
 
 class TestCallbackThatRaises:
     def test_every_ack_is_told_and_the_first_error_raised(self, js, stream):
-        """An error of on_ack is raised once all that was taken has ended, and hides no other ack."""
+        """What on_ack raises is raised once all that was taken has ended, and hides no ack."""
         subject = f"{stream.name}.x"
         told = []
 
