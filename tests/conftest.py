@@ -5,6 +5,7 @@ What every test file gets: jetsync's own fixtures, and the versions in the repor
 from __future__ import annotations
 
 import importlib.metadata
+import signal
 import sys
 
 # Installed, jetsync's pytest plugin is found by its entry point; on a bare checkout it is not.
@@ -26,3 +27,9 @@ def pytest_report_header() -> list[str]:
         except importlib.metadata.PackageNotFoundError:
             versions.append(f"{name} absent")
     return [f"jetsync on Python {sys.version.split()[0]}: {', '.join(versions)}"]
+
+
+# A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that.
+# The tests that interrupt something need it as it is in the foreground.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
