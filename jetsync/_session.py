@@ -24,6 +24,7 @@ from jetsync._deadline import Deadline
 from jetsync._handoff import Mailbox, ReplyRouter, Waiter
 from jetsync._outbox import LaneState
 from jetsync._proto import frames
+from jetsync._proto.puback import is_no_responders
 from jetsync._translate import translate_closed, translate_connect_error
 from jetsync._transport import NatsConnection
 from jetsync.errors import (
@@ -39,7 +40,6 @@ from jetsync.errors import (
     WaitTimeoutError,
     from_api_error,
 )
-from jetsync.headers import parse_status
 from jetsync.server_info import ServerInfo, Statistics, decode_json, parse_info
 
 if TYPE_CHECKING:
@@ -50,9 +50,6 @@ if TYPE_CHECKING:
     from jetsync.message import Message
     from jetsync.options import ConnectOptions
     from jetsync.typing import Frame, Seconds
-
-NO_RESPONDERS: Final = 503
-"""The status of a reply that the server gives in the place of a service that nobody offers."""
 
 _DENIED_PREFIX: Final = "Permissions Violation for "
 
@@ -324,7 +321,7 @@ class Session:
         self.check()
         self.check_size(len(body))
         frame = self.ask(subject.encode(), None, body, deadline)
-        if frame[2] is not None and not frame[3] and parse_status(frame[2])[0] == NO_RESPONDERS:
+        if is_no_responders(frame):
             raise NoRespondersError(subject)
         return frame
 

@@ -14,10 +14,11 @@ from jetsync import _log
 from jetsync._deadline import Deadline, as_seconds
 from jetsync._plugins import Plugins
 from jetsync._proto import frames
+from jetsync._proto.puback import is_no_responders
 from jetsync._session import JetStreamSession, Session
 from jetsync._subjects import api_prefix, validate_filter, validate_subject
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, NoRespondersError
-from jetsync.headers import encode_headers, header_pairs, parse_status
+from jetsync.headers import encode_headers, header_pairs
 from jetsync.jetstream import JetStream
 from jetsync.message import Message
 from jetsync.options import ConnectOptions
@@ -286,7 +287,7 @@ class Client:
         validate_subject(subject)
         target, payload, header = self._encode(subject, data, headers)
         frame = session.ask(target, header, payload, session.deadline(timeout))
-        if frame[2] is not None and not frame[3] and parse_status(frame[2])[0] == 503:
+        if is_no_responders(frame):
             raise NoRespondersError(subject)
         return Message(*frame, session)
 
