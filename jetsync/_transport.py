@@ -349,9 +349,12 @@ class NatsConnection:
 
     async def stop(self) -> None:
         """Close the connection; what the socket has taken is sent."""
-        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
-            await self._client.close()
-        self.transport.close()
+        try:
+            with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
+                await self._client.close()
+        finally:
+            # Also when the time for closing is up, and this is cancelled.
+            self.transport.close()
         await self.transport.wait_closed()
 
     async def flush(self, timeout: float) -> float:

@@ -112,6 +112,26 @@ class Authority:
             .not_valid_before(now + dt.timedelta(days=begin))
             .not_valid_after(now + dt.timedelta(days=end))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            # From Python 3.13 on a default context insists on these three.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
+            .add_extension(
+                x509.KeyUsage(
+                    digital_signature=True,
+                    content_commitment=False,
+                    key_encipherment=not authority,
+                    data_encipherment=False,
+                    key_agreement=False,
+                    key_cert_sign=authority,
+                    crl_sign=authority,
+                    encipher_only=False,
+                    decipher_only=False,
+                ),
+                critical=True,
+            )
         )
         if hosts:
             names = [alternative(host) for host in hosts]
