@@ -28,6 +28,7 @@ __all__ = [
     "Choice",
     "aware",
     "aware_time",
+    "check_count",
     "checked",
     "choose",
     "duration",
@@ -212,3 +213,11 @@ def _with_check(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
             raise type(error)(f"{field.name}: {error}", argument=field.name) from None
 
     return field.evolve(converter=named)
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Raise unless *value* is a whole number of at least *least*."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidTypeError(f"{name} must be a whole number", argument=name)
+    if value < least:
+        raise InvalidArgumentError(f"{name} must be at least {least}, not {value}", argument=name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync._consumer_admin import delete as delete_consumer
 from jetsync._consumer_admin import info as consumer_info
 from jetsync._deadline import as_seconds
+from jetsync._fields import check_count
 from jetsync._proto.pull import UNBOUNDED_BATCH, PullRequest
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, NotPullConsumerError
 from jetsync.fetch import MessageBatch
@@ -264,11 +265,16 @@ def pull_request(  # noqa: PLR0917 - the options of a pull.
     """Check the options of a pull; return the request, and how long to try."""
     if max_messages is None and max_bytes is None:
         raise InvalidArgumentError("give max_messages, max_bytes or both", argument="max_messages")
-    _check_count("max_messages", max_messages, 1)
-    _check_count("max_bytes", max_bytes, 1)
-    _check_count("min_pending", min_pending, 1)
-    _check_count("min_ack_pending", min_ack_pending, 1)
-    _check_count("priority", priority, 0)
+    counts = (
+        ("max_messages", max_messages, 1),
+        ("max_bytes", max_bytes, 1),
+        ("min_pending", min_pending, 1),
+        ("min_ack_pending", min_ack_pending, 1),
+        ("priority", priority, 0),
+    )
+    for name, value, least in counts:
+        if value is not None:
+            check_count(name, value, least)
     if priority is not None and priority > HIGHEST_PRIORITY:
         raise InvalidArgumentError("priority must be from 0 to 9", argument="priority")
     if group is not None and not isinstance(group, str):
@@ -311,12 +317,3 @@ def _heartbeat(heartbeat: Seconds | None, expires: float) -> float | None:
             argument="heartbeat",
         )
     return beat
-
-
-def _check_count(name: str, value: object, least: int) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidTypeError(f"{name} must be a whole number", argument=name)
-    if value < least:
-        raise InvalidArgumentError(f"{name} must be at least {least}, not {value}", argument=name)

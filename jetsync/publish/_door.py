@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from jetsync._deadline import as_seconds
-from jetsync.errors import InvalidArgumentError, InvalidTypeError
+from jetsync._fields import check_count
 from jetsync.outbound import OutboundMessage
 from jetsync.publish._many import BulkPublish
 from jetsync.publish._single import publish_one
@@ -159,11 +159,3 @@ class PublishDoor:
             retries=retries,
             retry_wait=as_seconds(retry_wait, "retry_wait"),
         )
-
-
-def check_count(name: str, value: object, least: int) -> None:
-    """Raise unless *value* is a whole number of at least *least*."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidTypeError(f"{name} must be a whole number", argument=name)
-    if value < least:
-        raise InvalidArgumentError(f"{name} must be at least {least}, not {value}", argument=name)
