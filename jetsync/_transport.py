@@ -11,8 +11,8 @@ What the seam takes from nats-py that is not public, all of it:
 - ``Client._transport`` may be set before ``connect``; nats-py keeps a transport that is true and
 calls its
   ``connect`` again for every new connection (:func:`NatsConnection.start`).
-- ``WebSocketTransport._ws``, and what is below it in aiohttp
-  (:meth:`WebSocketLaneTransport._begin`).
+- ``WebSocketTransport._ws`` with what is below it in aiohttp, and ``._client``
+  (:mod:`jetsync._websocket`).
 - ``Client._send_ping`` takes the future that the PONG resolves (:meth:`NatsConnection.flush`).
 
 Everything here runs in the loop thread.
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 import ssl
 import time
@@ -34,6 +33,7 @@ from nats.aio.transport import Transport, WebSocketTransport
 
 from jetsync._lane import Lane
 from jetsync._translate import no_server_error, translate_connect_error
+from jetsync._websocket import close_web, connect_web
 from jetsync.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -41,6 +41,7 @@ from jetsync.errors import (
     ConnectionLostError,
     redact_url,
 )
+from jetsync.server_info import requiring_tls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -165,7 +166,7 @@ class LaneTransport(Transport):
         self._inbound[:] = rest
         line += newline
         if self.insist_on_tls and line.startswith(b"INFO ") and not self._is_secure():
-            return _require_tls(line)
+            return requiring_tls(line)
         return line
 
     def at_eof(self) -> bool:
@@ -465,9 +466,9 @@ class WebSocketLaneTransport(LaneTransport):
         super().__init__(loop, listener)
         self._web: WebSocketTransport | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._below: asyncio.WriteTransport | None = None
-        """What carries the WebSocket."""
+        self._attempt: asyncio.Task[asyncio.WriteTransport | None] | None = None
+        """The handshake, which yields what carries the WebSocket."""
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
         self.target = redact_url(uri.geturl())
@@ -502,18 +503,13 @@ class WebSocketLaneTransport(LaneTransport):
                 "ws:// and wss:// need the extra: pip install 'jetsync[ws]'"
             ) from error
         self._web = web
-        try:
-            if ssl_context is None:
-                await web.connect(uri, buffer_size, connect_timeout)  # type: ignore[arg-type]
-            else:
-                await web.connect_tls(uri, ssl_context, buffer_size, connect_timeout)  # type: ignore[arg-type]
-        except OSError:
-            raise
-        except Exception as error:
-            # aiohttp has errors of its own, which nats-py does not expect.
-            raise OSError(f"WebSocket handshake failed: {error}") from error
-        with contextlib.suppress(AttributeError):
-            self._below = web._ws._response.connection.transport  # type: ignore[union-attr]
+        self._attempt = attempt = self._loop.create_task(
+            connect_web(web, uri, ssl_context, buffer_size, connect_timeout)
+        )
+        # A TLS handshake that is cancelled leaves a socket that nobody can close.
+        await asyncio.shield(attempt)
+        if self._web is not web:
+            raise OSError("closed while connecting")
         self._inbound.clear()
         self._eof = False
         self.lane.attach_stream(self._send)
@@ -544,9 +540,11 @@ class WebSocketLaneTransport(LaneTransport):
         if reader is not None:
             reader.cancel()
         web, self._web = self._web, None
-        if web is not None and web:
-            web.close()  # type: ignore[no-untyped-call]
-            self._closing = self._loop.create_task(self._finish(web))
+        attempt, self._attempt = self._attempt, None
+        if web is not None and attempt is not None:
+            closing = self._loop.create_task(close_web(web, attempt))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
         super().close()
 
     async def wait_closed(self) -> None:
@@ -555,31 +553,8 @@ class WebSocketLaneTransport(LaneTransport):
 
         Not for long: a server that hangs does not take part in them.
         """
-        if self._closing is not None:
-            await asyncio.wait({self._closing}, timeout=CLOSING_WAIT)
-
-    async def _finish(self, web: WebSocketTransport) -> None:
-        below, self._below = self._below, None
-        with contextlib.suppress(Exception):
-            await web.wait_closed()  # type: ignore[no-untyped-call]
-        if below is not None:
-            # aiohttp leaves the end of TLS to a loop that may not live as long.
-            below.abort()
-
-
-def _require_tls(line: bytes) -> bytes:
-    """
-    Return an INFO line with which nats-py puts TLS on the connection.
-
-    It does so where the server insists, and would go on in the clear where the server only offers
-    TLS, or has none. Raises ConnectError in the last case.
-    """
-    info = json.loads(line[5:])
-    if info.get("tls_required"):
-        return line
-    if not info.get("tls_available"):
-        raise ConnectError("the server offers no TLS, which the options ask for")
-    return b"INFO %b\r\n" % json.dumps({**info, "tls_required": True}).encode()
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=CLOSING_WAIT)
 
 
 class _FirstConnectFailedError(Exception):

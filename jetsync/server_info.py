@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from jetsync.errors import ProtocolError
+from jetsync.errors import ConnectError, ProtocolError
 
 __all__ = ["ServerInfo", "Statistics"]
 
@@ -115,3 +115,18 @@ def parse_info(line: bytes, url: str | None) -> ServerInfo:
         lame_duck=raw.get("ldm", False),
         raw=raw,
     )
+
+
+def requiring_tls(line: bytes) -> bytes:
+    """
+    Return an INFO line with which nats-py puts TLS on the connection.
+
+    It does so where the server insists, and would go on in the clear where the server only offers
+    TLS, or has none. Raises ConnectError in the last case.
+    """
+    info = json.loads(line[5:])
+    if info.get("tls_required"):
+        return line
+    if not info.get("tls_available"):
+        raise ConnectError("the server offers no TLS, which the options ask for")
+    return b"INFO %b\r\n" % json.dumps({**info, "tls_required": True}).encode()

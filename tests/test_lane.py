@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 import itertools
 import os
@@ -786,6 +787,10 @@ class Interrupting(Receiver):
 def interrupted_at(step, call):
     """Raise KeyboardInterrupt at one step of a call; return whether it ended before that step."""
     steps = itertools.count(1)
+    # A collection would run finalizers of other tests' objects in the middle of the call: an
+    # interrupt that strikes one of those is swallowed by the interpreter.
+    gc.collect()
+    gc.disable()
 
     def strike(frame, event, argument):
         if event in {"call", "c_return"} and next(steps) == step:
@@ -799,6 +804,7 @@ def interrupted_at(step, call):
         return False
     finally:
         sys.setprofile(None)
+        gc.enable()
     return True
 
 
