@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import ssl
     from urllib.parse import ParseResult
+
+CLOSING_ROUNDS: Final = 3
+"""Rounds of the loop in which it closes a socket that was let go of."""
 
 
 async def connect_web(
@@ -52,8 +55,10 @@ async def close_web(web: Any, attempt: asyncio.Task[asyncio.WriteTransport | Non
             await web.wait_closed()
     finally:
         # Also when the loop ends first and cancels this.
-        if web._client is not None:
-            await web._client.close()
         if below is not None:
             # aiohttp leaves the end of TLS to a loop that may not live as long.
             below.abort()
+        if web._client is not None:
+            await web._client.close()
+        for _ in range(CLOSING_ROUNDS):
+            await asyncio.sleep(0)

@@ -33,12 +33,16 @@ def read_all():
             jetsync.ConsumerConfig(ack_policy="none", inactive_threshold=60, mem_storage=True)
         )
         found = {}
-        left = consumer.info().num_pending
+        # The consumer may live where a replica still catches up: only the stream's leader knows
+        # how many there are.
+        left = stream.info().state.messages
         while left:
+            before = left
             for message in consumer.fetch(min(left, 1000), expires=10):
                 message_id = message.headers.get("Nats-Msg-Id") if message.headers else None
                 found[message.sequence] = (message.subject, bytes(message.data), message_id)
                 left -= 1
+            assert left < before, f"{left} messages do not come"
         consumer.delete()
         return found
 
