@@ -163,7 +163,9 @@ from jetsync.errors import (
 from jetsync.events import (
     AdvisoryEvent,
     AsyncErrorEvent,
+    BatchAbandonedEvent,
     BatchCommitOperation,
+    BatchGapEvent,
     ClosedEvent,
     DirectReadOperation,
     DisconnectedEvent,
@@ -189,7 +191,14 @@ from jetsync.hookspecs import hookimpl
 from jetsync.jetstream import JetStream
 from jetsync.message import Message, Metadata
 from jetsync.options import DEFAULT_URL, ConnectOptions
-from jetsync.outbound import Expect, OutboundMessage, PubAck, PublishFailure, PublishReport
+from jetsync.outbound import (
+    BatchAck,
+    Expect,
+    OutboundMessage,
+    PubAck,
+    PublishFailure,
+    PublishReport,
+)
 from jetsync.publish.publisher import DeliveryReport, Publisher, PublisherStatistics, PublishFuture
 from jetsync.server_info import ServerInfo, Statistics
 from jetsync.stored import StoredMessage
@@ -276,6 +285,7 @@ __all__ = [
     "StreamState",
     "SubjectTransform",
     # Messages
+    "BatchAck",
     "DeliveryReport",
     "Expect",
     "Headers",
@@ -293,7 +303,9 @@ __all__ = [
     # Hooks, events and operations
     "AdvisoryEvent",
     "AsyncErrorEvent",
+    "BatchAbandonedEvent",
     "BatchCommitOperation",
+    "BatchGapEvent",
     "ClosedEvent",
     "DirectReadOperation",
     "DisconnectedEvent",

@@ -21,7 +21,7 @@ from jetsync._echo import (
     level_of_version,
 )
 from jetsync._management import call, config_of, evolve, pages, sequence_number
-from jetsync._subjects import validate_filter, validate_name
+from jetsync._subjects import overlap, validate_filter, validate_name
 from jetsync.consumer_config import ConsumerConfig
 from jetsync.consumer_info import ConsumerInfo, ConsumerReset, PauseState
 from jetsync.errors import (
@@ -51,7 +51,6 @@ __all__ = [
     "info",
     "infos",
     "names",
-    "overlap",
     "pause",
     "reset",
     "unpin",
@@ -245,19 +244,6 @@ def _outside(filters: Sequence[str], stream: StreamConfig) -> list[str]:
         return []
     subjects = stream.subjects or []
     return [wanted for wanted in filters if not any(overlap(wanted, one) for one in subjects)]
-
-
-def overlap(one: str, other: str) -> bool:
-    """
-    Return whether there is a subject that both of two subjects or wildcards match.
-    """
-    left, right = one.split("."), other.split(".")
-    for mine, theirs in zip(left, right, strict=False):
-        if ">" in {mine, theirs}:
-            return True
-        if mine != theirs and "*" not in {mine, theirs}:
-            return False
-    return len(left) == len(right)
 
 
 # --------------------------------------------------------------------------------------------------

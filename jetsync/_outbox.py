@@ -25,7 +25,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from jetsync._deadline import Deadline
-from jetsync.errors import ConnectionClosedError, DisconnectedError, ForkedProcessError
+from jetsync.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DisconnectedError,
+    ForkedProcessError,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -93,25 +98,30 @@ class Outbox:
         self._writing = False
         """Whether the loop watches the socket for room."""
 
-    def write(self, block: bytes, deadline: Deadline) -> int:
+    def write(self, block: bytes, deadline: Deadline, epoch: int | None = None) -> int:
         """
         Hand *block* to the socket and return the epoch of the connection that took it.
 
-        Waits, within *deadline*, for a connection and for room. Any thread; Ctrl-C in a wait leaves
-        nothing written.
+        Waits, within *deadline*, for a connection and for room; with an *epoch*, only for room on
+        that connection. Any thread; Ctrl-C in a wait leaves nothing written.
 
         Raises:
             DisconnectedError: There was no connection, or no room, until the deadline. Nothing was
                 sent.
+            ConnectionLostError: The connection *epoch* is gone. Nothing was sent.
             ConnectionClosedError: The client is closed. Nothing was sent.
         """
         with self.lock:
-            if self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
+            if epoch is not None:
+                self._wait_room_on(epoch, deadline)
+            elif self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
                 self._wait_writable(deadline)
             self._send(block)
             return self.epoch
 
-    def post(self, block: bytes, timeout: float, *, lazy: bool = False) -> int:
+    def post(
+        self, block: bytes, timeout: float, *, lazy: bool = False, epoch: int | None = None
+    ) -> int:
         """
         Send *block* soon, together with what others post or write meanwhile; return the epoch.
 
@@ -119,7 +129,9 @@ class Outbox:
         room, and raises as :meth:`write`. Any thread.
         """
         with self.lock:
-            if self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
+            if epoch is not None:
+                self._wait_room_on(epoch, Deadline.after(timeout))
+            elif self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
                 self._wait_writable(Deadline.after(timeout))
             self._post(block, lazy=lazy)
             return self.epoch
@@ -166,6 +178,17 @@ class Outbox:
         """
         with self.lock:
             self._send(block)
+
+    def _wait_room_on(self, epoch: int, deadline: Deadline) -> None:
+        """Wait until the connection *epoch* has room; the write lock is held."""
+        while True:
+            if self.state is not LaneState.CLOSED and (
+                self.state is not LaneState.OPEN or self.epoch != epoch
+            ):
+                raise ConnectionLostError
+            if self.state is LaneState.OPEN and self.size < OUT_LIMIT:
+                return
+            self._wait_writable(deadline)
 
     def _wait_writable(self, deadline: Deadline) -> None:
         """Wait until blocks may be written; the write lock is held."""

@@ -25,6 +25,7 @@ from jetsync._handoff import Mailbox, ReplyRouter, Waiter
 from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
+from jetsync._stream_cache import StreamCache
 from jetsync._translate import translate_closed, translate_connect_error
 from jetsync._transport import NatsConnection
 from jetsync.errors import (
@@ -449,7 +450,7 @@ class JetStreamSession:
     A session as the handles of one JetStream context see it.
     """
 
-    __slots__ = ("core", "default_timeout", "domain", "prefix")
+    __slots__ = ("core", "default_timeout", "domain", "prefix", "streams")
 
     def __init__(
         self, core: Session, *, prefix: str, domain: str | None, default_timeout: float
@@ -458,6 +459,7 @@ class JetStreamSession:
         self.prefix = prefix
         self.domain = domain
         self.default_timeout = default_timeout
+        self.streams = StreamCache(self)
 
     @property
     def server(self) -> ServerInfo:

@@ -85,6 +85,19 @@ def _tokens(subject: object) -> list[str]:
     return tokens
 
 
+def overlap(one: str, other: str) -> bool:
+    """
+    Return whether there is a subject that both of two subjects or wildcards match.
+    """
+    left, right = one.split("."), other.split(".")
+    for mine, theirs in zip(left, right, strict=False):
+        if ">" in {mine, theirs}:
+            return True
+        if mine != theirs and "*" not in {mine, theirs}:
+            return False
+    return len(left) == len(right)
+
+
 def validate_name(kind: str, name: str) -> str:
     """
     Return the name if a stream, consumer or domain can have it.

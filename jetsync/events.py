@@ -18,7 +18,9 @@ import attrs
 __all__ = [
     "AdvisoryEvent",
     "AsyncErrorEvent",
+    "BatchAbandonedEvent",
     "BatchCommitOperation",
+    "BatchGapEvent",
     "ClosedEvent",
     "DirectReadOperation",
     "DisconnectedEvent",
@@ -56,6 +58,8 @@ class StatusKind(str, enum.Enum):
     PERMISSION_DENIED = "permission_denied"
     ASYNC_ERROR = "async_error"
     ADVISORY = "advisory"
+    BATCH_ABANDONED = "batch_abandoned"
+    BATCH_GAP = "batch_gap"
     TTL_RAISED = "ttl_raised"
     FILTER_OUTSIDE_SUBJECTS = "filter_outside_subjects"
 
@@ -267,6 +271,46 @@ class AdvisoryEvent(StatusEvent):
 
     body: Mapping[str, Any] = attrs.field(factory=dict, eq=False)
     """The whole advisory, as the server sent it. It takes no part in comparisons."""
+
+
+@attrs.frozen(kw_only=True)
+class BatchAbandonedEvent(StatusEvent):
+    """
+    Report that the server gave up an atomic batch of this client; nothing of it is stored.
+
+    Servers tell this in an advisory, so it comes only where the user may subscribe to those.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.BATCH_ABANDONED, init=False)
+
+    batch_id: str
+    """The batch's id."""
+
+    reason: str
+    """
+    The server's word: `timeout` (it lay idle too long), `incomplete`, `large`, `unsupported`.
+    """
+
+
+@attrs.frozen(kw_only=True)
+class BatchGapEvent(StatusEvent):
+    """
+    Report messages of a fast batch that are not stored, while the batch goes on (`gap="ok"`).
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.BATCH_GAP, init=False)
+
+    batch_id: str
+    """The batch's id."""
+
+    first: int
+    """The first of them, counted from 1 in the order in which they were added."""
+
+    last: int
+    """The last of them."""
+
+    error: Exception | None = None
+    """Why, where the server refused them; `None` where they were lost on the way."""
 
 
 @attrs.frozen(kw_only=True)

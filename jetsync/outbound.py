@@ -18,7 +18,7 @@ from jetsync.typing import HeadersInput, Payload, Seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Expect", "OutboundMessage", "PubAck", "PublishFailure", "PublishReport"]
+__all__ = ["BatchAck", "Expect", "OutboundMessage", "PubAck", "PublishFailure", "PublishReport"]
 
 
 def _sequence(_: Expect, field: attrs.Attribute[Any], value: object) -> None:
@@ -222,6 +222,34 @@ class PubAck:
     """The batch this commits."""
     batch_size: int | None = None
     """How many messages that batch has."""
+
+
+@attrs.frozen(slots=True)
+class BatchAck:
+    """
+    A server's confirmation that a batch has ended and is stored (ADR-50).
+    """
+
+    stream: str
+    """Stream that took it."""
+    sequence: int
+    """Place in the stream of the last message; 0 where the server did not say."""
+    batch_id: str
+    """The batch's id."""
+    size: int
+    """How many messages it has, without those that are known not to be stored."""
+    first_sequence: int | None = None
+    """
+    Place of the first message of an atomic batch, whose messages are stored without a gap; ``None``
+    after fast ingest, and where the server did not say.
+    """
+    lost: int = 0
+    """
+    How many messages of a fast batch are not stored: lost on the way, or refused. Always 0 after an
+    atomic batch.
+    """
+    duplicate: bool = False
+    """Whether the batch was sent again and was there already."""
 
 
 @attrs.frozen(slots=True)

@@ -5,7 +5,6 @@ import datetime as dt
 import attrs
 import pytest
 
-import jetsync._consumer_admin as consumer_admin
 from jetsync._codec import from_wire, to_wire
 from jetsync._echo import (
     CONSUMER_NEEDS,
@@ -14,6 +13,7 @@ from jetsync._echo import (
     explain_refusal,
     level_of_version,
 )
+from jetsync._subjects import overlap
 from jetsync.consumer_config import (
     AckPolicy,
     ConsumerConfig,
@@ -146,8 +146,8 @@ def test_overlap_of_wildcards(one, other, expected):
     """
     Two wildcards overlap if one subject matches both; the order does not matter.
     """
-    assert consumer_admin.overlap(one, other) is expected
-    assert consumer_admin.overlap(other, one) is expected
+    assert overlap(one, other) is expected
+    assert overlap(other, one) is expected
 
 
 class TestEcho:

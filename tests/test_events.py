@@ -38,6 +38,8 @@ SAMPLES = [
     events.PermissionDeniedEvent(subject="a", operation="publish"),
     events.AsyncErrorEvent(error=None),
     events.AdvisoryEvent(subject="$JS.EVENT.ADVISORY.X", type="x", body={"a": [1]}),
+    events.BatchAbandonedEvent(stream="S", batch_id="b", reason="timeout"),
+    events.BatchGapEvent(stream="S", batch_id="b", first=3, last=4),
     events.TtlRaisedEvent(stream="S", subject="a", asked=1.0, stored=4.0),
     events.FilterOutsideSubjectsEvent(stream="S", consumer="C", filters=("x",), subjects=("a",)),
     events.PublishOperation(subject="a"),

@@ -28,11 +28,16 @@ KNOWN_SUBJECTS = 4096
 class Encoder:
     """
     Make protocol blocks of messages for one session; one per publishing thread or call.
+
+    Args:
+        suffix: What stands behind the number in a reply subject.
     """
 
-    __slots__ = ("_check_size", "_limit", "_subjects")
+    __slots__ = ("_check_size", "_limit", "_pub", "_subjects", "_suffix")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, suffix: bytes = b"") -> None:
+        self._suffix = suffix
+        self._pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
         self._check_size: Callable[[int], None] = session.check_size
         self._limit = session.server.max_payload
         self._subjects: dict[str, bytes] = {}
@@ -41,8 +46,8 @@ class Encoder:
         """
         Return the block that publishes *item*, as it is.
 
-        Its reply subject is *prefix* and *number*; one formatting operation less than to be given
-        both joined.
+        Its reply subject is *prefix*, *number* and the suffix; one formatting operation less than
+        to be given them joined.
 
         Raises:
             InvalidSubjectError, InvalidHeaderError, InvalidTtlError, MaxPayloadError,
@@ -66,10 +71,10 @@ class Encoder:
         if header is None:
             if size > self._limit:
                 self._check_size(size)
-            return b"PUB %b %b%d %d\r\n%b\r\n" % (target, prefix, number, size, payload)
+            return self._pub % (target, prefix, number, size, payload)
         if size + len(header) > self._limit:
             self._check_size(size + len(header))
-        return frames.hpub(target, b"%b%d" % (prefix, number), header, payload)
+        return frames.hpub(target, b"%b%d%b" % (prefix, number, self._suffix), header, payload)
 
     def _learn(self, subject: str) -> bytes:
         validate_subject(subject)

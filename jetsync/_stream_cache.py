@@ -1,0 +1,98 @@
+"""
+What a context knows of the streams it writes batches to.
+
+A batch must not be sent to a server that would store its messages one by one, so a stream is asked
+before the first of them. The answer holds as long as the connection: the next one may lead to
+another server, after an upgrade or a downgrade.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from jetsync._codec import from_wire
+from jetsync._echo import api_level_of
+from jetsync._subjects import overlap
+from jetsync.errors import JetStreamNotEnabledError, NoRespondersError, NoStreamResponseError
+from jetsync.stream_config import StreamConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from jetsync._deadline import Deadline
+    from jetsync._session import JetStreamSession
+
+
+@attrs.frozen(kw_only=True)
+class KnownStream:
+    """
+    A stream as its leader described it.
+    """
+
+    name: str
+    config: StreamConfig
+    level: int
+    """The API level of the server that leads it; 0 before server 2.11."""
+
+    version: str | None
+    """The version of that server; None before 2.11."""
+
+    epoch: int
+    """The connection that it was asked on."""
+
+    def takes(self, subject: str) -> bool:
+        """Return whether messages to *subject* are stored in it."""
+        return any(overlap(subject, each) for each in self.config.subjects or ())
+
+
+class StreamCache:
+    """
+    The streams that were asked for, until the connection changes; any thread.
+    """
+
+    __slots__ = ("_known", "_session")
+
+    def __init__(self, session: JetStreamSession) -> None:
+        self._session = session
+        self._known: dict[str, KnownStream] = {}
+
+    def find(self, subject: str, deadline: Deadline, *, fresh: bool = False) -> KnownStream:
+        """
+        Return the stream that stores *subject*; with *fresh* it is asked in any case.
+
+        Raises:
+            NoStreamResponseError: There is none.
+            ApiError, RequestTimeoutError, TransportError: It could not be told.
+        """
+        epoch = self._session.lane.epoch
+        if not fresh:
+            for known in list(self._known.values()):
+                if known.epoch == epoch and known.takes(subject):
+                    return known
+        names = self._ask("STREAM.NAMES", {"subject": subject}, deadline).get("streams") or ()
+        if not names:
+            raise NoStreamResponseError(subject)
+        answer = self._ask(f"STREAM.INFO.{names[0]}", None, deadline)
+        config = from_wire(StreamConfig, answer["config"])
+        known = KnownStream(
+            name=names[0],
+            config=config,
+            level=api_level_of(config.metadata) or 0,
+            version=(config.metadata or {}).get("_nats.ver"),
+            epoch=epoch,
+        )
+        self._known[known.name] = known
+        return known
+
+    def _ask(
+        self, endpoint: str, body: Mapping[str, Any] | None, deadline: Deadline
+    ) -> dict[str, Any]:
+        try:
+            return self._session.api(endpoint, body, deadline)
+        except NoRespondersError as error:
+            raise JetStreamNotEnabledError(
+                description=f"no JetStream answers on {error.subject!r}"
+            ) from error

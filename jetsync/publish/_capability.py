@@ -1,0 +1,82 @@
+"""
+Whether a stream can take batches, told before a byte of one is sent.
+
+Servers before 2.12 drop ``allow_atomic`` and servers before 2.14 ``allow_batched``, and store the
+messages of a batch one by one; what they echo of a stream's configuration is the only sure sign.
+Sources: facts about servers 2.10 to 2.15; ADR-50.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from jetsync.errors import (
+    AtomicPublishDisabledError,
+    FastPublishDisabledError,
+    NotSupportedError,
+)
+
+if TYPE_CHECKING:
+    from jetsync._stream_cache import KnownStream
+
+ATOMIC_LEVEL: Final = 2
+"""API level from which servers have atomic batches."""
+
+FAST_LEVEL: Final = 4
+"""API level from which servers have fast ingest, and commits without a message."""
+
+BROKEN: Final = {
+    "2.12.0": "checks the expectations of all messages against the last one's subject",
+    "2.12.1": "commits a batch without a message that it refused",
+}
+"""Servers whose atomic batches are not atomic, and why."""
+
+
+def require_atomic(known: KnownStream, server: str, *, broken_servers: bool) -> None:
+    """
+    Raise unless *known* takes atomic batches whole and confirms them.
+
+    Args:
+        known: The stream.
+        server: Version of the connected server, for the text where the stream does not tell.
+        broken_servers: Whether servers are used whose batches are known to break.
+
+    Raises:
+        NotSupportedError: The server, or the stream without acks, cannot do it.
+        AtomicPublishDisabledError: The stream could, and does not allow it.
+    """
+    version = known.version or server
+    if known.level < ATOMIC_LEVEL:
+        raise NotSupportedError("an atomic batch", needs="server 2.12 or later", server=version)
+    if version in BROKEN and not broken_servers:
+        raise NotSupportedError(
+            "an atomic batch",
+            needs=f"server 2.12.5 or later, as this one {BROKEN[version]} "
+            "(broken_servers=True to use it all the same)",
+            server=version,
+        )
+    if not known.config.allow_atomic:
+        raise AtomicPublishDisabledError(stream=known.name)
+    _require_acks("an atomic batch", known)
+
+
+def require_fast(known: KnownStream, server: str) -> None:
+    """
+    Raise unless *known* takes fast ingest.
+
+    Raises:
+        NotSupportedError: The server, or the stream without acks, cannot do it.
+        FastPublishDisabledError: The stream could, and does not allow it.
+    """
+    if known.level < FAST_LEVEL:
+        raise NotSupportedError(
+            "fast ingest", needs="server 2.14 or later", server=known.version or server
+        )
+    if not known.config.allow_batched:
+        raise FastPublishDisabledError(stream=known.name)
+    _require_acks("fast ingest", known)
+
+
+def _require_acks(feature: str, known: KnownStream) -> None:
+    if known.config.no_ack:
+        raise NotSupportedError(feature, needs=f"acks, which stream {known.name!r} does not send")
