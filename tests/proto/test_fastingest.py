@@ -1,0 +1,1075 @@
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import random
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from jetsync import errors
+from jetsync._proto.fastingest import (
+    APPEND,
+    COMMIT,
+    END,
+    LATE,
+    PATIENCE,
+    PING,
+    START,
+    SUFFIX,
+    FastIngest,
+    Phase,
+)
+from jetsync._proto.fastledger import KEPT_GONE, Gap, Ledger
+from jetsync.testing import ManualClock
+
+INBOX = b"_INBOX.f"
+NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
+NOW = 100.0
+
+
+def wrong_sequence():
+    """An error of one message, as servers write it."""
+    return {"code": 400, "err_code": 10071, "description": "wrong last sequence: 438"}
+
+
+def unknown_id():
+    """What a server says of a batch that it does not know."""
+    return {"code": 400, "err_code": 10208, "description": "batch publish ID unknown"}
+
+
+def too_large():
+    """An error that stands in the place of an ack."""
+    return {"code": 400, "err_code": 10054, "description": "message size exceeds maximum allowed"}
+
+
+def dump(**fields):
+    """JSON as servers write it."""
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def refusal(error):
+    """An ack that is an error."""
+    return dump(error=error, stream="S", seq=0)
+
+
+class Talk:
+    """
+    An engine and somebody who answers what it sent, one reply after the other.
+    """
+
+    def __init__(self, *, gap="ok", flow=10, outstanding=2, open_with=None):
+        self.engine = FastIngest(
+            INBOX, flow=flow, max_outstanding_acks=outstanding, gap_ok=gap == "ok"
+        )
+        self.engine.subject = "s.x"
+        self.ledger = self.engine.ledger
+        self.now = NOW
+        if open_with is not None:
+            self.begin()
+            self.ack(0, open_with, op=START)
+
+    def begin(self, batch_id="b1"):
+        self.engine.open(batch_id)
+        self.engine.start(self.now)
+
+    def say(self, data, seq=1, op=APPEND, header=None):
+        """A reply to the message with this sequence."""
+        subject = self.engine.prefix + b"%d" % seq + SUFFIX[op]
+        self.engine.receive([(subject, b"", header, data)], self.now)
+
+    def ack(self, seq, flow, op=APPEND):
+        self.say(dump(type="ack", seq=seq, msgs=flow), max(seq, 1), op)
+
+    def gap(self, first, seq, op=APPEND):
+        self.say(dump(type="gap", last_seq=first, seq=seq), seq, op)
+
+    def error(self, seq, op=APPEND):
+        self.say(dump(type="err", seq=seq, error=wrong_sequence()), seq, op)
+
+    def no_leader(self, seq, op=APPEND):
+        self.say(b"", seq, op, NO_RESPONDERS)
+
+    def end(self, count, sequence=50, **more):
+        self.say(dump(stream="S", seq=sequence, batch=self.ledger.batch_id, count=count, **more))
+
+    def send(self, count):
+        self.engine.claim(count, self.now)
+
+    def lost_numbers(self):
+        return [(gap.first, gap.last) for gap in self.engine.ledger.gaps]
+
+
+class TestStart:
+    def test_reply_subject(self):
+        """The reply subject says inbox, id, flow and gap mode; the sequence and the act follow."""
+        talk = Talk(flow=500)
+        talk.begin("ed193b")
+        assert talk.engine.prefix == b"_INBOX.f.ed193b.500.ok."
+        assert SUFFIX[START] == b".0.$FI"
+        assert SUFFIX[PING] == b".4.$FI"
+        strict = Talk(gap="fail", flow=7)
+        strict.begin("x")
+        assert strict.engine.prefix == b"_INBOX.f.x.7.fail."
+
+    def test_waits_for_the_first_answer(self):
+        """Nothing may follow the first message before it is answered; the answer gives the flow."""
+        talk = Talk(flow=500)
+        talk.begin()
+        assert (talk.engine.phase, talk.engine.room) == (Phase.STARTING, 0)
+        talk.ack(0, 30, op=START)
+        assert (talk.engine.phase, talk.engine.flow) == (Phase.OPEN, 30)
+        assert (talk.engine.window, talk.engine.room) == (60, 59)
+        assert repr(talk.engine) == "<FastIngest open batch=1 flying=1 acknowledged=0 lost=0>"
+
+    @pytest.mark.parametrize(
+        ("err_code", "expected"),
+        [
+            (10205, errors.FastPublishDisabledError),
+            (10211, errors.FastTooManyInflightError),
+            (10071, errors.WrongLastSequenceError),
+        ],
+    )
+    def test_refused(self, err_code, expected):
+        """A refusal of the first message begins no batch, and the next try has a batch anew."""
+        talk = Talk()
+        talk.begin()
+        talk.say(refusal({"code": 400, "err_code": err_code, "description": "no"}), 1, START)
+        assert talk.engine.phase is Phase.NEW
+        assert isinstance(talk.engine.refusal, expected)
+        assert talk.ledger.added == 0
+        talk.begin("b2")
+        assert talk.engine.refusal is None
+        talk.ack(0, 5, op=START)
+        assert (talk.engine.phase, talk.ledger.added) == (Phase.OPEN, 1)
+
+    def test_no_leader(self):
+        """Without a leader the first message is not stored for certain."""
+        talk = Talk()
+        talk.begin()
+        talk.no_leader(1, START)
+        assert isinstance(talk.engine.refusal, errors.NoStreamResponseError)
+        assert (talk.engine.phase, talk.ledger.added) == (Phase.NEW, 0)
+
+    def test_connection_lost(self):
+        """With the connection goes the answer: the outcome of the first message is unknown."""
+        talk = Talk()
+        talk.begin()
+        talk.engine.lost_connection(NOW)
+        assert isinstance(talk.engine.refusal, errors.PublishOutcomeUnknownError)
+        assert talk.engine.phase is Phase.NEW
+
+    def test_denied(self):
+        """A subject that may not be published to begins nothing."""
+        talk = Talk()
+        talk.begin()
+        denial = errors.PermissionDeniedError("s.x", "publish")
+        talk.engine.denied(denial)
+        assert talk.engine.refusal is denial
+        assert talk.engine.phase is Phase.NEW
+
+    def test_a_server_that_does_not_know(self):
+        """An ordinary ack means that the message was stored as any other: nothing may follow."""
+        talk = Talk()
+        talk.begin()
+        talk.say(b'{"stream":"S", "seq":9}', 1, START)
+        assert isinstance(talk.engine.refusal, errors.NotSupportedError)
+        assert "sequence 9" in str(talk.engine.refusal)
+        assert talk.engine.phase is Phase.NEW
+
+    def test_unclaim(self):
+        """What certainly did not go out is not counted."""
+        talk = Talk()
+        talk.begin()
+        talk.engine.unclaim(1)
+        assert (talk.engine.phase, talk.ledger.added) == (Phase.NEW, 0)
+
+
+class TestFlow:
+    def test_acks_cover_and_steer(self):
+        """An ack covers all before it and changes the flow; a stale one does neither."""
+        talk = Talk(open_with=4)
+        talk.send(7)
+        assert (talk.engine.room, talk.ledger.flying) == (0, 8)
+        talk.ack(8, 6)
+        assert (talk.engine.room, talk.ledger.acknowledged) == (12, 8)
+        talk.ack(4, 100)
+        assert (talk.engine.flow, talk.ledger.acknowledged) == (6, 8)
+
+    def test_slower(self):
+        """After a smaller flow there may be less than no room."""
+        talk = Talk(open_with=100)
+        talk.send(199)
+        talk.ack(100, 10)
+        assert talk.engine.room == 20 - 100
+
+    @pytest.mark.parametrize("flow", [0, -1, 1 << 40])
+    def test_nonsense(self, flow):
+        """A flow that makes no sense becomes one that does."""
+        talk = Talk(open_with=flow)
+        assert 1 <= talk.engine.flow < 1 << 16
+
+    def test_never_beyond_what_was_sent(self):
+        """An ack cannot confirm what was not sent."""
+        talk = Talk(open_with=5)
+        talk.send(2)
+        talk.ack(500, 5)
+        assert (talk.ledger.acknowledged, talk.ledger.flying) == (3, 0)
+
+    def test_echoes(self):
+        """Replies of other batches, to other subjects and without sense change nothing."""
+        talk = Talk(open_with=5)
+        talk.send(4)
+        before = repr(talk.engine)
+        prefix = talk.engine.prefix
+        good = dump(type="ack", seq=5, msgs=9)
+        for subject in (
+            b"_INBOX.f.b0.10.ok.5.1.$FI",
+            b"_INBOX.f",
+            prefix,
+            prefix + b"5",
+            prefix + b"x.1.$FI",
+            prefix + b"5.x.$FI",
+        ):
+            talk.engine.receive([(subject, b"", None, good)], NOW)
+        for junk in (b"", b"{", b"[]", b"{}", b'{"type":"what"}', b'{"type":"gap"}', b'"x"'):
+            talk.say(junk, 5)
+        talk.say(dump(type="ack", seq="5", msgs=None), 5)
+        assert repr(talk.engine) == before
+
+    def test_refused_messages_are_not_in_flight(self):
+        """Servers never ack what they only refuse: a full window of it must not stall."""
+        talk = Talk(open_with=5)
+        talk.send(9)
+        assert talk.engine.room == 0
+        for seq in range(2, 11):
+            talk.error(seq)
+        assert (talk.engine.room, talk.ledger.lost) == (9, 9)
+        talk.send(9)
+        talk.ack(15, 5)
+        assert (talk.ledger.acknowledged, talk.ledger.flying) == (6, 4)
+
+    def test_ping_when_an_ack_is_late(self):
+        """The server is asked after a second, and again after each further one."""
+        talk = Talk(open_with=2)
+        talk.send(3)
+        assert talk.engine.due() == NOW + LATE
+        assert talk.engine.take_ping(NOW + LATE - 0.01) is None
+        assert talk.engine.take_ping(NOW + LATE) == 4
+        assert talk.engine.take_ping(NOW + LATE) is None
+        assert talk.engine.take_ping(NOW + 2 * LATE) == 4
+        talk.ack(2, 2, op=PING)
+        assert (talk.engine.room, talk.engine.pings) == (2, 2)
+
+    def test_keep_alive(self):
+        """An open batch has something to say, others have not."""
+        talk = Talk()
+        assert talk.engine.keep_alive(NOW) is None
+        talk.begin()
+        assert talk.engine.keep_alive(NOW) is None
+        talk.ack(0, 5, op=START)
+        assert talk.engine.keep_alive(NOW + 4.0) == 1
+        assert talk.engine.quiet_since == NOW + 4.0
+
+
+class TestGapOk:
+    def test_gap(self):
+        """Lost messages are reported by number, once, and not counted as confirmed."""
+        talk = Talk(open_with=10)
+        talk.send(5)
+        talk.gap(3, 5)
+        talk.gap(3, 5)
+        assert talk.ledger.gaps == [Gap("b1", 3, 4, None)]
+        assert (talk.ledger.lost, talk.ledger.flying) == (2, 4)
+        talk.ack(6, 10)
+        assert (talk.ledger.acknowledged, talk.ledger.flying) == (4, 0)
+
+    def test_overlapping(self):
+        """What is told in pieces and again is reported in runs of what is new."""
+        talk = Talk(open_with=20)
+        talk.send(19)
+        talk.error(5)
+        talk.gap(3, 9)
+        talk.gap(2, 12)
+        assert talk.lost_numbers() == [(5, 5), (3, 4), (6, 8), (2, 2), (9, 11)]
+        assert talk.ledger.lost == 10
+
+    def test_told_late(self):
+        """A loss that is told behind the ack that covers it takes its confirmation back."""
+        talk = Talk(open_with=10)
+        talk.send(9)
+        talk.ack(10, 10)
+        talk.error(7)
+        assert (talk.ledger.acknowledged, talk.ledger.lost, talk.ledger.flying) == (9, 1, 0)
+        talk.error(7)
+        assert talk.ledger.lost == 1
+
+    def test_too_large(self):
+        """An error in the place of an ack concerns its message; the gap it leaves is no news."""
+        talk = Talk(open_with=10)
+        talk.send(3)
+        talk.say(refusal(too_large()), 3)
+        talk.gap(3, 4)
+        ((gap),) = talk.ledger.gaps
+        assert (gap.first, gap.last) == (3, 3)
+        assert isinstance(gap.error, errors.MessageTooLargeError)
+
+    def test_clamped(self):
+        """A gap that reaches beyond what was sent ends there; one that goes back is none."""
+        talk = Talk(open_with=10)
+        talk.send(3)
+        talk.gap(4, 2)
+        talk.gap(0, 2)
+        assert talk.lost_numbers() == []
+        talk.gap(3, 9)
+        assert talk.lost_numbers() == [(3, 4)]
+
+    @pytest.mark.parametrize("how", ["503", "cut"])
+    def test_recovers(self, how):
+        """Without a leader or a connection nothing is sent until a ping has been answered."""
+        talk = Talk(open_with=10)
+        talk.send(4)
+        if how == "503":
+            talk.no_leader(4)
+            talk.no_leader(5)
+            assert talk.engine.due() == NOW + 0.1
+        else:
+            talk.engine.lost_connection(NOW)
+            assert talk.engine.due() == NOW
+        assert (talk.engine.recovering, talk.engine.room) == (True, 0)
+        assert talk.engine.take_ping(NOW + 1) == 5
+        talk.ack(1, 10)
+        assert talk.engine.recovering
+        talk.gap(4, 6, op=PING)
+        talk.ack(3, 10, op=PING)
+        assert not talk.engine.recovering
+        assert talk.lost_numbers() == [(4, 5)]
+        assert talk.engine.room == 20
+
+    def test_patience(self):
+        """A server that does not answer is asked ever more seldom, but every second."""
+        talk = Talk(open_with=10)
+        talk.send(4)
+        talk.engine.lost_connection(NOW)
+        waits, last = [], NOW
+        for _ in range(7):
+            due = talk.engine.due()
+            waits.append(round(due - last, 3))
+            assert talk.engine.take_ping(due) == 5
+            talk.now = last = due
+            talk.no_leader(5, PING)
+        assert waits == [0.0, 0.1, 0.2, 0.4, 0.8, PATIENCE, PATIENCE]
+
+    @pytest.mark.parametrize("op", [APPEND, PING])
+    def test_forgotten(self, op):
+        """What was not confirmed of a batch that is forgotten is given up; a new one may begin."""
+        talk = Talk(open_with=10)
+        talk.send(14)
+        talk.ack(10, 10)
+        talk.error(12)
+        talk.say(refusal(unknown_id()), 15, op)
+        assert talk.engine.phase is Phase.NEW
+        first, second, third = talk.ledger.gaps
+        assert [(g.first, g.last) for g in (first, second, third)] == [(12, 12), (11, 11), (13, 15)]
+        assert isinstance(third.error, errors.FastBatchUnknownError)
+        assert (talk.ledger.acknowledged, talk.ledger.lost, talk.ledger.added) == (10, 5, 15)
+        talk.say(refusal(unknown_id()), 15, op)
+        talk.begin("b2")
+        talk.ack(0, 10, op=START)
+        talk.send(4)
+        talk.gap(2, 4)
+        assert talk.ledger.gaps[-1] == Gap("b2", 17, 18, None)
+        talk.ack(5, 10)
+        assert (talk.ledger.acknowledged, talk.ledger.added, talk.engine.batches) == (13, 20, 2)
+
+    def test_ping_that_begins_a_batch(self):
+        """A gap from the first message on means that the server has forgotten, too."""
+        talk = Talk(open_with=10)
+        talk.gap(1, 2, op=PING)
+        assert talk.engine.phase is Phase.NEW
+        assert isinstance(talk.ledger.gaps[0].error, errors.FastBatchUnknownError)
+
+    def test_ended_by_the_server(self):
+        """A batch that the server ends is over; what its ack does not count is not stored."""
+        talk = Talk(open_with=10)
+        talk.send(9)
+        talk.end(7)
+        assert talk.engine.phase is Phase.NEW
+        assert talk.ledger.gaps == [Gap("b1", 8, 10, None)]
+        assert talk.ledger.acknowledged == 7
+
+    def test_ping_refused(self):
+        """A server that cannot take a ping now is asked again."""
+        talk = Talk(open_with=10)
+        busy = {"code": 503, "err_code": 10023, "description": "insufficient resources"}
+        talk.say(refusal(busy), 1, PING)
+        assert talk.engine.recovering
+        assert talk.ledger.lost == 0
+
+    @pytest.mark.parametrize("code", [10205, 10206, 10207])
+    def test_refusal_of_the_batch(self, code):
+        """Where the stream takes no batch any more, this one is over."""
+        talk = Talk(open_with=10)
+        talk.send(2)
+        talk.say(refusal({"code": 400, "err_code": code, "description": "no"}), 2)
+        assert talk.engine.phase is Phase.NEW
+        assert talk.ledger.lost == 3
+
+    def test_denied(self):
+        """A subject that may not be published to ends the publisher."""
+        talk = Talk(open_with=10)
+        denial = errors.PermissionDeniedError("s.y", "publish")
+        talk.engine.denied(denial)
+        assert (talk.engine.phase, talk.engine.failure) == (Phase.FAILED, denial)
+
+    def test_stored_singly(self):
+        """A server that came in and does not know fast ingest ends the publisher."""
+        talk = Talk(open_with=10)
+        talk.send(1)
+        talk.say(b'{"stream":"S", "seq":9}', 2)
+        assert isinstance(talk.engine.failure, errors.NotSupportedError)
+
+
+class TestGapFail:
+    def test_gap(self):
+        """A gap ends the batch; the server says what it has before."""
+        talk = Talk(gap="fail", open_with=10)
+        talk.send(5)
+        talk.gap(3, 5)
+        failure = talk.engine.failure
+        assert isinstance(failure, errors.BatchGapError)
+        assert (failure.first_missing, failure.sequence, failure.batch_id) == (3, 5, "b1")
+        assert (talk.engine.awaits_end, talk.engine.room) == (True, 0)
+        talk.ack(1, 10)
+        talk.end(2)
+        talk.say(refusal(unknown_id()), 6)
+        assert not talk.engine.awaits_end
+        assert (talk.ledger.acknowledged, talk.engine.failure) == (2, failure)
+
+    def test_error(self):
+        """So does an error of one message."""
+        talk = Talk(gap="fail", open_with=10)
+        talk.send(5)
+        talk.error(4)
+        assert isinstance(talk.engine.failure, errors.WrongLastSequenceError)
+        talk.error(5)
+        talk.gap(5, 7)
+        talk.say(refusal(unknown_id()), 6)
+        assert not talk.engine.awaits_end
+
+    @pytest.mark.parametrize("error", [wrong_sequence(), too_large()])
+    def test_refusal(self, error):
+        """And one that stands in the place of an ack."""
+        talk = Talk(gap="fail", open_with=10)
+        talk.send(1)
+        talk.say(refusal(error), 2)
+        assert talk.engine.failure.err_code == error["err_code"]
+        assert not talk.engine.awaits_end
+
+    def test_lost(self):
+        """And the connection; the reason says how much is confirmed."""
+        talk = Talk(gap="fail", open_with=10)
+        talk.send(14)
+        talk.ack(10, 10)
+        talk.engine.lost_connection(NOW)
+        assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
+        assert "10 of 15 messages" in str(talk.engine.failure)
+
+    def test_forgotten(self):
+        """And a server that has forgotten the batch."""
+        talk = Talk(gap="fail", open_with=10)
+        talk.send(1)
+        talk.say(refusal(unknown_id()), 2)
+        assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
+        assert isinstance(talk.engine.failure.__cause__, errors.FastBatchUnknownError)
+
+    def test_no_leader(self):
+        """Without a leader the server is asked, and tells of the gap."""
+        talk = Talk(gap="fail", open_with=10)
+        talk.send(4)
+        talk.no_leader(4)
+        assert talk.engine.failure is None
+        assert talk.engine.take_ping(NOW + 0.1) == 5
+        talk.gap(4, 6, op=PING)
+        assert talk.engine.failure.first_missing == 4
+
+    def test_ended_by_the_server(self):
+        """And an end that nobody asked for."""
+        talk = Talk(gap="fail", open_with=10)
+        talk.send(4)
+        talk.end(3)
+        assert isinstance(talk.engine.failure, errors.BatchClosedError)
+        assert talk.ledger.acknowledged == 3
+
+
+class TestCommit:
+    @pytest.mark.parametrize("gap", ["ok", "fail"])
+    def test_with_a_message(self, gap):
+        """The last message commits; its ack ends it all."""
+        talk = Talk(gap=gap, open_with=10)
+        talk.send(1)
+        assert talk.engine.commit(NOW, store=True) == 3
+        talk.end(3, 77)
+        engine = talk.engine
+        assert (engine.phase, engine.stream, engine.sequence) == (Phase.DONE, "S", 77)
+        assert (talk.ledger.acknowledged, talk.ledger.lost, engine.due()) == (3, 0, None)
+        talk.end(2, 99)
+        talk.error(2)
+        assert (engine.sequence, talk.ledger.lost) == (77, 0)
+
+    def test_without_a_message(self):
+        """The end of a batch has a sequence but is no message."""
+        talk = Talk(open_with=10)
+        talk.send(2)
+        assert talk.engine.commit(NOW, store=False) == 4
+        talk.end(3)
+        assert (talk.engine.phase, talk.ledger.added, talk.ledger.lost) == (Phase.DONE, 3, 0)
+
+    def test_alone(self):
+        """A batch of one message begins and ends with it."""
+        talk = Talk()
+        talk.engine.open("b1")
+        assert talk.engine.commit(NOW, store=True) == 1
+        assert talk.engine.due() is None
+        talk.end(1, 9, duplicate=True)
+        assert (talk.engine.phase, talk.engine.sequence) == (Phase.DONE, 9)
+        assert talk.engine.duplicate
+
+    def test_alone_and_lost(self):
+        """A ping for it would begin a batch: its outcome stays unknown."""
+        talk = Talk()
+        talk.engine.open("b1")
+        talk.engine.commit(NOW, store=True)
+        talk.engine.lost_connection(NOW)
+        assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
+
+    def test_refused(self):
+        """An error of the last message: the others are committed."""
+        talk = Talk(open_with=10)
+        talk.send(1)
+        talk.engine.commit(NOW, store=True)
+        talk.error(3, op=COMMIT)
+        talk.end(2)
+        assert (talk.engine.phase, talk.lost_numbers()) == (Phase.DONE, [(3, 3)])
+        strict = Talk(gap="fail", open_with=10)
+        strict.engine.commit(NOW, store=True)
+        strict.error(2, op=COMMIT)
+        strict.end(1)
+        assert isinstance(strict.engine.failure, errors.WrongLastSequenceError)
+        assert strict.ledger.acknowledged == 1
+
+    def test_not_taken(self):
+        """A commit that is refused outright fails in both modes."""
+        talk = Talk(open_with=10)
+        talk.engine.commit(NOW, store=True)
+        talk.say(refusal(too_large()), 2, COMMIT)
+        assert isinstance(talk.engine.failure, errors.MessageTooLargeError)
+
+    def test_nobody_took_it(self):
+        """After a 503 it is sent again, with the same sequence; then it is not in doubt."""
+        talk = Talk(open_with=10)
+        seq = talk.engine.commit(NOW, store=False)
+        assert not talk.engine.commit_refused
+        talk.no_leader(seq, END)
+        assert talk.engine.commit_refused
+        assert talk.engine.take_commit(NOW) is None
+        assert talk.engine.due() == NOW + 0.1
+        assert talk.engine.take_commit(NOW + 0.1) == seq
+        assert not talk.engine.commit_refused
+        talk.end(1)
+        assert talk.engine.phase is Phase.DONE
+
+    @pytest.mark.parametrize("cut", [True, False])
+    def test_answer_lost(self, cut):
+        """The server is asked up to the message before; if the batch is open, it commits again."""
+        talk = Talk(open_with=10)
+        talk.send(3)
+        seq = talk.engine.commit(NOW, store=True)
+        if cut:
+            talk.engine.lost_connection(NOW)
+        due = talk.engine.due()
+        assert due == (NOW if cut else NOW + LATE)
+        assert talk.engine.take_ping(due) == 4
+        talk.now = due
+        talk.ack(0, 10, op=PING)
+        assert talk.engine.take_commit(due) == seq
+        talk.end(5)
+        assert (talk.engine.phase, talk.ledger.lost) == (Phase.DONE, 0)
+
+    def test_answer_lost_for_good(self):
+        """If the server knows the batch no more, the outcome is unknown."""
+        talk = Talk(open_with=10)
+        talk.send(3)
+        talk.engine.commit(NOW, store=True)
+        talk.engine.lost_connection(NOW)
+        talk.engine.take_ping(NOW)
+        talk.say(refusal(unknown_id()), 4, PING)
+        assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
+        assert isinstance(talk.engine.failure.__cause__, errors.FastBatchUnknownError)
+
+    def test_count(self):
+        """What the final ack does not count is not stored."""
+        talk = Talk(open_with=10)
+        talk.send(4)
+        talk.engine.commit(NOW, store=False)
+        talk.end(3)
+        assert (talk.engine.phase, talk.lost_numbers()) == (Phase.DONE, [(4, 5)])
+        strict = Talk(gap="fail", open_with=10)
+        strict.send(4)
+        strict.engine.commit(NOW, store=False)
+        strict.end(3)
+        assert (strict.engine.failure.first_missing, strict.engine.failure.sequence) == (4, 6)
+
+    def test_take_back(self):
+        """A commit that certainly did not go out can be made again."""
+        talk = Talk(open_with=10)
+        talk.engine.commit(NOW, store=True)
+        talk.engine.uncommit()
+        assert (talk.engine.phase, talk.ledger.added) == (Phase.OPEN, 1)
+        alone = Talk()
+        alone.engine.open("b1")
+        alone.engine.commit(NOW, store=True)
+        alone.engine.uncommit()
+        assert (alone.engine.phase, alone.ledger.added) == (Phase.NEW, 0)
+
+    def test_given_up(self):
+        """Whoever waits may end it."""
+        talk = Talk(open_with=10)
+        talk.engine.commit(NOW, store=False)
+        error = errors.PublishOutcomeUnknownError("s.x", timeout=5.0)
+        talk.engine.give_up_commit(error)
+        assert (talk.engine.phase, talk.engine.failure) == (Phase.FAILED, error)
+
+
+class TestLedger:
+    def test_memory(self):
+        """However many are refused, only the latest are remembered."""
+        ledger = Ledger()
+        for seq in range(1, 40_001):
+            ledger.sent = seq
+            if seq % 2:
+                ledger.lose(seq, seq, None)
+                ledger.gaps.clear()
+            if seq % 500 == 0:
+                ledger.cover(seq)
+        assert (ledger.lost, ledger.acknowledged, ledger.flying) == (20_000, 20_000, 0)
+        assert len(ledger._gone) <= 2 * KEPT_GONE
+        ledger.lose(1, 3, None)
+        assert ledger.lost == 20_000
+        assert repr(ledger) == "<Ledger sent=40000 covered=40000 lost=20000>"
+
+
+# ----------------------------------------------------------------------------------------------
+# Against a server that does all that servers do, over a network that does all that networks do
+
+
+@attrs.define
+class Faults:
+    """
+    How probable each fault is, for each message.
+    """
+
+    drop: float = 0.0
+    """A message is lost on its way to the server."""
+    refuse: float = 0.0
+    """The server refuses it."""
+    reset: float = 0.0
+    """The leader steps down; for a moment there is none."""
+    forget: float = 0.0
+    """All batches are forgotten, for instance by a restart."""
+    cut: float = 0.0
+    """The connection is lost, with what is under way."""
+    mute: float = 0.0
+    """A reply is lost."""
+    double: float = 0.0
+    """A reply comes twice."""
+    shuffle: float = 0.0
+    """A reply is overtaken by others."""
+
+
+@attrs.define
+class Batch:
+    """
+    A batch as a server knows it.
+    """
+
+    gap_ok: bool
+    most: int
+    flow: int
+    seen: int = 0
+    stored: int = 0
+    told: int = 0
+    last: float = 0.0
+
+
+class Server:
+    """
+    A stream's leader, after the facts about 2.14.6 and 2.15.1.
+    """
+
+    def __init__(self, chance, clock, faults):
+        self.chance = chance
+        self.clock = clock
+        self.faults = faults
+        self.batches = {}
+        self.stored = []
+        """Numbers of stored messages, in order."""
+        self.leaderless_until = 0.0
+
+    def take(self, reply, number):
+        """Process one message; yield its replies."""
+        _, _, batch_id, flow, gap, seq, op, _ = reply.split(".")
+        seq, op = int(seq), int(op)
+        if self.clock() < self.leaderless_until:
+            yield None
+            return
+        faults, chance = self.faults, self.chance.random
+        if chance() < faults.reset:
+            self.leaderless_until = self.clock() + self.chance.choice([0.01, 0.3, 3.0])
+        if chance() < faults.forget:
+            self.batches.clear()
+        batch = self.batches.get(batch_id)
+        if batch is not None and self.clock() - batch.last >= 10.0:
+            del self.batches[batch_id]
+            batch = None
+        refuse = chance() < faults.refuse and op != PING
+        if refuse and self.chance.random() < 0.3:
+            yield refusal(too_large())
+            return
+        if batch is None:
+            if seq != 1:
+                yield refusal(unknown_id())
+                return
+            most = min(int(flow), 500)
+            batch = Batch(gap == "ok", most, self.chance.randint(1, most))
+            self.batches[batch_id] = batch
+        batch.last = self.clock()
+        yield from self._process(batch_id, batch, seq, op, number, refuse)
+
+    def _process(self, batch_id, batch, seq, op, number, refuse):
+        if op == PING:
+            if seq > batch.seen:
+                yield dump(type="gap", last_seq=batch.seen + 1, seq=seq + 1)
+                if not batch.gap_ok:
+                    yield self._end(batch_id, batch)
+                    return
+                batch.seen = batch.stored = seq
+            yield from self._flow(batch)
+            yield dump(type="ack", seq=batch.told, msgs=batch.flow)
+            return
+        if seq != batch.seen + 1:
+            if seq > batch.seen:
+                yield dump(type="gap", last_seq=batch.seen + 1, seq=seq)
+            if seq <= batch.seen or not batch.gap_ok:
+                yield self._end(batch_id, batch)
+                return
+        batch.seen = seq
+        if op == END:
+            batch.seen -= 1
+            yield self._end(batch_id, batch)
+            return
+        if seq == 1 and op != COMMIT:
+            yield dump(type="ack", seq=0, msgs=batch.flow)
+        if refuse:
+            if not batch.gap_ok and seq == 1:
+                del self.batches[batch_id]
+                yield refusal(wrong_sequence())
+                return
+            yield dump(type="err", seq=seq, error=wrong_sequence())
+            if not batch.gap_ok or op == COMMIT:
+                batch.seen -= 1
+                yield self._end(batch_id, batch)
+            return
+        self.stored.append(number)
+        batch.stored = seq
+        if op == COMMIT:
+            yield self._end(batch_id, batch)
+            return
+        yield from self._flow(batch)
+
+    def _flow(self, batch):
+        if batch.stored >= batch.told + batch.flow:
+            batch.told += (batch.stored - batch.told) // batch.flow * batch.flow
+            batch.flow = self.chance.randint(1, batch.most)
+            yield dump(type="ack", seq=batch.told, msgs=batch.flow)
+
+    def _end(self, batch_id, batch):
+        del self.batches[batch_id]
+        return dump(stream="S", seq=len(self.stored), batch=batch_id, count=batch.seen)
+
+
+class World:
+    """
+    One publisher, one server and what is between them; runs until it has ended.
+    """
+
+    PATIENCE = 60.0
+    """Seconds after which the publisher gives up waiting, as a handle does at its deadline."""
+
+    def __init__(self, seed, faults, *, gap, flow, outstanding, count, store):
+        self.chance = random.Random(seed)
+        self.clock = ManualClock()
+        self.faults = faults
+        self.server = Server(self.chance, self.clock, faults)
+        self.engine = FastIngest(
+            INBOX, flow=flow, max_outstanding_acks=outstanding, gap_ok=gap == "ok"
+        )
+        self.engine.subject = "s.x"
+        self.ledger = self.engine.ledger
+        self.count = count
+        self.store = store
+        self.ids = itertools.count(1)
+        self.events = []
+        self.ties = itertools.count()
+        self.connection = 0
+        self.lost = {}
+        self.replies_end = 0.0
+
+    def run(self):
+        """Publish all and commit; return the phase at the end."""
+        while self.ledger.added < self.count and self._turn():
+            pass
+        if self.engine.phase is not Phase.FAILED:
+            self._commit()
+        self._check()
+        return self.engine.phase
+
+    def _turn(self):
+        engine = self.engine
+        if engine.phase is Phase.FAILED:
+            return False
+        if engine.phase is Phase.NEW:
+            engine.open(f"b{next(self.ids)}")
+            number = self.ledger.added + 1
+            engine.start(self.clock())
+            self._send(1, START, number)
+            end = self.clock() + self.PATIENCE
+            while engine.phase is Phase.STARTING:
+                self._pass_time(end)
+                if self.clock() >= end and engine.phase is Phase.STARTING:
+                    engine.give_up_start()
+        elif engine.room > 0:
+            self._send_some(min(engine.room, self.count - self.ledger.added))
+        else:
+            self._wait(lambda: engine.phase is not Phase.OPEN or engine.room > 0)
+        return engine.phase is not Phase.FAILED
+
+    def _send_some(self, most):
+        engine = self.engine
+        count = self.chance.randint(1, most)
+        first = self.ledger.sent + 1
+        engine.claim(count, self.clock())
+        assert self.ledger.flying <= engine.window
+        for seq in range(first, first + count):
+            self._send(seq, APPEND, self.ledger.base + seq)
+        if self.chance.random() < 0.2:
+            self._pass_time(self.clock() + self.chance.choice([0.001, 0.5, 2.0]))
+
+    def _commit(self):
+        engine = self.engine
+        if engine.recovering:
+            self._wait(lambda: not engine.recovering)
+        if engine.phase is Phase.NEW and not self.store:
+            return
+        if engine.phase is Phase.NEW:
+            engine.open(f"b{next(self.ids)}")
+        if engine.phase is Phase.FAILED:
+            return
+        op = COMMIT if self.store else END
+        self.final = self.ledger.added + 1
+        self._send(engine.commit(self.clock(), store=self.store), op, self.final)
+        end = self.clock() + self.PATIENCE
+        while engine.phase is Phase.COMMITTING:
+            self._pass_time(min(end, engine.due() or end))
+            seq = engine.take_commit(self.clock())
+            if seq is not None:
+                self._send(seq, op, self.final)
+            self._maybe_ping()
+            if self.clock() >= end and engine.phase is Phase.COMMITTING:
+                engine.give_up_commit(errors.PublishOutcomeUnknownError("s.x"))
+
+    def _wait(self, done):
+        """Wait for room as a handle does; without hope of it, that is the end."""
+        engine, end = self.engine, self.clock() + self.PATIENCE
+        while not done() and engine.phase is not Phase.FAILED:
+            self._pass_time(min(end, engine.due()))
+            self._maybe_ping()
+            if self.clock() >= end:
+                engine.give_up_commit(errors.WaitTimeoutError("room", self.PATIENCE))
+
+    def _maybe_ping(self):
+        seq = self.engine.take_ping(self.clock())
+        if seq is not None:
+            assert seq >= 1
+            self._send(seq, PING, None)
+
+    # The network.
+
+    def _send(self, seq, op, number):
+        """Write one message; it and its replies take their time."""
+        reply = (self.engine.prefix + b"%d" % seq + SUFFIX[op]).decode()
+        chance = self.chance.random
+        if chance() < self.faults.cut:
+            self.connection += 1
+            self._later(0.01, self._cut)
+            return
+        if chance() < self.faults.drop:
+            return
+        for data in list(self.server.take(reply, number)):
+            if chance() < self.faults.mute:
+                continue
+            header = NO_RESPONDERS if data is None else None
+            frame = (reply.encode(), b"", header, data or b"")
+            for _ in range(2 if chance() < self.faults.double else 1):
+                delay = 0.001
+                if chance() < self.faults.shuffle:
+                    delay = self.chance.choice([0.002, 0.05, 3.0])
+                self._later(delay, self._deliver, frame, self.connection)
+
+    def _later(self, delay, call, *arguments):
+        heapq.heappush(self.events, (self.clock() + delay, next(self.ties), call, arguments))
+
+    def _deliver(self, frame, connection):
+        if connection == self.connection:
+            self.engine.receive([frame], self.clock())
+            self._collect()
+
+    def _cut(self):
+        self.engine.lost_connection(self.clock())
+        self._collect()
+
+    def _pass_time(self, until):
+        """Let the next thing happen, or the time pass until then."""
+        if self.events and self.events[0][0] <= until:
+            at, _, call, arguments = heapq.heappop(self.events)
+            self.clock.advance(max(at - self.clock(), 0.0))
+            call(*arguments)
+        elif until > self.clock():
+            self.clock.advance(until - self.clock())
+
+    # What has to be true.
+
+    def _collect(self):
+        """Take what is reported lost: in range, and never twice."""
+        for gap in self.ledger.gaps:
+            assert 1 <= gap.first <= gap.last <= self.ledger.added
+            for number in range(gap.first, gap.last + 1):
+                assert number not in self.lost
+                self.lost[number] = gap
+        self.ledger.gaps.clear()
+        ledger = self.ledger
+        assert ledger.lost == len(self.lost)
+        assert ledger.flying >= 0
+        assert ledger.acknowledged + ledger.flying + ledger.lost == ledger.added
+
+    def _check(self):
+        ledger, engine = self.ledger, self.engine
+        self._collect()
+        # Messages whose start was given up are numbered again, so they may be there twice.
+        if engine.phase is Phase.DONE:
+            assert ledger.flying == 0
+            assert ledger.acknowledged == ledger.added - ledger.lost
+            assert ledger.added == self.count + self.store
+
+
+def counts():
+    """Sizes of a run: small ones, where all edges are, and some larger."""
+    return st.one_of(st.integers(1, 12), st.integers(1, 80))
+
+
+def world(seed, faults, **more):
+    """A run with these faults."""
+    return World(seed, faults, **more)
+
+
+runs = {
+    "seed": st.integers(0, 2**32 - 1),
+    "flow": st.sampled_from([1, 2, 3, 10, 500]),
+    "outstanding": st.integers(1, 3),
+    "count": counts(),
+    "store": st.booleans(),
+}
+many = settings(
+    max_examples=2600, deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
+
+
+class TestRuns:
+    """
+    10,400 runs against a server that behaves at random.
+    """
+
+    @many
+    @given(**runs)
+    def test_peace(self, **how):
+        """Whatever the flow does, every message is stored, once and in order, in both modes."""
+        for gap in ("ok", "fail"):
+            run = world(how["seed"], Faults(), gap=gap, **_without(how, "seed"))
+            assert run.run() is Phase.DONE
+            assert run.server.stored == list(range(1, how["count"] + how["store"] + 1))
+            assert run.lost == {}
+            assert run.engine.sequence == len(run.server.stored)
+
+    @many
+    @given(fault=st.sampled_from([0.02, 0.2]), **runs)
+    @example(fault=0.2, seed=3, flow=2, outstanding=1, count=12, store=True)
+    def test_exact(self, fault, **how):
+        """
+        Where replies come in order, what is not reported lost is stored once, and what was reported
+        is not, unless the server had forgotten the batch.
+        """
+        rates = random.Random(how["seed"])
+        kinds = ("drop", "refuse", "reset", "forget")
+        faults = Faults(**{kind: rates.choice([0.0, 0.0, fault]) for kind in kinds})
+        run = world(how["seed"], faults, gap="ok", **_without(how, "seed"))
+        phase = run.run()
+        stored = run.server.stored
+        if not faults.forget:
+            assert len(set(stored)) == len(stored)
+        if phase is not Phase.DONE:
+            return
+        assert set(stored) >= set(range(1, run.ledger.added + 1)) - set(run.lost)
+        unsure = {
+            number
+            for number, gap in run.lost.items()
+            if isinstance(gap.error, errors.FastBatchUnknownError)
+        }
+        assert not (set(run.lost) - unsure) & set(stored)
+
+    @many
+    @given(fault=st.sampled_from([0.02, 0.2]), **runs)
+    def test_fail(self, fault, **how):
+        """
+        Where gaps are not allowed, either all is stored, or it fails and what was confirmed is.
+        """
+        rates = random.Random(how["seed"])
+        kinds = ("drop", "refuse", "reset", "forget", "cut", "mute", "double")
+        faults = Faults(**{kind: rates.choice([0.0, 0.0, fault]) for kind in kinds})
+        run = world(how["seed"], faults, gap="fail", **_without(how, "seed"))
+        phase = run.run()
+        stored = set(run.server.stored)
+        assert phase in {Phase.DONE, Phase.FAILED, Phase.NEW}
+        if phase is Phase.DONE:
+            assert stored == set(range(1, how["count"] + how["store"] + 1))
+        assert stored >= set(range(1, run.ledger.acknowledged + 1))
+        assert run.lost == {}
+
+    @many
+    @given(fault=st.sampled_from([0.02, 0.2]), gap=st.sampled_from(["ok", "fail"]), **runs)
+    def test_chaos(self, fault, gap, **how):
+        """
+        Whatever is lost, late, doubled or overtaken: no more in flight than allowed, none counted
+        twice, and an end.
+        """
+        rates = random.Random(how["seed"])
+        names = [field.name for field in attrs.fields(Faults)]
+        faults = Faults(**{kind: rates.choice([0.0, fault]) for kind in names})
+        run = world(how["seed"], faults, gap=gap, **_without(how, "seed"))
+        assert run.run() in {Phase.DONE, Phase.FAILED, Phase.NEW}
+
+
+def _without(how, *names):
+    return {name: value for name, value in how.items() if name not in names}
