@@ -47,6 +47,8 @@ from jetsync.errors import (
     BatchGapError,
     BatchIdInvalidError,
     BatchIncompleteError,
+    BatchOutcomeUnknownError,
+    BatchRuleError,
     BatchSequenceMissingError,
     BatchTooLargeError,
     BatchUnsupportedHeaderError,
@@ -233,6 +235,7 @@ from jetsync.ttl import MarkerReason
 from jetsync.typing import Acker, Frame, HeadersInput, Payload, Seconds
 
 __version__ = "0.1.0"
+from jetsync.publish.atomic import AtomicBatch
 
 __all__ = [
     # Connecting
@@ -285,6 +288,7 @@ __all__ = [
     "StreamState",
     "SubjectTransform",
     # Messages
+    "AtomicBatch",
     "BatchAck",
     "DeliveryReport",
     "Expect",
@@ -345,6 +349,8 @@ __all__ = [
     "BatchGapError",
     "BatchIdInvalidError",
     "BatchIncompleteError",
+    "BatchOutcomeUnknownError",
+    "BatchRuleError",
     "BatchSequenceMissingError",
     "BatchTooLargeError",
     "BatchUnsupportedHeaderError",

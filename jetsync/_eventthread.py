@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
@@ -36,6 +36,9 @@ THREAD_NAME: Final = "jetsync-events"
 MAX_PENDING: Final = 10_000
 
 _log = get_logger("events")
+
+
+_Entry: TypeAlias = "StatusEvent | Callable[[], StatusEvent | None]"
 
 
 @attrs.frozen
@@ -66,17 +69,18 @@ class Dispatcher:
         self._status = status
         # Reentrant, since a signal handler may interrupt `close` and call it again.
         self._lock = threading.RLock()
-        self._queue: queue.SimpleQueue[StatusEvent | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
         self._delivered = 0
         self._dropped = 0
 
-    def emit_later(self, event: StatusEvent) -> None:
+    def emit_later(self, event: _Entry) -> None:
         """
         Hand an event over to the worker thread; the first one starts it.
 
-        Waits for no plugin and may be called from any thread. Does nothing after `close`.
+        A function is called there and returns the event, or None for none. Waits for no plugin and
+        may be called from any thread. Does nothing after `close`.
         """
         with self._lock:
             # No plugin ever runs under this lock, and nothing waits under it.
@@ -90,7 +94,7 @@ class Dispatcher:
                 self._queue.put(event)
                 self._start()
         if first:
-            _log.warning("events.dropped", pending=MAX_PENDING, kind=event.kind.value)
+            _log.warning("events.dropped", pending=MAX_PENDING)
 
     def close(self, timeout: float | None = 1.0) -> bool:
         """
@@ -141,7 +145,9 @@ class Dispatcher:
     def _run(self) -> None:
         while (event := self._queue.get()) is not None:
             try:
-                self._status(event)
+                made = event() if callable(event) else event
+                if made is not None:
+                    self._status(made)
             except BaseException as exc:  # noqa: BLE001 - a plugin's SystemExit ends no one else
                 _log.error(PLUGIN_FAILED, hook="jetsync_status", error=repr(exc), exc_info=exc)
             self._delivered += 1

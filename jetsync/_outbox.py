@@ -50,6 +50,12 @@ WOULD_BLOCK: Final = (
 )
 
 
+class NeverWrittenError(ConnectionLostError):
+    """
+    The connection that a block was for is gone, and nothing of the block was sent on it.
+    """
+
+
 class LaneState(enum.Enum):
     """Whether jetsync's own blocks may be written."""
 
@@ -108,7 +114,7 @@ class Outbox:
         Raises:
             DisconnectedError: There was no connection, or no room, until the deadline. Nothing was
                 sent.
-            ConnectionLostError: The connection *epoch* is gone. Nothing was sent.
+            NeverWrittenError: The connection *epoch* is gone. Nothing was sent.
             ConnectionClosedError: The client is closed. Nothing was sent.
         """
         with self.lock:
@@ -185,7 +191,7 @@ class Outbox:
             if self.state is not LaneState.CLOSED and (
                 self.state is not LaneState.OPEN or self.epoch != epoch
             ):
-                raise ConnectionLostError
+                raise NeverWrittenError
             if self.state is LaneState.OPEN and self.size < OUT_LIMIT:
                 return
             self._wait_writable(deadline)

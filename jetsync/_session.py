@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import json
 import secrets
 import threading
@@ -44,7 +45,7 @@ from jetsync.errors import (
 from jetsync.server_info import ServerInfo, Statistics, decode_json, parse_info
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from jetsync._lane import Lane
     from jetsync._plugins import Plugins
@@ -72,7 +73,9 @@ class Session:
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
         self.options = options
         self.plugins = plugins
-        self.inbox = f"{options.inbox_prefix}.{secrets.token_hex(8)}"
+        self._token = secrets.token_hex(8)
+        """What nobody else uses."""
+        self.inbox = f"{options.inbox_prefix}.{self._token}"
         self.router = ReplyRouter(self.inbox.encode())
         self.lane: Lane
         self.closed = threading.Event()
@@ -81,7 +84,8 @@ class Session:
         self._connection: NatsConnection | None = None
         self._info_line = b"INFO {}"
         self._info: tuple[bytes, str | None, ServerInfo] = (b"", None, ServerInfo())
-        self._inboxes = iter(range(1, 1 << 62))
+        self._inboxes = itertools.count(1)
+        self._batches = itertools.count(1)
         self._close_lock = threading.Lock()
         self._closer = 0
         """The thread that closes."""
@@ -283,7 +287,30 @@ class Session:
         """
         Send one request and return the frame that answers it, whatever its status.
 
+        Raises: as :meth:`exchange`.
+        """
+        return self.exchange(
+            subject, lambda reply: frames.message(subject, reply, header, payload), deadline
+        )
+
+    def exchange(
+        self,
+        subject: bytes,
+        build: Callable[[bytes], bytes],
+        deadline: Deadline,
+        epoch: int | None = None,
+    ) -> Frame:
+        """
+        Write the block that *build* makes for a reply subject, and return the frame that answers.
+
+        Args:
+            subject: What the server would name if it refused the block.
+            build: Returns the block.
+            deadline: Of the whole call.
+            epoch: The connection that it has to be written on, if not on any.
+
         Raises:
+            NeverWrittenError: The connection *epoch* is gone; nothing was sent.
             DisconnectedError, ConnectionClosedError: Nothing was sent.
             ConnectionLostError: Sent, and the connection was lost before the answer.
             PermissionDeniedError: The server refused the subject.
@@ -295,7 +322,7 @@ class Session:
         waiter = Waiter(subject)
         reply = self.router.register(waiter)
         try:
-            epoch = lane.write(frames.message(subject, reply, header, payload), deadline)
+            epoch = lane.write(build(reply), deadline, epoch)
             waiter.epoch = epoch
             if lane.lost_epoch >= epoch:
                 # Lost between the write and this line, so perhaps unannounced to us.
@@ -331,6 +358,10 @@ class Session:
         # No level of its own: servers match reply subjects token by token, once for each ack.
         return f"{self.inbox}-{next(self._inboxes):x}"
 
+    def new_batch_id(self) -> str:
+        """Return a batch id that nobody has used."""
+        return f"{self._token}-{next(self._batches):x}"
+
     def open_box(self, subject: bytes, box: Mailbox, queue: bytes = b"") -> tuple[bytes, bytes]:
         """
         Route a new subscription to *box*; return its id and the line that still has to be written.
@@ -359,8 +390,12 @@ class Session:
 
     # Events.
 
-    def emit(self, event: events.StatusEvent) -> None:
-        """Have the plugins told of *event*, in their own thread; never blocks."""
+    def emit(self, event: events.StatusEvent | Callable[[], events.StatusEvent | None]) -> None:
+        """
+        Have the plugins told of *event*, in their own thread; never blocks.
+
+        A function is called there, for events that take time to make.
+        """
         if self.plugins.dispatcher is not None:
             self.plugins.dispatcher.emit_later(event)
 

@@ -53,11 +53,12 @@ class StreamCache:
     The streams that were asked for, until the connection changes; any thread.
     """
 
-    __slots__ = ("_known", "_session")
+    __slots__ = ("_known", "_limit", "_session")
 
     def __init__(self, session: JetStreamSession) -> None:
         self._session = session
         self._known: dict[str, KnownStream] = {}
+        self._limit: tuple[int, int] | None = None
 
     def find(self, subject: str, deadline: Deadline, *, fresh: bool = False) -> KnownStream:
         """
@@ -68,7 +69,8 @@ class StreamCache:
             ApiError, RequestTimeoutError, TransportError: It could not be told.
         """
         epoch = self._session.lane.epoch
-        if not fresh:
+        # Without a connection, only the next one can tell.
+        if not fresh and self._session.core.is_connected:
             for known in list(self._known.values()):
                 if known.epoch == epoch and known.takes(subject):
                     return known
@@ -86,6 +88,16 @@ class StreamCache:
         )
         self._known[known.name] = known
         return known
+
+    @property
+    def batch_limit(self) -> int | None:
+        """How many messages an atomic batch may have, once the server has said so."""
+        limit = self._limit
+        return limit[1] if limit is not None and limit[0] == self._session.lane.epoch else None
+
+    def learn_batch_limit(self, limit: int, epoch: int) -> None:
+        """Keep what the server of the connection *epoch* said of its limit."""
+        self._limit = epoch, limit
 
     def _ask(
         self, endpoint: str, body: Mapping[str, Any] | None, deadline: Deadline

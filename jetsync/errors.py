@@ -10,6 +10,7 @@ and never contains a secret::
     │   ├── InvalidSubjectError
     │   ├── InvalidNameError
     │   ├── InvalidHeaderError
+    │   │   └── BatchRuleError                a header that an atomic batch can not have
     │   ├── InvalidTtlError
     │   └── MaxPayloadError
     ├── InvalidTypeError (TypeError)
@@ -31,6 +32,7 @@ and never contains a secret::
     ├── PublishError
     │   ├── NoStreamResponseError             not stored
     │   ├── PublishOutcomeUnknownError (TimeoutError)
+    │   │   └── BatchOutcomeUnknownError      carries the batch
     │   ├── PublishManyError                  carries the report
     │   ├── BatchGapError                     fast ingest lost messages
     │   └── AtomicityError                    a batch was stored message by message
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jetsync.outbound import PublishReport
+    from jetsync.publish.atomic import AtomicBatch
 
 _SCHEME = re.compile(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]*://)?")
 _NEXT_URL = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
@@ -86,6 +89,8 @@ __all__ = [
     "BatchGapError",
     "BatchIdInvalidError",
     "BatchIncompleteError",
+    "BatchOutcomeUnknownError",
+    "BatchRuleError",
     "BatchSequenceMissingError",
     "BatchTooLargeError",
     "BatchUnsupportedHeaderError",
@@ -298,6 +303,16 @@ class InvalidHeaderError(InvalidArgumentError):
         super().__init__(f"invalid header {name!r}: {reason}", argument="headers")
         self.name = name
         self.reason = reason
+
+
+class BatchRuleError(InvalidHeaderError):
+    """
+    A header that a message of an atomic batch can not have, or not at this place; the batch is as
+    it was before.
+    """
+
+    def __init__(self, name: str, reason: str = "not in an atomic batch") -> None:
+        super().__init__(name, reason)
 
 
 class InvalidTtlError(InvalidArgumentError):
@@ -552,6 +567,44 @@ class PublishOutcomeUnknownError(PublishError, TimeoutError):
         self.msg_id = msg_id
         self.timeout = timeout
         self.reason = reason
+
+
+class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
+    """
+    The commit of a batch was sent and no acknowledgement came: the whole batch is stored, or
+    nothing of it.
+
+    ``batch`` is the batch, to send it again with ``batch.resend()``, which is safe where every
+    message has an id. It does not survive pickling.
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        *,
+        batch_id: str | None = None,
+        has_message_ids: bool = False,
+        timeout: float | None = None,
+        reason: str | None = None,
+    ) -> None:
+        why = reason or "no acknowledgement came"
+        if timeout is not None:
+            why += f" within {timeout:g} s"
+        advice = "sending it again may store it twice, as not every message has a msg_id"
+        if has_message_ids:
+            advice = "batch.resend() is safe within the duplicate window"
+        PublishError.__init__(
+            self, f"outcome of batch {batch_id!r} is unknown: {why}; {advice}", subject=subject
+        )
+        self.msg_id = None
+        self.batch_id = batch_id
+        self.has_message_ids = has_message_ids
+        self.timeout = timeout
+        self.reason = reason
+        self.batch: AtomicBatch | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, {**self.__dict__, "batch": None})
 
 
 class PublishManyError(PublishError):

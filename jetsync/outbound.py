@@ -4,7 +4,7 @@ Messages on their way out: what is to be published, under which conditions, and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -14,9 +14,6 @@ from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.headers import encode_headers, header_pairs
 from jetsync.ttl import ttl_header
 from jetsync.typing import HeadersInput, Payload, Seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["BatchAck", "Expect", "OutboundMessage", "PubAck", "PublishFailure", "PublishReport"]
 
@@ -138,6 +135,16 @@ def outbound_header_block(message: OutboundMessage) -> bytes | None:
     """
     Build the header block of a message; ``None`` when it has no headers.
 
+    Raises: as :func:`outbound_header_pairs`.
+    """
+    pairs = outbound_header_pairs(message)
+    return encode_headers(pairs) if pairs else None
+
+
+def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:
+    """
+    Return names and values of all headers of a message.
+
     What is given as an argument of its own (``msg_id``, ``ttl``, ``expect``) takes the place of a
     header of the same name. The message and its headers are not changed.
 
@@ -156,14 +163,11 @@ def outbound_header_block(message: OutboundMessage) -> bytes | None:
             raise InvalidTypeError("expect must be an Expect", argument="expect")
         own += expect.pairs()
     if headers is None:
-        return encode_headers(own) if own else None
-    pairs: Iterable[tuple[str, str]] = header_pairs(headers)
-    if own:
-        replaced = {name for name, _ in own}
-        pairs = [pair for pair in pairs if pair[0] not in replaced] + own
-    else:
-        pairs = list(pairs)
-    return encode_headers(pairs) if pairs else None
+        return own
+    if not own:
+        return list(header_pairs(headers))
+    replaced = {name for name, _ in own}
+    return [pair for pair in header_pairs(headers) if pair[0] not in replaced] + own
 
 
 def _checked_id(msg_id: object) -> str:

@@ -69,7 +69,7 @@ class StubLane:
     def receivers(self):
         return list(self.boxes.values())
 
-    def write(self, block, deadline):
+    def write(self, block, deadline, epoch=None):
         self.written.append(block)
         self.answer(block)
         return self.epoch

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 ATOMIC_LEVEL: Final = 2
 """API level from which servers have atomic batches."""
 
+MARKER_LEVEL: Final = 4
+"""API level from which a batch can be committed without a message, and may change counters."""
+
 FAST_LEVEL: Final = 4
-"""API level from which servers have fast ingest, and commits without a message."""
+"""API level from which servers have fast ingest."""
 
 BROKEN: Final = {
     "2.12.0": "checks the expectations of all messages against the last one's subject",

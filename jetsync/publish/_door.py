@@ -12,13 +12,14 @@ from jetsync.outbound import OutboundMessage
 from jetsync.publish._many import BulkPublish
 from jetsync.publish._single import publish_one
 from jetsync.publish._window import DEFAULT_WINDOW, WindowOptions
+from jetsync.publish.atomic import AtomicBatch, AtomicOptions, publish_batch
 from jetsync.publish.publisher import Publisher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jetsync._session import JetStreamSession
-    from jetsync.outbound import Expect, PubAck, PublishReport
+    from jetsync.outbound import BatchAck, Expect, PubAck, PublishReport
     from jetsync.publish.publisher import DeliveryReport
     from jetsync.typing import HeadersInput, Payload, Seconds
 
@@ -146,6 +147,91 @@ class PublishDoor:
         session.core.check()
         options = self._window_options(window, ack_timeout, retries, retry_wait)
         return Publisher(session, options, on_report)
+
+    def atomic_batch(
+        self,
+        *,
+        ack_first: bool = True,
+        ack_every: int = 0,
+        ttl: Seconds | Literal["never"] | None = None,
+        timeout: Seconds | None = None,
+        batch_id: str | None = None,
+        broken_servers: bool = False,
+    ) -> AtomicBatch:
+        """
+        Return an empty batch whose messages a stream stores together, or none of them (ADR-50).
+
+        Asks and sends nothing before the first message. The stream needs ``allow_atomic`` and a
+        server from 2.12.5 on.
+
+        Args:
+            ack_first: Whether adding the first message waits for the server, which then says at
+                once if it takes no batch.
+            ack_every: Wait so with every so many messages; 0 for none.
+            ttl: Time-to-live of messages that have none of their own.
+            timeout: Seconds for each call; None is the context's default.
+            batch_id: The batch's id, up to 64 bytes; None makes one up.
+            broken_servers: Whether to use servers whose batches are known to break: 2.12.0 checks
+                expectations against the wrong subject, 2.12.1 may store a batch in part.
+        """
+        self._session.core.check()
+        check_count("ack_every", ack_every, 0)
+        return AtomicBatch(
+            self._session,
+            AtomicOptions(
+                batch_id=batch_id,
+                ack_first=ack_first,
+                ack_every=ack_every,
+                ttl=ttl,
+                timeout=self._seconds(timeout),
+                broken_servers=broken_servers,
+            ),
+        )
+
+    def publish_batch(
+        self,
+        messages: Iterable[OutboundMessage | tuple[Any, ...]],
+        *,
+        ttl: Seconds | Literal["never"] | None = None,
+        timeout: Seconds | None = None,
+        retries: int = 2,
+        retry_wait: Seconds = 0.25,
+        batch_id: str | None = None,
+        broken_servers: bool = False,
+    ) -> BatchAck:
+        """
+        Store all messages of an iterable in their stream, or none of them (ADR-50).
+
+        Any thread. The iterable is read to its end first; if it raises, nothing is sent. When no
+        stream takes the batch, it is sent again up to *retries* times within *timeout*.
+
+        Args:
+            messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``, as
+                many as the server takes in one batch: 1000, unless an operator changed it.
+            ttl: Time-to-live of messages that have none of their own.
+            timeout: Seconds for the whole call; None is the context's default.
+            retries: How often to send again after "no stream".
+            retry_wait: Seconds before each of these.
+            batch_id: The id of the first attempt; None makes one up.
+            broken_servers: As for :meth:`atomic_batch`.
+
+        Raises: as :meth:`AtomicBatch.add` and :meth:`AtomicBatch.commit`; nothing is stored, unless
+            it is AtomicityError or BatchOutcomeUnknownError, whose ``batch`` can be sent again.
+        """
+        self._session.core.check()
+        check_count("retries", retries, 0)
+        options = AtomicOptions(
+            batch_id=batch_id,
+            ttl=ttl,
+            timeout=self._seconds(timeout),
+            broken_servers=broken_servers,
+            retries=retries,
+            retry_wait=as_seconds(retry_wait, "retry_wait"),
+        )
+        return publish_batch(self._session, messages, options)
+
+    def _seconds(self, timeout: Seconds | None) -> float:
+        return as_seconds(self._session.default_timeout if timeout is None else timeout, "timeout")
 
     def _window_options(
         self, window: int, ack_timeout: Seconds | None, retries: int, retry_wait: Seconds

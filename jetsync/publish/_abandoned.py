@@ -1,0 +1,72 @@
+"""
+Hearing of an atomic batch that the server gave up.
+
+A server tells that to nobody but those who listen for its advisories. Who may not do so, learns it
+from the answer to the next message that asks for one.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+from jetsync import events
+from jetsync._handoff import Mailbox
+
+if TYPE_CHECKING:
+    from jetsync._session import Session
+    from jetsync.typing import Frame
+
+ADVISORY = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
+
+
+class AbandonWatch(Mailbox):
+    """
+    The advisories of one stream, of which those of one batch count.
+    """
+
+    __slots__ = ("_batch_id", "_line", "_session", "_sid", "_stream")
+
+    def __init__(self, session: Session, stream: str, batch_id: str) -> None:
+        super().__init__((ADVISORY + stream).encode())
+        self._session = session
+        self._stream = stream
+        self._batch_id = batch_id
+        self.push = self._take
+        self._sid, self._line = session.open_box(self.interest, self)
+
+    def take_line(self) -> bytes:
+        """Return the line that subscribes, once; it is written with the first message."""
+        line, self._line = self._line, b""
+        return line
+
+    def close(self) -> None:
+        """Listen no longer; safe to repeat."""
+        self._session.lane.leave(self._sid)
+
+    def abandoned(self) -> str | None:
+        """Return the server's word for why it gave the batch up, None if it did not."""
+        for frame in self.drain():
+            event = self._read(frame)
+            if event is not None:
+                return event.reason
+        return None
+
+    def _take(self, frame: Frame) -> None:
+        """Keep an advisory, and have the plugins told; in the thread that reads."""
+        self.frames.append(frame)
+        self._session.emit(partial(self._read, frame))
+
+    def _read(self, frame: Frame) -> events.BatchAbandonedEvent | None:
+        try:
+            advisory = json.loads(frame[3])
+            mine = advisory["batch"] == self._batch_id
+            reason = str(advisory.get("reason", ""))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        if not mine:
+            return None
+        return events.BatchAbandonedEvent(
+            stream=self._stream, batch_id=self._batch_id, reason=reason
+        )

@@ -1,0 +1,167 @@
+"""
+Messages of an atomic batch, from what a user gives to the bytes that go out.
+
+All that can be wrong with a message is found when it is added, long before the server would say so
+at the commit. What is kept of it is enough to send the batch once more, under another id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import attrs
+
+from jetsync._proto.batch import HeaderRules
+from jetsync._subjects import validate_subject
+from jetsync.errors import InvalidArgumentError, InvalidSubjectError
+from jetsync.headers import encode_headers
+from jetsync.outbound import coerce_outbound, outbound_header_pairs, payload_bytes
+from jetsync.publish._capability import MARKER_LEVEL
+
+if TYPE_CHECKING:
+    from jetsync._deadline import Deadline
+    from jetsync._proto.batch import Entry
+    from jetsync._session import JetStreamSession
+    from jetsync._stream_cache import KnownStream
+    from jetsync.typing import Seconds
+
+    Staged = tuple[bytes, bytes, bytes]
+    """Subject, header lines behind those of the batch, payload."""
+
+_MAGIC: Final = b"NATS/1.0\r\n"
+_NO_HEADERS: Final = b"\r\n"
+_COMMIT_SIZE: Final = len("Nats-Batch-Commit: 1\r\n")
+_DIGITS: Final = 4
+"""Digits of a batch sequence that sizes are checked with."""
+
+
+class Wire:
+    """
+    Make the protocol blocks of one batch.
+    """
+
+    __slots__ = ("_head", "_plain", "_size", "head_size")
+
+    def __init__(self, batch_id: str) -> None:
+        head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_MAGIC, batch_id.encode())
+        self._head = head
+        self._size = len(head) + len(b"\r\n")
+        self.head_size = self._size + _DIGITS + _COMMIT_SIZE
+        """Bytes that a batch adds to a message at most."""
+        escaped = head.replace(b"%", b"%%")
+        self._plain = b"HPUB %%b %%d %%d\r\n%b%%d\r\n%%b%%b\r\n" % escaped
+
+    def block(self, entry: Entry[Staged], last: Staged, reply: bytes = b"") -> bytes:
+        """
+        Return the block of *entry*; *last* is the message before an entry that has none.
+        """
+        sequence = b"%d" % entry.sequence
+        if entry.item is None:
+            target, tail, payload = last[0], _NO_HEADERS, b""
+        else:
+            target, tail, payload = entry.item
+        if not entry.commit and not reply:
+            size = self._size + len(sequence) + len(tail)
+            return self._plain % (
+                target, size, size + len(payload), entry.sequence, tail, payload,
+            )  # fmt: skip
+        commit = b"Nats-Batch-Commit: %b\r\n" % entry.commit if entry.commit else b""
+        header = b"%b%b\r\n%b%b" % (self._head, sequence, commit, tail)
+        size = len(header)
+        return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
+            target, reply, size, size + len(payload), header, payload,
+        )  # fmt: skip
+
+
+class Staging:
+    """
+    Check the messages of one batch; not synchronised.
+
+    Args:
+        session: Where the batch goes.
+        known: The stream it belongs to.
+        head_size: How many bytes the batch adds to a message.
+        ttl: The time-to-live of messages that have none of their own.
+    """
+
+    def __init__(
+        self,
+        session: JetStreamSession,
+        known: KnownStream,
+        head_size: int,
+        ttl: Seconds | Literal["never"] | None,
+    ) -> None:
+        self._session = session
+        self._known = known
+        self._ttl = ttl
+        self._rules = HeaderRules(counters=known.level >= MARKER_LEVEL)
+        self._targets: dict[str, bytes] = {}
+        largest = session.server.max_payload
+        size = known.config.max_msg_size
+        self._stream_size = size if size is not None and 0 < size < largest else None
+        self._room = (self._stream_size or largest) - head_size
+        self.count = 0
+
+    @property
+    def has_message_ids(self) -> bool:
+        """Whether every message has an id, so that the batch cannot be stored twice."""
+        return 0 < self.count == self._rules.ids
+
+    def admit(self, item: Any, deadline: Deadline) -> Staged:
+        """
+        Return what is kept of a message.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: It cannot be sent, or not in this batch.
+            WrongLastSequenceError, DuplicateMessageIdError: As the server would refuse it.
+        """
+        if type(item) is tuple and len(item) == 2 and self._ttl is None:
+            subject, data = item
+            payload = data if type(data) is bytes else bytes(payload_bytes(data))
+            pairs = []
+            tail = _NO_HEADERS
+        else:
+            message = coerce_outbound(item)
+            if self._ttl is not None and message.ttl is None:
+                message = attrs.evolve(message, ttl=self._ttl)
+            subject = message.subject
+            payload = bytes(payload_bytes(message.data))
+            pairs = outbound_header_pairs(message)
+            tail = encode_headers(pairs)[len(_MAGIC) :] if pairs else _NO_HEADERS
+        try:
+            target = self._targets[subject]
+        except (KeyError, TypeError):
+            target = self._learn(subject, deadline)
+        size = len(tail) + len(payload)
+        if size > self._room:
+            self._refuse_size(size)
+        # Last, as what it takes it remembers.
+        self._rules.take(subject, pairs)
+        self.count += 1
+        return target, tail, payload
+
+    def _learn(self, subject: str, deadline: Deadline) -> bytes:
+        """Return the subject as bytes, if it belongs to the stream of the batch."""
+        validate_subject(subject)
+        if not self._known.takes(subject):
+            # The stream may have got more subjects since it was asked.
+            other = self._session.streams.find(subject, deadline, fresh=True)
+            if other.name != self._known.name:
+                raise InvalidSubjectError(
+                    subject,
+                    f"it belongs to stream {other.name!r}, and the batch to {self._known.name!r}",
+                )
+        target = self._targets[subject] = subject.encode()
+        return target
+
+    def _refuse_size(self, size: int) -> None:
+        head = self._session.server.max_payload - self._room
+        if self._stream_size is None:
+            self._session.core.check_size(size + head)
+            return
+        head = self._stream_size - self._room
+        raise InvalidArgumentError(
+            f"headers, those of the batch included, and payload take {size + head} bytes,"
+            f" the max_msg_size of stream {self._known.name!r} is {self._stream_size}",
+            argument="data",
+        )
