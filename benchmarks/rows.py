@@ -76,6 +76,23 @@ ROWS = (
         "publish",
         extra=(Contender("jetsync, publish_many", "jetsync", {"loop": "uvloop", "bulk": True}),),
     ),
+    Row(
+        "atomic",
+        "publish atomic batches, one after the other",
+        "publish",
+        stream_config={"allow_atomic": True},
+        extra=(Contender("jetsync, batch.add", "jetsync", {"loop": "uvloop", "add": True}),),
+    ),
+    Row(
+        "fast_ingest",
+        "publish by fast ingest",
+        "publish",
+        stream_config={"allow_batched": True},
+        extra=(
+            Contender("jetsync, fast.add", "jetsync", {"loop": "uvloop", "add": True}),
+            Contender("jetsync, publish_many", "jetsync", {"loop": "uvloop", "bulk": True}),
+        ),
+    ),
     Row("fetch", "fetch, no acks", "read"),
     Row(
         "fetch_ack",

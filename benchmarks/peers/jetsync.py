@@ -89,6 +89,40 @@ class Peer:
             raise RuntimeError(f"{acknowledged} of {job.count} messages were stored")
         return sample
 
+    def atomic(self, job: Job) -> Sample:
+        """
+        Publish batch after batch, each in one call, or message by message when the options say so.
+        """
+        message = (job.subject, job.payload())
+        by_message = bool(job.options.get("add"))
+        left = job.count
+        with measured(job.count) as sample:
+            while left:
+                size = min(job.batch, left)
+                if by_message:
+                    with self.jetstream.atomic_batch() as batch:
+                        for _ in range(size):
+                            batch.add(*message)
+                else:
+                    self.jetstream.publish_batch([message] * size)
+                left -= size
+        return sample
+
+    def fast_ingest(self, job: Job) -> Sample:
+        """
+        Hand an iterable to a fast publisher, or message by message when the options say so.
+        """
+        if job.options.get("bulk"):
+            return self.publish_many(job)
+        message = (job.subject, job.payload())
+        with measured(job.count) as sample, self.jetstream.fast_publisher() as fast:
+            if job.options.get("add"):
+                for _ in range(job.count):
+                    fast.add(*message)
+            else:
+                fast.add_many(itertools.repeat(message, job.count))
+        return sample
+
     def fetch(self, job: Job) -> Sample:
         """
         Fetch batch after batch.

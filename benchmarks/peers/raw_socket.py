@@ -27,6 +27,10 @@ READ_SIZE = 1 << 18
 # Publishes that are joined into one write.
 BLOCK = 256
 
+# Fast ingest: messages for each ack, and acks that may be outstanding.
+FLOW = 500
+OUTSTANDING = 2
+
 
 class RawConnection:
     """
@@ -173,6 +177,49 @@ class Peer:
 
     publisher = publish_many
 
+    def atomic(self, job: Job) -> Sample:
+        """
+        Send a ready-made batch, of which only the last message asks for an answer; then the next.
+        """
+        connection = self.connection
+        left = job.count
+        whole = _atomic(job, connection.inbox, job.batch)
+        with measured(job.count) as sample:
+            while left:
+                size = min(job.batch, left)
+                connection.send(
+                    whole if size == job.batch else _atomic(job, connection.inbox, size)
+                )
+                if b'"error"' in connection.count_lines(2):
+                    raise ConnectionError("a batch was refused")
+                left -= size
+        return sample
+
+    def fast_ingest(self, job: Job) -> Sample:
+        """
+        Send ready-made blocks while no more than two of them are unconfirmed; read the acks.
+        """
+        connection = self.connection
+        prefix = b"%b.%b" % (connection.inbox, secrets.token_hex(4).encode())
+        connection.send(b"SUB %b.> 2\r\n" % prefix)
+        blocks = _fast(job, prefix)
+        acks = Acks(connection)
+        with measured(job.count) as sample:
+            connection.send(blocks[0])
+            acks.read()
+            sent = 1
+            for block in blocks[1:]:
+                while sent - acks.covered > FLOW * (OUTSTANDING - 1):
+                    acks.read()
+                connection.send(block)
+                sent += FLOW
+            while acks.count is None:
+                acks.read()
+        connection.send(b"UNSUB 2\r\n")
+        if acks.count != job.count:
+            raise ConnectionError(f"{acks.count} messages were taken")
+        return sample
+
     def fetch(self, job: Job) -> Sample:
         """
         Pull a batch, count its frames, pull the next.
@@ -202,6 +249,65 @@ class Peer:
 
 def _publish(job: Job, inbox: bytes) -> bytes:
     return b"PUB %b %b %d\r\n%b\r\n" % (job.subject.encode(), inbox, job.size, job.payload())
+
+
+class Acks:
+    """
+    What a server says to fast ingest: how far it is, and how much it was in the end.
+    """
+
+    def __init__(self, connection: RawConnection) -> None:
+        self.covered = 0
+        self.count: int | None = None
+        self._connection = connection
+        self._rest = b""
+
+    def read(self) -> None:
+        """
+        Read what is there.
+        """
+        *lines, self._rest = (self._rest + self._connection.receive()).split(b"\r\n")
+        for line in lines:
+            if line.startswith(b"{"):
+                answer = json.loads(line)
+                if "error" in answer:
+                    raise ConnectionError(line)
+                if answer.get("type") == "ack":
+                    self.covered = max(self.covered, answer["seq"])
+                self.count = answer.get("count", self.count)
+
+
+def _atomic(job: Job, inbox: bytes, size: int) -> bytes:
+    """
+    Return all of a batch. Its id may be used again once the batch has ended.
+    """
+    payload, pieces = job.payload(), []
+    for number in range(1, size + 1):
+        commit = b"Nats-Batch-Commit: 1\r\n" if number == size else b""
+        header = b"NATS/1.0\r\nNats-Batch-Id: raw\r\nNats-Batch-Sequence: %d\r\n%b\r\n" % (
+            number,
+            commit,
+        )
+        sizes = len(header), len(header) + len(payload)
+        reply = inbox if commit else b""
+        pieces.append(
+            b"HPUB %b %b %d %d\r\n%b%b\r\n" % (job.subject.encode(), reply, *sizes, header, payload)
+        )
+    return b"".join(pieces)
+
+
+def _fast(job: Job, prefix: bytes) -> list[bytes]:
+    """
+    Return the first message, which starts a batch, then blocks of the others; the last one commits.
+    """
+    subject, payload = job.subject.encode(), job.payload()
+    messages = []
+    for number in range(1, job.count + 1):
+        operation = 0 if number == 1 else 2 if number == job.count else 1
+        reply = b"%b.%d.fail.%d.%d.$FI" % (prefix, FLOW, number, operation)
+        messages.append(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload))
+    starts = range(1, len(messages), FLOW)
+    return [messages[0], *(b"".join(messages[start : start + FLOW]) for start in starts)]
 
 
 def _pull(job: Job, inbox: bytes) -> bytes:

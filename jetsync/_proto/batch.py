@@ -62,7 +62,8 @@ class BatchState(enum.Enum):
     """The commit went out and no answer came."""
 
 
-@attrs.frozen
+# Not frozen, which would double the cost of making one.
+@attrs.define(eq=False)
 class Entry(Generic[Item]):
     """
     A message of a batch on its way out.
@@ -146,7 +147,12 @@ class AtomicBatchEngine(Generic[Item]):
         """Take a message and return what is to be written now."""
         self.check_room()
         self.items.append(item)
-        return self._next(committing=False)
+        if self._hold_back:
+            if self._sent == len(self.items) - 1:
+                return None
+            item = self.items[self._sent]
+        self._sent += 1
+        return Entry(self._sent, item, asks=self._asks(self._sent))
 
     def commit(self, *items: Item) -> list[Entry[Item]]:
         """
@@ -157,36 +163,27 @@ class AtomicBatchEngine(Generic[Item]):
         """
         self._check(len(items))
         self.items += items
-        entries: list[Entry[Item]] = []
-        total = len(self.items)
-        if not total:
+        if not self.items:
             raise BatchClosedError(reason="it has no messages")
-        while self._sent < total:
-            entry = self._next(committing=True)
-            assert entry is not None
-            entries.append(entry)
-        if not entries:
-            entries.append(Entry(self.next_sequence, None, END_OF_BATCH, asks=True))
+        if self._sent == len(self.items):
+            return [Entry(self.next_sequence, None, END_OF_BATCH, asks=True)]
+        rest = self.items[self._sent :] if self._sent else self.items
+        entries = [Entry(number, item) for number, item in enumerate(rest, self._sent + 1)]
+        self._sent = len(self.items)
+        if self._ack_first or self._ack_every or self._sent > USUAL_LIMIT:
+            for entry in entries:
+                entry.asks = self._asks(entry.sequence)
+        last = entries[-1]
+        last.commit, last.asks = STORED, True
         return entries
 
-    def _next(self, *, committing: bool) -> Entry[Item] | None:
-        """Return the next message that goes out, if one does."""
-        total = len(self.items)
-        held = self._hold_back and not committing
-        if self._sent >= total - held:
-            return None
-        self._sent += 1
-        sequence = self._sent
-        item = self.items[sequence - 1]
-        if committing and sequence == total:
-            return Entry(sequence, item, STORED, asks=True)
-        asks = (
+    def _asks(self, sequence: int) -> bool:
+        return (
             (sequence == 1 and self._ack_first)
             or (self._ack_every > 0 and sequence % self._ack_every == 0)
             # The first one that may be too many: whoever sends on would send in vain.
             or (self._limit is None and sequence == USUAL_LIMIT + 1)
         )
-        return Entry(sequence, item, asks=asks)
 
     def fail(self) -> None:
         """Note that nothing of the batch is stored, or will be."""
