@@ -175,6 +175,18 @@ class FastIngest:
         """How many messages may be in flight now."""
         return self.flow * self._outstanding
 
+    def worth(self, wanted: int) -> int:
+        """
+        Return how many messages to send now, 0 to wait for an ack first.
+
+        A handful of free places is not worth a write: half a window is, if so many messages are
+        *wanted*. But only a whole flow brings an ack, so none is waited for with less in flight.
+        """
+        room = self.room
+        if room >= min(wanted, max(self.window // 2, 1)) or self.ledger.flying < self.flow:
+            return max(min(room, wanted), 0)
+        return 0
+
     @property
     def quiet_since(self) -> float:
         """When something was sent or came last."""
@@ -308,6 +320,16 @@ class FastIngest:
             self.refusal = error
         elif self.phase in {Phase.OPEN, Phase.COMMITTING}:
             self._fail(error)
+
+    def closed(self, error: Exception) -> None:
+        """Learn that nothing will ever come any more: the client was closed, or may not listen."""
+        unknown = self._unknown(str(error))
+        unknown.__cause__ = error
+        if self.phase is Phase.STARTING:
+            self.give_up_start()
+            self.refusal = unknown
+        elif self.phase in {Phase.OPEN, Phase.COMMITTING}:
+            self._fail(unknown)
 
     def receive(self, frames: Iterable[Frame], now: float) -> None:
         """Take what came below the inbox."""

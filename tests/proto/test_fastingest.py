@@ -206,6 +206,20 @@ class TestFlow:
         talk.ack(100, 10)
         assert talk.engine.room == 20 - 100
 
+    @pytest.mark.parametrize("outstanding", [1, 2, 3])
+    def test_worth(self, outstanding):
+        """Half a window is waited for, but never where no ack would come."""
+        talk = Talk(open_with=10, outstanding=outstanding)
+        window = 10 * outstanding
+        assert talk.engine.worth(500) == window - 1
+        assert talk.engine.worth(3) == 3
+        for flying in range(2, window + 1):
+            talk.send(1)
+            room = window - flying
+            waits = flying >= 10 and room < window // 2
+            assert talk.engine.worth(500) == (0 if waits else room)
+        assert talk.engine.worth(500) == 0
+
     @pytest.mark.parametrize("flow", [0, -1, 1 << 40])
     def test_nonsense(self, flow):
         """A flow that makes no sense becomes one that does."""
@@ -851,10 +865,10 @@ class World:
                 self._pass_time(end)
                 if self.clock() >= end and engine.phase is Phase.STARTING:
                     engine.give_up_start()
-        elif engine.room > 0:
-            self._send_some(min(engine.room, self.count - self.ledger.added))
+        elif most := engine.worth(self.count - self.ledger.added):
+            self._send_some(most)
         else:
-            self._wait(lambda: engine.phase is not Phase.OPEN or engine.room > 0)
+            self._wait(lambda: engine.phase is not Phase.OPEN or engine.worth(1 << 30))
         return engine.phase is not Phase.FAILED
 
     def _send_some(self, most):

@@ -1,0 +1,538 @@
+"""
+What connects a fast publisher with its stream: the engine, the inbox, and who waits for what.
+
+The link is not synchronised: its owner holds the lock while it calls, with the exception of the
+timer in the loop thread, which takes the lock only when nobody has it. It runs nothing of a user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+import weakref
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from jetsync._handoff import Mailbox
+from jetsync._proto import frames
+from jetsync._proto.fastingest import APPEND, COMMIT, END, PING, START, SUFFIX, FastIngest, Phase
+from jetsync._session import raise_failure
+from jetsync.errors import (
+    BatchClosedError,
+    ConnectionClosedError,
+    ConnectionLostError,
+    DisconnectedError,
+    InvalidArgumentError,
+    InvalidSubjectError,
+    JetStreamNotEnabledError,
+    JetSyncError,
+    NoStreamResponseError,
+    PublishOutcomeUnknownError,
+    RequestTimeoutError,
+    TemporarilyUnavailableError,
+    WaitTimeoutError,
+)
+from jetsync.publish._capability import require_fast
+from jetsync.publish._encode import Encoder
+from jetsync.publish._many import BLOCK_BYTES, BLOCK_MESSAGES
+from jetsync.publish._window import subject_of
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from jetsync._deadline import Deadline
+    from jetsync._proto.fastledger import Gap
+    from jetsync._session import JetStreamSession, Session
+    from jetsync._stream_cache import KnownStream
+
+QUIET: Final = 4.0
+"""Seconds of quiet after which the server is pinged; it forgets a batch after 10."""
+
+TICK: Final = 2.0
+"""Seconds between two looks whether it is quiet."""
+
+ASK_AGAIN: Final = 0.1
+"""Seconds before a server that could not answer is asked again."""
+
+ASK_LONGEST: Final = 1.0
+"""Seconds for the answer to one question about the stream; without a leader none comes."""
+
+LAST_WORDS: Final = 1.0
+"""Seconds that the server has for ending a batch that failed, so that the counts are right."""
+
+_NOT_YET: Final = (
+    RequestTimeoutError,
+    ConnectionLostError,
+    TemporarilyUnavailableError,
+    JetStreamNotEnabledError,
+)
+"""What a cluster answers while it looks for a leader."""
+
+
+class StreamEncoder(Encoder):
+    """
+    Encode messages for one stream: each subject is looked up once.
+    """
+
+    __slots__ = ("_check",)
+
+    def __init__(self, session: Session, op: int, check: Callable[[str], None]) -> None:
+        super().__init__(session, SUFFIX[op])
+        self._check = check
+
+    def _learn(self, subject: str) -> bytes:
+        target = super()._learn(subject)
+        try:
+            self._check(subject)
+        except BaseException:
+            del self._subjects[subject]
+            raise
+        return target
+
+    def knows(self, subject: str) -> bool:
+        """Return whether something was encoded for *subject*."""
+        return subject in self._subjects
+
+
+class FastLink:
+    """
+    Drive the engine of one fast publisher.
+    """
+
+    def __init__(
+        self,
+        session: JetStreamSession,
+        lock: threading.Lock,
+        *,
+        flow: int,
+        max_outstanding_acks: int,
+        gap_ok: bool,
+    ) -> None:
+        core = session.core
+        inbox = core.new_inbox().encode()
+        self._session = session
+        self._lane = session.lane
+        self._lock = lock
+        self._box = Mailbox(inbox + b".>", hears_denials=True)
+        self._sid, self._line = core.open_box(self._box.interest, self._box)
+        self.engine = FastIngest(
+            inbox, flow=flow, max_outstanding_acks=max_outstanding_acks, gap_ok=gap_ok
+        )
+        self._encoders = {
+            op: StreamEncoder(core, op, self._check_subject) for op in (START, APPEND, COMMIT)
+        }
+        self._encode = self._encoders[APPEND].encode
+        self.known: KnownStream | None = None
+        self.next_id = secrets.token_hex(8)
+        """The id of the batch that is open, or of the next one."""
+
+        self.untold: deque[Gap] = deque()
+        """What got lost and was not reported yet; taken without the lock."""
+
+        self._epoch = 0
+        """The connection that the batch is on."""
+
+        self._deadline: Deadline
+        """Of the call that goes on."""
+
+        self._ticking = False
+        self._told = False
+        """Whether the failure was raised."""
+
+        self.closed = False
+
+    def __del__(self) -> None:
+        if not getattr(self, "closed", True):
+            self.leave()
+
+    # Sending.
+
+    def add(self, item: Any, deadline: Deadline) -> int:
+        """Send one message, as soon as there is room; return its number."""
+        engine, ledger = self.engine, self.engine.ledger
+        self._deadline = deadline
+        while True:
+            if self._box.ready or engine.room <= 0:
+                self._make_room(1, deadline)
+            if engine.phase is Phase.NEW:
+                self._start(item, deadline)
+                return ledger.added
+            block = self._encode(item, engine.prefix, ledger.sent + 1)
+            now = time.monotonic()
+            engine.claim(1, now)
+            try:
+                self._lane.post(block, deadline.remaining(), epoch=self._epoch)
+            except ConnectionLostError:
+                engine.unclaim(1)
+                engine.lost_connection(now)
+                continue
+            except (DisconnectedError, ConnectionClosedError):
+                engine.unclaim(1)
+                raise
+            engine.subject = subject_of(item)
+            return ledger.added
+
+    def add_block(self, items: Sequence[Any], deadline: Deadline) -> int:
+        """Send the first of *items* in one write, and return how many."""
+        engine = self.engine
+        self._deadline = deadline
+        room = self._make_room(min(len(items), BLOCK_MESSAGES), deadline)
+        if not room:
+            self._start(items[0], deadline)
+            return 1
+        encode, prefix, first = self._encode, engine.prefix, engine.ledger.sent + 1
+        pieces: list[bytes] = []
+        append = pieces.append
+        size, seq = 0, first
+        wrong: JetSyncError | None = None
+        try:
+            for item in islice(items, room):
+                piece = encode(item, prefix, seq)
+                append(piece)
+                seq += 1
+                size += len(piece)
+                if size >= BLOCK_BYTES:
+                    break
+        except JetSyncError as error:
+            # What stands before it is sent all the same, as if each had been added by itself.
+            wrong = error
+        count = seq - first
+        if count:
+            now = time.monotonic()
+            engine.claim(count, now)
+            try:
+                self._lane.write(b"".join(pieces), deadline, epoch=self._epoch)
+            except ConnectionLostError:
+                engine.unclaim(count)
+                engine.lost_connection(now)
+                return 0
+            except (DisconnectedError, ConnectionClosedError):
+                engine.unclaim(count)
+                raise
+            engine.subject = subject_of(items[count - 1])
+        if wrong is not None:
+            raise wrong
+        return count
+
+    def commit(self, item: Any, deadline: Deadline) -> None:
+        """End the batch, with a last message or (None) without, and wait until it has ended."""
+        engine = self.engine
+        self._deadline = deadline
+        while engine.phase is not Phase.DONE:
+            self._make_room(1, deadline)
+            if engine.phase is Phase.NEW:
+                self._open(item, deadline)
+            encoder = self._encoders[COMMIT]
+            seq = engine.ledger.sent + 1
+            if item is None:
+                subject = engine.subject.encode()
+                block = frames.pub(subject, b"%b%d%b" % (engine.prefix, seq, SUFFIX[END]), b"")
+            else:
+                block = encoder.encode(item, engine.prefix, seq)
+                engine.subject = subject_of(item)
+            now = time.monotonic()
+            engine.commit(now, store=item is not None)
+            try:
+                self._lane.write(self._line + block, deadline, epoch=self._epoch)
+            except ConnectionLostError:
+                engine.uncommit()
+                engine.lost_connection(now)
+                continue
+            except (DisconnectedError, ConnectionClosedError):
+                engine.uncommit()
+                raise
+            self._line = b""
+            self._await_commit(block, deadline)
+
+    def _await_commit(self, block: bytes, deadline: Deadline) -> None:
+        """Wait for the ack of the commit; send it again where that is safe."""
+        engine = self.engine
+        while engine.phase is Phase.COMMITTING:
+            due = engine.due()
+            until = deadline if due is None else _earlier(deadline, due)
+            if self._lane.wait(self._box, until):
+                self.take_in()
+            elif deadline.expired():
+                error: Exception = PublishOutcomeUnknownError(
+                    engine.subject, timeout=deadline.total, reason="the commit was not answered"
+                )
+                if engine.commit_refused:
+                    error = NoStreamResponseError(engine.subject)
+                engine.give_up_commit(error)
+            elif self._is_connected(deadline):
+                now = time.monotonic()
+                if engine.take_commit(now) is not None:
+                    self._send(block, deadline)
+                else:
+                    self._ping(deadline)
+        if engine.phase is Phase.FAILED:
+            self._raise_end(deadline)
+
+    # Beginning a batch.
+
+    def _open(self, item: Any, deadline: Deadline) -> None:
+        """Begin a batch on the connection that there is; nothing is sent yet."""
+        if self.closed:
+            raise BatchClosedError
+        if item is None:
+            if not self.engine.ledger.added:
+                raise InvalidArgumentError(
+                    "there is nothing to commit: no message was added", argument="subject"
+                )
+            raise PublishOutcomeUnknownError(
+                self.engine.subject,
+                reason="the server ended the batch, and nothing was added since; "
+                f"{self.engine.ledger.acknowledged} of {self.engine.ledger.added} messages are "
+                "acknowledged",
+            )
+        if self._box.failure is not None:
+            raise_failure(self._box.failure)
+        # What an earlier connection refused or lost is no news for a batch that begins now.
+        self.take_in()
+        self._admit(subject_of(item), deadline)
+        self.engine.open(self.next_id)
+        self._tick()
+
+    def _start(self, item: Any, deadline: Deadline) -> None:
+        """Begin a batch with its first message, and wait for the server's word to go on."""
+        engine, subject = self.engine, subject_of(item)
+        attempts = 0
+        while True:
+            self._open(item, deadline)
+            block = self._encoders[START].encode(item, engine.prefix, 1)
+            engine.subject = subject
+            engine.start(time.monotonic())
+            try:
+                self._lane.write(self._line + block, deadline, epoch=self._epoch)
+            except ConnectionLostError:
+                engine.unclaim(1)
+                continue
+            except (DisconnectedError, ConnectionClosedError):
+                engine.unclaim(1)
+                raise
+            self._line = b""
+            attempts += 1
+            refusal = self._await_start(deadline)
+            if engine.phase is not Phase.NEW:
+                return
+            self.next_id = secrets.token_hex(8)
+            if not isinstance(refusal, NoStreamResponseError):
+                raise refusal
+            if deadline.remaining() <= ASK_AGAIN:
+                raise NoStreamResponseError(subject, attempts=attempts)
+            self._rest(deadline)
+
+    def _await_start(self, deadline: Deadline) -> Exception:
+        """Wait for the answer to the first message; return why there is no batch, if there is."""
+        engine = self.engine
+        while engine.phase is Phase.STARTING:
+            if not self._lane.wait(self._box, deadline):
+                # It may be there, and then its batch takes up a place.
+                engine.give_up_start()
+                self._send_end(2)
+                return PublishOutcomeUnknownError(engine.subject, timeout=deadline.total)
+            self.take_in()
+        return engine.refusal or BatchClosedError()
+
+    def _admit(self, subject: str, deadline: Deadline) -> None:
+        """
+        Make sure that the stream takes fast ingest on the connection that there is.
+
+        A server that does not know it would store messages, and even pings, as any others.
+        """
+        session = self._session
+        while True:
+            self._lane.write(b"", deadline)
+            try:
+                known = session.streams.find(subject, deadline.at_most(ASK_LONGEST))
+            except _NOT_YET as error:
+                again = self.engine.batches or not isinstance(error, JetStreamNotEnabledError)
+                if not again or deadline.remaining() <= ASK_AGAIN:
+                    raise
+                self._rest(deadline)
+                continue
+            require_fast(known, session.server.version)
+            if self.known is not None and known.name != self.known.name:
+                raise InvalidSubjectError(subject, f"it belongs to stream {known.name!r}")
+            self.known = known
+            self._epoch = known.epoch
+            return
+
+    def _check_subject(self, subject: str) -> None:
+        """Raise if *subject* belongs to another stream than the batch."""
+        known = self.known
+        assert known is not None
+        if known.takes(subject):
+            return
+        # The stream may have been given more subjects since.
+        fresh = self._session.streams.find(subject, self._deadline)
+        if fresh.name != known.name:
+            raise InvalidSubjectError(
+                subject, f"it belongs to stream {fresh.name!r}, the batch to {known.name!r}"
+            )
+        self.known = fresh
+
+    def _rest(self, deadline: Deadline) -> None:
+        """Let a little time pass; replies that come meanwhile stay."""
+        time.sleep(min(ASK_AGAIN, deadline.remaining()))
+
+    # Waiting.
+
+    def _make_room(self, wanted: int, deadline: Deadline) -> int:
+        """
+        Wait until messages may be sent and return how many; 0 if a batch has to begin first.
+        """
+        engine = self.engine
+        if self._box.ready:
+            self.take_in()
+        while True:
+            room = engine.worth(wanted)
+            if room:
+                return room
+            if engine.phase is Phase.NEW:
+                return 0
+            if engine.phase in {Phase.FAILED, Phase.DONE}:
+                self._raise_end(deadline)
+            due = engine.due()
+            until = deadline if due is None else _earlier(deadline, due)
+            if self._lane.wait(self._box, until):
+                self.take_in()
+            elif deadline.expired():
+                if engine.recovering:
+                    raise NoStreamResponseError(engine.subject, attempts=max(engine.pings, 1))
+                raise WaitTimeoutError("an ack of the batch", deadline.total)
+            elif self._is_connected(deadline):
+                self._ping(deadline)
+
+    def take_in(self) -> None:
+        """Read what has come."""
+        box, engine = self._box, self.engine
+        # Looked at first: whatever came before the loss has been drained when it is accounted for.
+        lost, failure = box.take_lost(), box.failure
+        now = time.monotonic()
+        engine.receive(box.drain(), now)
+        for subject, denial in box.take_denials():
+            name = subject.decode()
+            if any(encoder.knows(name) for encoder in self._encoders.values()):
+                engine.denied(denial)
+        if lost and lost >= self._epoch:
+            engine.lost_connection(now)
+        if failure is not None:
+            engine.closed(failure)
+        gaps = engine.ledger.gaps
+        if gaps:
+            self.untold.extend(gaps)
+            gaps.clear()
+        if engine.phase is Phase.NEW and self.next_id == engine.ledger.batch_id:
+            self.next_id = secrets.token_hex(8)
+
+    def _is_connected(self, deadline: Deadline) -> bool:
+        """
+        See to it that the server may be asked; return False if there is something to read first.
+        """
+        if self._lane.lost_epoch >= self._epoch:
+            self._admit(self.engine.subject, deadline)
+        return not self._box.ready
+
+    def _ping(self, deadline: Deadline) -> None:
+        """Ask the server where it is, if it is time."""
+        seq = self.engine.take_ping(time.monotonic())
+        if seq is not None:
+            self._send(self._ping_block(seq), deadline)
+
+    def _ping_block(self, seq: int) -> bytes:
+        engine = self.engine
+        reply = b"%b%d%b" % (engine.prefix, seq, SUFFIX[PING])
+        return frames.pub(engine.subject.encode(), reply, b"")
+
+    def _send(self, block: bytes, deadline: Deadline) -> None:
+        """Write what may be lost; then the loss is seen to."""
+        try:
+            self._lane.write(block, deadline, epoch=self._epoch)
+        except ConnectionLostError:
+            self.engine.lost_connection(time.monotonic())
+
+    # The timer; loop thread.
+
+    def _tick(self) -> None:
+        """Have the batch kept alive while its user is slow; once is enough."""
+        if not self._ticking:
+            self._ticking = True
+            loop = self._lane._loop  # noqa: SLF001 - the lane has no public timer.
+            loop.call_soon_threadsafe(loop.call_later, TICK, _tick, loop, weakref.ref(self))
+
+    def keep_alive(self) -> bool:
+        """Ping a batch that has been quiet; return whether to look again. Loop thread."""
+        if self.closed or not self._lock.acquire(blocking=False):
+            # Who holds the lock sends, or waits and asks by itself.
+            return not self.closed
+        try:
+            engine, now = self.engine, time.monotonic()
+            if now - engine.quiet_since >= QUIET and self._lane.epoch == self._epoch:
+                seq = engine.keep_alive(now)
+                if seq is not None:
+                    self._lane.answer(self._ping_block(seq))
+            return engine.phase not in {Phase.DONE, Phase.FAILED}
+        finally:
+            self._lock.release()
+
+    # The end.
+
+    def _raise_end(self, deadline: Deadline) -> None:
+        """Raise why nothing can be added: what made the batch fail the first time."""
+        engine = self.engine
+        failure = engine.failure
+        if failure is None or self._told:
+            reason = "it was committed" if failure is None else str(failure)
+            raise BatchClosedError("fast publisher", reason=reason)
+        until = deadline.at_most(LAST_WORDS)
+        while engine.awaits_end and self._box.failure is None:
+            if not self._lane.wait(self._box, until):
+                break
+            self.take_in()
+        self._told = True
+        self.abandon()
+        raise failure
+
+    @property
+    def owes_failure(self) -> bool:
+        """Whether it failed and nobody was told."""
+        return self.engine.failure is not None and not self._told
+
+    def check_end(self, deadline: Deadline) -> None:
+        """Raise what made the batch fail, if nobody was told."""
+        if self.owes_failure:
+            self._raise_end(deadline)
+
+    def abandon(self) -> None:
+        """End the batch on the server if it may be open, so that its place is free; never waits."""
+        engine = self.engine
+        if engine.phase in {Phase.OPEN, Phase.FAILED} and engine.ledger.sent:
+            self._send_end(engine.ledger.sent + 1)
+        self.leave()
+
+    def _send_end(self, seq: int) -> None:
+        engine = self.engine
+        if self._lane.epoch == self._epoch:
+            reply = b"%b%d%b" % (engine.prefix, seq, SUFFIX[END])
+            self._lane.answer(frames.pub(engine.subject.encode(), reply, b""))
+
+    def leave(self) -> None:
+        """Unsubscribe, as each message still in flight would get an answer; never waits."""
+        self.closed = True
+        self._lane.leave(self._sid)
+
+
+def _tick(loop: Any, link: weakref.ref[FastLink]) -> None:
+    """Look after a batch as long as somebody holds its publisher."""
+    alive = link()
+    if alive is not None and alive.keep_alive():
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
+            loop.call_later(TICK, _tick, loop, link)
+
+
+def _earlier(deadline: Deadline, moment: float) -> Deadline:
+    return deadline if deadline.at <= moment else type(deadline)(moment, deadline.total)
