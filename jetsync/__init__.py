@@ -236,6 +236,7 @@ from jetsync.typing import Acker, Frame, HeadersInput, Payload, Seconds
 
 __version__ = "0.1.0"
 from jetsync.publish.atomic import AtomicBatch
+from jetsync.publish.fast import FastPublisher, FastStatistics
 
 __all__ = [
     # Connecting
@@ -292,6 +293,8 @@ __all__ = [
     "BatchAck",
     "DeliveryReport",
     "Expect",
+    "FastPublisher",
+    "FastStatistics",
     "Headers",
     "MarkerReason",
     "Message",

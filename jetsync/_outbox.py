@@ -118,10 +118,12 @@ class Outbox:
             ConnectionClosedError: The client is closed. Nothing was sent.
         """
         with self.lock:
-            if epoch is not None:
-                self._wait_room_on(epoch, deadline)
-            elif self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
-                self._wait_writable(deadline)
+            if (
+                self.state is not LaneState.OPEN
+                or self.size >= OUT_LIMIT
+                or (epoch is not None and epoch != self.epoch)
+            ):
+                self._wait_writable(deadline, epoch)
             self._send(block)
             return self.epoch
 
@@ -135,10 +137,12 @@ class Outbox:
         room, and raises as :meth:`write`. Any thread.
         """
         with self.lock:
-            if epoch is not None:
-                self._wait_room_on(epoch, Deadline.after(timeout))
-            elif self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
-                self._wait_writable(Deadline.after(timeout))
+            if (
+                self.state is not LaneState.OPEN
+                or self.size >= OUT_LIMIT
+                or (epoch is not None and epoch != self.epoch)
+            ):
+                self._wait_writable(Deadline.after(timeout), epoch)
             self._post(block, lazy=lazy)
             return self.epoch
 
@@ -185,21 +189,18 @@ class Outbox:
         with self.lock:
             self._send(block)
 
-    def _wait_room_on(self, epoch: int, deadline: Deadline) -> None:
-        """Wait until the connection *epoch* has room; the write lock is held."""
+    def _wait_writable(self, deadline: Deadline, epoch: int | None = None) -> None:
+        """Wait until blocks may be written, on any connection or one; the write lock is held."""
+        assert self.lock.locked()
         while True:
-            if self.state is not LaneState.CLOSED and (
-                self.state is not LaneState.OPEN or self.epoch != epoch
+            if (
+                epoch is not None
+                and self.state is not LaneState.CLOSED
+                and (self.state is not LaneState.OPEN or self.epoch != epoch)
             ):
                 raise NeverWrittenError
             if self.state is LaneState.OPEN and self.size < OUT_LIMIT:
                 return
-            self._wait_writable(deadline)
-
-    def _wait_writable(self, deadline: Deadline) -> None:
-        """Wait until blocks may be written; the write lock is held."""
-        assert self.lock.locked()
-        while self.state is not LaneState.OPEN or self.size >= OUT_LIMIT:
             if self.state is LaneState.CLOSED:
                 reason = self.reason or ConnectionClosedError()
                 # A copy: each raise of the same one would make its traceback longer.

@@ -22,9 +22,11 @@ from jetsync.errors import (
     ConnectionClosedError,
     ConnectionLostError,
     DisconnectedError,
+    PermissionDeniedError,
     ProtocolError,
     PublishError,
     RequestTimeoutError,
+    TransportError,
 )
 from jetsync.publish._abandoned import AbandonWatch
 from jetsync.publish._capability import MARKER_LEVEL
@@ -109,7 +111,7 @@ class BatchRun:
             # and would keep this one for 10 s.
             entry: Entry[Staged] = Entry(self.engine.next_sequence + 1, None)
             block = self._wire.block(entry, self.engine.items[-1])
-            with contextlib.suppress(ConnectionLostError, ConnectionClosedError, DisconnectedError):
+            with contextlib.suppress(TransportError):
                 self._session.lane.post(block, 0.0, epoch=self.known.epoch)
 
     def abandoned(self) -> BatchIncompleteError | None:
@@ -120,6 +122,16 @@ class BatchRun:
         return BatchIncompleteError(
             stream=self.known.name, reason=f"the server gave it up: {reason}"
         )
+
+    def send_one(self, entry: Entry[Staged], deadline: Deadline) -> None:
+        """Write one message of many, and wait for the answer if it asks for one."""
+        if entry.asks or entry.sequence == 1:
+            self.send((entry,), deadline)
+            return
+        self._last_at = time.monotonic()
+        block = self._wire.block(entry, self.engine.items[-1])
+        # Nobody waits for it: it goes out with what follows, or a moment later.
+        self._session.lane.post(block, deadline.remaining(), lazy=True, epoch=self.known.epoch)
 
     def send(self, entries: Sequence[Entry[Staged]], deadline: Deadline) -> BatchRun:
         """
@@ -153,7 +165,6 @@ class BatchRun:
                     pieces.clear()
                     size = 0
             if pieces:
-                # Nobody waits for these: they go out with what follows, or a moment later.
                 lane.post(b"".join(pieces), deadline.remaining(), lazy=True, epoch=epoch)
         except BaseException:
             if engine.state is BatchState.OPEN:
@@ -177,7 +188,7 @@ class BatchRun:
 
         try:
             frame = self._session.core.exchange(target, build, deadline, epoch)
-        except (NeverWrittenError, DisconnectedError):
+        except (NeverWrittenError, DisconnectedError, PermissionDeniedError):
             engine.fail()
             raise
         except (RequestTimeoutError, ConnectionLostError, ClosedInFlightError) as error:
@@ -188,7 +199,7 @@ class BatchRun:
             engine.fail()
             raise
         except BaseException:
-            # Ctrl-C, or a subject that the server refuses to the user.
+            # Ctrl-C, above all.
             engine.lost(entry)
             raise
         finally:

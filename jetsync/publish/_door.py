@@ -4,24 +4,31 @@ The publishing methods of a JetStream context.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync._deadline import as_seconds
 from jetsync._fields import check_count
+from jetsync.errors import InvalidArgumentError
 from jetsync.outbound import OutboundMessage
 from jetsync.publish._many import BulkPublish
 from jetsync.publish._single import publish_one
 from jetsync.publish._window import DEFAULT_WINDOW, WindowOptions
 from jetsync.publish.atomic import AtomicBatch, AtomicOptions, publish_batch
+from jetsync.publish.fast import FastOptions, FastPublisher
 from jetsync.publish.publisher import Publisher
+from jetsync.ttl import ttl_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jetsync._session import JetStreamSession
+    from jetsync.events import BatchGapEvent
     from jetsync.outbound import BatchAck, Expect, PubAck, PublishReport
     from jetsync.publish.publisher import DeliveryReport
     from jetsync.typing import HeadersInput, Payload, Seconds
+
+FLOW_LIMIT: Final = 500
+"""Messages between two acks that servers give at most; more brings nothing (ADR-50)."""
 
 
 class PublishDoor:
@@ -229,6 +236,54 @@ class PublishDoor:
             retry_wait=as_seconds(retry_wait, "retry_wait"),
         )
         return publish_batch(self._session, messages, options)
+
+    def fast_publisher(
+        self,
+        *,
+        flow: int = 500,
+        max_outstanding_acks: int = 2,
+        gap: Literal["fail", "ok"] = "fail",
+        on_gap: Callable[[BatchGapEvent], object] | None = None,
+        ttl: Seconds | Literal["never"] | None = None,
+        timeout: Seconds | None = None,
+    ) -> FastPublisher:
+        """
+        Return a publisher for many messages to one stream, acknowledged by the hundred (ADR-50).
+
+        The fastest way in, for data that can be sent again: what is not acknowledged when a batch
+        fails may be stored or not. Asks and sends nothing before the first message. The stream
+        needs ``allow_batched`` and a server from 2.14 on.
+
+        Args:
+            flow: Messages between two acks, from 1 to 500; the server may choose fewer.
+            max_outstanding_acks: How many acks may be missing, from 1 up: at most *flow* times as
+                many messages are in flight.
+            gap: Whether the batch ends when a message is lost or refused (``"fail"``), or goes on
+                without it (``"ok"``).
+            on_gap: Called with each :class:`BatchGapEvent` of ``gap="ok"``, in the thread whose
+                call notices it.
+            ttl: Time-to-live of messages that have none of their own.
+            timeout: Seconds for each call, and for each wait for room; None is the context's
+                default.
+        """
+        self._session.core.check()
+        check_count("flow", flow, 1)
+        check_count("max_outstanding_acks", max_outstanding_acks, 1)
+        if flow > FLOW_LIMIT:
+            raise InvalidArgumentError(f"flow must be at most {FLOW_LIMIT}", argument="flow")
+        if gap not in {"fail", "ok"}:
+            raise InvalidArgumentError("gap must be 'fail' or 'ok'", argument="gap")
+        if ttl is not None:
+            ttl_header(ttl)
+        options = FastOptions(
+            flow=flow,
+            max_outstanding_acks=max_outstanding_acks,
+            gap=gap,
+            on_gap=on_gap,
+            ttl=ttl,
+            timeout=self._seconds(timeout),
+        )
+        return FastPublisher(self._session, options)
 
     def _seconds(self, timeout: Seconds | None) -> float:
         return as_seconds(self._session.default_timeout if timeout is None else timeout, "timeout")

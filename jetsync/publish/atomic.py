@@ -205,7 +205,7 @@ class AtomicBatch:
             entry = run.engine.add(staged)
             if entry is not None:
                 try:
-                    run.send((entry,), deadline)
+                    run.send_one(entry, deadline)
                 except BaseException as error:
                     # Ctrl-C, too: a message of it may be missing.
                     self._end(error)
@@ -339,7 +339,8 @@ class AtomicBatch:
 
     @contextlib.contextmanager
     def _locked(self, deadline: Deadline) -> Iterator[None]:
-        if not self._lock.acquire(timeout=deadline.remaining()):
+        lock = self._lock
+        if not (lock.acquire(blocking=False) or lock.acquire(timeout=deadline.remaining())):
             raise WaitTimeoutError("another thread's use of the batch", deadline.total)
         try:
             yield
