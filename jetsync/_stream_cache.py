@@ -15,7 +15,12 @@ import attrs
 from jetsync._codec import from_wire
 from jetsync._echo import api_level_of
 from jetsync._subjects import overlap
-from jetsync.errors import JetStreamNotEnabledError, NoRespondersError, NoStreamResponseError
+from jetsync.errors import (
+    JetStreamNotEnabledError,
+    NoRespondersError,
+    NoStreamResponseError,
+    StreamNotFoundError,
+)
 from jetsync.stream_config import StreamConfig
 
 if TYPE_CHECKING:
@@ -68,16 +73,21 @@ class StreamCache:
             NoStreamResponseError: There is none.
             ApiError, RequestTimeoutError, TransportError: It could not be told.
         """
-        epoch = self._session.lane.epoch
-        # Without a connection, only the next one can tell.
-        if not fresh and self._session.core.is_connected:
+        # Without a connection only the next one can tell, and this waits for it.
+        lane = self._session.lane
+        epoch = lane.epoch if self._session.core.is_connected else lane.write(b"", deadline)
+        if not fresh:
             for known in list(self._known.values()):
                 if known.epoch == epoch and known.takes(subject):
                     return known
         names = self._ask("STREAM.NAMES", {"subject": subject}, deadline).get("streams") or ()
         if not names:
             raise NoStreamResponseError(subject)
-        answer = self._ask(f"STREAM.INFO.{names[0]}", None, deadline)
+        try:
+            answer = self._ask(f"STREAM.INFO.{names[0]}", None, deadline)
+        except StreamNotFoundError as error:
+            # Deleted between the two questions.
+            raise NoStreamResponseError(subject) from error
         config = from_wire(StreamConfig, answer["config"])
         known = KnownStream(
             name=names[0],

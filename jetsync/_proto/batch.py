@@ -19,7 +19,6 @@ import attrs
 
 from jetsync import headers as names
 from jetsync._proto.puback import is_no_responders, parse_ack
-from jetsync._subjects import overlap
 from jetsync.errors import (
     ApiError,
     AtomicityError,
@@ -60,6 +59,8 @@ class BatchState(enum.Enum):
     """Nothing of it is stored, or an error says what is."""
     UNKNOWN = "unknown"
     """The commit went out and no answer came."""
+    SPLIT = "split"
+    """The server took it for no batch, and stored messages of it one by one."""
 
 
 # Not frozen, which would double the cost of making one.
@@ -111,6 +112,8 @@ class AtomicBatchEngine(Generic[Item]):
         self._ack_every = ack_every
         self._limit = limit
         self._sent = 0
+        self._complete = False
+        """Whether what commits it was given out; nothing can follow that."""
 
     def __repr__(self) -> str:
         return f"<AtomicBatchEngine {self.state.value} {self._sent} of {len(self.items)} sent>"
@@ -136,7 +139,7 @@ class AtomicBatchEngine(Generic[Item]):
         self._check(1)
 
     def _check(self, more: int) -> None:
-        if self.state is not BatchState.OPEN:
+        if self.state is not BatchState.OPEN or self._complete:
             raise BatchClosedError
         if self._limit is not None and len(self.items) + more > self._limit:
             raise BatchTooLargeError(
@@ -165,6 +168,7 @@ class AtomicBatchEngine(Generic[Item]):
         self.items += items
         if not self.items:
             raise BatchClosedError(reason="it has no messages")
+        self._complete = True
         if self._sent == len(self.items):
             return [Entry(self.next_sequence, None, END_OF_BATCH, asks=True)]
         rest = self.items[self._sent :] if self._sent else self.items
@@ -217,7 +221,7 @@ class AtomicBatchEngine(Generic[Item]):
         stored = len(self.items)
         if not entry.commit or ack.batch_id != self.batch_id or ack.batch_size != stored:
             # What a server stores that knows nothing of batches, or not enough.
-            self.state = BatchState.FAILED
+            self.state = BatchState.SPLIT
             raise AtomicityError(self.batch_id, stream=ack.stream, sequence=ack.sequence)
         self.state = BatchState.COMMITTED
         self.ack = BatchAck(
@@ -241,7 +245,7 @@ class HeaderRules:
 
     def __init__(self, *, counters: bool) -> None:
         self._counters = counters
-        self._subjects: dict[str, None] = {}
+        self._subjects: set[str] = set()
         self._ids: set[str] = set()
         self._first = True
 
@@ -261,11 +265,12 @@ class HeaderRules:
         """
         if pairs:
             self._check(subject, pairs)
-        self._subjects[subject] = None
+        self._subjects.add(subject)
         self._first = False
 
     def _check(self, subject: str, pairs: Sequence[tuple[str, str]]) -> None:
-        found = dict(pairs)
+        # Of several headers of one name servers read the first.
+        found = dict(reversed(pairs))
         for name in self._MANAGED & found.keys():
             raise BatchRuleError(name, "the batch itself sets it")
         if names.EXPECTED_LAST_MSG_ID in found:
@@ -297,11 +302,9 @@ class HeaderRules:
                     f"it needs {names.EXPECTED_LAST_SUBJECT_SEQUENCE}",
                 )
             return
-        if about is None:
-            written = subject in self._subjects
-        else:
-            written = any(overlap(about, each) for each in self._subjects)
-        if written:
+        # A wildcard is compared with the stream as it was before the batch, whatever the batch has
+        # written, so several messages may expect the same of it.
+        if (about or subject) in self._subjects:
             raise WrongLastSequenceError(
                 err_code=10164,
                 description=(

@@ -10,10 +10,11 @@ from jetsync._deadline import as_seconds
 from jetsync._fields import check_count
 from jetsync.errors import InvalidArgumentError
 from jetsync.outbound import OutboundMessage
+from jetsync.publish._atomic_commit import AtomicOptions
 from jetsync.publish._many import BulkPublish
 from jetsync.publish._single import publish_one
 from jetsync.publish._window import DEFAULT_WINDOW, WindowOptions
-from jetsync.publish.atomic import AtomicBatch, AtomicOptions, publish_batch
+from jetsync.publish.atomic import AtomicBatch, publish_batch
 from jetsync.publish.fast import FastOptions, FastPublisher
 from jetsync.publish.publisher import Publisher
 from jetsync.ttl import ttl_header

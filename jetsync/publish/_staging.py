@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import attrs
-
+from jetsync import headers as names
 from jetsync._proto.batch import HeaderRules
 from jetsync._subjects import validate_subject
 from jetsync.errors import InvalidArgumentError, InvalidSubjectError
 from jetsync.headers import encode_headers
 from jetsync.outbound import coerce_outbound, outbound_header_pairs, payload_bytes
 from jetsync.publish._capability import MARKER_LEVEL
+from jetsync.ttl import ttl_header
 
 if TYPE_CHECKING:
     from jetsync._deadline import Deadline
@@ -93,14 +93,19 @@ class Staging:
     ) -> None:
         self._session = session
         self._known = known
-        self._ttl = ttl
+        self._ttl = None if ttl is None else ttl_header(ttl)
         self._rules = HeaderRules(counters=known.level >= MARKER_LEVEL)
         self._targets: dict[str, bytes] = {}
-        largest = session.server.max_payload
-        size = known.config.max_msg_size
-        self._stream_size = size if size is not None and 0 < size < largest else None
-        self._room = (self._stream_size or largest) - head_size
+        self._head_size = head_size
+        self._stream_size: int | None
+        self._measure(known.config.max_msg_size)
         self.count = 0
+
+    def _measure(self, largest: int | None) -> None:
+        """Set how large a message may be; *largest* is what the stream says."""
+        limit = self._session.server.max_payload
+        self._stream_size = largest if largest is not None and 0 < largest < limit else None
+        self._room = (self._stream_size or limit) - self._head_size
 
     @property
     def has_message_ids(self) -> bool:
@@ -122,11 +127,11 @@ class Staging:
             tail = _NO_HEADERS
         else:
             message = coerce_outbound(item)
-            if self._ttl is not None and message.ttl is None:
-                message = attrs.evolve(message, ttl=self._ttl)
             subject = message.subject
             payload = bytes(payload_bytes(message.data))
             pairs = outbound_header_pairs(message)
+            if self._ttl is not None and all(name != names.TTL for name, _ in pairs):
+                pairs.append((names.TTL, self._ttl))
             tail = encode_headers(pairs)[len(_MAGIC) :] if pairs else _NO_HEADERS
         try:
             target = self._targets[subject]
@@ -134,7 +139,7 @@ class Staging:
             target = self._learn(subject, deadline)
         size = len(tail) + len(payload)
         if size > self._room:
-            self._refuse_size(size)
+            self._refuse_size(subject, size, deadline)
         # Last, as what it takes it remembers.
         self._rules.take(subject, pairs)
         self.count += 1
@@ -154,14 +159,16 @@ class Staging:
         target = self._targets[subject] = subject.encode()
         return target
 
-    def _refuse_size(self, size: int) -> None:
-        head = self._session.server.max_payload - self._room
-        if self._stream_size is None:
-            self._session.core.check_size(size + head)
-            return
-        head = self._stream_size - self._room
-        raise InvalidArgumentError(
-            f"headers, those of the batch included, and payload take {size + head} bytes,"
-            f" the max_msg_size of stream {self._known.name!r} is {self._stream_size}",
-            argument="data",
-        )
+    def _refuse_size(self, subject: str, size: int, deadline: Deadline) -> None:
+        """Raise, unless larger messages are taken by now than when the batch began."""
+        size += self._head_size
+        self._session.core.check_size(size)
+        if self._stream_size is not None:
+            now = self._session.streams.find(subject, deadline, fresh=True)
+            self._measure(now.config.max_msg_size)
+        if self._stream_size is not None and size > self._stream_size:
+            raise InvalidArgumentError(
+                f"headers, those of the batch included, and payload take {size} bytes,"
+                f" the max_msg_size of stream {self._known.name!r} is {self._stream_size}",
+                argument="data",
+            )

@@ -9,100 +9,35 @@ before the stream has been asked whether it takes batches.
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-import weakref
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import attrs
-
-from jetsync import events
 from jetsync._deadline import Deadline, as_seconds
-from jetsync._outbox import NeverWrittenError
 from jetsync._proto.batch import BatchState
 from jetsync.errors import (
     BatchClosedError,
-    BatchIncompleteError,
-    BatchOutcomeUnknownError,
     ConflictingUseError,
-    ConnectionLostError,
-    DisconnectedError,
-    DuplicateMessageIdError,
     InvalidArgumentError,
-    InvalidTypeError,
-    NoStreamResponseError,
-    TooManyInflightError,
+    RequestTimeoutError,
     WaitTimeoutError,
 )
-from jetsync.outbound import BatchAck, OutboundMessage, coerce_outbound
-from jetsync.publish._batch_run import BatchRun
-from jetsync.publish._capability import require_atomic
-from jetsync.publish._staging import Staging, Wire
-from jetsync.ttl import ttl_header
-from jetsync.typing import Seconds
+from jetsync.outbound import OutboundMessage, coerce_outbound
+from jetsync.publish._atomic_commit import FAILED, AtomicCommit, AtomicOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from typing_extensions import Self
 
     from jetsync._session import JetStreamSession
-    from jetsync.outbound import Expect
+    from jetsync.outbound import BatchAck, Expect
+    from jetsync.publish._batch_run import BatchRun
     from jetsync.publish._staging import Staged
-    from jetsync.typing import HeadersInput, Payload
+    from jetsync.typing import HeadersInput, Payload, Seconds
 
 __all__ = ["AtomicBatch"]
 
-ID_BYTES: Final = 64
-"""Bytes of a batch id at most (ADR-50)."""
 
-_SAFE_TO_REPEAT: Final = (
-    NoStreamResponseError,
-    TooManyInflightError,
-    BatchIncompleteError,
-    ConnectionLostError,
-    DisconnectedError,
-)
-"""Errors after which nothing of a batch is stored, and another attempt may go well."""
-
-
-def _batch_id(_: AtomicOptions, field: attrs.Attribute[Any], value: object) -> None:
-    if value is None:
-        return
-    if not isinstance(value, str):
-        raise InvalidTypeError("batch_id must be text", argument=field.name)
-    if not value or len(value.encode("utf-8", "replace")) > ID_BYTES:
-        # An empty one would make servers store the messages one by one.
-        raise InvalidArgumentError(f"batch_id must have 1 to {ID_BYTES} bytes", argument=field.name)
-    if not value.isprintable() or value != value.strip():
-        raise InvalidArgumentError("batch_id has blanks or control characters", argument=field.name)
-
-
-def _ttl(_: AtomicOptions, __: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None:
-        ttl_header(value)
-
-
-@attrs.frozen(kw_only=True)
-class AtomicOptions:
-    """
-    How a batch behaves.
-    """
-
-    batch_id: str | None = attrs.field(default=None, validator=_batch_id)
-    ack_first: bool = True
-    ack_every: int = 0
-    ttl: Seconds | Literal["never"] | None = attrs.field(default=None, validator=_ttl)
-    timeout: float
-    """Seconds for each call."""
-    broken_servers: bool = False
-    retries: int = 0
-    """How often a batch that no stream took is sent again."""
-    retry_wait: float = 0.25
-    """Seconds before each of these."""
-
-
-class AtomicBatch:
+class AtomicBatch(AtomicCommit):
     """
     Messages that a stream stores together, or none of them (ADR-50).
 
@@ -116,18 +51,6 @@ class AtomicBatch:
     batch is over.
     """
 
-    def __init__(self, session: JetStreamSession, options: AtomicOptions) -> None:
-        self._session = session
-        self._options = options
-        self._lock = threading.Lock()
-        self._id = options.batch_id or session.core.new_batch_id()
-        self._run: BatchRun | None = None
-        """The batch on the wire; None before its first message."""
-
-        self._ack: BatchAck | None = None
-        self._over: str | None = None
-        """Why the batch takes no more messages."""
-
     def __repr__(self) -> str:
         state = "committed" if self._ack is not None else "closed" if self._over else "open"
         return f"<AtomicBatch {self._id} {state} size={self.size}>"
@@ -138,6 +61,9 @@ class AtomicBatch:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.discard()
+        elif self._lost:
+            # Told already, to a caller who went on. What is left silently would look stored.
+            raise BatchClosedError(reason=self._over)
         elif self._over is None and self.size:
             self.commit()
 
@@ -201,6 +127,7 @@ class AtomicBatch:
         item = self._prepared(_item(subject, data, headers, msg_id, ttl, expect))
         with self._locked(deadline):
             self._check_open()
+            self._check_kept()
             run, staged = self._admit(item, deadline)
             entry = run.engine.add(staged)
             if entry is not None:
@@ -208,7 +135,7 @@ class AtomicBatch:
                     run.send_one(entry, deadline)
                 except BaseException as error:
                     # Ctrl-C, too: a message of it may be missing.
-                    self._end(error)
+                    self._lose(error)
                     raise
 
     def commit(
@@ -266,15 +193,23 @@ class AtomicBatch:
             if run is None or not (last or run.engine.items):
                 raise InvalidArgumentError("a batch needs at least one message")
             entries = run.engine.commit(*last)
-            # From here on the batch is this call's alone, and no lock is held while plugins run.
-            self._over = "it was committed"
-        return self._finish(lambda: run.send(entries, deadline), subject, deadline)
+            self._begin_commit()
+
+        def send() -> BatchRun:
+            error = run.abandoned()
+            if error is not None:
+                run.end()
+                raise error
+            return run.send(entries, deadline)
+
+        return self._finish(send, len(run.engine.items), subject, deadline)
 
     def discard(self) -> None:
         """
         Give the batch up; nothing of it is stored. Safe to repeat, and never waits for the server.
         """
         with self._lock:
+            self._lost = False
             if self._over is None:
                 self._over = "it was discarded"
                 if self._run is not None:
@@ -282,7 +217,7 @@ class AtomicBatch:
 
     def resend(self, timeout: Seconds | None = None) -> BatchAck:
         """
-        Send all messages of a batch that failed once more, and commit it.
+        Send all messages of a batch whose commit failed once more, and commit it.
 
         After an unknown outcome this needs an id on every message. The stream then stores the batch
         once, whichever of the attempts came through; if an earlier one had, ``duplicate`` is set
@@ -294,25 +229,26 @@ class AtomicBatch:
 
         Raises:
             InvalidArgumentError: A message has no id, and the outcome is unknown.
-            ConflictingUseError: The batch has not failed.
+            ConflictingUseError: No commit of it has failed, or the server stored its
+                messages one by one.
             BatchOutcomeUnknownError, ApiError, ...: As :meth:`commit`.
         """
         deadline = self._deadline(timeout)
         self._session.core.check()
         with self._locked(deadline):
             run = self._run
-            if self._over is None or self._ack is not None or run is None:
-                raise ConflictingUseError("only a batch that failed can be sent again")
-            if run.engine.state is BatchState.OPEN:
-                raise ConflictingUseError("another thread commits the batch")
+            if self._committing:
+                raise ConflictingUseError("another call commits the batch")
+            if not self._complete or run is None or run.engine.state not in FAILED:
+                raise ConflictingUseError("only a batch whose commit failed can be sent again")
             unknown = run.engine.state is BatchState.UNKNOWN
             if unknown and not run.staging.has_message_ids:
                 raise InvalidArgumentError(
                     "sending a batch again whose outcome is unknown needs a msg_id on every message"
                 )
-            # Open, for other threads, as long as this call lasts.
-            run.engine.state = BatchState.OPEN
-        return self._finish(self._again(unknown, deadline), None, deadline, unknown=unknown)
+            self._begin_commit()
+        size = len(run.engine.items)
+        return self._finish(self._again(deadline), size, None, deadline, unknown=unknown)
 
     def publish(self, items: Sequence[Any], deadline: Deadline) -> BatchAck:
         """
@@ -324,11 +260,17 @@ class AtomicBatch:
             raise InvalidArgumentError("a batch needs at least one message", argument="messages")
         if self._session.plugins.prepare is not None:
             items = [self._prepared(item) for item in items]
-        run = self._begin(_subject_of(items[0]), deadline, whole=True)
-        admit = run.staging.admit
-        entries = run.engine.commit(*[admit(item, deadline) for item in items])
-        self._over = "it was committed"
-        return self._finish(lambda: run.send(entries, deadline), None, deadline)
+        self._begin_commit()
+
+        def send() -> BatchRun:
+            known = self._stream(_subject_of(items[0]), deadline)
+            staging = self._staging(known)
+            admit = staging.admit
+            staged = [admit(item, deadline) for item in items]
+            run = self._start(known, staging, whole=True)
+            return run.send(run.engine.commit(*staged), deadline)
+
+        return self._finish(send, len(items), None, deadline)
 
     # Steps of the above.
 
@@ -347,17 +289,34 @@ class AtomicBatch:
         finally:
             self._lock.release()
 
-    def _end(self, error: BaseException) -> None:
-        self._over = str(error) or type(error).__name__
-        if self._run is not None:
-            self._run.end()
+    def _begin_commit(self) -> None:
+        """
+        Make the batch the calling thread's alone, so that no lock is held while plugins run.
+
+        Needs the lock, unless nobody else knows of the batch.
+        """
+        self._over = "it was committed"
+        self._complete = self._committing = True
+
+    def _lose(self, error: BaseException) -> None:
+        """Take no more messages, as adding one went wrong; the lock is held."""
+        self._lost = True
+        if self._run is not None and (
+            isinstance(error, RequestTimeoutError) or not isinstance(error, Exception)
+        ):
+            # The server may have it, and would keep it for 10 s.
+            self._run.discard()
+        self._end(error)
 
     def _check_open(self) -> None:
         if self._over is not None:
             raise BatchClosedError(reason=self._over)
+
+    def _check_kept(self) -> None:
+        """Raise if the server has given the batch up; the lock is held."""
         error = None if self._run is None else self._run.abandoned()
         if error is not None:
-            self._end(error)
+            self._lose(error)
             raise error
 
     def _prepared(self, item: Any) -> Any:
@@ -367,163 +326,19 @@ class AtomicBatch:
     def _admit(self, item: Any, deadline: Deadline) -> tuple[BatchRun, Staged]:
         """Check a message; the lock is held."""
         run = self._run
-        if run is None:
-            run = self._begin(_subject_of(item), deadline, whole=False)
-        run.engine.check_room()
-        return run, run.staging.admit(item, deadline)
-
-    def _begin(
-        self, subject: str, deadline: Deadline, *, whole: bool, staging: Staging | None = None
-    ) -> BatchRun:
-        """
-        Ask for the stream, and set up what sends to it.
-
-        With *staging* it is for messages that were checked before.
-        """
-        session, options = self._session, self._options
-        known = session.streams.find(subject, deadline)
-        require_atomic(known, session.server.version, broken_servers=options.broken_servers)
-        run = BatchRun(
-            session,
-            known,
-            self._id,
-            staging or Staging(session, known, Wire(self._id).head_size, options.ttl),
-            whole=whole,
-            ack_first=options.ack_first,
-            ack_every=options.ack_every,
-        )
-        if run.watch is not None:
-            # For a batch that is forgotten rather than ended.
-            weakref.finalize(self, run.watch.close).atexit = False
-        self._run = run
-        return run
-
-    # The commit, and what plugins have a say in.
-
-    def _finish(
-        self,
-        send: Callable[[], BatchRun],
-        subject: str | None,
-        deadline: Deadline,
-        *,
-        unknown: bool = False,
-    ) -> BatchAck:
-        """Commit inside the plugins' wrappers; the lock is not held."""
-        run, plugins = self._run, self._session.plugins
-        assert run is not None
-        operation = events.BatchCommitOperation(
-            kind="atomic",
-            batch_id=run.id,
-            size=len(run.engine.items),
-            subject=subject,
-            stream=run.known.name,
-            timeout=deadline.total,
-        )
-        try:
-            if plugins.wrap_batch_commit is None:
-                ack = self._attempts(send, operation, deadline, unknown=unknown)
-            else:
-                ack = plugins.wrap_batch_commit(
-                    operation, lambda: self._attempts(send, operation, deadline, unknown=unknown)
-                )
-        except BaseException as error:
-            self._end(error)
-            raise
-        if self._run is not None:
-            self._run.leave()
-        self._ack = ack
-        return ack
-
-    def _attempts(
-        self,
-        send: Callable[[], BatchRun],
-        operation: events.BatchCommitOperation,
-        deadline: Deadline,
-        *,
-        unknown: bool,
-    ) -> BatchAck:
-        """
-        Commit, as often as somebody asks for another try and it can do no harm.
-
-        *unknown* is whether an attempt was made before whose outcome is.
-        """
-        attempt = 1
-        run = self._run
-        assert run is not None
-        while True:
-            failure: Exception
-            try:
-                run = send()
-            except NeverWrittenError:
-                if not run.whole or deadline.expired():
-                    raise
-                # Lost between two steps of this call; asking for the stream waits for the next one.
-                send = self._again(unknown, deadline)
-                continue
-            except _SAFE_TO_REPEAT as error:
-                failure = error
-            except BatchOutcomeUnknownError as error:
-                unknown, failure = True, error
-                error.batch = self
-                if not error.has_message_ids:
-                    raise
-            else:
-                assert run.engine.ack is not None
-                return run.engine.ack
-            delay = self._delay(operation, failure, attempt)
-            if delay is None or delay >= deadline.remaining():
-                raise failure
-            time.sleep(delay)
-            attempt += 1
-            send = self._again(unknown, deadline)
-
-    def _delay(
-        self, operation: events.BatchCommitOperation, error: Exception, attempt: int
-    ) -> float | None:
-        retry, options = self._session.plugins.retry, self._options
-        if retry is not None:
-            return retry(operation, error, attempt)
-        if isinstance(error, NoStreamResponseError) and attempt <= options.retries:
-            return options.retry_wait
-        return None
-
-    def _again(self, unknown: bool, deadline: Deadline) -> Callable[[], BatchRun]:  # noqa: FBT001
-        """Return what sends everything as a batch of its own."""
-
-        def send() -> BatchRun:
-            before = self._run
-            assert before is not None
-            before.leave()
-            items = before.engine.items
-            self._id = self._session.core.new_batch_id()
-            try:
-                run = self._begin(
-                    items[0][0].decode(), deadline, whole=True, staging=before.staging
-                )
-            except BaseException:
-                before.engine.state = BatchState.UNKNOWN if unknown else BatchState.FAILED
-                raise
-            engine = run.engine
-            entries = engine.commit(*items)
-            try:
-                run.send(entries, deadline)
-            except DuplicateMessageIdError:
-                if not unknown:
-                    raise
-                engine.state = BatchState.COMMITTED
-                engine.ack = BatchAck(run.known.name, 0, run.id, len(items), duplicate=True)
-            except BaseException:
-                if unknown:
-                    # A refusal says nothing of the attempt before.
-                    engine.state = BatchState.UNKNOWN
-                raise
-            return run
-
-        return send
+        if run is not None:
+            run.engine.check_room()
+            return run, run.staging.admit(item, deadline)
+        known = self._stream(_subject_of(item), deadline)
+        staging = self._staging(known)
+        # Which stream the batch belongs to is settled by the first message that is good.
+        staged = staging.admit(item, deadline)
+        return self._start(known, staging, whole=False), staged
 
 
 def _subject_of(item: Any) -> str:
-    return item[0] if isinstance(item, tuple) else coerce_outbound(item).subject
+    plain = type(item) is tuple and len(item) == 2
+    return item[0] if plain else coerce_outbound(item).subject
 
 
 def _item(  # noqa: PLR0917 - the arguments of a message, as users give them.

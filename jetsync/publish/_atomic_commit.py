@@ -1,0 +1,328 @@
+"""
+Committing an atomic batch: which stream it goes to, how often it is sent, and what is known then.
+
+What lives here is behind the methods of :class:`jetsync.AtomicBatch`. A batch is sent again, whole
+and under another id, only where nothing of it can be stored, or where ids keep it from being stored
+twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+import attrs
+
+from jetsync import events
+from jetsync._outbox import NeverWrittenError
+from jetsync._proto.batch import BatchState
+from jetsync._subjects import validate_subject
+from jetsync.errors import (
+    AtomicPublishDisabledError,
+    BatchIncompleteError,
+    BatchOutcomeUnknownError,
+    ConnectionLostError,
+    DisconnectedError,
+    DuplicateMessageIdError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    JetSyncError,
+    NoStreamResponseError,
+    NotSupportedError,
+    TemporarilyUnavailableError,
+    TooManyInflightError,
+)
+from jetsync.outbound import BatchAck
+from jetsync.publish._batch_run import BatchRun
+from jetsync.publish._capability import require_atomic
+from jetsync.publish._staging import Staging, Wire
+from jetsync.ttl import ttl_header
+from jetsync.typing import Seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jetsync._deadline import Deadline
+    from jetsync._session import JetStreamSession
+    from jetsync._stream_cache import KnownStream
+    from jetsync.publish.atomic import AtomicBatch
+
+ID_BYTES: Final = 64
+"""Bytes of a batch id at most (ADR-50)."""
+
+FAILED: Final = (BatchState.FAILED, BatchState.UNKNOWN)
+"""How a batch has ended that can be sent again."""
+
+_NO_STREAM: Final = (NoStreamResponseError, TemporarilyUnavailableError)
+"""Errors of a stream that is not there, or has no leader at the moment."""
+
+_SAFE_TO_REPEAT: Final = (
+    *_NO_STREAM,
+    TooManyInflightError,
+    BatchIncompleteError,
+    ConnectionLostError,
+    DisconnectedError,
+)
+"""Errors after which nothing of a batch is stored, and another attempt may go well."""
+
+
+def _batch_id(_: AtomicOptions, field: attrs.Attribute[Any], value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise InvalidTypeError("batch_id must be text", argument=field.name)
+    if not value or len(value.encode("utf-8", "replace")) > ID_BYTES:
+        # An empty one would make servers store the messages one by one.
+        raise InvalidArgumentError(f"batch_id must have 1 to {ID_BYTES} bytes", argument=field.name)
+    if not value.isprintable() or value != value.strip():
+        raise InvalidArgumentError("batch_id has blanks or control characters", argument=field.name)
+
+
+def _ttl(_: AtomicOptions, __: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None:
+        ttl_header(value)
+
+
+@attrs.frozen(kw_only=True)
+class AtomicOptions:
+    """
+    How a batch behaves.
+    """
+
+    batch_id: str | None = attrs.field(default=None, validator=_batch_id)
+    ack_first: bool = True
+    ack_every: int = 0
+    ttl: Seconds | Literal["never"] | None = attrs.field(default=None, validator=_ttl)
+    timeout: float
+    """Seconds for each call."""
+    broken_servers: bool = False
+    retries: int = 0
+    """How often a batch that no stream took is sent again."""
+    retry_wait: float = 0.25
+    """Seconds before each of these."""
+
+
+class AtomicCommit:
+    """
+    The state of an atomic batch, and the steps of committing it.
+    """
+
+    def __init__(self, session: JetStreamSession, options: AtomicOptions) -> None:
+        self._session = session
+        self._options = options
+        self._lock = threading.Lock()
+        self._id = options.batch_id or session.core.new_batch_id()
+        self._run: BatchRun | None = None
+        """The batch on the wire; None before its first message."""
+
+        self._ack: BatchAck | None = None
+        self._over: str | None = None
+        """Why the batch takes no more messages."""
+
+        self._lost = False
+        """Whether it ended before its user had it committed or discarded."""
+
+        self._complete = False
+        """Whether a commit was tried: all its messages are known."""
+
+        self._committing = False
+        """Whether a call commits it at this moment."""
+
+    def _end(self, error: BaseException) -> None:
+        self._over = str(error) or type(error).__name__
+        if self._run is not None:
+            self._run.end()
+
+    def _stream(self, subject: str, deadline: Deadline) -> KnownStream:
+        """Ask for the stream of a subject, and raise unless it takes batches."""
+        validate_subject(subject)
+        streams, version = self._session.streams, self._session.server.version
+        broken = self._options.broken_servers
+        known = streams.find(subject, deadline)
+        try:
+            require_atomic(known, version, broken_servers=broken)
+        except (NotSupportedError, AtomicPublishDisabledError):
+            # It may have been allowed since the stream was asked.
+            known = streams.find(subject, deadline, fresh=True)
+            require_atomic(known, version, broken_servers=broken)
+        return known
+
+    def _staging(self, known: KnownStream) -> Staging:
+        return Staging(self._session, known, Wire(self._id).head_size, self._options.ttl)
+
+    def _start(self, known: KnownStream, staging: Staging, *, whole: bool) -> BatchRun:
+        """Set up what sends to the stream."""
+        options = self._options
+        run = BatchRun(
+            self._session,
+            known,
+            self._id,
+            staging,
+            whole=whole,
+            ack_first=options.ack_first,
+            ack_every=options.ack_every,
+        )
+        if run.watch is not None:
+            # For a batch that is forgotten rather than ended.
+            weakref.finalize(self, run.watch.close).atexit = False
+        self._run = run
+        return run
+
+    # The commit, and what plugins have a say in.
+
+    def _finish(
+        self,
+        send: Callable[[], BatchRun],
+        size: int,
+        subject: str | None,
+        deadline: Deadline,
+        *,
+        unknown: bool = False,
+    ) -> BatchAck:
+        """
+        Commit inside the plugins' wrappers; the lock is not held.
+
+        *unknown* is whether an attempt was made before whose outcome is.
+        """
+        run, plugins = self._run, self._session.plugins
+        operation = events.BatchCommitOperation(
+            kind="atomic",
+            batch_id=self._id,
+            size=size,
+            subject=subject,
+            stream=None if run is None else run.known.name,
+            timeout=deadline.total,
+        )
+        try:
+            if plugins.wrap_batch_commit is None:
+                ack = self._attempts(send, operation, deadline, unknown=unknown)
+            else:
+                ack = plugins.wrap_batch_commit(
+                    operation, lambda: self._attempts(send, operation, deadline, unknown=unknown)
+                )
+        except BaseException as error:
+            if self._run is not None:
+                # There is one where a plugin raised after all had gone well.
+                self._ack = self._run.engine.ack
+            self._end(error)
+            raise
+        finally:
+            self._committing = False
+        if self._run is not None:
+            self._run.end()
+        self._ack = ack
+        return ack
+
+    def _attempts(
+        self,
+        send: Callable[[], BatchRun],
+        operation: events.BatchCommitOperation,
+        deadline: Deadline,
+        *,
+        unknown: bool,
+    ) -> BatchAck:
+        """Commit, as often as somebody asks for another try and it can do no harm."""
+        attempt = 1
+        while True:
+            failure: JetSyncError
+            refused = False
+            try:
+                ack = send().engine.ack
+                assert ack is not None
+                return ack
+            except DuplicateMessageIdError:
+                run = self._run
+                if not unknown or run is None:
+                    raise
+                # An attempt before this one had come through.
+                engine = run.engine
+                engine.state = BatchState.COMMITTED
+                ack = BatchAck(run.known.name, 0, run.id, len(engine.items), duplicate=True)
+                engine.ack = ack
+                return ack
+            except BatchOutcomeUnknownError as error:
+                error.batch = cast("AtomicBatch", self)
+                if not error.has_message_ids:
+                    raise
+                unknown, failure = True, error
+            except JetSyncError as error:
+                failure, refused = error, isinstance(error, _NO_STREAM)
+                if isinstance(error, NoStreamResponseError):
+                    failure = NoStreamResponseError(error.subject or "", attempts=attempt)
+                if unknown:
+                    failure = self._still_unknown(error)
+                if not isinstance(error, _SAFE_TO_REPEAT):
+                    if unknown:
+                        raise failure from error
+                    raise
+                if (
+                    isinstance(error, NeverWrittenError)
+                    and self._run is not None
+                    and self._run.whole
+                    and not deadline.expired()
+                ):
+                    # Lost between two steps of this call; asking for the stream waits for the next
+                    # connection.
+                    send = self._again(deadline)
+                    continue
+            delay = self._delay(operation, failure, attempt, refused=refused)
+            if delay is None or delay >= deadline.remaining():
+                raise failure
+            time.sleep(delay)
+            attempt += 1
+            if self._run is not None:
+                send = self._again(deadline)
+
+    def _delay(
+        self,
+        operation: events.BatchCommitOperation,
+        error: Exception,
+        attempt: int,
+        *,
+        refused: bool,
+    ) -> float | None:
+        """
+        Return the seconds until the next attempt, None to give up.
+
+        *refused* is whether no stream took the batch.
+        """
+        retry, options = self._session.plugins.retry, self._options
+        if retry is not None:
+            return retry(operation, error, attempt)
+        return options.retry_wait if refused and attempt <= options.retries else None
+
+    def _still_unknown(self, certain: Exception) -> BatchOutcomeUnknownError:
+        """
+        Make the error of a batch whose last attempt failed, and an earlier one is unknown.
+
+        Only a batch with ids is sent again then.
+        """
+        run = self._run
+        assert run is not None
+        run.engine.state = BatchState.UNKNOWN
+        error = BatchOutcomeUnknownError(
+            run.engine.items[-1][0].decode(),
+            batch_id=run.id,
+            has_message_ids=True,
+            reason=f"an earlier attempt got no answer, and the last one failed: {certain}",
+        )
+        error.batch = cast("AtomicBatch", self)
+        error.__cause__ = certain
+        return error
+
+    def _again(self, deadline: Deadline) -> Callable[[], BatchRun]:
+        """Return what sends everything as a batch of its own."""
+
+        def send() -> BatchRun:
+            before = self._run
+            assert before is not None
+            before.leave()
+            items = before.engine.items
+            known = self._stream(items[0][0].decode(), deadline)
+            self._id = self._session.core.new_batch_id()
+            run = self._start(known, before.staging, whole=True)
+            return run.send(run.engine.commit(*items), deadline)
+
+        return send
