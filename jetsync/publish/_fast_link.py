@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._handoff import Mailbox
 from jetsync._proto import frames
-from jetsync._proto.fastingest import APPEND, COMMIT, END, PING, START, SUFFIX, FastIngest, Phase
+from jetsync._proto.fastingest import COMMIT, END, PING, START, SUFFIX, FastIngest, Phase
 from jetsync._session import raise_failure
 from jetsync.errors import (
     BatchClosedError,
@@ -25,28 +25,22 @@ from jetsync.errors import (
     ConnectionLostError,
     DisconnectedError,
     InvalidArgumentError,
-    InvalidSubjectError,
-    JetStreamNotEnabledError,
     JetSyncError,
     NoStreamResponseError,
     PublishOutcomeUnknownError,
-    RequestTimeoutError,
-    TemporarilyUnavailableError,
     WaitTimeoutError,
 )
-from jetsync.publish._capability import require_fast
-from jetsync.publish._encode import Encoder
+from jetsync.publish._fast_stream import ASK_AGAIN, FastStream
 from jetsync.publish._many import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish._window import subject_of
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jetsync._deadline import Deadline
     from jetsync._proto.fastledger import Gap
-    from jetsync._session import JetStreamSession, Session
-    from jetsync._stream_cache import KnownStream
+    from jetsync._session import JetStreamSession
 
 QUIET: Final = 4.0
 """Seconds of quiet after which the server is pinged; it forgets a batch after 10."""
@@ -54,47 +48,8 @@ QUIET: Final = 4.0
 TICK: Final = 2.0
 """Seconds between two looks whether it is quiet."""
 
-ASK_AGAIN: Final = 0.1
-"""Seconds before a server that could not answer is asked again."""
-
-ASK_LONGEST: Final = 1.0
-"""Seconds for the answer to one question about the stream; without a leader none comes."""
-
 LAST_WORDS: Final = 1.0
 """Seconds that the server has for ending a batch that failed, so that the counts are right."""
-
-_NOT_YET: Final = (
-    RequestTimeoutError,
-    ConnectionLostError,
-    TemporarilyUnavailableError,
-    JetStreamNotEnabledError,
-)
-"""What a cluster answers while it looks for a leader."""
-
-
-class StreamEncoder(Encoder):
-    """
-    Encode messages for one stream: each subject is looked up once.
-    """
-
-    __slots__ = ("_check",)
-
-    def __init__(self, session: Session, op: int, check: Callable[[str], None]) -> None:
-        super().__init__(session, SUFFIX[op])
-        self._check = check
-
-    def _learn(self, subject: str) -> bytes:
-        target = super()._learn(subject)
-        try:
-            self._check(subject)
-        except BaseException:
-            del self._subjects[subject]
-            raise
-        return target
-
-    def knows(self, subject: str) -> bool:
-        """Return whether something was encoded for *subject*."""
-        return subject in self._subjects
 
 
 class FastLink:
@@ -121,22 +76,13 @@ class FastLink:
         self.engine = FastIngest(
             inbox, flow=flow, max_outstanding_acks=max_outstanding_acks, gap_ok=gap_ok
         )
-        self._encoders = {
-            op: StreamEncoder(core, op, self._check_subject) for op in (START, APPEND, COMMIT)
-        }
-        self._encode = self._encoders[APPEND].encode
-        self.known: KnownStream | None = None
+        self.stream = FastStream(session)
+        self._encode = self.stream.append
         self.next_id = secrets.token_hex(8)
         """The id of the batch that is open, or of the next one."""
 
         self.untold: deque[Gap] = deque()
         """What got lost and was not reported yet; taken without the lock."""
-
-        self._epoch = 0
-        """The connection that the batch is on."""
-
-        self._deadline: Deadline
-        """Of the call that goes on."""
 
         self._ticking = False
         self._told = False
@@ -153,7 +99,7 @@ class FastLink:
     def add(self, item: Any, deadline: Deadline) -> int:
         """Send one message, as soon as there is room; return its number."""
         engine, ledger = self.engine, self.engine.ledger
-        self._deadline = deadline
+        self.stream.deadline = deadline
         while True:
             if self._box.ready or engine.room <= 0:
                 self._make_room(1, deadline)
@@ -164,7 +110,7 @@ class FastLink:
             now = time.monotonic()
             engine.claim(1, now)
             try:
-                self._lane.post(block, deadline.remaining(), epoch=self._epoch)
+                self._lane.post(block, max(deadline.at - now, 0.0), epoch=self.stream.epoch)
             except ConnectionLostError:
                 engine.unclaim(1)
                 engine.lost_connection(now)
@@ -172,13 +118,13 @@ class FastLink:
             except (DisconnectedError, ConnectionClosedError):
                 engine.unclaim(1)
                 raise
-            engine.subject = subject_of(item)
-            return ledger.added
+            engine.subject = item[0] if type(item) is tuple else subject_of(item)
+            return ledger.base + ledger.sent
 
     def add_block(self, items: Sequence[Any], deadline: Deadline) -> int:
         """Send the first of *items* in one write, and return how many."""
         engine = self.engine
-        self._deadline = deadline
+        self.stream.deadline = deadline
         room = self._make_room(min(len(items), BLOCK_MESSAGES), deadline)
         if not room:
             self._start(items[0], deadline)
@@ -204,7 +150,7 @@ class FastLink:
             now = time.monotonic()
             engine.claim(count, now)
             try:
-                self._lane.write(b"".join(pieces), deadline, epoch=self._epoch)
+                self._lane.write(b"".join(pieces), deadline, epoch=self.stream.epoch)
             except ConnectionLostError:
                 engine.unclaim(count)
                 engine.lost_connection(now)
@@ -220,23 +166,22 @@ class FastLink:
     def commit(self, item: Any, deadline: Deadline) -> None:
         """End the batch, with a last message or (None) without, and wait until it has ended."""
         engine = self.engine
-        self._deadline = deadline
+        self.stream.deadline = deadline
         while engine.phase is not Phase.DONE:
             self._make_room(1, deadline)
             if engine.phase is Phase.NEW:
                 self._open(item, deadline)
-            encoder = self._encoders[COMMIT]
             seq = engine.ledger.sent + 1
             if item is None:
                 subject = engine.subject.encode()
                 block = frames.pub(subject, b"%b%d%b" % (engine.prefix, seq, SUFFIX[END]), b"")
             else:
-                block = encoder.encode(item, engine.prefix, seq)
+                block = self.stream.encode(COMMIT, item, engine.prefix, seq)
                 engine.subject = subject_of(item)
             now = time.monotonic()
             engine.commit(now, store=item is not None)
             try:
-                self._lane.write(self._line + block, deadline, epoch=self._epoch)
+                self._lane.write(self._line + block, deadline, epoch=self.stream.epoch)
             except ConnectionLostError:
                 engine.uncommit()
                 engine.lost_connection(now)
@@ -292,7 +237,8 @@ class FastLink:
             raise_failure(self._box.failure)
         # What an earlier connection refused or lost is no news for a batch that begins now.
         self.take_in()
-        self._admit(subject_of(item), deadline)
+        patient = self.engine.batches > 0
+        self.stream.admit(subject_of(item), deadline, patient=patient)
         self.engine.open(self.next_id)
         self._tick()
 
@@ -302,11 +248,11 @@ class FastLink:
         attempts = 0
         while True:
             self._open(item, deadline)
-            block = self._encoders[START].encode(item, engine.prefix, 1)
+            block = self.stream.encode(START, item, engine.prefix, 1)
             engine.subject = subject
             engine.start(time.monotonic())
             try:
-                self._lane.write(self._line + block, deadline, epoch=self._epoch)
+                self._lane.write(self._line + block, deadline, epoch=self.stream.epoch)
             except ConnectionLostError:
                 engine.unclaim(1)
                 continue
@@ -323,7 +269,7 @@ class FastLink:
                 raise refusal
             if deadline.remaining() <= ASK_AGAIN:
                 raise NoStreamResponseError(subject, attempts=attempts)
-            self._rest(deadline)
+            time.sleep(ASK_AGAIN)
 
     def _await_start(self, deadline: Deadline) -> Exception:
         """Wait for the answer to the first message; return why there is no batch, if there is."""
@@ -336,48 +282,6 @@ class FastLink:
                 return PublishOutcomeUnknownError(engine.subject, timeout=deadline.total)
             self.take_in()
         return engine.refusal or BatchClosedError()
-
-    def _admit(self, subject: str, deadline: Deadline) -> None:
-        """
-        Make sure that the stream takes fast ingest on the connection that there is.
-
-        A server that does not know it would store messages, and even pings, as any others.
-        """
-        session = self._session
-        while True:
-            self._lane.write(b"", deadline)
-            try:
-                known = session.streams.find(subject, deadline.at_most(ASK_LONGEST))
-            except _NOT_YET as error:
-                again = self.engine.batches or not isinstance(error, JetStreamNotEnabledError)
-                if not again or deadline.remaining() <= ASK_AGAIN:
-                    raise
-                self._rest(deadline)
-                continue
-            require_fast(known, session.server.version)
-            if self.known is not None and known.name != self.known.name:
-                raise InvalidSubjectError(subject, f"it belongs to stream {known.name!r}")
-            self.known = known
-            self._epoch = known.epoch
-            return
-
-    def _check_subject(self, subject: str) -> None:
-        """Raise if *subject* belongs to another stream than the batch."""
-        known = self.known
-        assert known is not None
-        if known.takes(subject):
-            return
-        # The stream may have been given more subjects since.
-        fresh = self._session.streams.find(subject, self._deadline)
-        if fresh.name != known.name:
-            raise InvalidSubjectError(
-                subject, f"it belongs to stream {fresh.name!r}, the batch to {known.name!r}"
-            )
-        self.known = fresh
-
-    def _rest(self, deadline: Deadline) -> None:
-        """Let a little time pass; replies that come meanwhile stay."""
-        time.sleep(min(ASK_AGAIN, deadline.remaining()))
 
     # Waiting.
 
@@ -416,9 +320,9 @@ class FastLink:
         engine.receive(box.drain(), now)
         for subject, denial in box.take_denials():
             name = subject.decode()
-            if any(encoder.knows(name) for encoder in self._encoders.values()):
+            if self.stream.has_sent(name):
                 engine.denied(denial)
-        if lost and lost >= self._epoch:
+        if lost and lost >= self.stream.epoch:
             engine.lost_connection(now)
         if failure is not None:
             engine.closed(failure)
@@ -433,8 +337,8 @@ class FastLink:
         """
         See to it that the server may be asked; return False if there is something to read first.
         """
-        if self._lane.lost_epoch >= self._epoch:
-            self._admit(self.engine.subject, deadline)
+        if self._lane.lost_epoch >= self.stream.epoch:
+            self.stream.admit(self.engine.subject, deadline, patient=True)
         return not self._box.ready
 
     def _ping(self, deadline: Deadline) -> None:
@@ -451,7 +355,7 @@ class FastLink:
     def _send(self, block: bytes, deadline: Deadline) -> None:
         """Write what may be lost; then the loss is seen to."""
         try:
-            self._lane.write(block, deadline, epoch=self._epoch)
+            self._lane.write(block, deadline, epoch=self.stream.epoch)
         except ConnectionLostError:
             self.engine.lost_connection(time.monotonic())
 
@@ -471,7 +375,7 @@ class FastLink:
             return not self.closed
         try:
             engine, now = self.engine, time.monotonic()
-            if now - engine.quiet_since >= QUIET and self._lane.epoch == self._epoch:
+            if now - engine.quiet_since >= QUIET and self._lane.epoch == self.stream.epoch:
                 seq = engine.keep_alive(now)
                 if seq is not None:
                     self._lane.answer(self._ping_block(seq))
@@ -516,7 +420,7 @@ class FastLink:
 
     def _send_end(self, seq: int) -> None:
         engine = self.engine
-        if self._lane.epoch == self._epoch:
+        if self._lane.epoch == self.stream.epoch:
             reply = b"%b%d%b" % (engine.prefix, seq, SUFFIX[END])
             self._lane.answer(frames.pub(engine.subject.encode(), reply, b""))
 

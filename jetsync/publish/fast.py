@@ -23,10 +23,11 @@ import attrs
 from jetsync import _log, events
 from jetsync._deadline import Deadline
 from jetsync._proto.fastingest import Phase
-from jetsync.errors import BatchClosedError, InvalidArgumentError, WaitTimeoutError
+from jetsync.errors import BatchClosedError, InvalidArgumentError
 from jetsync.outbound import BatchAck, Expect, OutboundMessage, coerce_outbound
 from jetsync.publish._fast_link import FastLink
 from jetsync.publish._many import BLOCK_BYTES, BLOCK_MESSAGES
+from jetsync.publish._turn import Turn
 from jetsync.typing import Seconds
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ FIRST_CHUNK: Final = 16
 
 CHUNK_TIME: Final = 0.05
 """Seconds for which messages of a slow iterable are collected at most, about."""
-
-_AT_ONCE: Final = (False,)
 
 _logger = _log.get_logger("fast")
 
@@ -105,36 +104,6 @@ class FastStatistics:
     """How often ``on_gap`` raised."""
 
 
-class Turn:
-    """
-    The lock of a publisher, taken within a deadline.
-    """
-
-    __slots__ = ("_deadline", "_lock", "_taken")
-
-    def __init__(self, lock: threading.Lock, deadline: Deadline) -> None:
-        self._lock = lock
-        self._deadline = deadline
-        self._taken: list[bool] = []
-
-    def __enter__(self) -> None:
-        # Ctrl-C never comes inside of one call into C, so that call takes the lock and notes it.
-        taken, lock = self._taken, self._lock
-        try:
-            taken.extend(map(lock.acquire, _AT_ONCE))
-            if True not in taken:
-                taken.extend(map(lock.acquire, (True,), (self._deadline.remaining(),)))
-        except BaseException:
-            self.__exit__()
-            raise
-        if True not in taken:
-            raise WaitTimeoutError("the publisher's turn", self._deadline.total)
-
-    def __exit__(self, *_: object) -> None:
-        if True in self._taken:
-            self._lock.release()
-
-
 class FastPublisher:
     """
     Put many messages into one stream, the fast way; use as a context manager.
@@ -163,7 +132,8 @@ class FastPublisher:
     def __repr__(self) -> str:
         engine, ledger = self._link.engine, self._link.engine.ledger
         state = "closed" if self._link.closed else engine.phase.value
-        stream = "" if self._link.known is None else f" {self._link.known.name}"
+        name = self._link.stream.name
+        stream = "" if name is None else f" {name}"
         return (
             f"<FastPublisher{stream} {state} added={ledger.added} "
             f"acknowledged={ledger.acknowledged} lost={ledger.lost}>"
@@ -282,9 +252,9 @@ class FastPublisher:
         Send what an iterable yields, in blocks, and return how many messages that were.
 
         The iterable is read lazily, a few hundred messages ahead at most, and fewer where it is
-        slow; other threads may add between its blocks. An exception of the iterable, and a message
-        that cannot be sent, are raised once all before it has been sent; ``statistics()`` says how
-        many that were. Any thread.
+        slow, which may make one message wait for the next. Other threads may add between its
+        blocks. An exception of the iterable, and a message that cannot be sent, are raised once all
+        before it has been sent; ``statistics()`` says how many that were. Any thread.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
@@ -389,7 +359,7 @@ class FastPublisher:
         link = self._link
         operation = events.BatchCommitOperation(
             kind="fast",
-            stream=None if link.known is None else link.known.name,
+            stream=link.stream.name,
             batch_id=link.next_id,
             size=link.engine.ledger.added + (item is not None),
             subject=subject,
@@ -463,7 +433,11 @@ class FastPublisher:
             self._tell()
 
     def _deadline(self, timeout: Seconds | None) -> Deadline:
-        return Deadline.after(self._options.timeout if timeout is None else timeout)
+        if timeout is None:
+            # Checked once, when the publisher was made.
+            seconds = self._options.timeout
+            return Deadline(time.monotonic() + seconds, seconds)
+        return Deadline.after(timeout)
 
     def _check_open(self) -> None:
         """Raise if the publisher was closed; a failure is told by the link."""
@@ -482,7 +456,7 @@ class FastPublisher:
                 # Another thread took it.
                 return
             event = events.BatchGapEvent(
-                stream="" if link.known is None else link.known.name,
+                stream=link.stream.name or "",
                 batch_id=gap.batch_id,
                 first=gap.first,
                 last=gap.last,

@@ -1,0 +1,49 @@
+"""
+Taking a lock within a deadline, and never losing it to Ctrl-C.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from jetsync.errors import WaitTimeoutError
+
+if TYPE_CHECKING:
+    import threading
+
+    from jetsync._deadline import Deadline
+
+_AT_ONCE: Final = (False,)
+
+
+class Turn:
+    """
+    The lock of a handle that several threads share, taken within a deadline; a context manager.
+
+    Raises:
+        WaitTimeoutError: Another thread had it all the time.
+    """
+
+    __slots__ = ("_deadline", "_lock", "_taken")
+
+    def __init__(self, lock: threading.Lock, deadline: Deadline) -> None:
+        self._lock = lock
+        self._deadline = deadline
+        self._taken: list[bool] = []
+
+    def __enter__(self) -> None:
+        # Ctrl-C never comes inside of one call into C, so that call takes the lock and notes it.
+        taken, lock = self._taken, self._lock
+        try:
+            taken.extend(map(lock.acquire, _AT_ONCE))
+            if True not in taken:
+                taken.extend(map(lock.acquire, (True,), (self._deadline.remaining(),)))
+        except BaseException:
+            self.__exit__()
+            raise
+        if True not in taken:
+            raise WaitTimeoutError("the publisher's turn", self._deadline.total)
+
+    def __exit__(self, *_: object) -> None:
+        if True in self._taken:
+            self._lock.release()
