@@ -1,0 +1,550 @@
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jetsync import errors
+from jetsync._proto.batch import AtomicBatchEngine, BatchState, Entry, HeaderRules
+from jetsync.outbound import BatchAck
+
+ID = "b1"
+NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
+INCOMPLETE = (400, 10176, "atomic publish batch is incomplete")
+
+
+def frame(data, header=None):
+    """What comes on the reply subject of a message."""
+    return (b"_INBOX.r", b"", header, data)
+
+
+def puback(sequence, **more):
+    """An acknowledgement as servers write it."""
+    return json.dumps({"stream": "S", "seq": sequence, **more}).encode()
+
+
+def failure(code, err_code, description):
+    """An error as servers write it."""
+    error = {"code": code, "err_code": err_code, "description": description}
+    return json.dumps({"error": error, "stream": "S", "seq": 0}).encode()
+
+
+def make(**options):
+    """An engine of a server that knows the marker, unless told otherwise."""
+    return AtomicBatchEngine(ID, **{"hold_back": False, **options})
+
+
+class TestEntries:
+    def test_first(self):
+        """The first message asks, the ones behind it do not."""
+        engine = make()
+        assert engine.started is False
+        sent = [engine.add(item) for item in "abc"]
+        assert [(e.sequence, e.item, e.commit, e.asks) for e in sent] == [
+            (1, "a", b"", True),
+            (2, "b", b"", False),
+            (3, "c", b"", False),
+        ]
+        assert engine.started is True
+        assert repr(engine) == "<AtomicBatchEngine open 3 of 3 sent>"
+
+    @pytest.mark.parametrize(
+        ("first", "every", "expected"),
+        [
+            (True, 0, [1]),
+            (False, 0, []),
+            (True, 3, [1, 3, 6, 9]),
+            (False, 3, [3, 6, 9]),
+            (False, 1, list(range(1, 11))),
+        ],
+    )
+    def test_asks(self, first, every, expected):
+        """Which messages ask is what the caller wanted, in one go and one by one."""
+        engine = make(ack_first=first, ack_every=every)
+        assert [e.sequence for e in map(engine.add, range(10)) if e.asks] == expected
+        entries = make(ack_first=first, ack_every=every).commit(*range(11))
+        assert [e.sequence for e in entries if e.asks] == [*expected, 11]
+
+    def test_marker(self):
+        """A commit without a message ends the batch with a marker behind the last one."""
+        engine = make()
+        engine.add("a")
+        (entry,) = engine.commit()
+        assert (entry.sequence, entry.item, entry.commit, entry.asks) == (2, None, b"eob", True)
+
+    def test_last_message(self):
+        """A commit with a message commits with that one, and needs no marker."""
+        engine = make()
+        engine.add("a")
+        (entry,) = engine.commit("b")
+        assert (entry.sequence, entry.item, entry.commit, entry.asks) == (2, "b", b"1", True)
+
+    def test_hold_back(self):
+        """Where the server knows no marker, each message waits for the next one or the commit."""
+        engine = make(hold_back=True)
+        assert engine.add("a") is None
+        assert engine.started is False
+        second = engine.add("b")
+        assert (second.sequence, second.item, second.asks) == (1, "a", True)
+        (last,) = engine.commit()
+        assert (last.sequence, last.item, last.commit) == (2, "b", b"1")
+
+    def test_hold_back_and_a_last_message(self):
+        """The message that was held back goes out before the one that commits."""
+        engine = make(hold_back=True, ack_first=False)
+        engine.add("a")
+        entries = engine.commit("b", "c")
+        assert [(e.sequence, e.item, e.commit) for e in entries] == [
+            (1, "a", b""),
+            (2, "b", b""),
+            (3, "c", b"1"),
+        ]
+
+    def test_empty(self):
+        """Nothing can not be committed, and the batch stays open."""
+        engine = make()
+        with pytest.raises(errors.BatchClosedError, match="no messages"):
+            engine.commit()
+        assert engine.add("a").sequence == 1
+
+    def test_limit(self):
+        """What the server does not take is refused here, and what was taken can be committed."""
+        engine = make(limit=2)
+        engine.add("a")
+        engine.add("b")
+        with pytest.raises(errors.BatchTooLargeError) as caught:
+            engine.add("c")
+        assert (caught.value.err_code, caught.value.limit) == (10199, 2)
+        with pytest.raises(errors.BatchTooLargeError):
+            engine.commit("c")
+        assert engine.items == ["a", "b"]
+        (entry,) = engine.commit()
+        assert (entry.sequence, entry.commit) == (3, b"eob")
+
+    def test_usual_limit(self):
+        """Where no limit is known, the first message that may be too many asks, and only that."""
+        engine = make(ack_first=False)
+        assert [e.sequence for e in map(engine.add, range(1003)) if e.asks] == [1001]
+        entries = make(ack_first=False).commit(*range(1003))
+        assert [e.sequence for e in entries if e.asks] == [1001, 1003]
+        raised = make(ack_first=False, limit=3000)
+        assert not any(e.asks for e in map(raised.add, range(1003)))
+
+    def test_after_the_commit(self):
+        """Nothing goes out behind what commits."""
+        engine = make()
+        engine.add("a")
+        engine.commit()
+        for call in (engine.check_room, lambda: engine.add("b"), engine.commit):
+            with pytest.raises(errors.BatchClosedError):
+                call()
+
+
+class TestAnswers:
+    @pytest.fixture
+    def committed(self):
+        """An engine of two messages that waits for the answer to its commit, and that entry."""
+        engine = make()
+        engine.add("a")
+        (entry,) = engine.commit("b")
+        return engine, entry
+
+    def test_zero_bytes(self):
+        """An empty answer to a message on the way says that all is well."""
+        engine = make()
+        engine.answered(engine.add("a"), frame(b""), "x")
+        engine.answered(engine.add("b"), frame(b"", b"NATS/1.0\r\n\r\n"), "x")
+        assert engine.state is BatchState.OPEN
+
+    def test_committed(self, committed):
+        """The answer to the commit says where the batch is."""
+        engine, entry = committed
+        engine.answered(entry, frame(puback(7, batch=ID, count=2)), "x")
+        assert engine.state is BatchState.COMMITTED
+        assert engine.ack == BatchAck("S", 7, ID, 2, first_sequence=6)
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            puback(7),
+            puback(7, batch=ID),
+            puback(7, batch="other", count=2),
+            puback(7, batch=ID, count=3),
+            puback(7, batch=ID, count=1),
+        ],
+    )
+    def test_not_as_a_batch(self, committed, data):
+        """An answer that confirms not this batch, whole, is an error that says what is there."""
+        engine, entry = committed
+        with pytest.raises(errors.AtomicityError) as caught:
+            engine.answered(entry, frame(data), "x")
+        error = caught.value
+        assert (error.batch_id, error.stream, error.sequence) == (ID, "S", 7)
+        assert (engine.state, engine.ack) == (BatchState.SPLIT, None)
+
+    def test_stored_at_once(self):
+        """An old server acknowledges the first message: it is in the stream already."""
+        engine = make()
+        with pytest.raises(errors.AtomicityError):
+            engine.answered(engine.add("a"), frame(b'{"stream":"S", "seq":1}'), "x")
+        assert engine.state is BatchState.SPLIT
+
+    @pytest.mark.parametrize("header", [b"NATS/1.0 503\r\n\r\n", NO_RESPONDERS])
+    def test_no_responders(self, committed, header):
+        """No stream took it: nothing is stored, though the payload is as empty as a good answer."""
+        for engine, entry in (committed, (fresh := make(), fresh.add("a"))):
+            with pytest.raises(errors.NoStreamResponseError, match="x"):
+                engine.answered(entry, frame(b"", header), "x")
+            assert engine.state is BatchState.FAILED
+
+    @pytest.mark.parametrize(
+        ("code", "err_code", "description", "kind"),
+        [
+            (400, 10071, "wrong last sequence: 3", errors.WrongLastSequenceError),
+            (400, 10174, "atomic publish is disabled", errors.AtomicPublishDisabledError),
+            (400, 10176, "atomic publish batch is incomplete", errors.BatchIncompleteError),
+            (400, 10199, "atomic publish batch is too large: 20", errors.BatchTooLargeError),
+            (400, 10201, "duplicate message id", errors.DuplicateMessageIdError),
+            (429, 10210, "atomic publish too many inflight", errors.TooManyInflightError),
+            (503, 10077, "maximum messages exceeded", errors.MaxMessagesError),
+        ],
+    )
+    def test_refused(self, committed, code, err_code, description, kind):
+        """An error of the server ends the batch with that error, wherever it comes."""
+        data = failure(code, err_code, description)
+        for engine, entry in (committed, (fresh := make(), fresh.add("a"))):
+            with pytest.raises(kind) as caught:
+                engine.answered(entry, frame(data), "x")
+            assert (caught.value.err_code, caught.value.stream) == (err_code, "S")
+            assert engine.state is BatchState.FAILED
+            with pytest.raises(errors.BatchClosedError):
+                engine.add("more")
+
+    @pytest.mark.parametrize("data", [b"", b"+OK", b"{}", b"[]"])
+    def test_nonsense(self, committed, data):
+        """After an answer to the commit that means nothing, the outcome is unknown."""
+        engine, entry = committed
+        with pytest.raises(errors.ProtocolError):
+            engine.answered(entry, frame(data), "x")
+        assert engine.state is BatchState.UNKNOWN
+
+    def test_lost(self, committed):
+        """Without an answer a batch is lost, and one that was to be committed is unknown."""
+        engine, entry = committed
+        assert engine.lost(entry) is BatchState.UNKNOWN
+        engine = make()
+        assert engine.lost(engine.add("a")) is BatchState.FAILED
+
+
+class Server:
+    """
+    One batch as a server sees it, in what matters here: old ones store every message at once.
+    """
+
+    def __init__(self, *, old, limit):
+        self.old = old
+        self.limit = limit
+        self.stored = []
+        self.staged = []
+        self.gone = False
+
+    def take(self, entry):
+        """Take what was written and return the payload that answers it."""
+        if self.old:
+            self.stored.append(entry.item)
+            return puback(len(self.stored))
+        if self.gone or entry.sequence != len(self.staged) + 1:
+            self.gone = True
+            return failure(*INCOMPLETE)
+        if entry.commit != b"eob" and len(self.staged) == self.limit:
+            self.gone = True
+            return failure(400, 10199, f"atomic publish batch is too large: {self.limit}")
+        if entry.item is not None:
+            self.staged.append(entry.item)
+        if not entry.commit:
+            return b""
+        self.gone = True
+        self.stored += self.staged
+        return puback(9 + len(self.stored), batch=ID, count=len(self.stored))
+
+
+FAULTS = {
+    "503": (b"", NO_RESPONDERS),
+    "error": (failure(400, 10071, "wrong last sequence: 3"), None),
+    "incomplete": (failure(*INCOMPLETE), None),
+    "junk": (b"nonsense", None),
+}
+"""What may be answered instead of the truth; "lost" and "late" lose the question or the answer."""
+
+OUTCOMES = st.lists(
+    st.sampled_from(["true", "true", "true", "true", "true", "lost", "late", *FAULTS]), max_size=12
+)
+
+
+class Driver:
+    """
+    Drive an engine as its user does, against a server that may be old, and over a bad connection.
+    """
+
+    def __init__(self, engine, server, outcomes):
+        self.engine = engine
+        self.server = server
+        self.outcomes = itertools.chain(outcomes, itertools.repeat("true"))
+        self.written = []
+        self.error = None
+
+    def write(self, entries):
+        """Write entries until an answer ends the batch; return whether none did."""
+        for entry in entries:
+            assert self.engine.state is BatchState.OPEN
+            self.written.append(entry)
+            if not entry.asks:
+                self.server.take(entry)
+                continue
+            outcome = next(self.outcomes)
+            if outcome in FAULTS:
+                # The server says so, and has forgotten the batch.
+                data, header = FAULTS[outcome]
+                self.server.gone = True
+            elif outcome == "lost":
+                self.engine.lost(entry)
+                return False
+            else:
+                data, header = self.server.take(entry), None
+                if outcome == "late":
+                    self.engine.lost(entry)
+                    return False
+            try:
+                self.engine.answered(entry, frame(data, header), "x")
+            except (errors.PublishError, errors.ApiError, errors.ProtocolError) as error:
+                self.error = error
+                return False
+        return True
+
+    def run(self, adds, last):
+        """Add messages one by one, commit with some more, and return whether all were taken."""
+        taken = True
+        for item in range(adds):
+            try:
+                entry = self.engine.add(item)
+            except errors.BatchTooLargeError:
+                taken = False
+                break
+            if entry is not None and not self.write([entry]):
+                return taken
+        try:
+            entries = self.engine.commit(*range(adds, adds + last))
+        except errors.BatchTooLargeError:
+            return False
+        except errors.BatchClosedError:
+            assert adds + last == 0
+            return False
+        self.write(entries)
+        return taken
+
+
+@given(
+    hold_back=st.booleans(),
+    old=st.sampled_from([False, False, False, True]),
+    ack_first=st.booleans(),
+    ack_every=st.integers(0, 4),
+    limit=st.integers(1, 12),
+    known=st.booleans(),
+    adds=st.integers(0, 12),
+    last=st.integers(0, 3),
+    outcomes=OUTCOMES,
+)
+@settings(max_examples=10_000, deadline=None)
+def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last, outcomes):
+    """
+    Whatever server and connection do: no message twice or left out, one commit and at the end, no
+    more than the limit, always an end, and what the end says is so.
+    """
+    engine = make(
+        hold_back=hold_back,
+        ack_first=ack_first,
+        ack_every=ack_every,
+        limit=limit if known else None,
+    )
+    server = Server(old=old, limit=limit)
+    driver = Driver(engine, server, outcomes)
+    taken = driver.run(adds, last)
+    written = driver.written
+
+    # What went out.
+    assert [entry.sequence for entry in written] == list(range(1, len(written) + 1))
+    items = [entry.item for entry in written if entry.item is not None]
+    assert items == list(range(len(items))) == engine.items[: len(items)]
+    assert all(entry.item is not None for entry in written[:-1])
+    assert not any(entry.commit for entry in written[:-1])
+    if known:
+        assert len(engine.items) <= limit
+    if hold_back:
+        assert all(entry.item is not None for entry in written)
+
+    # How it ended.
+    if engine.state is BatchState.OPEN:
+        # A user who asked for too much, or nothing, has a batch that is as good as before.
+        assert not taken
+        assert not written or not written[-1].commit
+        if engine.items:
+            driver.outcomes = itertools.repeat("true")
+            driver.write(engine.commit())
+            assert engine.state is not BatchState.OPEN
+    assert engine.state is not BatchState.OPEN or not engine.items
+    if engine.items:
+        for call in (lambda: engine.add("more"), engine.commit):
+            with pytest.raises(errors.BatchClosedError):
+                call()
+
+    # What it says.
+    if engine.state is BatchState.COMMITTED:
+        assert driver.written[-1].commit
+        assert server.stored == engine.items
+        assert engine.ack.size == len(server.stored)
+        assert engine.ack.sequence - engine.ack.first_sequence + 1 == len(server.stored)
+    elif engine.state is BatchState.UNKNOWN:
+        assert driver.written[-1].commit
+        assert old or server.stored in ([], engine.items)
+    else:
+        assert engine.ack is None
+        assert old or not server.stored
+    if engine.state is BatchState.SPLIT:
+        assert old
+        assert server.stored
+        assert isinstance(driver.error, errors.AtomicityError)
+
+
+@given(
+    count=st.integers(1, 12),
+    limit=st.one_of(st.none(), st.integers(1, 14)),
+    hold_back=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_one_by_one_or_in_one_go(count, limit, hold_back):
+    """The same messages make the same batch whichever way they are given."""
+    stored = []
+    for adds in range(count + 1):
+        engine = make(hold_back=hold_back, limit=limit)
+        server = Server(old=False, limit=limit or 12)
+        Driver(engine, server, ()).run(adds, count - adds)
+        stored.append((engine.state is BatchState.COMMITTED, server.stored))
+    if limit is None or count <= limit:
+        assert stored == [(True, list(range(count)))] * (count + 1)
+    else:
+        assert not any(committed for committed, _ in stored[:-1])
+
+
+LAST = "Nats-Expected-Last-Sequence"
+SUBJECT = "Nats-Expected-Last-Subject-Sequence"
+ABOUT = "Nats-Expected-Last-Subject-Sequence-Subject"
+
+
+class TestHeaderRules:
+    @pytest.fixture
+    def rules(self):
+        """The rules for a server from 2.14 on, whose batch has written A."""
+        rules = HeaderRules(counters=True)
+        rules.take("A", [("Nats-Msg-Id", "1")])
+        return rules
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("Nats-Batch-Id", "x"),
+            ("Nats-Batch-Sequence", "1"),
+            ("Nats-Batch-Commit", "1"),
+            ("Nats-Expected-Last-Msg-Id", "x"),
+            (ABOUT, "B"),
+        ],
+    )
+    def test_never(self, rules, name, value):
+        """Headers that no message of a batch can have, first or not, are refused by name."""
+        for each in (rules, HeaderRules(counters=True)):
+            with pytest.raises(errors.BatchRuleError, match=name) as caught:
+                each.take("B", [("Other", "1"), (name, value)])
+            assert isinstance(caught.value, ValueError)
+
+    @pytest.mark.parametrize(("name", "value"), [(LAST, "0"), (LAST, "7"), ("Nats-Rollup", "all")])
+    def test_first_message_only(self, rules, name, value):
+        """What is about the whole stream can only be on the first message."""
+        HeaderRules(counters=True).take("B", [(name, value)])
+        with pytest.raises(errors.BatchRuleError, match=f"{name}.*first message"):
+            rules.take("B", [(name, value)])
+
+    def test_rollup_of_a_subject(self, rules):
+        """A subject can be rolled up by its first message in the batch."""
+        with pytest.raises(errors.BatchRuleError, match="first message of a subject"):
+            rules.take("A", [("Nats-Rollup", "sub")])
+        rules.take("B", [("Nats-Rollup", "sub")])
+        rules.take("C", [("Nats-Rollup", "sub")])
+        with pytest.raises(errors.BatchRuleError, match="first message of a subject"):
+            rules.take("C", [("Nats-Rollup", "sub")])
+
+    @pytest.mark.parametrize("pairs", [[(SUBJECT, "0")], [(SUBJECT, "0"), (ABOUT, "A")]])
+    def test_written_subject(self, rules, pairs):
+        """Nothing can be expected of a subject that the batch has written, as the server has it."""
+        subject = "A" if len(pairs) == 1 else "B"
+        with pytest.raises(errors.WrongLastSequenceError, match="'A'") as caught:
+            rules.take(subject, pairs)
+        assert (caught.value.code, caught.value.err_code) == (400, 10164)
+
+    def test_expected_before_it_is_written(self, rules):
+        """A subject may be expected of as often as one likes before it is written, and then not."""
+        rules.take("B", [(SUBJECT, "0"), (ABOUT, "C")])
+        rules.take("D", [(SUBJECT, "0"), (ABOUT, "C")])
+        rules.take("C", [(SUBJECT, "0")])
+        with pytest.raises(errors.WrongLastSequenceError):
+            rules.take("E", [(SUBJECT, "0"), (ABOUT, "C")])
+
+    def test_wildcards(self):
+        """Wildcards are about the stream before the batch, so what it wrote does not matter."""
+        rules = HeaderRules(counters=True)
+        for subject in ("A.1", "A.2", "A.1"):
+            rules.take(subject, [(SUBJECT, "3"), (ABOUT, "A.>")])
+
+    def test_ids(self, rules):
+        """An id can be in a batch once, as the server has it, and ids are counted."""
+        with pytest.raises(errors.DuplicateMessageIdError, match="'1'") as caught:
+            rules.take("B", [("Nats-Msg-Id", "1")])
+        assert (caught.value.code, caught.value.err_code) == (400, 10201)
+        rules.take("B", [("Nats-Msg-Id", "2")])
+        rules.take("B", [])
+        assert rules.ids == 2
+
+    def test_the_first_of_several(self, rules):
+        """Of a header that is there twice the first counts, as it does for the server."""
+        rules.take("B", [("Nats-Msg-Id", "2"), ("Nats-Msg-Id", "1")])
+        with pytest.raises(errors.DuplicateMessageIdError):
+            rules.take("B", [("Nats-Msg-Id", "2")])
+
+    def test_counters(self, rules):
+        """Counters are for servers that do not destroy them."""
+        rules.take("B", [("Nats-Incr", "+1")])
+        with pytest.raises(errors.BatchRuleError, match=r"Nats-Incr.*2\.14"):
+            HeaderRules(counters=False).take("B", [("Nats-Incr", "+1")])
+
+    def test_what_was_refused_is_forgotten(self, rules):
+        """A message that was refused leaves no trace, neither of its subject nor of its id."""
+        empty = HeaderRules(counters=True)
+        for each in (rules, empty):
+            before = each.ids
+            with pytest.raises(errors.BatchRuleError):
+                each.take("N", [("Nats-Msg-Id", "n"), ("Nats-Batch-Id", "x")])
+            assert each.ids == before
+        empty.take("N", [(LAST, "0"), ("Nats-Msg-Id", "n")])
+        rules.take("N", [(SUBJECT, "0"), ("Nats-Msg-Id", "n")])
+
+    def test_everything_else(self, rules):
+        """Headers of the user's own, ttl and the stream's name go through."""
+        pairs = [("A", "1"), ("A", "2"), ("Nats-TTL", "5"), ("Nats-Expected-Stream", "S")]
+        rules.take("A", pairs)
+        assert pairs == [("A", "1"), ("A", "2"), ("Nats-TTL", "5"), ("Nats-Expected-Stream", "S")]
+
+
+def test_entries_are_told_apart():
+    """Two entries are the same only if they are one."""
+    assert Entry(1, "a") != Entry(1, "a")

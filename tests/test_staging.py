@@ -1,0 +1,366 @@
+"""
+Messages of an atomic batch before they are sent: their blocks, and what is refused.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from types import SimpleNamespace
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jetsync import Expect, OutboundMessage, errors
+from jetsync._deadline import Deadline
+from jetsync._proto.batch import Entry
+from jetsync._stream_cache import KnownStream
+from jetsync.headers import Headers
+from jetsync.publish._atomic_commit import AtomicOptions
+from jetsync.publish._staging import Staging, Wire
+from jetsync.stream_config import StreamConfig
+
+MAX_PAYLOAD = 1000
+
+
+def parsed(block):
+    """
+    Take a block apart: subject, reply, header fields in order, payload. Its sizes must be right.
+    """
+    line, rest = block.split(b"\r\n", 1)
+    verb, subject, *reply, header_size, size = line.split()
+    assert verb == b"HPUB"
+    assert len(rest) == int(size) + 2
+    header, payload, end = rest[: int(header_size)], rest[int(header_size) : -2], rest[-2:]
+    assert end == b"\r\n"
+    status, pairs = header[:10], Headers.parse(header)[2].items()
+    assert status == b"NATS/1.0\r\n"
+    assert header.endswith(b"\r\n\r\n")
+    return subject, reply, list(pairs), payload
+
+
+class TestWire:
+    def test_a_message(self):
+        """
+        The batch's headers come first, then those of the message.
+        """
+        block = Wire("b1").block(Entry(3, (b"S.A", b"A: 1\r\n\r\n", b"data")), (b"", b"", b""))
+        assert block == (
+            b"HPUB S.A 61 65\r\n"
+            b"NATS/1.0\r\nNats-Batch-Id: b1\r\nNats-Batch-Sequence: 3\r\nA: 1\r\n\r\ndata\r\n"
+        )
+
+    def test_the_last_message(self):
+        """
+        The message that commits says so, and asks for an answer.
+        """
+        entry = Entry(12, (b"S.A", b"\r\n", b"data"), b"1", asks=True)
+        assert parsed(Wire("b1").block(entry, (b"", b"", b""), b"_R.1")) == (
+            b"S.A",
+            [b"_R.1"],
+            [("Nats-Batch-Id", "b1"), ("Nats-Batch-Sequence", "12"), ("Nats-Batch-Commit", "1")],
+            b"data",
+        )
+
+    def test_the_marker(self):
+        """
+        The marker goes to the last message's subject, and has nothing of that message.
+        """
+        entry = Entry(2, None, b"eob", asks=True)
+        assert parsed(Wire("b1").block(entry, (b"S.A", b"A: 1\r\n\r\n", b"data"), b"_R.1")) == (
+            b"S.A",
+            [b"_R.1"],
+            [("Nats-Batch-Id", "b1"), ("Nats-Batch-Sequence", "2"), ("Nats-Batch-Commit", "eob")],
+            b"",
+        )
+
+    @given(
+        batch_id=st.text(
+            st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_characters="\x7f"),
+            min_size=1,
+            max_size=30,
+        ).filter(lambda text: text.isprintable() and text == text.strip()),
+        sequence=st.integers(1, 9999),
+        payload=st.binary(max_size=50),
+        header=st.sampled_from([b"\r\n", b"A: 100%\r\nB: %d %b\r\n\r\n"]),
+        reply=st.sampled_from([b"", b"_R.1"]),
+        commit=st.sampled_from([b"", b"1", b"eob"]),
+    )
+    @settings(max_examples=300, deadline=None)
+    def test_any(self, batch_id, sequence, payload, header, reply, commit):
+        """
+        Whatever is in id, headers and payload, the block can be read back and has room for itself.
+        """
+        item = (b"S.A", header, payload)
+        marker = commit == b"eob"
+        wire = Wire(batch_id)
+        block = wire.block(Entry(sequence, None if marker else item, commit), item, reply)
+        subject, replies, pairs, data = parsed(block)
+        own = [] if marker or header == b"\r\n" else [("A", "100%"), ("B", "%d %b")]
+        batch = [("Nats-Batch-Id", batch_id), ("Nats-Batch-Sequence", str(sequence))]
+        if commit:
+            batch.append(("Nats-Batch-Commit", commit.decode()))
+        assert (subject, pairs) == (b"S.A", batch + own)
+        assert replies == ([reply] if reply else [])
+        assert data == (b"" if marker else payload)
+        if not marker:
+            size = int(block.split(b"\r\n", 1)[0].split()[-1])
+            assert size <= wire.head_size + len(header) + len(payload)
+
+
+class Streams:
+    """
+    What is known of streams, by first token of their subjects.
+    """
+
+    def __init__(self, **configs):
+        self.configs = configs
+        self.asked = []
+
+    def known(self, name):
+        return KnownStream(name=name, config=self.configs[name], level=5, version="2.15.1", epoch=1)
+
+    def find(self, subject, deadline, *, fresh=False):
+        self.asked.append((subject, fresh))
+        for name, config in self.configs.items():
+            if any(subject.startswith(each.rstrip(">")) for each in config.subjects):
+                return self.known(name)
+        raise errors.NoStreamResponseError(subject)
+
+
+@pytest.fixture
+def streams():
+    """
+    Stream S over ``S.>`` and stream T over ``T.>``.
+    """
+    return Streams(
+        S=StreamConfig(name="S", subjects=["S.>"]), T=StreamConfig(name="T", subjects=["T.>"])
+    )
+
+
+@pytest.fixture
+def stage(streams):
+    """
+    A factory of staging for stream S; it gives what admits a message.
+    """
+
+    def check_size(size):
+        if size > MAX_PAYLOAD:
+            raise errors.MaxPayloadError(size, MAX_PAYLOAD)
+
+    def stage(ttl=None):
+        session = SimpleNamespace(
+            server=SimpleNamespace(max_payload=MAX_PAYLOAD),
+            core=SimpleNamespace(check_size=check_size),
+            streams=streams,
+        )
+        staging = Staging(session, streams.known("S"), Wire("b1").head_size, ttl)
+        deadline = Deadline.after(1)
+        return SimpleNamespace(staging=staging, admit=lambda item: staging.admit(item, deadline))
+
+    return stage
+
+
+class TestAdmit:
+    @pytest.mark.parametrize(
+        ("item", "tail", "payload"),
+        [
+            (("S.A", b"x"), b"\r\n", b"x"),
+            (("S.A", bytearray(b"x")), b"\r\n", b"x"),
+            (("S.A", memoryview(b"x")), b"\r\n", b"x"),
+            (("S.A", "é"), b"\r\n", "é".encode()),
+            (("S.A", b"", None), b"\r\n", b""),
+            (("S.A", b"", {"A": "1"}), b"A: 1\r\n\r\n", b""),
+            (OutboundMessage("S.A"), b"\r\n", b""),
+            (OutboundMessage("S.A", headers={}), b"\r\n", b""),
+            (OutboundMessage("S.A", msg_id="m"), b"Nats-Msg-Id: m\r\n\r\n", b""),
+        ],
+    )
+    def test_forms(self, stage, item, tail, payload):
+        """
+        Scenario 80: messages of all forms, with headers or without, become subject, headers, bytes.
+        """
+        staged = stage().admit(item)
+        assert staged == (b"S.A", tail, payload)
+        assert [type(part) for part in staged] == [bytes] * 3
+
+    def test_a_payload_that_changes_later(self, stage):
+        """
+        What was admitted is a copy: the caller may use its buffer again.
+        """
+        data = bytearray(b"one")
+        staged = stage().admit(("S.A", data))
+        data[:] = b"two"
+        assert staged[2] == b"one"
+
+    @pytest.mark.parametrize(
+        ("item", "error"),
+        [
+            (5, errors.InvalidTypeError),
+            ((), errors.InvalidTypeError),
+            (("S.A",), errors.InvalidTypeError),
+            (["S.A", b""], errors.InvalidTypeError),
+            (("S.A", 5), errors.InvalidTypeError),
+            (("S.A", None), errors.InvalidTypeError),
+            ((5, b""), errors.InvalidTypeError),
+            (([], b""), errors.InvalidTypeError),
+            (("", b""), errors.InvalidSubjectError),
+            (("S.A B", b""), errors.InvalidSubjectError),
+            (("S.*", b""), errors.InvalidSubjectError),
+            (("S.>", b""), errors.InvalidSubjectError),
+            (("S.A", b"", {"A\r\n": "1"}), errors.InvalidHeaderError),
+            (("S.A", b"", {"A": "1\r\nB: 2"}), errors.InvalidHeaderError),
+            (OutboundMessage("S.A", msg_id=""), errors.InvalidArgumentError),
+            (OutboundMessage("S.A", ttl=0.5), errors.InvalidTtlError),
+            (OutboundMessage("S.A", expect=5), errors.InvalidTypeError),
+            (OutboundMessage("S.A", expect=Expect(last_msg_id="m")), errors.BatchRuleError),
+            (("T.A", b""), errors.InvalidSubjectError),
+            (("S.A", bytes(MAX_PAYLOAD)), errors.MaxPayloadError),
+            (("S.A", b"", {"A": "x" * MAX_PAYLOAD}), errors.MaxPayloadError),
+        ],
+    )
+    def test_refused(self, stage, item, error):
+        """
+        What can not be sent is refused by its own error, and leaves nothing behind.
+        """
+        part = stage()
+        with pytest.raises(error):
+            part.admit(item)
+        assert part.staging.count == 0
+        assert part.admit(OutboundMessage("S.A", expect=Expect(last_sequence=0), msg_id="m"))
+
+    def test_a_subject_of_another_stream(self, stage):
+        """
+        The error says which stream it is; the server is asked, in case that the batch's has grown.
+        """
+        part = stage()
+        with pytest.raises(errors.InvalidSubjectError, match=r"'T'.*'S'"):
+            part.admit(("T.A", b""))
+
+    def test_a_subject_that_the_stream_has_got_since(self, stage, streams):
+        """
+        A subject that the stream takes by now is accepted, and asked about once.
+        """
+        part = stage()
+        streams.configs["S"] = StreamConfig(name="S", subjects=["S.>", "NEW.>"])
+        for _ in range(3):
+            assert part.admit(("NEW.A", b""))[0] == b"NEW.A"
+        assert streams.asked == [("NEW.A", True)]
+
+    def test_a_subject_of_nobody(self, stage):
+        """
+        A subject that no stream takes is refused as such, and the batch goes on.
+        """
+        part = stage()
+        with pytest.raises(errors.NoStreamResponseError):
+            part.admit(("X.A", b""))
+        assert part.admit(("S.A", b""))
+
+    def test_the_largest(self, stage):
+        """
+        What the batch adds to a message counts too, to the byte.
+        """
+        room = MAX_PAYLOAD - Wire("b1").head_size - len(b"\r\n")
+        part = stage()
+        assert part.admit(("S.A", bytes(room)))
+        with pytest.raises(errors.MaxPayloadError) as caught:
+            part.admit(("S.A", bytes(room + 1)))
+        assert (caught.value.size, caught.value.limit) == (MAX_PAYLOAD + 1, MAX_PAYLOAD)
+
+    def test_the_largest_of_the_stream(self, stage, streams):
+        """
+        A stream's max_msg_size is known too, and asked for again before a message is refused.
+        """
+        streams.configs["S"] = StreamConfig(name="S", subjects=["S.>"], max_msg_size=300)
+        part = stage()
+        with pytest.raises(errors.InvalidArgumentError, match=r"max_msg_size.*'S' is 300"):
+            part.admit(("S.A", bytes(300)))
+        assert streams.asked == [("S.A", True)]
+        streams.configs["S"] = attrs.evolve(streams.configs["S"], max_msg_size=800)
+        assert part.admit(("S.A", bytes(300)))
+        streams.configs["S"] = attrs.evolve(streams.configs["S"], max_msg_size=-1)
+        assert part.admit(("S.A", bytes(850)))
+        with pytest.raises(errors.MaxPayloadError):
+            part.admit(("S.A", bytes(MAX_PAYLOAD)))
+
+    def test_headers_stay_the_callers(self, stage):
+        """
+        Neither a mapping nor a message is changed by what the batch adds.
+        """
+        headers = {"A": ["1", "2"]}
+        message = OutboundMessage("S.A", headers=headers, msg_id="m")
+        stage(ttl=5).admit(message)
+        assert headers == {"A": ["1", "2"]}
+        assert message == OutboundMessage("S.A", headers={"A": ["1", "2"]}, msg_id="m")
+
+
+class TestTtl:
+    @pytest.mark.parametrize(
+        ("ttl", "expected"), [(5, "5"), (dt.timedelta(minutes=1), "60"), ("never", "never")]
+    )
+    def test_of_the_batch(self, stage, ttl, expected):
+        """
+        Scenario 90: the batch's ttl is that of all messages that have none.
+        """
+        tail = f"Nats-TTL: {expected}\r\n\r\n".encode()
+        part = stage(ttl)
+        for item in (("S.A", b""), ("S.A", b"", {}), OutboundMessage("S.A")):
+            assert part.admit(item)[1] == tail
+
+    @pytest.mark.parametrize(
+        "item",
+        [OutboundMessage("S.A", ttl=9), OutboundMessage("S.A", headers={"Nats-TTL": "9"})],
+    )
+    def test_of_a_message(self, stage, item):
+        """
+        A message's own ttl stays, as an argument or as a header.
+        """
+        assert stage(5).admit(item)[1] == b"Nats-TTL: 9\r\n\r\n"
+
+
+class TestIds:
+    def test_all_have_one(self, stage):
+        """
+        Only a batch of which every message has an id can not be stored twice.
+        """
+        part = stage()
+        assert part.staging.has_message_ids is False
+        part.admit(OutboundMessage("S.A", msg_id="1"))
+        part.admit(OutboundMessage("S.A", headers={"Nats-Msg-Id": "2"}))
+        assert part.staging.has_message_ids is True
+        with pytest.raises(errors.DuplicateMessageIdError):
+            part.admit(OutboundMessage("S.B", msg_id="2"))
+        assert part.staging.has_message_ids is True
+        part.admit(("S.A", b""))
+        assert part.staging.has_message_ids is False
+
+
+@pytest.mark.parametrize("batch_id", ["x", "x" * 64, "a b.*>", "é" * 32, "%d"])
+def test_good_ids(batch_id):
+    """
+    Scenario 81: an id may have any 64 bytes that can be seen.
+    """
+    assert AtomicOptions(batch_id=batch_id, timeout=1.0)
+
+
+@pytest.mark.parametrize(
+    ("batch_id", "error"),
+    [
+        ("", ValueError),
+        ("x" * 65, ValueError),
+        ("é" * 33, ValueError),
+        (" x", ValueError),
+        ("x ", ValueError),
+        ("x\r\nA: b", ValueError),
+        ("\ud800", ValueError),
+        (b"x", TypeError),
+        (5, TypeError),
+    ],
+)
+def test_bad_ids(batch_id, error):
+    """
+    Scenario 81: an id that the server would refuse, or mistake for none, is refused here.
+    """
+    with pytest.raises(error):
+        AtomicOptions(batch_id=batch_id, timeout=1.0)

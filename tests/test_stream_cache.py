@@ -1,0 +1,206 @@
+"""
+What is known of the streams that batches go to, and when they are asked about again.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from jetsync import errors
+from jetsync._deadline import Deadline
+from jetsync._stream_cache import StreamCache
+from jetsync.publish._capability import require_atomic
+
+VERSIONED = {"_nats.ver": "2.15.1", "_nats.level": "5", "_nats.req.level": "2"}
+
+
+class Server:
+    """
+    A session as the cache sees it: a connection with a number, and an API that answers.
+    """
+
+    def __init__(self):
+        self.streams = {"S": {"name": "S", "subjects": ["S.>"], "metadata": VERSIONED}}
+        self.asked = []
+        self.lane = SimpleNamespace(epoch=1, write=self.wait_connected)
+        self.core = SimpleNamespace(is_connected=True)
+        self.reconnects = False
+
+    def wait_connected(self, block, deadline):
+        assert block == b""
+        if not self.reconnects:
+            raise errors.DisconnectedError(timeout=deadline.total)
+        self.lane.epoch += 1
+        self.core.is_connected = True
+        return self.lane.epoch
+
+    def api(self, endpoint, body, deadline):
+        self.asked.append(endpoint)
+        if endpoint == "STREAM.NAMES":
+            token = body["subject"].split(".")[0]
+            names = [n for n, c in self.streams.items() if f"{token}.>" in c["subjects"]]
+            return {"streams": names or None}
+        name = endpoint.rpartition(".")[2]
+        if name not in self.streams:
+            raise errors.StreamNotFoundError
+        return {"config": self.streams[name]}
+
+
+@pytest.fixture
+def server():
+    """
+    A server with stream S over ``S.>``.
+    """
+    return Server()
+
+
+@pytest.fixture
+def find(server):
+    """
+    Look a subject up in a cache of that server.
+    """
+    cache = StreamCache(server)
+    return lambda subject, **more: cache.find(subject, Deadline.after(1), **more)
+
+
+def test_a_stream_is_asked_about_once(server, find):
+    """
+    Its name and what it is are asked for once, for all of its subjects.
+    """
+    known = find("S.A")
+    assert (known.name, known.level, known.version, known.epoch) == ("S", 5, "2.15.1", 1)
+    assert find("S.B") is known
+    assert server.asked == ["STREAM.NAMES", "STREAM.INFO.S"]
+
+
+def test_again_if_wanted(server, find):
+    """
+    Who has reason to doubt asks again, and the others then know the news too.
+    """
+    find("S.A")
+    server.streams["S"] = {**server.streams["S"], "allow_atomic": True}
+    assert find("S.A").config.allow_atomic is not True
+    assert find("S.A", fresh=True).config.allow_atomic is True
+    assert find("S.A").config.allow_atomic is True
+    assert len(server.asked) == 4
+
+
+def test_a_new_connection(server, find):
+    """
+    After a reconnect, perhaps to a server of another version, everything is asked again.
+    """
+    server.streams["S"]["allow_atomic"] = True
+    require_atomic(find("S.A"), "2.15.1", broken_servers=False)
+    server.lane.epoch = 2
+    # An older server, which does not know the field and says nothing of itself.
+    server.streams["S"] = {"name": "S", "subjects": ["S.>"]}
+    known = find("S.A")
+    assert (known.level, known.version, known.epoch) == (0, None, 2)
+    with pytest.raises(errors.NotSupportedError, match=r"2\.10\.26"):
+        require_atomic(known, "2.10.26", broken_servers=False)
+
+
+def test_without_a_connection(server, find):
+    """
+    What is known counts no more; the next connection is waited for, and what it leads to asked.
+    """
+    find("S.A")
+    server.core.is_connected = False
+    with pytest.raises(errors.DisconnectedError):
+        find("S.A")
+    server.reconnects = True
+    assert find("S.A").epoch == 2
+    assert len(server.asked) == 4
+
+
+def test_nobody(server, find):
+    """
+    A subject without a stream is asked about every time.
+    """
+    for _ in range(2):
+        with pytest.raises(errors.NoStreamResponseError, match=r"X\.A"):
+            find("X.A")
+    assert server.asked == ["STREAM.NAMES"] * 2
+
+
+def test_deleted_between_the_questions(server, find, monkeypatch):
+    """
+    A stream that is gone when it is asked about is no stream.
+    """
+    api = server.api
+
+    def vanishing(endpoint, body, deadline):
+        answer = api(endpoint, body, deadline)
+        server.streams.clear()
+        return answer
+
+    monkeypatch.setattr(server, "api", vanishing)
+    with pytest.raises(errors.NoStreamResponseError):
+        find("S.A")
+
+
+def test_no_jetstream(server, find, monkeypatch):
+    """
+    Without JetStream nobody answers, which is said as what it is.
+    """
+
+    def nobody(endpoint, body, deadline):
+        raise errors.NoRespondersError("$JS.API.STREAM.NAMES")
+
+    monkeypatch.setattr(server, "api", nobody)
+    with pytest.raises(errors.JetStreamNotEnabledError, match=r"STREAM\.NAMES"):
+        find("S.A")
+
+
+def test_the_limit_of_a_batch(server):
+    """
+    How many messages a batch may have is known once a server has said so, until the next one.
+    """
+    cache = StreamCache(server)
+    assert cache.batch_limit is None
+    cache.learn_batch_limit(20, 1)
+    assert cache.batch_limit == 20
+    server.lane.epoch = 2
+    assert cache.batch_limit is None
+    cache.learn_batch_limit(20, 1)
+    assert cache.batch_limit is None
+
+
+@pytest.mark.parametrize(
+    ("version", "level", "allowed", "broken", "error"),
+    [
+        (None, 0, True, False, errors.NotSupportedError),
+        ("2.11.11", 1, True, False, errors.NotSupportedError),
+        ("2.11.11", 1, True, True, errors.NotSupportedError),
+        ("2.12.0", 2, True, False, errors.NotSupportedError),
+        ("2.12.1", 2, True, False, errors.NotSupportedError),
+        ("2.12.0", 2, False, True, errors.AtomicPublishDisabledError),
+        ("2.12.0", 2, True, True, None),
+        ("2.12.8", 3, True, False, None),
+        ("2.15.1", 5, True, False, None),
+        ("2.15.1", 5, False, False, errors.AtomicPublishDisabledError),
+    ],
+)
+def test_which_streams_take_batches(server, find, version, level, allowed, broken, error):
+    """
+    Old servers never do, broken ones if that is wanted, the others where the stream allows it.
+    """
+    metadata = {} if version is None else {"_nats.ver": version, "_nats.level": str(level)}
+    server.streams["S"].update(metadata=metadata, allow_atomic=allowed)
+    known = find("S.A")
+    if error is None:
+        require_atomic(known, "2.0.0", broken_servers=broken)
+        return
+    with pytest.raises(error):
+        require_atomic(known, "2.0.0", broken_servers=broken)
+
+
+def test_a_stream_without_acks(server, find):
+    """
+    A stream that confirms nothing is refused: a commit would wait in vain.
+    """
+    server.streams["S"].update(allow_atomic=True, no_ack=True)
+    with pytest.raises(errors.NotSupportedError, match="acks"):
+        require_atomic(find("S.A"), "2.15.1", broken_servers=False)
