@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import sys
+from collections import defaultdict
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 STREAM: Final = "FLIGHTS"
+DAY_STREAM: Final = "FLIGHTS_BY_AIRCRAFT"
+DAY: Final = "2013-1-1"
+"""Its flights are written as atomic batches: the first ones, which no --limit leaves out."""
+
 DESCRIPTION: Final = "made by `jetsync demo`"
 """By this a stream that an earlier demo has left is known, and may be replaced."""
 
@@ -69,7 +76,8 @@ def demo(server: str | None, limit: int | None, keep: bool, picture: Path) -> No
     Send 336,776 real flights through a server and back.
 
     Publishes every flight that left New York in 2013, reads all of them back through a durable
-    consumer, compares count and digest, and shows what came back as a table and a picture.
+    consumer, compares count and digest, and shows what came back as a table and a picture. Then
+    writes the flights of one day as atomic batches, one per aircraft, and lets one batch fail.
     """
     console = Console()
     expected = min(limit or FLIGHTS, FLIGHTS)
@@ -87,8 +95,10 @@ def demo(server: str | None, limit: int | None, keep: bool, picture: Path) -> No
             f"nats-server {client.server.version} at {client.server.url}", highlight=False
         )
         js = client.jetstream()
-        stream = make_stream(js)
+        for name in (STREAM, DAY_STREAM):
+            remove(js, name)
         try:
+            stream = make_stream(js, STREAM, "flights.>")
             columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate()]
             with Progress(*columns, console=console) as progress:
                 bar = progress.add_task("publish", total=expected)
@@ -97,34 +107,55 @@ def demo(server: str | None, limit: int | None, keep: bool, picture: Path) -> No
                 fetch(stream, received, tally, progress, bar)
         finally:
             if not keep:
-                stream.delete()
+                remove(js, STREAM)
 
-    show(console, tally)
-    draw(tally, picture)
-    console.print(f"picture: {picture.resolve()}", highlight=False, soft_wrap=True)
-    same = sent == received
-    console.print(
-        f"{sent.count:,} out, {received.count:,} back, digests {'equal' if same else 'DIFFER'}"
-        f" ({sent})",
-        style="bold green" if same else "bold red",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if not same or sent.count != expected:
+        show(console, tally)
+        draw(tally, picture)
+        console.print(f"picture: {picture.resolve()}", highlight=False, soft_wrap=True)
+        same = sent == received
+        say(
+            console,
+            f"{sent.count:,} out, {received.count:,} back, digests {'equal' if same else 'DIFFER'}"
+            f" ({sent})",
+            good=same,
+        )
+        as_it_should = batches(js, console, limit, keep=keep)
+
+    if not (same and as_it_should and sent.count == expected):
         sys.exit(1)
 
 
-def make_stream(js: jetsync.JetStream) -> jetsync.Stream:
+def say(console: Console, line: str, *, good: bool) -> None:
     """
-    Create the stream anew; one that an earlier demo has left is removed, any other is left alone.
+    Print a result.
+    """
+    style = "bold green" if good else "bold red"
+    console.print(line, style=style, highlight=False, soft_wrap=True)
+
+
+def remove(js: jetsync.JetStream, name: str) -> None:
+    """
+    Remove a stream that a demo has made; any other of that name is left alone and ends this one.
     """
     with contextlib.suppress(jetsync.StreamNotFoundError):
-        left = js.stream(STREAM)
+        left = js.stream(name)
         if left.cached_info.config.description != DESCRIPTION:
-            raise click.ClickException(f"the server has a stream {STREAM} that is not the demo's")
+            raise click.ClickException(f"the server has a stream {name} that is not the demo's")
         left.delete()
+
+
+def make_stream(
+    js: jetsync.JetStream, name: str, subjects: str, *, allow_atomic: bool | None = None
+) -> jetsync.Stream:
+    """
+    Create a stream that a later demo will know by its description.
+    """
     return js.create_stream(
-        name=STREAM, description=DESCRIPTION, subjects=["flights.>"], storage="file"
+        name=name,
+        description=DESCRIPTION,
+        subjects=[subjects],
+        storage="file",
+        allow_atomic=allow_atomic,
     )
 
 
@@ -167,6 +198,84 @@ def fetch(
             # The comparison that follows will say what is missing.
             break
     progress.update(task, completed=received.count)
+
+
+def batches(js: jetsync.JetStream, console: Console, limit: int | None, *, keep: bool) -> bool:
+    """
+    Write the flights of a day as atomic batches, and return whether all went as it should.
+    """
+    try:
+        stream = make_stream(js, DAY_STREAM, "aircraft.>", allow_atomic=True)
+        aircraft = flights_by_aircraft(limit)
+        return write_day(js, stream, aircraft, console) and fail_on_purpose(
+            js, stream, next(iter(aircraft)), console
+        )
+    except jetsync.NotSupportedError as error:
+        console.print(f"no atomic batches: {error}", highlight=False, soft_wrap=True)
+        # An old server may have made a stream all the same.
+        keep = False
+        return True
+    finally:
+        if not keep:
+            remove(js, DAY_STREAM)
+
+
+def flights_by_aircraft(limit: int | None) -> dict[str, list[bytes]]:
+    """
+    Return the flights of the day, collected under a subject per aircraft.
+    """
+    collected = defaultdict(list)
+    for flight in takewhile(lambda flight: flight.msg_id.startswith(f"{DAY}."), flights(limit)):
+        tail_number = json.loads(flight.data)["tailnum"] or "unknown"
+        collected[f"aircraft.{tail_number}"].append(flight.data)
+    return dict(collected)
+
+
+def write_day(
+    js: jetsync.JetStream,
+    stream: jetsync.Stream,
+    aircraft: dict[str, list[bytes]],
+    console: Console,
+) -> bool:
+    """
+    Store the flights of each aircraft together, and count what is stored.
+    """
+    for subject, rows in aircraft.items():
+        js.publish_batch((subject, row) for row in rows)
+    flown = sum(map(len, aircraft.values()))
+    stored = stream.info().state.messages
+    say(
+        console,
+        f"{flown:,} flights of {DAY} in {len(aircraft):,} atomic batches, one per aircraft: "
+        f"{stored:,} stored",
+        good=stored == flown,
+    )
+    return stored == flown
+
+
+def fail_on_purpose(
+    js: jetsync.JetStream, stream: jetsync.Stream, known: str, console: Console
+) -> bool:
+    """
+    Commit a batch of which one message expects what is not so, and see that nothing is stored.
+    """
+    before = stream.info().state.messages
+    outcome = "no error"
+    try:
+        with js.atomic_batch() as batch:
+            batch.add("aircraft.new.1", b"maiden flight")
+            # That this aircraft has never flown is wrong.
+            batch.add(known, b"maiden flight", expect=jetsync.Expect(last_subject_sequence=0))
+            batch.add("aircraft.new.2", b"maiden flight")
+    except jetsync.WrongLastSequenceError as error:
+        outcome = type(error).__name__
+    more = stream.info().state.messages - before
+    say(
+        console,
+        f"3 more in one batch, of which one expects what is wrong: {outcome}, {more} stored",
+        good=more == 0,
+    )
+    return more == 0
 
 
 def show(console: Console, tally: Tally) -> None:

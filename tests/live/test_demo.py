@@ -52,7 +52,7 @@ def test_everything_comes_back(run, tmp_path):
 
 def test_a_given_server_is_left_as_it_was(run, nats_server):
     """
-    On a server of the user's the stream is removed at the end.
+    On a server of the user's the streams are removed at the end.
     """
     code, _ = run("--limit", "500", "--server", nats_server.url)
 
@@ -61,9 +61,9 @@ def test_a_given_server_is_left_as_it_was(run, nats_server):
     assert code == 0
 
 
-def test_a_kept_stream_is_replaced_by_the_next_run(run, nats_server):
+def test_kept_streams_are_replaced_by_the_next_run(run, nats_server):
     """
-    With --keep the stream stays, and a second run starts it anew.
+    With --keep the streams stay, and a second run starts them anew.
     """
     run("--limit", "500", "--keep", "--server", nats_server.url)
     code, output = run("--limit", "700", "--keep", "--server", nats_server.url)
@@ -71,23 +71,83 @@ def test_a_kept_stream_is_replaced_by_the_next_run(run, nats_server):
     with jetsync.connect(nats_server.url) as client:
         js = client.jetstream()
         messages = js.stream("FLIGHTS").info().state.messages
+        in_batches = js.stream("FLIGHTS_BY_AIRCRAFT").info().state.messages
         js.delete_stream("FLIGHTS")
-    assert messages == 700
+        js.delete_stream("FLIGHTS_BY_AIRCRAFT")
+    assert messages == in_batches == 700
     assert "700 out, 700 back, digests equal" in output
     assert code == 0
 
 
-def test_a_stream_of_somebody_else_is_left_alone(run, nats_server):
+@pytest.mark.parametrize("name", ["FLIGHTS", "FLIGHTS_BY_AIRCRAFT"])
+def test_a_stream_of_somebody_else_is_left_alone(run, nats_server, name):
     """
-    A stream of that name that the demo has not made ends the demo.
+    A stream of such a name that the demo has not made ends the demo before it has done anything.
     """
     with jetsync.connect(nats_server.url) as client:
         js = client.jetstream()
-        js.create_stream(name="FLIGHTS", subjects=["other.>"])
+        js.create_stream(name=name, subjects=["other.>"])
         try:
             code, output = run("--limit", "500", "--server", nats_server.url)
         finally:
-            js.delete_stream("FLIGHTS")
+            js.delete_stream(name)
 
-    assert "not the demo's" in output
+    assert f"a stream {name} that is not the demo's" in output
+    assert " back" not in output
+    assert code == 1
+
+
+def test_one_day_is_stored_in_batches(run):
+    """
+    The 842 flights of the first day are stored in one batch per aircraft, no matter how many
+    flights come after them.
+    """
+    code, output = run("--limit", "1000")
+
+    assert "842 flights of 2013-1-1 in 649 atomic batches, one per aircraft: 842 stored" in output
+    assert code == 0
+
+
+def test_the_batch_that_fails_stores_nothing(run):
+    """
+    One wrong expectation, and none of the batch's messages is stored; that is what should happen.
+    """
+    code, output = run("--limit", "1")
+
+    assert "1 flights of 2013-1-1 in 1 atomic batches, one per aircraft: 1 stored" in output
+    assert output.endswith("expects what is wrong: WrongLastSequenceError, 0 stored\n")
+    assert code == 0
+
+
+@pytest.mark.parametrize("version", ["2.11.11", "2.12.0"])
+def test_a_server_without_atomic_batches_is_told_so(run, server_for, version):
+    """
+    Where batches are not to be had the demo says why, leaves nothing behind and is content.
+    """
+    server = server_for(version)
+
+    code, output = run("--limit", "500", "--server", server.url)
+
+    assert "500 out, 500 back, digests equal" in output
+    assert "no atomic batches: " in output
+    assert f"the server is {version}" in output
+    with jetsync.connect(server.url) as client:
+        assert "FLIGHTS_BY_AIRCRAFT" not in list(client.jetstream().stream_names())
+    assert code == 0
+
+
+def test_a_message_that_is_missing_from_the_batches_fails_the_demo(run, monkeypatch):
+    """
+    The exit status is that of the comparison, not of the run.
+    """
+    publish_batch = jetsync.JetStream.publish_batch
+
+    def drop_one(self, messages):
+        first, *rest = messages
+        return publish_batch(self, rest or [first])
+
+    monkeypatch.setattr(jetsync.JetStream, "publish_batch", drop_one)
+    code, output = run("--limit", "842")
+
+    assert "842 stored" not in output
     assert code == 1
