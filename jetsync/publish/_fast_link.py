@@ -25,13 +25,12 @@ from jetsync.errors import (
     ConnectionLostError,
     DisconnectedError,
     InvalidArgumentError,
-    JetSyncError,
     NoStreamResponseError,
     PublishOutcomeUnknownError,
     WaitTimeoutError,
 )
 from jetsync.publish._fast_stream import ASK_AGAIN, FastStream
-from jetsync.publish._many import BLOCK_BYTES, BLOCK_MESSAGES
+from jetsync.publish._many import BLOCK_MESSAGES
 from jetsync.publish._window import subject_of
 
 if TYPE_CHECKING:
@@ -129,23 +128,10 @@ class FastLink:
         if not room:
             self._start(items[0], deadline)
             return 1
-        encode, prefix, first = self._encode, engine.prefix, engine.ledger.sent + 1
-        pieces: list[bytes] = []
-        append = pieces.append
-        size, seq = 0, first
-        wrong: JetSyncError | None = None
-        try:
-            for item in islice(items, room):
-                piece = encode(item, prefix, seq)
-                append(piece)
-                seq += 1
-                size += len(piece)
-                if size >= BLOCK_BYTES:
-                    break
-        except JetSyncError as error:
-            # What stands before it is sent all the same, as if each had been added by itself.
-            wrong = error
-        count = seq - first
+        pieces, wrong = self.stream.encode_run(
+            islice(items, room), engine.prefix, engine.ledger.sent + 1
+        )
+        count = len(pieces)
         if count:
             now = time.monotonic()
             engine.claim(count, now)
@@ -160,6 +146,7 @@ class FastLink:
                 raise
             engine.subject = subject_of(items[count - 1])
         if wrong is not None:
+            # What stands before it was sent, as if each had been added by itself.
             raise wrong
         return count
 
