@@ -1,0 +1,327 @@
+"""
+Rules of atomic batches on real servers: ids, expectations, and servers that get no batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+
+import jetsync
+from jetsync import Expect, OutboundMessage
+from jetsync._proto.batch import HeaderRules
+
+VERSIONS = ["2.12.8", "2.14.6", None]
+"""Servers whose batches differ; None is the newest."""
+
+OLD = ["2.10.26", "2.11.11", "2.12.0"]
+"""Servers that no batch is sent to."""
+
+
+def eventually(check, timeout=10.0):
+    """
+    Wait until *check* returns something true, and return that.
+    """
+    end = time.monotonic() + timeout
+    while not (found := check()):
+        assert time.monotonic() < end, f"not within {timeout:g} s"
+        time.sleep(0.005)
+    return found
+
+
+@pytest.fixture
+def js_of(server_for, nats_server):
+    """
+    A factory of JetStream contexts by server version.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def js_of(version):
+            server = nats_server if version is None else server_for(version)
+            return stack.enter_context(jetsync.connect(server.url)).jetstream()
+
+        yield js_of
+
+
+class Batches:
+    """
+    A stream that takes batches, and the subjects on it.
+    """
+
+    def __init__(self, js, name, **fields):
+        self.js = js
+        self.name = name
+        fields = {"storage": "memory", "allow_atomic": True, "allow_direct": True, **fields}
+        self.stream = js.create_stream(name=name, subjects=[f"{name}.>"], **fields)
+
+    def __call__(self, subject):
+        """
+        Return a subject of the stream.
+        """
+        return f"{self.name}.{subject}"
+
+    def stored(self):
+        """
+        Return the payloads that are in the stream, in order.
+        """
+        last = self.stream.info().state.last_seq
+        found = []
+        for sequence in range(1, last + 1):
+            with contextlib.suppress(jetsync.MessageNotFoundError):
+                found.append(self.stream.get_message(sequence).data)
+        return found
+
+
+@pytest.fixture
+def batches(js, unique):
+    """
+    A stream for batches on the newest server.
+    """
+    made = Batches(js, unique)
+    yield made
+    with contextlib.suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(unique)
+
+
+@pytest.fixture(params=VERSIONS)
+def everywhere(request, js_of, unique):
+    """
+    A stream for batches on each version that has them.
+    """
+    made = Batches(js_of(request.param), unique)
+    yield made
+    made.js.delete_stream(unique)
+
+
+class TestIds:
+    def test_ids_of_batches(self, batches):
+        """
+        Scenario 81: 64 characters are taken as they are, and those made up are all different.
+        """
+        js = batches.js
+        ack = js.publish_batch([(batches("A"), b"")], batch_id="x" * 64)
+        assert ack.batch_id == "x" * 64
+        with pytest.raises(ValueError, match="1 to 64 bytes"):
+            js.atomic_batch(batch_id="x" * 65)
+        with pytest.raises(ValueError, match="1 to 64 bytes"):
+            js.publish_batch([(batches("A"), b"")], batch_id="")
+        assert len({js.atomic_batch().id for _ in range(10_000)}) == 10_000
+        odd = js.publish_batch([(batches("A"), b"%d")] * 2, batch_id="100 %d é*>")
+        assert (odd.batch_id, odd.size) == ("100 %d é*>", 2)
+
+    @pytest.mark.versions
+    def test_ids_of_messages(self, everywhere):
+        """
+        Scenario 78: one duplicate refuses all, and what was refused leaves no id behind.
+        """
+        s = everywhere
+        s.js.publish(s("A"), b"0", msg_id="m1")
+        batch = s.js.atomic_batch()
+        batch.add(s("A"), b"1", msg_id="m1")
+        with pytest.raises(jetsync.DuplicateMessageIdError) as caught:
+            batch.commit(s("A"), b"2", msg_id="m3")
+        assert (caught.value.err_code, s.stored()) == (10201, [b"0"])
+        assert s.js.publish(s("A"), b"3", msg_id="m3").duplicate is False
+        messages = [OutboundMessage(s("A"), b"4", msg_id=f"n{n}") for n in range(3)]
+        assert s.js.publish_batch(messages).size == 3
+        assert s.js.publish(s("A"), b"5", msg_id="n1").duplicate is True
+        with pytest.raises(jetsync.DuplicateMessageIdError):
+            s.js.publish_batch(messages)
+        assert s.stored() == [b"0", b"3", b"4", b"4", b"4"]
+
+    def test_the_same_id_twice(self, batches):
+        """
+        Scenario 78: two equal ids are noticed at once, and the batch is as it was.
+        """
+        with batches.js.atomic_batch() as batch:
+            batch.add(batches("A"), b"1", msg_id="m")
+            with pytest.raises(jetsync.DuplicateMessageIdError):
+                batch.add(batches("A"), b"2", msg_id="m")
+        assert batches.stored() == [b"1"]
+
+
+@pytest.mark.versions
+class TestExpectations:
+    def test_what_does_not_hold(self, everywhere):
+        """
+        Scenario 74: adding goes well, the commit is refused, and the stream is as it was.
+        """
+        s = everywhere
+        s.js.publish(s("A"), b"0")
+        batch = s.js.atomic_batch(ack_every=1)
+        batch.add(s("A"), b"1", expect=Expect(last_sequence=7))
+        batch.add(s("A"), b"2")
+        with pytest.raises(jetsync.WrongLastSequenceError) as caught:
+            batch.commit()
+        assert (caught.value.err_code, caught.value.last_sequence) == (10071, 1)
+        with pytest.raises(jetsync.BatchClosedError, match="wrong last sequence"):
+            batch.add(s("A"))
+        assert s.stored() == [b"0"]
+
+    def test_what_holds(self, everywhere):
+        """
+        Expectations of stream, subjects and other subjects that hold are no obstacle.
+        """
+        s = everywhere
+        s.js.publish(s("A"), b"0")
+        with s.js.atomic_batch() as batch:
+            batch.add(s("A"), b"1", expect=Expect(stream=s.name, last_sequence=1))
+            batch.add(s("B"), b"2", expect=Expect(last_subject_sequence=0))
+            about = Expect(last_subject_sequence=0, last_subject_sequence_subject=s("C"))
+            batch.add(s("B"), b"3", expect=about)
+            batch.add(s("C"), b"4", expect=Expect(last_subject_sequence=0))
+        assert batch.ack.size == 4
+
+    def test_only_on_the_first(self, everywhere):
+        """
+        Scenario 75: the stream's last sequence is for the first message; the batch goes on.
+        """
+        s = everywhere
+        with s.js.atomic_batch() as batch:
+            batch.add(s("A"), b"1", expect=Expect(last_sequence=0))
+            with pytest.raises(ValueError, match="only the first message"):
+                batch.add(s("A"), b"2", expect=Expect(last_sequence=0))
+            with pytest.raises(ValueError, match="Nats-Expected-Last-Msg-Id"):
+                batch.add(s("A"), b"2", expect=Expect(last_msg_id="m"))
+            batch.add(s("A"), b"2")
+        assert s.stored() == [b"1", b"2"]
+
+    def test_of_a_subject_of_the_batch(self, everywhere):
+        """
+        Scenario 76: nothing can be expected of a subject that it has written, of others all.
+        """
+        s = everywhere
+        batch = s.js.atomic_batch()
+        batch.add(s("A"), b"1")
+        with pytest.raises(jetsync.WrongLastSequenceError) as caught:
+            batch.commit(s("A"), b"2", expect=Expect(last_subject_sequence=0))
+        assert caught.value.err_code == 10164
+        assert batch.commit(s("B"), b"2", expect=Expect(last_subject_sequence=0)).size == 2
+        assert s.stored() == [b"1", b"2"]
+
+    def test_of_wildcards(self, everywhere):
+        """
+        Several messages may expect the same of a group of subjects, some of them their own.
+        """
+        s = everywhere
+
+        def order(last):
+            expect = Expect(last_subject_sequence=last, last_subject_sequence_subject=s("1.>"))
+            subjects = [s("1.made"), s("1.paid"), s("1.paid")]
+            return [OutboundMessage(subject, b"x", expect=expect) for subject in subjects]
+
+        assert s.js.publish_batch(order(0)).sequence == 3
+        assert s.js.publish_batch(order(3)).sequence == 6
+        with pytest.raises(jetsync.WrongLastSequenceError):
+            s.js.publish_batch(order(3))
+        assert s.stream.info().state.messages == 6
+
+    def test_of_another_subject_without_a_sequence(self, everywhere):
+        """
+        Scenario 77: a subject to look at needs a sequence; another stream is the server's to tell.
+        """
+        s = everywhere
+        batch = s.js.atomic_batch()
+        name = "Nats-Expected-Last-Subject-Sequence-Subject"
+        with pytest.raises(ValueError, match="needs Nats-Expected-Last-Subject-Sequence"):
+            batch.add(s("A"), headers={name: s("B")})
+        batch.add(s("A"), b"1", expect=Expect(stream="OTHER"))
+        with pytest.raises(jetsync.WrongStreamError) as caught:
+            batch.commit()
+        assert (caught.value.err_code, s.stored()) == (10060, [])
+
+    @pytest.mark.parametrize(
+        ("first", "second", "err_code"),
+        [
+            ({}, {"Nats-Expected-Last-Sequence": "0"}, 10071),
+            ({}, {"Nats-Expected-Last-Msg-Id": "m"}, 10177),
+            ({}, {"Nats-Expected-Last-Subject-Sequence": "0"}, 10164),
+            ({}, {"Nats-Expected-Last-Subject-Sequence-Subject": "{}.B"}, 10193),
+            ({"Nats-Msg-Id": "m"}, {"Nats-Msg-Id": "m"}, 10201),
+            ({}, {"Nats-Rollup": "sub"}, 10111),
+            ({}, {"Nats-Rollup": "all"}, 10111),
+        ],
+    )
+    def test_the_rules_are_the_servers(self, everywhere, monkeypatch, first, second, err_code):
+        """
+        What is refused here is what the server would refuse, all of it, at the commit.
+        """
+        s = everywhere
+        s.stream.update(allow_rollup_hdrs=True)
+        second = {name: value.format(s.name) for name, value in second.items()}
+        batch = s.js.atomic_batch()
+        batch.add(s("A"), b"1", headers=first)
+        with pytest.raises((jetsync.BatchRuleError, jetsync.ApiError)):
+            batch.add(s("A"), b"2", headers=second)
+        monkeypatch.setattr(HeaderRules, "take", lambda *_: None)
+        batch.add(s("A"), b"2", headers=second)
+        with pytest.raises(jetsync.ApiError) as caught:
+            batch.commit()
+        assert (caught.value.err_code, s.stored()) == (err_code, [])
+
+
+@pytest.mark.versions
+class TestOldServers:
+    @pytest.mark.parametrize("version", OLD)
+    def test_nothing_is_sent(self, js_of, unique, version):
+        """
+        A server that would store a batch in pieces gets none of it, and the error says why.
+        """
+        js = js_of(version)
+        stream = js.create_stream(
+            name=unique, subjects=[f"{unique}.>"], storage="memory", allow_atomic=version == OLD[-1]
+        )
+        batch = js.atomic_batch()
+        for call in (
+            lambda: batch.add(f"{unique}.A"),
+            lambda: batch.commit(f"{unique}.A"),
+            lambda: js.publish_batch([(f"{unique}.A", b"")] * 3),
+        ):
+            with pytest.raises(jetsync.NotSupportedError, match=r"2\.12") as caught:
+                call()
+            assert caught.value.server == version
+        assert stream.info().state.last_seq == 0
+        js.delete_stream(unique)
+
+    def test_broken_but_wanted(self, js_of, unique):
+        """
+        2.12.0 is used by who says that it may be; it knows no marker and needs none.
+        """
+        js = js_of("2.12.0")
+        s = Batches(js, unique)
+        with js.atomic_batch(broken_servers=True) as batch:
+            batch.add(s("A"), b"1")
+            batch.add(s("A"), b"2")
+        js.publish_batch([(s("A"), b"3"), (s("A"), b"4")], broken_servers=True)
+        assert s.stored() == [b"1", b"2", b"3", b"4"]
+        with pytest.raises(jetsync.NotSupportedError, match="broken_servers=True"):
+            js.publish_batch([(s("A"), b"5")])
+        js.delete_stream(unique)
+
+    @pytest.mark.parametrize("version", ["2.10.26", "2.11.11"])
+    def test_a_server_that_was_taken_for_another(self, js_of, unique, version, monkeypatch):
+        """
+        Should a batch reach a server that knows none, it stops at the first answer, and says so.
+        """
+        js = js_of(version)
+        js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+        monkeypatch.setattr("jetsync.publish._atomic_commit.require_atomic", lambda *_, **__: None)
+        for broken in (
+            lambda: js.atomic_batch().commit(f"{unique}.A", b"1"),
+            lambda: js.publish_batch([(f"{unique}.A", b"2")]),
+        ):
+            with pytest.raises(jetsync.AtomicityError) as caught:
+                broken()
+            assert caught.value.stream == unique
+        batch = js.atomic_batch()
+        batch.add(f"{unique}.A", b"3")
+        with pytest.raises(jetsync.AtomicityError) as caught:
+            batch.add(f"{unique}.A", b"4")
+        assert caught.value.sequence == 3
+        batch.discard()
+        with pytest.raises(jetsync.ConflictingUseError):
+            batch.resend()
+        assert js.stream(unique).info().state.last_seq == 3
+        js.delete_stream(unique)
