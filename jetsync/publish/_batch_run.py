@@ -92,6 +92,9 @@ class BatchRun:
         self._first_at = self._last_at = 0.0
         """When the first and the last message were sent."""
 
+        self._idle = 0.0
+        """Seconds between the last message and the one before it."""
+
     def leave(self) -> None:
         """Listen to nothing any more; safe to repeat."""
         if self.watch is not None:
@@ -143,8 +146,10 @@ class BatchRun:
         lane, block, last = self._session.lane, self._wire.block, engine.items[-1]
         pieces: list[bytes] = [] if self.watch is None else [self.watch.take_line()]
         size = 0
-        self._last_at = time.monotonic()
-        self._first_at = self._first_at or self._last_at
+        now = time.monotonic()
+        self._first_at = self._first_at or now
+        self._idle = now - (self._last_at or now)
+        self._last_at = now
         opening = b""
         try:
             if self.whole and len(entries) > 1:
@@ -241,7 +246,7 @@ class BatchRun:
         if told is not None:
             return told
         early = self.known.level < MARKER_LEVEL
-        idle = time.monotonic() - (self._first_at if early else self._last_at)
+        idle = self._last_at - self._first_at if early else self._idle
         if idle < IDLE_LIMIT:
             return error
         since = "its first message" if early else "the message before"
