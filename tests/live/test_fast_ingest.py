@@ -1019,8 +1019,7 @@ class TestCluster:
             ack = publisher.ack
             lost = {n for event in events for n in range(event.first, event.last + 1)}
             assert (ack.size, ack.lost) == (count - len(lost), len(lost))
-            servers.wait_stream_leader("HA")
-            stored = stored_in(stream)
+            stored = self._read(servers, stream)
             assert len(set(stored)) == len(stored)
             assert set(stored) >= set(range(1, count + 1)) - lost
             self._fail(servers, js)
@@ -1034,10 +1033,20 @@ class TestCluster:
             strict.add_many(self._until_killed(servers))
         with pytest.raises(jetsync.BatchClosedError):
             strict.add("HA.a", b"0")
-        servers.wait_stream_leader("HA", timeout=30)
-        stored = stored_in(stream)
+        stored = self._read(servers, stream)
         assert stored == list(range(1, len(stored) + 1))
         assert len(stored) >= strict.acknowledged > 0
+
+    def _read(self, servers, stream):
+        """What the stream has, once the cluster can tell; a replica may lag behind its leader."""
+        end = time.monotonic() + 40
+        while time.monotonic() < end:
+            servers.wait_stream_leader("HA", timeout=30)
+            with contextlib.suppress(jetsync.RequestTimeoutError, jetsync.ApiError):
+                stored = stored_in(stream)
+                if len(stored) == stream.info().state.messages:
+                    return stored
+        pytest.fail("the cluster cannot tell what it has")
 
     def _until_killed(self, servers):
         for number in itertools.count(1):
