@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import ipaddress
 import time
 
 import pytest
 
 import jetsync
 from jetsync import OutboundMessage
+from jetsync.devserver import DevServer
 
 VERSIONS = ["2.12.8", "2.14.6", None]
 """Servers whose batches differ; None is the newest."""
@@ -416,3 +418,56 @@ class TestIterables:
         with pytest.raises(error):
             batches.js.publish_batch(messages)
         assert batches.stored() == []
+
+
+@pytest.mark.filterwarnings("ignore:parameter 'timeout' of type:DeprecationWarning")
+class TestDoors:
+    def through(self, client):
+        """
+        Store batches in both ways over a connection, the second one in pieces, and read them back.
+        """
+        js = client.jetstream()
+        stream = Batches(js, "S")
+        with js.atomic_batch(ack_every=3) as batch:
+            for number in range(10):
+                batch.add(stream("A"), b"%d" % number)
+        large = [(stream("B"), bytes([number]) * 20_000) for number in range(200)]
+        assert js.publish_batch(large).size == 200
+        assert stream.stored() == [b"%d" % n for n in range(10)] + [data for _, data in large]
+        assert client.statistics().strays == 0
+
+    def test_websocket(self):
+        """
+        Batches go over a WebSocket as they go over a socket.
+        """
+        pytest.importorskip("aiohttp")
+        with DevServer(config={"websocket": {"port": -1, "no_tls": True}}) as server:
+            url = f"ws://127.0.0.1:{server.ports()['websocket']}"
+            with jetsync.connect(url) as client:
+                self.through(client)
+
+    def test_tls(self, tmp_path):
+        """
+        Batches go over TLS as they go in the clear.
+        """
+        x509 = pytest.importorskip("cryptography.x509")
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        secret = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "batches")])
+        host = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        now, day = dt.datetime.now(dt.timezone.utc), dt.timedelta(days=1)
+        builder = x509.CertificateBuilder(name, name, secret.public_key(), 1, now - day, now + day)
+        builder = builder.add_extension(x509.SubjectAlternativeName([host]), critical=False)
+        encoding = serialization.Encoding.PEM
+        certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+        certificate.write_bytes(builder.sign(secret, hashes.SHA256()).public_bytes(encoding))
+        form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        key.write_bytes(secret.private_bytes(encoding, form, plain))
+        config = {"tls": {"cert_file": str(certificate), "key_file": str(key)}}
+        with (
+            DevServer(config=config) as server,
+            jetsync.connect(server.url, tls_ca=str(certificate)) as client,
+        ):
+            self.through(client)

@@ -257,6 +257,28 @@ class TestSlots:
             batch.discard()
         assert stored(stream) == [b"1"]
 
+    @pytest.mark.versions
+    def test_fifty_on_an_older_server(self, server_for, unique):
+        """
+        Scenario 84: before 2.14 the 51st is said to be incomplete; it is as little stored.
+        """
+        with jetsync.connect(server_for("2.12.8").url) as client:
+            js = client.jetstream()
+            stream = make_stream(js, unique)
+            batches = [js.atomic_batch() for _ in range(OPEN_BATCHES + 1)]
+            for batch in batches:
+                batch.add(f"{unique}.A", b"1")
+            for batch in batches[:-1]:
+                batch.add(f"{unique}.A", b"2")
+            with pytest.raises(jetsync.BatchIncompleteError):
+                batches[-1].add(f"{unique}.A", b"2")
+            batches[0].discard()
+            js.publish_batch([(f"{unique}.A", b"3")] * 2)
+            assert stored(stream) == [b"3", b"3"]
+            for batch in batches[1:]:
+                batch.discard()
+            js.delete_stream(unique)
+
     def test_a_place_that_becomes_free(self, nats_server, js, stream):
         """
         A batch in one call waits for a place where a plugin asks for that.
