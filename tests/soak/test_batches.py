@@ -235,6 +235,8 @@ class Campaign:
         stream = eventually(lambda: self._js.stream(name))
         found = eventually(lambda: read_from(stream, self._next[name]))
         self._next[name] = max(found, default=self._next[name] - 1) + 1
+        # A server that starts reads all there is.
+        eventually(stream.purge)
         return found
 
 
