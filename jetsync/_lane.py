@@ -248,6 +248,15 @@ class Lane:
         finally:
             self._followers.discard(follower)
 
+    def later(self, seconds: float, call: Callable[..., object], *arguments: object) -> None:
+        """
+        Have the loop thread call something that only moves bytes, in so many seconds.
+
+        Any thread. Does nothing once the loop is closed.
+        """
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call, *arguments)
+
     def nudge(self) -> None:
         """Make a thread that reads look at its receiver again, as it was woken from elsewhere."""
         gate = self._gate

@@ -7,7 +7,6 @@ timer in the loop thread, which takes the lock only when nobody has it. It runs 
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
 import weakref
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jetsync._deadline import Deadline
+    from jetsync._lane import Lane
     from jetsync._proto.fastledger import Gap
     from jetsync._session import JetStreamSession
 
@@ -352,8 +352,7 @@ class FastLink:
         """Have the batch kept alive while its user is slow; once is enough."""
         if not self._ticking:
             self._ticking = True
-            loop = self._lane._loop  # noqa: SLF001 - the lane has no public timer.
-            loop.call_soon_threadsafe(loop.call_later, TICK, _tick, loop, weakref.ref(self))
+            self._lane.later(TICK, _tick, self._lane, weakref.ref(self))
 
     def keep_alive(self) -> bool:
         """Ping a batch that has been quiet; return whether to look again. Loop thread."""
@@ -417,12 +416,11 @@ class FastLink:
         self._lane.leave(self._sid)
 
 
-def _tick(loop: Any, link: weakref.ref[FastLink]) -> None:
+def _tick(lane: Lane, link: weakref.ref[FastLink]) -> None:
     """Look after a batch as long as somebody holds its publisher."""
     alive = link()
     if alive is not None and alive.keep_alive():
-        with contextlib.suppress(RuntimeError):  # The loop is closed.
-            loop.call_later(TICK, _tick, loop, link)
+        lane.later(TICK, _tick, lane, link)
 
 
 def _earlier(deadline: Deadline, moment: float) -> Deadline:
