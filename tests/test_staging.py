@@ -190,9 +190,10 @@ class TestAdmit:
         What was admitted is a copy: the caller may use its buffer again.
         """
         data = bytearray(b"one")
-        staged = stage().admit(("S.A", data))
+        part = stage()
+        staged = [part.admit(("S.A", data)), part.admit(OutboundMessage("S.A", data))]
         data[:] = b"two"
-        assert staged[2] == b"one"
+        assert [payload for _, _, payload in staged] == [b"one", b"one"]
 
     @pytest.mark.parametrize(
         ("item", "error"),

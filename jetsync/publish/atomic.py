@@ -194,15 +194,8 @@ class AtomicBatch(AtomicCommit):
                 raise InvalidArgumentError("a batch needs at least one message")
             entries = run.engine.commit(*last)
             self._begin_commit()
-
-        def send() -> BatchRun:
-            error = run.abandoned()
-            if error is not None:
-                run.end()
-                raise error
-            return run.send(entries, deadline)
-
-        return self._finish(send, len(run.engine.items), subject, deadline)
+        size = len(run.engine.items)
+        return self._finish(lambda: run.send(entries, deadline), size, subject, deadline)
 
     def discard(self) -> None:
         """

@@ -164,6 +164,26 @@ class TestAbandoned:
                 batch.commit()
             assert stored(stream) == [b"2"]
 
+    def test_another_one_is_idle(self, hasty, unique):
+        """
+        Batches of one client on one stream hear of each other's end, and go on; it is told once.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(hasty.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+            make_stream(js, unique)
+            idle, busy = js.atomic_batch(), js.atomic_batch(ack_every=1)
+            idle.add(f"{unique}.A")
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                busy.add(f"{unique}.A")
+                time.sleep(0.1)
+            assert busy.commit().size > 10
+            with pytest.raises(jetsync.BatchIncompleteError):
+                idle.add(f"{unique}.A")
+            events = [call["event"] for call in recorder.of("jetsync_status")]
+            assert [event.batch_id for event in events] == [idle.id]
+
     def test_idle_at_the_commit(self, hasty, unique):
         """
         Scenario 85: at the commit it is told too, and all of it can be sent again.

@@ -254,6 +254,31 @@ class TestUnknownOutcome:
         assert [type(error) for error in again.errors] == [jetsync.BatchOutcomeUnknownError]
         assert stream.info().state.messages == 4
 
+    def test_nobody_else_sends_it_meanwhile(self, proxied, stream):
+        """
+        Between two attempts the batch is still that call's own.
+        """
+
+        class Meddler(Again):
+            @hookimpl(specname="jetsync_retry")
+            def meddle(self, operation, error, attempt):
+                with pytest.raises(jetsync.ConflictingUseError):
+                    error.batch.resend()
+                self.meddled = True
+
+        again = Meddler()
+        js, proxy = proxied(again)
+        js.publish_batch([(f"{stream.name}.warm", b"")])
+        proxy.pause("to_server")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(js.publish_batch, with_ids(stream), timeout=10)
+            time.sleep(0.1)
+            proxy.cut()
+            proxy.resume()
+            assert call.result(10).size == 3
+        assert again.meddled
+        assert stream.info().state.messages == 4
+
     def test_a_plugin_is_not_asked_for_harm(self, proxied, stream):
         """
         The retry hook is not asked where another attempt might store the batch twice.
