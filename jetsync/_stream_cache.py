@@ -77,9 +77,9 @@ class StreamCache:
         lane = self._session.lane
         epoch = lane.epoch if self._session.core.is_connected else lane.write(b"", deadline)
         if not fresh:
-            for known in list(self._known.values()):
-                if known.epoch == epoch and known.takes(subject):
-                    return known
+            kept = self.kept(subject, epoch)
+            if kept is not None:
+                return kept
         names = self._ask("STREAM.NAMES", {"subject": subject}, deadline).get("streams") or ()
         if not names:
             raise NoStreamResponseError(subject)
@@ -98,6 +98,13 @@ class StreamCache:
         )
         self._known[known.name] = known
         return known
+
+    def kept(self, subject: str, epoch: int) -> KnownStream | None:
+        """Return the stream that stores *subject* if it was asked for on the connection *epoch*."""
+        for known in list(self._known.values()):
+            if known.epoch == epoch and known.takes(subject):
+                return known
+        return None
 
     @property
     def batch_limit(self) -> int | None:

@@ -179,6 +179,7 @@ class AtomicCommit:
         subject: str | None,
         deadline: Deadline,
         *,
+        stream: str | None = None,
         unknown: bool = False,
     ) -> BatchAck:
         """
@@ -192,7 +193,7 @@ class AtomicCommit:
             batch_id=self._id,
             size=size,
             subject=subject,
-            stream=None if run is None else run.known.name,
+            stream=stream if run is None else run.known.name,
             timeout=deadline.total,
         )
         try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jetsync._deadline import Deadline, as_seconds
 from jetsync._proto.batch import BatchState
+from jetsync._subjects import validate_subject
 from jetsync.errors import (
     BatchClosedError,
     ConflictingUseError,
@@ -42,9 +43,10 @@ class AtomicBatch(AtomicCommit):
     Messages that a stream stores together, or none of them (ADR-50).
 
     Made by :meth:`JetStream.atomic_batch`. Leaving its ``with`` block commits; an exception in the
-    block discards it and nothing is stored. Nothing of it can be seen in the stream before the
-    commit, and after it the messages stand there in the order in which they were added, with no
-    other between them.
+    block discards it and nothing is stored. Where an ``add`` lost the batch and the block went on
+    all the same, leaving it raises BatchClosedError. Nothing of it can be seen in the stream before
+    the commit, and after it the messages stand there in the order in which they were added, with
+    no other between them.
 
     A server gives up a batch that is idle for 10 s; servers before 2.14 give it up 10 s after its
     first message. Any thread may add; messages are taken one at a time. After Ctrl-C in a call the
@@ -253,17 +255,21 @@ class AtomicBatch(AtomicCommit):
             raise InvalidArgumentError("a batch needs at least one message", argument="messages")
         if self._session.plugins.prepare is not None:
             items = [self._prepared(item) for item in items]
+        first = _subject_of(items[0])
+        validate_subject(first)
         self._begin_commit()
+        kept = self._session.streams.kept(first, self._session.lane.epoch)
 
         def send() -> BatchRun:
-            known = self._stream(_subject_of(items[0]), deadline)
+            known = self._stream(first, deadline)
             staging = self._staging(known)
             admit = staging.admit
             staged = [admit(item, deadline) for item in items]
             run = self._start(known, staging, whole=True)
             return run.send(run.engine.commit(*staged), deadline)
 
-        return self._finish(send, len(items), None, deadline)
+        stream = None if kept is None else kept.name
+        return self._finish(send, len(items), None, deadline, stream=stream)
 
     # Steps of the above.
 

@@ -194,6 +194,32 @@ class TestCommit:
         assert s.stream.info().state.messages == 0
         assert again.commit().size == 1000
 
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_another_limit(self, version):
+        """
+        Scenario 72: the limit is what the server says, not what is usual.
+        """
+
+        def one_by_one(js, messages):
+            with js.atomic_batch() as batch:
+                for message in messages:
+                    batch.add(*message)
+            return batch.ack
+
+        limits = {"batch": {"max_msgs": 100}}
+        with DevServer(version, config={"jetstream": {"limits": limits}}) as server:
+            for publish in (one_by_one, lambda js, messages: js.publish_batch(messages)):
+                # What one client has learned another does not know.
+                with jetsync.connect(server.url) as client:
+                    s = Batches(client.jetstream(), "S")
+                    messages = [(s("A"), b"%d" % number) for number in range(101)]
+                    for _ in range(2):
+                        with pytest.raises(jetsync.BatchTooLargeError) as caught:
+                            publish(s.js, messages)
+                        assert (caught.value.limit, s.stored()) == (100, [])
+                    assert publish(s.js, messages[1:]).size == 100
+                    s.js.delete_stream("S")
+
     @pytest.mark.parametrize("count", [1001, 1002, 1500])
     def test_more_than_a_thousand_at_once(self, everywhere, count):
         """
@@ -458,8 +484,10 @@ class TestDoors:
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "batches")])
         host = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
         now, day = dt.datetime.now(dt.timezone.utc), dt.timedelta(days=1)
-        builder = x509.CertificateBuilder(name, name, secret.public_key(), 1, now - day, now + day)
+        builder = x509.CertificateBuilder().issuer_name(name).subject_name(name).serial_number(1)
+        builder = builder.not_valid_before(now - day).not_valid_after(now + day)
         builder = builder.add_extension(x509.SubjectAlternativeName([host]), critical=False)
+        builder = builder.public_key(secret.public_key())
         encoding = serialization.Encoding.PEM
         certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
         certificate.write_bytes(builder.sign(secret, hashes.SHA256()).public_bytes(encoding))

@@ -17,6 +17,9 @@ from jetsync.events import BatchAbandonedEvent
 from jetsync.hookspecs import hookimpl
 from jetsync.testing import CutProxy, HookRecorder
 
+HASTY = {"timeout": "1s"}
+"""Limits of a server that gives batches up after a second, in its configuration."""
+
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
 
@@ -78,7 +81,7 @@ def hasty():
     """
     A server that gives batches up after a second.
     """
-    with DevServer(config="jetstream { limits { batch { timeout: 1s } } }") as server:
+    with DevServer(config={"jetstream": {"limits": {"batch": HASTY}}}) as server:
         yield server
 
 
@@ -204,13 +207,14 @@ class TestAbandoned:
     @pytest.mark.parametrize(
         ("version", "since"), [("2.12.8", "its first message"), (None, "the message before")]
     )
-    def test_who_may_not_listen(self, version, since, unique):
+    def test_who_may_not_listen(self, version, since, unique, monkeypatch):
         """
         Scenario 85: without advisories the answer is explained by the time that has passed.
         """
+        monkeypatch.setattr("jetsync.publish._batch_run.IDLE_LIMIT", 1.0)
         deny = {"deny": "$JS.EVENT.>"}
         users = [{"user": "u", "password": "p", "permissions": {"subscribe": deny}}]
-        config = {"authorization": {"users": users}}
+        config = {"authorization": {"users": users}, "jetstream": {"limits": {"batch": HASTY}}}
         with (
             DevServer(version, config=config) as server,
             jetsync.connect(server.url, user="u", password="p") as client,
@@ -220,7 +224,7 @@ class TestAbandoned:
             batch = js.atomic_batch()
             batch.add(f"{unique}.A", b"1")
             batch.add(f"{unique}.A", b"2")
-            time.sleep(11.5)
+            time.sleep(1.5)
             with pytest.raises(jetsync.BatchIncompleteError, match=since) as caught:
                 batch.commit()
             assert caught.value.err_code == 10176

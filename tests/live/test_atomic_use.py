@@ -157,7 +157,8 @@ class TestCommitHook:
             ("batch_commit", "atomic", 2, f"{stream.name}.B", first.batch_id),
             ("batch_commit", "atomic", 3, None, second.batch_id),
         ]
-        assert (operations[0].stream, operations[0].timeout) == (stream.name, 7.0)
+        assert [each.stream for each in operations] == [stream.name] * 2
+        assert operations[0].timeout == 7.0
         assert {call.thread for call in calls} == {threading.current_thread().name}
 
     def test_its_error(self, with_plugins, stream):
