@@ -19,18 +19,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WAYS = (
-    ("publish", "publish"),
-    ("publisher", "publisher"),
-    ("publish_many", "publish_many"),
-    ("atomic", "publish_batch"),
-    ("fast_ingest", "fast_publisher"),
-)
-"""Rows, and what they are called in the picture."""
-
 RAW = "raw socket"
-LINE = "jetsync, uvloop"
-"""The lines of each row that are compared."""
+JETSYNC = "jetsync, uvloop"
+
+WAYS = (
+    ("publish", "publish", JETSYNC),
+    ("publisher", "publisher", JETSYNC),
+    ("publish_many", "publish_many", JETSYNC),
+    ("publish_batch", "atomic", JETSYNC),
+    ("fast_publisher", "fast_ingest", JETSYNC),
+)
+"""Names in the picture, with the row and its line that is compared with the raw socket's."""
+
+ONE_BY_ONE = (
+    ("batch.add", "atomic", "jetsync, batch.add"),
+    ("fast.add", "fast_ingest", "jetsync, fast.add"),
+)
+"""What stands in the table only."""
 
 WIDTH = 760
 COLUMNS = 2
@@ -73,6 +78,10 @@ class Panel:
 
     size: int
     bars: Sequence[Bar]
+    """Those of the picture."""
+
+    more: Sequence[Bar]
+    """Those of the table alone."""
 
 
 def panel_of(run: dict[str, Any]) -> Panel:
@@ -83,12 +92,15 @@ def panel_of(run: dict[str, Any]) -> Panel:
         row["row"]: {line["contender"]: line["rate"] for line in row["lines"]}
         for row in run["rows"]
     }
-    bars = [
-        Bar(name, rows[row][LINE], rows[row][RAW])
-        for row, name in WAYS
-        if rows.get(row, {}).get(LINE) and rows[row].get(RAW)
-    ]
-    return Panel(run["settings"]["size"], bars)
+
+    def bars(ways: Sequence[tuple[str, str, str]]) -> list[Bar]:
+        return [
+            Bar(name, rows[row][line], rows[row][RAW])
+            for name, row, line in ways
+            if rows.get(row, {}).get(line) and rows[row].get(RAW)
+        ]
+
+    return Panel(run["settings"]["size"], bars(WAYS), bars(ONE_BY_ONE))
 
 
 def size_text(size: int) -> str:
@@ -160,10 +172,10 @@ def table(panels: Sequence[Panel]) -> str:
     """
     head = ["", *(size_text(panel.size) for panel in panels)]
     lines = [head, ["---", *("---:" for _ in panels)]]
-    for _, name in WAYS:
+    for name, _, _ in (*WAYS, *ONE_BY_ONE):
         cells = []
         for panel in panels:
-            bar = next((bar for bar in panel.bars if bar.name == name), None)
+            bar = next((bar for bar in (*panel.bars, *panel.more) if bar.name == name), None)
             cells.append("" if bar is None else f"{bar.jetsync:,.0f} ({bar.jetsync / bar.raw:.2f})")
         lines.append([f"`{name}`", *cells])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
