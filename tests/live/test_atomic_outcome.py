@@ -332,6 +332,24 @@ class TestRetries:
         timer.join()
         js.delete_stream(unique)
 
+    def test_no_leader(self, js, stream, monkeypatch):
+        """
+        A cluster that has no leader at the moment is asked again about the stream.
+        """
+        session = type(js._session)
+        answers, api = [jetsync.TemporarilyUnavailableError()] * 2, session.api
+
+        def leaderless(self, endpoint, body, deadline):
+            if answers:
+                raise answers.pop()
+            return api(self, endpoint, body, deadline)
+
+        monkeypatch.setattr(session, "api", leaderless)
+        with pytest.raises(jetsync.TemporarilyUnavailableError):
+            js.publish_batch([(f"{stream.name}.A", b"")], retries=0)
+        answers.append(jetsync.TemporarilyUnavailableError())
+        assert js.publish_batch([(f"{stream.name}.A", b"")], retry_wait=0.01).size == 1
+
     def test_within_the_deadline(self, js, unique):
         """
         Retries end with the time of the call.
