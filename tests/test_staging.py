@@ -295,6 +295,18 @@ class TestAdmit:
         assert headers == {"A": ["1", "2"]}
         assert message == OutboundMessage("S.A", headers={"A": ["1", "2"]}, msg_id="m")
 
+    def test_an_older_server_later(self, stage, streams):
+        """
+        What one server may have another may not: counters stay whole when a batch is sent again.
+        """
+        part, older = stage(), attrs.evolve(streams.known("S"), level=3)
+        part.admit(("S.A", b"", {"A": "1"}))
+        part.staging.check_again(older)
+        part.admit(("S.A", b"", {"Nats-Incr": "+1"}))
+        part.staging.check_again(streams.known("S"))
+        with pytest.raises(errors.BatchRuleError, match="counters"):
+            part.staging.check_again(older)
+
 
 class TestTtl:
     @pytest.mark.parametrize(

@@ -44,6 +44,9 @@ USUAL_LIMIT: Final = 1000
 STORED: Final = b"1"
 """The value of the commit header on a message that is stored with the batch."""
 
+NO_COUNTERS: Final = "servers before 2.14 destroy counters that a batch changes"
+"""Why a message is refused there."""
+
 END_OF_BATCH: Final = b"eob"
 """The same on a marker that is not stored."""
 
@@ -245,6 +248,9 @@ class HeaderRules:
 
     def __init__(self, *, counters: bool) -> None:
         self._counters = counters
+        self.changes_counters = False
+        """Whether a message that was taken changes a counter."""
+
         self._subjects: set[str] = set()
         self._ids: set[str] = set()
         self._first = True
@@ -265,6 +271,7 @@ class HeaderRules:
         """
         if pairs:
             self._check(subject, pairs)
+            self.changes_counters |= any(name == names.INCREMENT for name, _ in pairs)
         self._subjects.add(subject)
         self._first = False
 
@@ -280,9 +287,7 @@ class HeaderRules:
                 names.EXPECTED_LAST_SEQUENCE, "only the first message of a batch can have it"
             )
         if names.INCREMENT in found and not self._counters:
-            raise BatchRuleError(
-                names.INCREMENT, "servers before 2.14 destroy counters that a batch changes"
-            )
+            raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
         self._check_subject_sequence(subject, found)
         self._check_rollup(subject, found)
         message_id = found.get(names.MSG_ID)

@@ -322,6 +322,7 @@ class AtomicCommit:
             before.leave()
             items = before.engine.items
             known = self._stream(items[0][0].decode(), deadline)
+            before.staging.check_again(known)
             self._id = self._session.core.new_batch_id()
             run = self._start(known, before.staging, whole=True)
             return run.send(run.engine.commit(*items), deadline)

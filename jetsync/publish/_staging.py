@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync import headers as names
-from jetsync._proto.batch import HeaderRules
+from jetsync._proto.batch import NO_COUNTERS, HeaderRules
 from jetsync._subjects import validate_subject
-from jetsync.errors import InvalidArgumentError, InvalidSubjectError
+from jetsync.errors import BatchRuleError, InvalidArgumentError, InvalidSubjectError
 from jetsync.headers import encode_headers
 from jetsync.outbound import coerce_outbound, outbound_header_pairs, payload_bytes
 from jetsync.publish._capability import MARKER_LEVEL
@@ -111,6 +111,16 @@ class Staging:
     def has_message_ids(self) -> bool:
         """Whether every message has an id, so that the batch cannot be stored twice."""
         return 0 < self.count == self._rules.ids
+
+    def check_again(self, known: KnownStream) -> None:
+        """
+        Raise if what was admitted can not go to the stream as it is led now.
+
+        Raises:
+            BatchRuleError: A message changes a counter, and the server would destroy it.
+        """
+        if self._rules.changes_counters and known.level < MARKER_LEVEL:
+            raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
 
     def admit(self, item: Any, deadline: Deadline) -> Staged:
         """
