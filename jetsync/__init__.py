@@ -8,7 +8,8 @@ General layout, lowest first; a file imports only from those before it:
 - engines without input and output: ``_proto/``;
 - plumbing: ``hookspecs``, ``_plugins``, ``_bridge`` (the one thread), ``_transport`` and ``_lane``
   (the one socket), ``_session`` (what all handles share);
-- blocking handles: ``publish/``, ``fetch``, ``consumer``, ``stream``, ``jetstream``, ``client``;
+- blocking handles: ``publish/``, ``fetch``, ``consume``, ``consumer``, ``stream``, ``jetstream``,
+  ``client``;
 - tools: ``devserver``, ``testing``, ``cli``.
 
 Everything for users is here; names with an underscore are jetsync's own.
@@ -235,6 +236,7 @@ from jetsync.ttl import MarkerReason
 from jetsync.typing import Acker, Frame, HeadersInput, Payload, Seconds
 
 __version__ = "0.1.0"
+from jetsync.consume import Consumption, ConsumptionStatistics
 from jetsync.publish.atomic import AtomicBatch
 from jetsync.publish.fast import FastPublisher, FastStatistics
 
@@ -249,6 +251,8 @@ __all__ = [
     "connect",
     # JetStream, its streams and consumers
     "Consumer",
+    "Consumption",
+    "ConsumptionStatistics",
     "JetStream",
     "MessageBatch",
     "Stream",

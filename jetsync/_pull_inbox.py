@@ -1,7 +1,8 @@
 """
 Where pulls are answered: one subscription with its mailbox and its pull engine.
 
-A consumer keeps the inboxes that are idle and lends one to each fetch. An inbox that is given up
+A consumer keeps the inboxes that are idle and lends one to each fetch; a consumption has one of its
+own. An inbox that is given up
 with a pull open gives back what still arrives, so that no message waits for its ``ack_wait``.
 """
 
@@ -14,14 +15,14 @@ from jetsync._handoff import Mailbox
 from jetsync._proto import frames
 from jetsync._proto.pull import PullEngine
 from jetsync._subjects import ACK_PREFIX
-from jetsync.message import NAK
+from jetsync.message import NAK, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from jetsync._deadline import Deadline
     from jetsync._lane import Lane
-    from jetsync._proto.pull import PullRequest
+    from jetsync._proto.pull import Pull, PullRequest
     from jetsync._session import JetStreamSession
     from jetsync.typing import Frame
 
@@ -49,6 +50,10 @@ class PullInbox:
         """Send one pull; raises what the lane's write does, with nothing sent."""
         # What was refused while the inbox lay idle concerned others.
         self.box.take_denials()
+        self.send(subject, request, deadline)
+
+    def send(self, subject: bytes, request: PullRequest, deadline: Deadline) -> Pull:
+        """Send one pull of perhaps many and return it; raises as :meth:`pull`."""
         pull = self.engine.open(request, time.monotonic())
         block = self._line + frames.pub(subject, pull.subject, request.wire)
         try:
@@ -59,15 +64,23 @@ class PullInbox:
         self._line = b""
         if self._session.lane.lost_epoch >= pull.epoch:
             self.box.lost(self._session.lane.lost_epoch)
+        return pull
 
-    def abandon(self, unused: Iterable[Frame]) -> None:
+    def abandon(self, unused: Iterable[Frame], *, acked: bool = True) -> None:
         """
         Give up with a pull still open: unsubscribe and give back what nobody took.
 
         Messages that are on their way arrive for some seconds more; they are given back as they
         come, so that none waits for its ``ack_wait``. Never waits.
+
+        Args:
+            unused: What has come and was not taken.
+            acked: Whether the consumer wants acknowledgements; otherwise nothing is given back.
         """
         lane, box = self._session.lane, self.box
+        if not acked:
+            lane.leave(self._sid)
+            return
         box.push = lambda frame: give_back(lane, (frame,))
         # Unsubscribed first: otherwise the server gives what it gets back to this very pull.
         lane.leave(self._sid, linger=LINGER)
@@ -87,6 +100,25 @@ def take_inbox(pool: list[PullInbox], session: JetStreamSession) -> PullInbox:
     except IndexError:
         # Not asked before: between the look and the taking another thread may take the last one.
         return PullInbox(session)
+
+
+def message_maker(session: JetStreamSession) -> Callable[[Frame], Message]:
+    """
+    Return what makes the message of a frame, plugins included where some look at messages.
+    """
+    plugins, core = session.plugins, session.core
+    received, marked = plugins.received, plugins.ttl_marker
+
+    def make(frame: Frame) -> Message:
+        return Message(frame[0], frame[1], frame[2], frame[3], core)
+
+    def make_observed(frame: Frame) -> Message:
+        message = make(frame)
+        if marked is not None and message.marker is not None:
+            marked(message, message.marker)
+        return message if received is None else received(message)
+
+    return make if received is None and marked is None else make_observed
 
 
 def give_back(lane: Lane, unused: Iterable[Frame]) -> None:

@@ -4,13 +4,16 @@ A pull consumer, as a handle.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from jetsync._consume_options import HIGHEST_PRIORITY, SHORTEST_HEARTBEAT, consume_options
 from jetsync._consumer_admin import delete as delete_consumer
 from jetsync._consumer_admin import info as consumer_info
 from jetsync._deadline import as_seconds
 from jetsync._fields import check_count
 from jetsync._proto.pull import UNBOUNDED_BATCH, PullRequest
+from jetsync.consume import Consumption
+from jetsync.consumer_config import AckPolicy
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, NotPullConsumerError
 from jetsync.fetch import MessageBatch
 
@@ -25,13 +28,6 @@ __all__ = ["Consumer"]
 
 DEFAULT_EXPIRES: Final = 30.0
 """Seconds that a fetch waits for messages (ADR-37)."""
-
-SHORTEST_HEARTBEAT: Final = 0.5
-"""
-The shortest heartbeat that may be asked for, in seconds.
-
-Servers take any, and flood their client with very short ones.
-"""
 
 HEARTBEAT_FROM: Final = 10.0
 """
@@ -60,8 +56,6 @@ NO_WAIT_PATIENCE: Final = 2.0
 Seconds that a fetch with ``no_wait`` waits for a connection or a leader, unless its *expires* is
 less.
 """
-
-HIGHEST_PRIORITY: Final = 9
 
 
 class Consumer:
@@ -229,6 +223,83 @@ class Consumer:
             (1, None, expires, heartbeat, False, group, min_pending, min_ack_pending, priority),
         )
         return batch.first()
+
+    def consume(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: Seconds = DEFAULT_EXPIRES,
+        heartbeat: Seconds | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        stop_after: int | None = None,
+        ack: Literal["explicit", "auto"] = "explicit",
+        group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
+    ) -> Consumption:
+        """
+        Return the messages as an iterator without end, pulled ahead into a buffer.
+
+        Waits for nothing: without a connection, the first pull is sent when there is one. Never
+        more than *max_messages* (or *max_bytes*) are in this process untaken, however slow it is.
+        Any thread; the consumption may be shared by threads.
+
+        Args:
+            max_messages: How many messages the buffer has room for; 500 if neither is given.
+            max_bytes: How many bytes the buffer has room for, as the server counts them; not
+                together with *max_messages*.
+            expires: Seconds that the server keeps one pull, at least 1.
+            heartbeat: Seconds between signs of life of the server, from 0.5 up to half of
+                *expires* and 30. Default: half of *expires*, up to 30.
+            threshold_messages: How many messages may be left when the buffer is filled again;
+                default: half of *max_messages*.
+            threshold_bytes: The same in bytes; default: half of *max_bytes*.
+            stop_after: End after so many messages; no more than these are pulled.
+            ack: ``"auto"`` acknowledges a message when the same thread takes its next one, or
+                leaves the ``with`` block without an exception.
+            group: Priority group, which consumers with groups need.
+            min_pending: Only deliver while at least so many messages are pending (overflow policy).
+            min_ack_pending: Only deliver while at least so many acks are pending (overflow policy).
+            priority: 0 (first) to 9 (prioritized policy).
+
+        Raises:
+            InvalidArgumentError: An option makes no sense; nothing was sent.
+            InvalidGroupError: The consumer has priority groups, and the options do not fit them.
+            NotPullConsumerError: This is a push consumer; nothing was sent.
+            ConnectionClosedError: The client is closed.
+
+        See ADR-37, "Consume".
+        """
+        config = self._info.config
+        if config.deliver_subject:
+            raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
+        if ack not in {"explicit", "auto"}:
+            raise InvalidArgumentError("ack must be 'explicit' or 'auto'", argument="ack")
+        options = consume_options(
+            self._stream_name,
+            self.name,
+            config,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            stop_after=stop_after,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+        )
+        return Consumption(
+            self._session,
+            options,
+            acked=config.ack_policy is not AckPolicy.NONE,
+            auto_ack=ack == "auto",
+        )
 
     def _fetch(self, name: str, options: tuple[Any, ...]) -> MessageBatch:
         if self._info.config.deliver_subject:

@@ -22,7 +22,7 @@ from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.pull import PullRequest, message_size
 from jetsync._proto.status import Effect, Status
-from jetsync._pull_inbox import PullInbox, give_back, take_inbox
+from jetsync._pull_inbox import PullInbox, give_back, message_maker, take_inbox
 from jetsync._session import raise_failure
 from jetsync.errors import (
     ApiError,
@@ -34,7 +34,7 @@ from jetsync.errors import (
 from jetsync.message import ACK, AckClaim, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -246,7 +246,7 @@ class MessageBatch:
     def _run(self) -> Generator[Message, None, None]:
         """Yield the messages; every way out passes the end."""
         unused: Iterator[Frame] = iter(())
-        make = self._maker()
+        make = message_maker(self._session)
         error: BaseException | None = None
         try:
             while self._inbox is not None:
@@ -266,24 +266,6 @@ class MessageBatch:
         finally:
             self._abandon(list(unused))
             self._finish(error)
-
-    def _maker(self) -> Callable[[Frame], Message]:
-        """
-        Return what makes the message of a frame, plugins included where some look at messages.
-        """
-        plugins, core = self._session.plugins, self._session.core
-        received, marked = plugins.received, plugins.ttl_marker
-
-        def make(frame: Frame) -> Message:
-            return Message(frame[0], frame[1], frame[2], frame[3], core)
-
-        def make_observed(frame: Frame) -> Message:
-            message = make(frame)
-            if marked is not None and message.marker is not None:
-                marked(message, message.marker)
-            return message if received is None else received(message)
-
-        return make if received is None and marked is None else make_observed
 
     def _receive(self, inbox: PullInbox) -> Sequence[Frame]:
         """Return the next messages; without an inbox afterwards, there are no more."""

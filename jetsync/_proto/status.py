@@ -57,6 +57,9 @@ class StatusRule:
 
     meaning: str
 
+    turned_away: bool = False
+    """Whether the pull was refused before it could bring anything."""
+
 
 @attrs.frozen
 class Status:
@@ -87,8 +90,9 @@ def _row(
     *,
     pending: bool,
     meaning: str,
+    turned_away: bool = False,
 ) -> StatusRule:
-    return StatusRule(code, text, effect, error, pending, meaning)
+    return StatusRule(code, text, effect, error, pending, meaning, turned_away)
 
 
 STATUS_RULES: Final = (
@@ -142,6 +146,7 @@ STATUS_RULES: Final = (
         errors.NotPullConsumerError,
         pending=False,
         meaning="push consumers cannot be pulled from",
+        turned_away=True,
     ),
     _row(
         409,
@@ -150,6 +155,7 @@ STATUS_RULES: Final = (
         errors.MaxRequestBatchError,
         pending=False,
         meaning="more messages asked for than the consumer's max_batch",
+        turned_away=True,
     ),
     _row(
         409,
@@ -158,6 +164,7 @@ STATUS_RULES: Final = (
         errors.MaxRequestExpiresError,
         pending=False,
         meaning="a longer time asked for than the consumer's max_expires",
+        turned_away=True,
     ),
     _row(
         409,
@@ -166,6 +173,7 @@ STATUS_RULES: Final = (
         errors.MaxRequestMaxBytesError,
         pending=False,
         meaning="more bytes asked for than the consumer's max_bytes",
+        turned_away=True,
     ),
     _row(
         409,
@@ -174,6 +182,7 @@ STATUS_RULES: Final = (
         errors.MaxWaitingError,
         pending=False,
         meaning="too many pulls wait at the consumer already",
+        turned_away=True,
     ),
     _row(
         400,
@@ -182,6 +191,7 @@ STATUS_RULES: Final = (
         errors.InvalidGroupError,
         pending=False,
         meaning="the consumer has priority groups and the pull names none",
+        turned_away=True,
     ),
     _row(
         400,
@@ -190,6 +200,7 @@ STATUS_RULES: Final = (
         errors.InvalidGroupError,
         pending=False,
         meaning="the consumer has no such priority group",
+        turned_away=True,
     ),
     _row(
         400,
@@ -198,6 +209,7 @@ STATUS_RULES: Final = (
         errors.InvalidGroupError,
         pending=False,
         meaning="an option of another priority policy than the consumer's",
+        turned_away=True,
     ),
     _row(
         400,
@@ -206,6 +218,7 @@ STATUS_RULES: Final = (
         errors.InvalidGroupError,
         pending=False,
         meaning="a priority outside 0 to 9",
+        turned_away=True,
     ),
     _row(
         400,
@@ -214,6 +227,7 @@ STATUS_RULES: Final = (
         errors.BadPullRequestError,
         pending=False,
         meaning="the server does not understand the pull",
+        turned_away=True,
     ),
     _row(
         412,
@@ -222,6 +236,7 @@ STATUS_RULES: Final = (
         errors.RequiredApiLevelError,
         pending=False,
         meaning="the server's API level is lower than the pull requires",
+        turned_away=True,
     ),
     _row(
         423,
@@ -238,6 +253,7 @@ STATUS_RULES: Final = (
         errors.ConsumerUnavailableError,
         pending=False,
         meaning="nobody answers for the consumer: no leader at the moment, or it is gone",
+        turned_away=True,
     ),
 )
 """Every status that a pull may get; the first row that fits applies."""

@@ -37,6 +37,12 @@ def message(size=20, header=None):
     return frame
 
 
+def ended(messages, size=0):
+    """The status of a pull whose time is over with so much left, as the server counts."""
+    text = "NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: %d\r\nNats-Pending-Bytes: %d"
+    return (text % (messages, size)).encode() + b"\r\n\r\n"
+
+
 def status(pull, block):
     """A status on a pull's own subject."""
     return (pull.subject, b"", block, b"")
@@ -206,7 +212,7 @@ class TestStatuses:
         """What came before a status is counted before it, what came after it after it."""
         first = engine.open(PullRequest(max_messages=2, expires=1.0), clock())
         second = engine.open(PullRequest(max_messages=5, expires=1.0), clock())
-        frames = [message(), status(first, EXPIRED), message(), message()]
+        frames = [message(), status(first, ended(1)), message(), message()]
         received = engine.receive(frames, clock())
         assert len(received.messages) == 3
         assert second.messages == engine.pending_messages == 3
@@ -256,34 +262,101 @@ class TestHeartbeats:
         assert engine.heartbeat.due() is None
 
 
+class TestSeveral:
+    """Servers serve several pulls in turn, so what each has left is only known at its end."""
+
+    def test_more_was_left_than_counted(self, engine, clock):
+        """What was counted against a pull that it did not bring was brought by the others."""
+        first = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
+        second = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
+        engine.receive([message()] * 8, clock())
+        assert (first.messages, second.messages) == (2, 10)
+        engine.receive([status(first, ended(6))], clock())
+        assert second.messages == engine.pending_messages == 6
+
+    def test_less_was_left_than_counted(self, engine, clock):
+        """What a pull brought beyond our count was not brought by the others."""
+        first = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
+        second = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
+        engine.receive([message()] * 8, clock())
+        engine.receive([status(second, ended(6))], clock())
+        assert first.messages == engine.pending_messages == 6
+
+    def test_full_by_count_only(self, engine, clock):
+        """A pull that is full by our count may end with something left."""
+        first = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
+        second = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
+        engine.receive([message()] * 4, clock())
+        assert (first.messages, first.subject in engine) == (0, True)
+        (found,) = engine.receive([status(first, ended(2))], clock()).statuses
+        assert (found.code, second.messages) == (408, 2)
+
+    def test_room_again(self, engine, clock):
+        """A pull that was full by our count has room again if the other one brought its part."""
+        first = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
+        second = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
+        engine.receive([message()] * 4, clock())
+        engine.receive([status(second, ended(2))], clock())
+        assert (first.messages, engine.pending_messages, engine.is_idle) == (2, 2, False)
+
+    def test_bytes(self, engine, clock):
+        """Bytes are put right in the same way."""
+        request = PullRequest(max_messages=100, expires=1.0, max_bytes=100)
+        first, second = (engine.open(request, clock()) for _ in range(2))
+        engine.receive([message(40)] * 3, clock())
+        assert (first.size, second.size) == (0, 80)
+        engine.receive([status(first, ended(99, 60))], clock())
+        assert second.size == engine.pending_bytes == 20
+
+    def test_refused(self, engine, clock):
+        """A pull that was refused brought nothing, whatever was counted against it."""
+        first = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
+        second = engine.open(PullRequest(max_messages=10, expires=1.0), clock())
+        engine.receive([message()] * 4, clock())
+        engine.receive([status(first, ABSENT)], clock())
+        assert second.messages == 6
+
+    def test_all_full(self, engine, clock):
+        """Once nothing is left all pulls are full in truth, and a late status is noise."""
+        pulls = [engine.open(PullRequest(max_messages=2, expires=1.0), clock()) for _ in range(3)]
+        engine.receive([message()] * 6, clock())
+        assert engine.is_idle
+        assert not any(pull.subject in engine for pull in pulls)
+
+    def test_forgotten(self, engine, clock):
+        """A pull of which nothing was heard for 2 seconds after its time is struck out."""
+        old = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
+        assert engine.next_expiry() == clock() + 3.0
+        clock.advance(1.0)
+        engine.open(PullRequest(max_messages=4, expires=1.0), clock())
+        assert engine.expire(clock.advance(1.9)) == []
+        assert engine.expire(clock.advance(0.1)) == [old]
+        assert engine.pending_messages == 4
+        engine.clear()
+        assert (engine.is_idle, engine.next_expiry()) == (True, None)
+
+    def test_memory(self, engine, clock):
+        """Pulls that are full by our count are not remembered without end."""
+        for _ in range(5000):
+            engine.open(PullRequest(max_messages=1, expires=1.0), clock())
+        engine.open(PullRequest(max_messages=9000, expires=1.0), clock())
+        engine.receive([message()] * 5000, clock())
+        assert engine.pending_messages == 9000
+        assert len(engine._full) <= 1024
+
+
 class PullMachine(RuleBasedStateMachine):
     """
-    Any number of pulls, blocks of messages and statuses, losses; next to it the plainest books.
+    Any number of pulls, blocks of messages and of statuses that need not be true, losses.
     """
 
     def __init__(self):
         super().__init__()
         self.engine = PullEngine(INBOX)
         self.clock = ManualClock()
-        self.books = {}
-        self.ended = []
+        self.pulls = {}
+        self.told = set()
         self.epoch = 0
-        self.unexpected = 0
-
-    def strike(self, subject):
-        self.ended.append(subject)
-        return self.books.pop(subject)
-
-    def count(self, frame):
-        if not self.books:
-            self.unexpected += 1
-            return
-        subject = next(iter(self.books))
-        pull, messages, size = self.books[subject]
-        messages, size = messages - 1, None if size is None else size - message_size(frame)
-        self.books[subject] = (pull, messages, size)
-        if messages == 0 or (size is not None and size <= 0):
-            self.strike(subject)
 
     @rule(
         messages=st.integers(1, 12),
@@ -296,70 +369,67 @@ class PullMachine(RuleBasedStateMachine):
         if sent:
             self.epoch = max(self.epoch, 1)
             pull.epoch = self.epoch
-        self.books[pull.subject] = (pull, messages, max_bytes)
+        self.pulls[pull.subject] = pull
 
     @rule(data=st.data())
     def receive(self, data):
         """A block in which anything may be."""
-        frames, messages, effects = [], [], 0
-        kinds = st.sampled_from(["message", "message", "message", "open", "ended", "stranger"])
+        frames, messages = [], []
+        kinds = st.sampled_from(["message", "message", "message", "status", "stranger"])
         for kind in data.draw(st.lists(kinds, max_size=12)):
-            subjects = {
-                "open": list(self.books),
-                "ended": self.ended,
-                "stranger": [INBOX + b".999", INBOX + b".x"],
-            }.get(kind)
-            if subjects is None:
+            if kind == "message":
                 size = data.draw(st.integers(1, 6)) * 10
                 frame = message(size, HEADER if size >= 30 and data.draw(st.booleans()) else None)
                 messages.append(frame)
-                self.count(frame)
-            elif subjects:
-                block = data.draw(st.sampled_from([*ENDING, HEARTBEAT, NEW_NOTE]))
-                subject = data.draw(st.sampled_from(subjects))
-                frame = (subject, b"", block, b"")
-                if subject in self.books and block in ENDING:
-                    effects += 1
-                    self.strike(subject)
             else:
-                continue
+                subjects = list(self.pulls) if kind == "status" else [INBOX + b".x"]
+                if not subjects:
+                    continue
+                counted = ended(data.draw(st.integers(0, 15)), data.draw(st.integers(0, 300)))
+                block = data.draw(st.sampled_from([*ENDING, HEARTBEAT, NEW_NOTE, counted]))
+                frame = (data.draw(st.sampled_from(subjects)), b"", block, b"")
             frames.append(frame)
+        known = [subject for subject in self.pulls if subject in self.engine]
         received = self.engine.receive(frames, self.clock())
         assert list(received.messages) == messages
-        assert len(received.statuses) == effects
+        assert len(received.statuses) == len(received.pulls)
+        for pull in received.pulls:
+            assert pull.subject in known
+            assert pull.subject not in self.engine
+            assert pull.subject not in self.told
+            self.told.add(pull.subject)
 
     @precondition(lambda self: self.epoch)
     @rule()
     def lose(self):
-        dead = [s for s, (pull, _, _) in self.books.items() if 0 < pull.epoch <= self.epoch]
-        assert [pull.subject for pull in self.engine.lost(self.epoch)] == dead
-        for subject in dead:
-            self.strike(subject)
+        for pull in self.engine.lost(self.epoch):
+            assert 0 < pull.epoch <= self.epoch
+        assert all(not 0 < pull.epoch <= self.epoch for pull in self.engine._pulls())
         self.epoch += 1
 
-    @precondition(lambda self: self.books)
+    @rule(data=st.data(), seconds=st.floats(0, 2))
+    def expire(self, data, seconds):
+        self.engine.expire(self.clock.advance(seconds))
+
+    @precondition(lambda self: self.pulls)
     @rule(data=st.data())
     def cancel(self, data):
-        subject = data.draw(st.sampled_from(list(self.books)))
-        self.engine.cancel(self.strike(subject)[0])
-
-    @invariant()
-    def books_agree(self):
-        """What is pending is what the plain books say."""
-        left = self.books.values()
-        assert self.engine.pending_messages == sum(messages for _, messages, _ in left)
-        assert self.engine.pending_bytes == sum(size or 0 for _, _, size in left)
-        assert self.engine.is_idle is (not self.books)
-        assert self.engine.unexpected == self.unexpected
+        pull = data.draw(st.sampled_from(list(self.pulls.values())))
+        self.engine.cancel(pull)
+        assert pull.subject not in self.engine
 
     @invariant()
     def within_bounds(self):
         """What is pending is never negative and never more than was asked for."""
-        requests = [pull.request for pull, _, _ in self.books.values()]
-        assert 0 <= self.engine.pending_messages <= sum(one.max_messages for one in requests)
-        assert 0 <= self.engine.pending_bytes <= sum(one.max_bytes or 0 for one in requests)
-        for pull, _, _ in self.books.values():
-            assert not pull.is_full
+        known = self.engine._pulls()
+        assert self.engine.pending_messages >= 0
+        assert self.engine.pending_bytes >= 0
+        for pull in known:
+            assert 0 <= pull.messages <= pull.request.max_messages
+            assert pull.size is None or 0 <= pull.size <= pull.request.max_bytes
+            assert pull.is_full is (pull.subject in self.engine._full)
+        assert self.engine.is_idle is (not self.engine._open)
+        assert known or not self.engine._full
 
 
 TestAnything = PullMachine.TestCase

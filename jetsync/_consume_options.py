@@ -1,0 +1,160 @@
+"""
+How the options of a consumption are checked and completed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from jetsync._deadline import as_seconds
+from jetsync._fields import check_count
+from jetsync._proto.consume import ConsumeOptions
+from jetsync._proto.pull import UNBOUNDED_BATCH
+from jetsync.consumer_config import PriorityPolicy
+from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
+
+if TYPE_CHECKING:
+    from jetsync.consumer_config import ConsumerConfig
+    from jetsync.typing import Seconds
+
+DEFAULT_MESSAGES: Final = 500
+
+SHORTEST_EXPIRES: Final = 1.0
+
+SHORTEST_HEARTBEAT: Final = 0.5
+"""
+The shortest heartbeat that may be asked for, in seconds.
+
+Servers take any, and flood their client with very short ones.
+"""
+
+LONGEST_HEARTBEAT: Final = 30.0
+
+HIGHEST_PRIORITY: Final = 9
+
+
+def consume_options(
+    stream: str,
+    consumer: str,
+    config: ConsumerConfig,
+    *,
+    max_messages: int | None,
+    max_bytes: int | None,
+    expires: Seconds,
+    heartbeat: Seconds | None,
+    threshold_messages: int | None,
+    threshold_bytes: int | None,
+    stop_after: int | None,
+    group: str | None,
+    min_pending: int | None,
+    min_ack_pending: int | None,
+    priority: int | None,
+) -> ConsumeOptions:
+    """
+    Check the options of a consumption and complete them by what ADR-37 says.
+
+    What the consumer allows a single pull is kept to, where its configuration says so.
+    """
+    counts = (
+        ("max_messages", max_messages, 1),
+        ("max_bytes", max_bytes, 1),
+        ("threshold_messages", threshold_messages, 0),
+        ("threshold_bytes", threshold_bytes, 0),
+        ("stop_after", stop_after, 1),
+        ("min_pending", min_pending, 1),
+        ("min_ack_pending", min_ack_pending, 1),
+        ("priority", priority, 0),
+    )
+    for name, value, least in counts:
+        if value is not None:
+            check_count(name, value, least)
+    if max_messages is not None and max_bytes is not None:
+        raise InvalidArgumentError(
+            "give max_messages or max_bytes, not both", argument="max_messages"
+        )
+    if priority is not None and priority > HIGHEST_PRIORITY:
+        raise InvalidArgumentError("priority must be from 0 to 9", argument="priority")
+    if group is not None and not isinstance(group, str):
+        raise InvalidTypeError("group must be text", argument="group")
+    check_group(
+        stream, consumer, config, group, overflow=(min_pending, min_ack_pending) != (None, None)
+    )
+    if max_bytes is None:
+        limit = DEFAULT_MESSAGES if max_messages is None else max_messages
+        threshold = _threshold("threshold_messages", threshold_messages, limit)
+        _refuse("threshold_bytes", threshold_bytes, "max_bytes")
+    else:
+        limit = UNBOUNDED_BATCH
+        threshold = _threshold("threshold_bytes", threshold_bytes, max_bytes)
+        _refuse("threshold_messages", threshold_messages, "max_messages")
+    seconds = as_seconds(expires, "expires")
+    if seconds < SHORTEST_EXPIRES:
+        raise InvalidArgumentError("expires must be at least 1 second", argument="expires")
+    beat = _heartbeat(heartbeat, seconds)
+    if config.max_expires:
+        seconds = min(seconds, config.max_expires)
+        beat = min(beat, seconds / 2.0)
+    return ConsumeOptions(
+        stream=stream,
+        consumer=consumer,
+        max_messages=limit,
+        max_bytes=max_bytes,
+        threshold=threshold,
+        expires=seconds,
+        heartbeat=beat,
+        stop_after=stop_after,
+        max_batch=config.max_batch or None,
+        max_batch_bytes=config.max_bytes or None,
+        group=group,
+        min_pending=min_pending,
+        min_ack_pending=min_ack_pending,
+        priority=priority,
+    )
+
+
+def check_group(
+    stream: str, consumer: str, config: ConsumerConfig, group: str | None, *, overflow: bool
+) -> None:
+    """Raise InvalidGroupError where the server would refuse the priority options of a pull."""
+    groups, policy = config.priority_groups, config.priority_policy
+    if not groups or policy in {None, PriorityPolicy.NONE}:
+        return
+    if group is None:
+        text = "Bad Request - Priority Group missing"
+    elif group not in groups:
+        text = "Bad Request - Invalid Priority Group"
+    elif overflow and policy is not PriorityPolicy.OVERFLOW:
+        text = "Bad Request - Not a Overflow Priority consumer"
+    else:
+        return
+    raise InvalidGroupError(code=400, description=text, stream=stream, consumer=consumer)
+
+
+def _threshold(name: str, value: int | None, limit: int) -> int:
+    if value is None:
+        return limit // 2
+    if value > limit:
+        raise InvalidArgumentError(
+            f"{name} must be at most {limit}, the size of the buffer, not {value}", argument=name
+        )
+    # A buffer that is full has no room for another pull.
+    return min(value, limit - 1)
+
+
+def _refuse(name: str, value: int | None, other: str) -> None:
+    if value is not None:
+        raise InvalidArgumentError(f"{name} goes with {other}", argument=name)
+
+
+def _heartbeat(heartbeat: Seconds | None, expires: float) -> float:
+    longest = min(expires / 2.0, LONGEST_HEARTBEAT)
+    if heartbeat is None:
+        return longest
+    beat = as_seconds(heartbeat, "heartbeat")
+    if beat < SHORTEST_HEARTBEAT or beat > longest:
+        raise InvalidArgumentError(
+            f"heartbeat must be from {SHORTEST_HEARTBEAT:g} s to half of expires "
+            f"({longest:g} s), not {beat:g} s",
+            argument="heartbeat",
+        )
+    return beat

@@ -1,0 +1,364 @@
+"""
+Consuming: messages without end, pulled ahead into a buffer that is kept filled.
+
+A :class:`Consumption` is an iterator that any number of threads may share. No thread stands behind
+it: the thread that finds the buffer empty leads, that is, it reads the socket and sends the pulls
+that are due, and the others wait for what it brings; a thread that takes a message and finds the
+buffer low has a quick look and sends the next pull on its way.
+
+Invariants
+- One thread at a time drives the engine: the leader, or who closes. Messages are taken from the
+  buffer without any lock.
+- Nothing of a user's and nothing that waits for the connection runs under the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from jetsync._consume_drive import ConsumeDriver
+from jetsync._deadline import Deadline, as_seconds
+from jetsync._outbox import LaneState
+from jetsync._pull_inbox import message_maker
+from jetsync._session import raise_failure
+from jetsync.errors import (
+    ConnectionClosedError,
+    ConsumptionClosedError,
+    MessageAlreadyAckedError,
+    TransportError,
+    WaitTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from jetsync._proto.consume import ConsumeOptions
+    from jetsync._session import JetStreamSession
+    from jetsync.message import Message
+    from jetsync.typing import Frame, Seconds
+
+__all__ = ["Consumption", "ConsumptionStatistics"]
+
+TURN: Final = 3600.0
+"""Seconds of one turn of an unbounded wait; an iteration takes as many turns as it needs."""
+
+
+@attrs.frozen
+class ConsumptionStatistics:
+    """
+    What went through a consumption, and what is on its way.
+    """
+
+    received: int
+    """Messages that have come."""
+
+    buffered: int
+    """Messages that have come and were not taken yet."""
+
+    pending: int
+    """Messages that open pulls may still bring; of pulls by bytes, what they may at most."""
+
+    pending_bytes: int
+    """Bytes that open pulls may still bring, where they have a bound."""
+
+    pulls: int
+    """Pulls that were sent."""
+
+    heartbeats_missed: int
+    """How often two heartbeats in a row did not come."""
+
+    connections_lost: int
+    """How often the connection was lost."""
+
+
+class Consumption:
+    """
+    The messages of a consumer, one after the other, without end; made by ``Consumer.consume``.
+
+    Iterate over it, from as many threads as you like: each message goes to one of them. Lost
+    connections, servers that shut down and leaders that change are waited out. The iteration ends
+    after :meth:`stop`, :meth:`drain`, ``stop_after`` messages or the end of the client; it raises,
+    once, what makes going on impossible, such as ConsumerDeletedError. As a context manager it is
+    stopped at the end of the block. One that nobody holds any more is stopped too.
+    """
+
+    def __init__(
+        self,
+        session: JetStreamSession,
+        options: ConsumeOptions,
+        *,
+        acked: bool = True,
+        auto_ack: bool = False,
+    ) -> None:
+        session.core.check()
+        self._session = session
+        self._options = options
+        self._auto_ack = auto_ack
+        self._driver = ConsumeDriver(session, options, acked=acked)
+        self._engine = self._driver.engine
+        self._buffer = self._engine.buffer
+        self._make = message_maker(session)
+        self._low = -1
+        """At how many messages in the buffer there may be something to do."""
+
+        self._turn = threading.Condition()
+        """Guards who leads; notified when there are messages, and when nobody leads any more."""
+
+        self._leader = 0
+        """The thread that drives the engine, 0 if none does."""
+
+        self._stopping = False
+        self._told = False
+        """Whether the error was raised."""
+
+        self._over = threading.Event()
+        self._taken: dict[int, Message] = {}
+        """The message that each thread took last, where it is acknowledged for it."""
+
+        self._refill()
+
+    def __del__(self) -> None:
+        # Nobody can be driving, as that would hold it.
+        driver = getattr(self, "_driver", None)
+        if driver is not None:
+            driver.close(keep=False)
+
+    def __repr__(self) -> str:
+        options = self._options
+        state = "closed" if self.closed else "ending" if self._engine.is_ending else "open"
+        return (
+            f"<Consumption {options.stream}/{options.consumer} {state} "
+            f"received={self._engine.admitted} buffered={len(self._buffer)}>"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._auto_ack:
+            self._ack_taken()
+        self.stop()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        if self._auto_ack:
+            self._ack_taken()
+        try:
+            frame = self._buffer.popleft()
+        except IndexError:
+            found = self._wait(None)
+            if found is None:
+                self._raise_error(iterating=True)
+                raise StopIteration from None
+            frame = found
+        if len(self._buffer) <= self._low:
+            self._refill()
+        message = self._make(frame)
+        if self._auto_ack:
+            self._taken[threading.get_ident()] = message
+        return message
+
+    def next(self, timeout: Seconds | None = None) -> Message:
+        """
+        Return the next message.
+
+        Args:
+            timeout: Seconds to wait; None is the consumption's *expires*, 0 only looks.
+
+        Raises:
+            WaitTimeoutError: None came in time; the consumption goes on.
+            ConsumptionClosedError: It has ended, and all that came was taken.
+            JetSyncError: What ended it, once.
+        """
+        deadline = Deadline.after(self._options.expires if timeout is None else timeout)
+        if self._auto_ack:
+            self._ack_taken()
+        try:
+            frame = self._buffer.popleft()
+        except IndexError:
+            found = self._wait(deadline)
+            if found is None:
+                self._raise_error(iterating=False)
+                error = self._engine.error
+                reason = None if error is None else str(error)
+                raise ConsumptionClosedError(reason=reason) from None
+            frame = found
+        if len(self._buffer) <= self._low:
+            self._refill()
+        message = self._make(frame)
+        if self._auto_ack:
+            self._taken[threading.get_ident()] = message
+        return message
+
+    # How it ends.
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended, and all that came was taken."""
+        return self._over.is_set()
+
+    @property
+    def error(self) -> Exception | None:
+        """What made it end, None if it goes on or was ended in an ordinary way."""
+        return self._engine.error
+
+    def stop(self) -> None:
+        """
+        End it, and give back what was not taken, so that the server delivers it again at once.
+
+        Safe to repeat, from any thread and in a signal handler; whoever waits for a message is
+        woken. Does not wait, see :meth:`wait`.
+        """
+        self._stopping = True
+        self._interfere()
+
+    def drain(self) -> None:
+        """
+        Pull no more; the iteration ends once what is here has been taken.
+
+        Safe to repeat, from any thread. Does not wait, see :meth:`wait`. What is still on its way
+        is given back.
+        """
+        self._engine.draining = True
+        self._interfere()
+
+    def wait(self, timeout: Seconds | None = None) -> bool:
+        """
+        Wait until it has ended and all that came was taken; return whether that is so.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as it takes.
+        """
+        return self._over.wait(None if timeout is None else as_seconds(timeout))
+
+    def statistics(self) -> ConsumptionStatistics:
+        """Return the counters as they are now."""
+        engine, pulls = self._engine, self._engine.pulls
+        return ConsumptionStatistics(
+            received=engine.admitted,
+            buffered=len(self._buffer),
+            pending=pulls.pending_messages,
+            pending_bytes=pulls.pending_bytes,
+            pulls=pulls.opened,
+            heartbeats_missed=engine.misses,
+            connections_lost=self._driver.losses,
+        )
+
+    # Who drives.
+
+    def _wait(self, deadline: Deadline | None) -> Frame | None:
+        """Return the next message's frame, None at the end; leads if nobody else does."""
+        self._session.core.check_process()
+        me, turn, buffer = threading.get_ident(), self._turn, self._buffer
+        while True:
+            try:
+                with turn:
+                    while True:
+                        if buffer:
+                            try:
+                                return buffer.popleft()
+                            except IndexError:  # Taken by a thread that did not have to wait.
+                                continue
+                        if self._over.is_set():
+                            return None
+                        if self._leader in {0, me}:
+                            self._leader = me
+                            break
+                        if deadline is not None and deadline.expired():
+                            raise WaitTimeoutError("a message", deadline.total)
+                        turn.wait(TURN if deadline is None else deadline.remaining())
+                self._lead(deadline)
+            finally:
+                self._release(me)
+            if deadline is not None and deadline.expired() and not buffer and not self.closed:
+                raise WaitTimeoutError("a message", deadline.total)
+
+    def _lead(self, deadline: Deadline | None) -> None:
+        """Drive until there are messages, it is over, or the deadline is."""
+        engine, driver = self._engine, self._driver
+        engine.back(time.monotonic())
+        try:
+            while True:
+                self._drive()
+                if self._buffer or self._over.is_set():
+                    return
+                until = Deadline.after(TURN) if deadline is None else deadline
+                if until.expired():
+                    return
+                driver.wait(until)
+        finally:
+            engine.leave(time.monotonic())
+
+    def _refill(self) -> None:
+        """Have a look at what there is to do, unless another thread does."""
+        me = threading.get_ident()
+        try:
+            with self._turn:
+                if self._leader:
+                    return
+                self._leader = me
+            self._drive()
+        finally:
+            self._release(me)
+
+    def _interfere(self) -> None:
+        """Have the leader look at what has changed, or be it."""
+        self._driver.wake()
+        self._refill()
+
+    def _release(self, me: int) -> None:
+        """Lead no longer, if this thread did."""
+        with self._turn:
+            if self._leader != me:
+                return
+            self._leader = 0
+            self._turn.notify(len(self._buffer) + 1)
+        if self._driver.is_open and (self._stopping or self._engine.draining):
+            # Asked for while this thread was about to leave.
+            self._refill()
+
+    def _drive(self) -> None:
+        """Do what there is to do; this thread leads."""
+        engine, driver = self._engine, self._driver
+        try:
+            if not self._stopping:
+                driver.turn()
+        except Exception as error:  # noqa: BLE001 - of a plugin; nobody could go on after it.
+            engine.fail(error)
+        if driver.is_open and (self._stopping or engine.is_ending):
+            driver.close(keep=not self._stopping)
+        elif self._stopping and self._buffer:
+            driver.discard()
+        self._low = engine.low_mark()
+        if not driver.is_open and not self._buffer and not self._over.is_set():
+            self._over.set()
+            with self._turn:
+                self._turn.notify_all()
+
+    def _raise_error(self, *, iterating: bool) -> None:
+        """Raise what ended it, unless it was raised before."""
+        error = self._engine.error
+        if error is None:
+            return
+        with self._turn:
+            told, self._told = self._told, True
+        closed_here = isinstance(error, ConnectionClosedError) and error.__cause__ is None
+        if not told and not (iterating and closed_here):
+            raise_failure(error)
+
+    def _ack_taken(self) -> None:
+        """Acknowledge the message that this thread took last, soon and together with others."""
+        message = self._taken.pop(threading.get_ident(), None)
+        if message is None or message.is_acked or self._session.lane.state is not LaneState.OPEN:
+            # Without its connection it is delivered again anyway.
+            return
+        try:
+            message.ack()
+        except (MessageAlreadyAckedError, TransportError):
+            return

@@ -1,0 +1,633 @@
+from __future__ import annotations
+
+import json
+from collections import deque
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jetsync import errors
+from jetsync._proto.consume import ConsumeEngine, ConsumeOptions, read_gone
+from jetsync._proto.pull import UNBOUNDED_BATCH, PullEngine, message_size
+from jetsync.events import PullOutcome
+from jetsync.testing import ManualClock
+
+INBOX = b"_INBOX.c"
+HEARTBEAT = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\n\r\n"
+GONE = b'{"error":{"code":404,"err_code":10014,"description":"consumer not found"}}'
+WELL = b'{"name":"C","num_waiting":0}'
+
+
+def block(text, messages=None, size=None):
+    """A status's header block, with the server's counts or without."""
+    counts = ""
+    if messages is not None:
+        counts = f"Nats-Pending-Messages: {messages}\r\nNats-Pending-Bytes: {size or 0}\r\n"
+    return f"NATS/1.0 {text}\r\n{counts}\r\n".encode()
+
+
+def message(number=0, size=40, header=None):
+    """A message of so many bytes, as servers count them."""
+    data = b"%d" % number
+    rest = size - 8 - len(header or b"") - len(data)
+    return (b"or", b"$JS.AC", header, data + b" " * rest)
+
+
+def options(**changes):
+    """Options of ten messages that are asked for again when half are left."""
+    plain = {
+        "stream": "S",
+        "consumer": "C",
+        "max_messages": 10,
+        "max_bytes": None,
+        "threshold": 5,
+        "expires": 30.0,
+        "heartbeat": 5.0,
+    }
+    return ConsumeOptions(**{**plain, **changes})
+
+
+class Rig:
+    """An engine, a clock, and the pulls that it sent."""
+
+    def __init__(self, **changes):
+        self.clock = ManualClock()
+        self.engine = ConsumeEngine(PullEngine(INBOX), options(**changes))
+        self.engine.back(self.clock())
+        self.pulls = []
+
+    def send(self):
+        """Send what is due; return it."""
+        sent = []
+        while (request := self.engine.due(self.clock())) is not None:
+            pull = self.engine.pulls.open(request, self.clock())
+            pull.epoch = 1
+            sent.append(pull)
+        self.pulls += sent
+        return sent
+
+    def asked(self):
+        """Send what is due; return how many messages each pull asks for."""
+        return [pull.request.max_messages for pull in self.send()]
+
+    def receive(self, *frames):
+        return self.engine.receive(list(frames), self.clock())
+
+    def status(self, text, *counts, pull=None):
+        """A status of the last pull, or another one; return what follows from it."""
+        pull = pull or self.pulls[-1]
+        (note,) = self.receive((pull.subject, b"", block(text, *counts), b""))
+        return note.outcome
+
+    def take(self, count):
+        for _ in range(count):
+            self.engine.buffer.popleft()
+
+
+class TestFilling:
+    def test_the_buffer_is_filled_to_its_limit(self):
+        """At the threshold a pull is due, for all that is missing."""
+        rig = Rig()
+        assert rig.asked() == [10]
+        rig.receive(*[message()] * 10)
+        assert (rig.asked(), rig.engine.low_mark()) == ([], 5)
+        rig.take(4)
+        assert rig.asked() == []
+        rig.take(1)
+        assert rig.asked() == [5]
+        assert rig.engine.low_mark() == 0
+        rig.take(1)
+        rig.receive(message())
+        assert rig.asked() == []
+
+    def test_one_message(self):
+        """A buffer of one asks for each message by itself."""
+        rig = Rig(max_messages=1, threshold=0)
+        for _ in range(3):
+            assert rig.asked() == [1]
+            rig.receive(message())
+            assert (rig.asked(), rig.engine.low_mark()) == ([], 0)
+            rig.take(1)
+
+    def test_what_is_not_taken_counts(self):
+        """A user who takes nothing is sent nothing more."""
+        rig = Rig()
+        rig.send()
+        rig.receive(*[message()] * 10)
+        rig.clock.advance(1000)
+        assert rig.engine.look(rig.clock()) is None
+        assert rig.asked() == []
+
+    def test_bytes(self):
+        """Bytes are counted as servers do, and asked for up to the limit."""
+        rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
+        (pull,) = rig.send()
+        assert (pull.request.max_messages, pull.request.max_bytes) == (UNBOUNDED_BATCH, 400)
+        rig.receive(*[message(size=100)] * 3)
+        assert rig.send() == []
+        # 300 in the buffer and 100 on the way: down to one message, which is 100 and 100.
+        assert rig.engine.low_mark() == 1
+        rig.take(2)
+        (pull,) = rig.send()
+        assert pull.request.max_bytes == 200
+
+    def test_a_message_that_does_not_fit_yet(self):
+        """It waits until the buffer is empty, rather than being asked for in a storm."""
+        rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
+        rig.send()
+        rig.receive(*[message(size=100)])
+        size = "409 Message Size Exceeds MaxBytes"
+        assert rig.status(size, UNBOUNDED_BATCH - 1, 300) is PullOutcome.ENDED
+        assert (rig.send(), rig.engine.low_mark()) == ([], 0)
+        rig.take(1)
+        (pull,) = rig.send()
+        assert pull.request.max_bytes == 400
+
+    def test_a_message_that_never_fits(self):
+        """One that is larger than the whole buffer ends the consumption."""
+        rig = Rig(max_messages=UNBOUNDED_BATCH, max_bytes=400, threshold=200)
+        rig.send()
+        size = "409 Message Size Exceeds MaxBytes"
+        assert rig.status(size, UNBOUNDED_BATCH, 400) is PullOutcome.FAILED
+        assert isinstance(rig.engine.error, errors.MessageSizeExceedsMaxBytesError)
+
+    def test_stop_after(self):
+        """No more is asked for than is wanted, and what comes beyond is refused."""
+        rig = Rig(stop_after=13)
+        assert rig.asked() == [10]
+        rig.receive(*[message()] * 10)
+        rig.take(10)
+        assert rig.asked() == [3]
+        rig.receive(*[message(number) for number in range(4)])
+        assert (len(rig.engine.buffer), rig.engine.is_complete) == (3, True)
+        assert rig.engine.refused == [message(3)]
+        assert rig.asked() == []
+
+    def test_what_the_consumer_allows(self):
+        """Its limit for one pull is kept to by several pulls, and learned from a refusal."""
+        assert Rig(max_batch=2).asked() == [2, 2, 2]
+        rig = Rig()
+        rig.send()
+        assert rig.status("409 Exceeded MaxRequestBatch of 4") is PullOutcome.RETRIED
+        assert rig.asked() == []
+        rig.clock.advance(0.1)
+        assert rig.asked() == [4, 4]
+
+
+class TestStatuses:
+    @pytest.mark.parametrize(
+        ("text", "kind"),
+        [
+            ("409 Consumer Deleted", errors.ConsumerDeletedError),
+            ("409 Consumer is push based", errors.NotPullConsumerError),
+            ("400 Bad Request - Priority Group missing", errors.InvalidGroupError),
+            ("400 Bad Request", errors.BadPullRequestError),
+            ("412 Required Api Level", errors.RequiredApiLevelError),
+        ],
+    )
+    def test_conclusions(self, text, kind):
+        """What another pull would meet again ends it; what was buffered stays to be taken."""
+        rig = Rig()
+        rig.send()
+        rig.receive(message())
+        assert rig.status(text) is PullOutcome.FAILED
+        assert type(rig.engine.error) is kind
+        assert (len(rig.engine.buffer), rig.asked(), rig.engine.low_mark()) == (1, [], 0)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "409 Leadership Change",
+            "409 Server Shutdown",
+            "409 Exceeded MaxWaiting",
+            "409 Exceeded MaxRequestExpires of 2s",
+            "499 Something New",
+        ],
+    )
+    def test_what_passes(self, text):
+        """Another pull follows after a pause, which grows until messages come."""
+        rig = Rig()
+        pauses = []
+        for _ in range(6):
+            assert rig.asked() == [10]
+            assert rig.status(text) is PullOutcome.RETRIED
+            start = rig.clock()
+            assert rig.engine.due(start) is None
+            rig.clock.advance(rig.engine.next_look() - start)
+            rig.engine.look(rig.clock())
+            pauses.append(round(rig.clock() - start, 3))
+        assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+        rig.send()
+        rig.receive(message())
+        rig.status(text)
+        assert round(rig.engine.next_look() - rig.clock(), 3) == 0.1
+
+    def test_several_at_once(self):
+        """A new leader ends all pulls: that is one reason to pause."""
+        rig = Rig(max_batch=2)
+        pulls = rig.send()
+        for pull in pulls:
+            rig.status("409 Leadership Change", pull=pull)
+        rig.clock.advance(0.1)
+        assert rig.asked() == [2, 2, 2]
+
+    def test_expired(self):
+        """A pull whose time is over is followed by another one at once, for what is missing."""
+        rig = Rig()
+        rig.send()
+        rig.receive(*[message()] * 3)
+        rig.clock.advance(30.0)
+        assert rig.status("408 Request Timeout", 7, 0) is PullOutcome.ENDED
+        assert rig.asked() == [7]
+
+    def test_expired_at_once(self):
+        """A pull that ends with nothing long before its time is no reason for a storm."""
+        rig = Rig()
+        rig.send()
+        assert rig.status("408 Request Timeout", 10, 0) is PullOutcome.ENDED
+        assert rig.asked() == []
+        rig.clock.advance(0.1)
+        assert rig.asked() == [10]
+
+    def test_nobody_there(self):
+        """Where nobody answers, the consumer is asked after once for each try."""
+        rig = Rig()
+        rig.send()
+        assert rig.status("503") is PullOutcome.RETRIED
+        subject = rig.engine.probe_due(rig.clock())
+        assert subject.startswith(INBOX + b".i")
+        assert rig.engine.probe_due(rig.clock()) is None
+        rig.receive((subject, b"", block("503"), b""))
+        rig.clock.advance(0.1)
+        assert rig.asked() == [10]
+        rig.status("503")
+        assert rig.engine.probe_due(rig.clock()) not in {None, subject}
+
+    def test_gone(self):
+        """A consumer that does not exist any more ends it, and so does its stream."""
+        rig = Rig()
+        rig.send()
+        rig.status("503")
+        rig.receive((rig.engine.probe_due(rig.clock()), b"", None, GONE))
+        assert isinstance(rig.engine.error, errors.ConsumerNotFoundError)
+        stream = b'{"error":{"code":404,"err_code":10059,"description":"stream not found"}}'
+        assert isinstance(read_gone(stream), errors.StreamNotFoundError)
+
+    @pytest.mark.parametrize("answer", [WELL, b"", b"{", b"[]", b'{"error":1}', b'{"error":{}}'])
+    def test_not_gone(self, answer):
+        """Any other answer means that it may be there."""
+        assert read_gone(answer) is None
+
+
+class TestSilence:
+    def test_a_miss(self):
+        """Two heartbeats that do not come are told of, and the consumer is asked after."""
+        rig = Rig()
+        rig.send()
+        rig.clock.advance(9.9)
+        assert rig.engine.look(rig.clock()) is None
+        assert rig.engine.next_look() == rig.pulls[0].opened + 10.0
+        rig.clock.advance(0.1)
+        assert rig.engine.look(rig.clock()).silent_for == pytest.approx(10.0)
+        assert rig.engine.misses == 1
+        assert rig.engine.probe_due(rig.clock()) is not None
+        assert rig.engine.look(rig.clock()) is None
+        rig.clock.advance(10.0)
+        assert rig.engine.look(rig.clock()).silent_for == pytest.approx(20.0)
+
+    def test_forgotten_pulls(self):
+        """If the consumer is well and its pulls stay silent, the server has lost them."""
+        rig = Rig()
+        rig.send()
+        rig.clock.advance(10.0)
+        rig.engine.look(rig.clock())
+        rig.receive((rig.engine.probe_due(rig.clock()), b"", None, WELL))
+        rig.clock.advance(4.9)
+        rig.engine.look(rig.clock())
+        assert rig.asked() == []
+        rig.clock.advance(0.1)
+        rig.engine.look(rig.clock())
+        assert rig.asked() == [10]
+
+    def test_a_late_sign_of_life(self):
+        """A server that stood still keeps its pulls."""
+        rig = Rig()
+        (pull,) = rig.send()
+        rig.clock.advance(10.0)
+        rig.engine.look(rig.clock())
+        probe = rig.engine.probe_due(rig.clock())
+        rig.receive((probe, b"", None, WELL), (pull.subject, b"", HEARTBEAT, b""))
+        rig.clock.advance(6.0)
+        rig.engine.look(rig.clock())
+        assert (rig.asked(), rig.engine.pulls.pending_messages) == ([], 10)
+
+    def test_away(self):
+        """Silence while nobody looked is none."""
+        rig = Rig()
+        rig.send()
+        rig.engine.leave(rig.clock())
+        rig.clock.advance(20.0)
+        rig.engine.back(rig.clock())
+        assert rig.engine.look(rig.clock()) is None
+        rig.clock.advance(10.0)
+        assert rig.engine.look(rig.clock()) is not None
+
+    def test_nothing_is_open(self):
+        """Without a pull silence means nothing."""
+        rig = Rig()
+        rig.send()
+        rig.receive(*[message()] * 10)
+        rig.clock.advance(60.0)
+        assert rig.engine.look(rig.clock()) is None
+
+    def test_forgotten_for_good(self):
+        """A pull of which nothing was heard long after its time is struck out."""
+        rig = Rig()
+        rig.send()
+        rig.engine.leave(rig.clock())
+        rig.clock.advance(32.0)
+        rig.engine.back(rig.clock())
+        assert rig.engine.look(rig.clock()) is None
+        assert rig.asked() == [10]
+
+
+class TestConnections:
+    def test_a_loss(self):
+        """All pulls die with their connection; one new pull takes their place."""
+        rig = Rig(max_batch=None)
+        rig.send()
+        rig.receive(*[message()] * 7)
+        rig.take(7)
+        assert rig.asked() == [7]
+        assert rig.engine.lost(1, rig.clock()) == 2
+        assert rig.engine.pulls.pending_messages == 0
+        assert rig.asked() == [10]
+
+
+class TestPins:
+    HEADER = b"NATS/1.0\r\nNats-Pin-Id: forged\r\nNats-Pin-Id: real\r\n\r\n"
+
+    def pinned(self):
+        rig = Rig(group="A")
+        rig.send()
+        rig.receive(*[message(size=100, header=self.HEADER)] * 10)
+        rig.take(10)
+        return rig
+
+    def test_kept_and_sent(self):
+        """The id that the server gave is sent with every pull from then on."""
+        rig = self.pinned()
+        (pull,) = rig.send()
+        assert json.loads(pull.request.wire)["id"] == "real"
+        assert json.loads(rig.pulls[0].request.wire).get("id") is None
+
+    def test_dropped(self):
+        """Once another client is pinned, it is forgotten, and pulls go on without it at once."""
+        rig = self.pinned()
+        rig.send()
+        assert rig.status("423 Nats-Wrong-Pin-Id", 10, 0) is PullOutcome.RETRIED
+        (pull,) = rig.send()
+        assert "id" not in json.loads(pull.request.wire)
+        assert rig.engine.error is None
+
+    def test_only_in_groups(self):
+        """Without a group such a header is the publisher's."""
+        rig = Rig()
+        rig.send()
+        rig.receive(*[message(size=100, header=self.HEADER)] * 10)
+        assert rig.engine.pin_id is None
+
+
+class Server:
+    """
+    A server that serves its waiting pulls in turn, one message each, and tells the truth.
+    """
+
+    def __init__(self, total, sizes):
+        self.stored = deque((number, sizes[number % len(sizes)]) for number in range(total))
+        self.waiting = deque()
+        self.wire = []
+
+    def outstanding(self):
+        return sum(pull["messages"] for pull in self.waiting)
+
+    def outstanding_bytes(self):
+        return sum(pull["size"] or 0 for pull in self.waiting)
+
+    def take(self, pull, now):
+        request = pull.request
+        entry = {"pull": pull, "messages": request.max_messages, "size": request.max_bytes}
+        self.waiting.append({**entry, "until": now + request.expires})
+
+    def say(self, entry, text, *, counts):
+        pending = (entry["messages"], entry["size"] or 0) if counts else ()
+        self.wire.append((entry["pull"].subject, b"", block(text, *pending), b""))
+
+    def deliver(self, count):
+        """Deliver up to so many messages."""
+        while count and self.stored and self.waiting:
+            number, size = self.stored[0]
+            entry = self.waiting.popleft()
+            if entry["size"] is not None and size > entry["size"]:
+                self.say(entry, "409 Message Size Exceeds MaxBytes", counts=True)
+                continue
+            self.stored.popleft()
+            self.wire.append(message(number, size))
+            count -= 1
+            entry["messages"] -= 1
+            if entry["size"] is not None:
+                entry["size"] -= size
+            if entry["messages"] == 0 and entry["size"]:
+                self.say(entry, "409 Batch Completed", counts=True)
+            elif entry["messages"] and entry["size"] != 0:
+                self.waiting.append(entry)
+
+    def expire(self, now):
+        for entry in [entry for entry in self.waiting if now >= entry["until"]]:
+            self.waiting.remove(entry)
+            self.say(entry, "408 Request Timeout", counts=True)
+
+    def beat(self):
+        self.wire += [(entry["pull"].subject, b"", HEARTBEAT, b"") for entry in self.waiting]
+
+    def end_all(self, text, *, counts, twice=False):
+        for entry in self.waiting:
+            self.say(entry, text, counts=counts)
+            if twice:
+                self.say(entry, "409 Leadership Change", counts=False)
+        self.waiting.clear()
+
+
+class World:
+    """
+    An engine and a server, moved by a tape of bytes: any order of anything that may happen.
+    """
+
+    def __init__(self, tape):
+        self.tape = iter(tape)
+        limit = self.draw(9) + 1
+        by_bytes = self.draw(3) == 0
+        sizes = [20 + 10 * self.draw(5) for _ in range(3)]
+        changes = {"max_messages": limit, "threshold": self.draw(limit)}
+        if by_bytes:
+            largest = max(60, 60 * limit)
+            changes = {"max_messages": UNBOUNDED_BATCH, "max_bytes": largest}
+            changes["threshold"] = self.draw(largest)
+        self.stop_after = self.draw(30) + 1 if self.draw(3) == 0 else None
+        self.total = 40
+        self.server = Server(self.total, sizes)
+        self.rig = Rig(**changes, stop_after=self.stop_after)
+        self.engine = self.rig.engine
+        self.limit = self.engine.options.max_bytes or limit
+        self.by_bytes = by_bytes
+        self.honest = True
+        """Whether no pull was lost without a word, after which counts are guesses."""
+
+        self.taken = []
+
+    def draw(self, bound):
+        return next(self.tape, 0) % bound
+
+    def check(self):
+        """What must be true at every moment."""
+        engine, server = self.engine, self.server
+        pulls = engine.pulls
+        in_wire = [frame for frame in server.wire if frame[1]]
+        if self.by_bytes:
+            held = engine.buffered_bytes()
+            pending = pulls.pending_bytes
+            truth = held + sum(map(message_size, in_wire)) + server.outstanding_bytes()
+        else:
+            held = len(engine.buffer)
+            pending = pulls.pending_messages
+            truth = held + len(in_wire) + server.outstanding()
+        assert pending >= 0
+        assert held + pending <= self.limit or not self.honest
+        if self.honest:
+            assert truth <= self.limit
+        for pull in pulls._pulls():
+            assert 0 <= pull.messages <= pull.request.max_messages
+            assert pull.size is None or 0 <= pull.size <= pull.request.max_bytes
+        if self.stop_after is not None:
+            assert engine.admitted <= self.stop_after
+        assert engine.low_mark() >= -1
+
+    def send(self, refuse=None):
+        for pull in self.rig.send():
+            if refuse is None:
+                self.server.take(pull, self.rig.clock())
+            elif refuse:
+                entry = {"pull": pull, "messages": 0, "size": 0}
+                self.server.say(entry, refuse, counts=False)
+            else:
+                self.honest = False
+        probe = self.engine.probe_due(self.rig.clock())
+        if probe is not None and refuse is None:
+            self.server.wire.append((probe, b"", None, WELL))
+
+    def read(self, count=None):
+        wire = self.server.wire
+        count = len(wire) if count is None else count
+        frames, self.server.wire = wire[:count], wire[count:]
+        if frames:
+            self.engine.receive(frames, self.rig.clock())
+
+    def take(self, count):
+        for _ in range(min(count, len(self.engine.buffer))):
+            frame = self.engine.buffer.popleft()
+            self.taken.append(int(frame[3]))
+
+    def pass_time(self, seconds):
+        self.rig.clock.advance(seconds)
+        self.server.expire(self.rig.clock())
+        if seconds >= 5.0:
+            self.server.beat()
+
+    def step(self):
+        action = self.draw(16)
+        if action <= 3:
+            self.send()
+        elif action <= 5:
+            self.server.deliver(self.draw(6) + 1)
+        elif action <= 7:
+            self.read(self.draw(6) + 1)
+        elif action == 8:
+            self.read()
+        elif action <= 10:
+            self.take(self.draw(6) + 1)
+        elif action == 11:
+            self.pass_time((0.05, 1.0, 10.0, 31.0)[self.draw(4)])
+        elif action == 12:
+            self.read()
+            self.engine.look(self.rig.clock())
+        else:
+            self.trouble(self.draw(6))
+
+    def trouble(self, kind):
+        server = self.server
+        if kind == 0:
+            server.end_all("409 Leadership Change", counts=False)
+        elif kind == 1:
+            server.end_all("409 Server Shutdown", counts=True, twice=True)
+        elif kind == 2:
+            refusal = ("503", "409 Exceeded MaxWaiting", "499 New")[self.draw(2)]
+            self.send(refusal)
+        elif kind == 3:
+            # The connection is lost, with all that was on its way.
+            server.waiting.clear()
+            lost = [int(frame[3]) for frame in server.wire if frame[1]]
+            server.wire = []
+            sizes = dict.fromkeys(lost, 20)
+            server.stored.extendleft(sorted(sizes.items(), reverse=True))
+            self.engine.lost(1, self.rig.clock())
+        elif kind == 4:
+            # A status of a pull that ended long ago, and one of a stranger.
+            for number in (1, 99_999):
+                subject = b"%b.%d" % (INBOX, number)
+                if self.engine.pulls.opened and subject not in self.engine.pulls:
+                    server.wire.append((subject, b"", block("408 Request Timeout", 5, 50), b""))
+        # A leader that steps down forgets the newest pull without a word.
+        elif server.waiting:
+            server.waiting.pop()
+            self.honest = False
+
+    def finish(self):
+        """Once all is well, everything comes within a bounded time."""
+        wanted = self.total if self.stop_after is None else min(self.stop_after, self.total)
+        for _ in range(400):
+            if len(self.taken) >= wanted:
+                break
+            self.read()
+            self.engine.look(self.rig.clock())
+            self.send()
+            self.server.deliver(8)
+            self.read()
+            self.take(8)
+            self.check()
+            moment = self.engine.next_look()
+            if not self.server.stored or not self.server.waiting:
+                self.pass_time(max((moment or 0) - self.rig.clock(), 0.05))
+        assert self.engine.error is None
+        assert sorted(set(self.taken)) == sorted(self.taken)
+        assert len(self.taken) == wanted
+        if self.stop_after is None:
+            assert sorted(self.taken) == list(range(self.total))
+
+
+@given(st.binary(min_size=20, max_size=200))
+@settings(
+    max_examples=10_000,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+def test_anything(tape):
+    """
+    Whatever happens, no more than the limit is on its way or untaken, and all that is stored comes.
+    """
+    world = World(tape)
+    for _ in range(len(tape) // 2):
+        world.step()
+        world.check()
+    world.finish()
