@@ -139,7 +139,8 @@ def jetsync_batch_commit(operation: BatchCommitOperation) -> Generator[None, Any
 
     *Thread*: the thread that commits.
 
-    *When*: around the commit alone; adding messages to the batch is not part of it.
+    *When*: around the commit; adding messages to a batch is not part of it. The one call of
+    `publish_batch` is a commit as a whole.
 
     *Returns*: a `BatchAck` to hand on instead, or `None` to keep the outcome as it is, be it a
     result or an error.
