@@ -279,8 +279,10 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
     Decide whether and when an operation that failed is tried again.
 
     As soon as one plugin implements this hook, it decides instead of the built-in rule (`retries`
-    and `retry_wait` of `publish`). The client asks only where another try can do no harm: never
-    after a `PublishOutcomeUnknownError` of a message without an id, which may be stored already.
+    and `retry_wait` of the publishing methods). The client asks only where another try can do no
+    harm: after errors that say that nothing is stored, and after an unknown outcome only where
+    every message has an id. Nobody is asked about adding to a batch, about fast ingest, or about
+    reading.
 
     Args:
         operation: what failed.
