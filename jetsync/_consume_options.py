@@ -4,17 +4,21 @@ How the options of a consumption are checked and completed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
+from jetsync._consume_handlers import HandlerOptions
 from jetsync._deadline import as_seconds
 from jetsync._fields import check_count
 from jetsync._proto.consume import ConsumeOptions
 from jetsync._proto.pull import UNBOUNDED_BATCH
-from jetsync.consumer_config import PriorityPolicy
+from jetsync.consumer_config import AckPolicy, PriorityPolicy
 from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jetsync.consumer_config import ConsumerConfig
+    from jetsync.message import Message
     from jetsync.typing import Seconds
 
 DEFAULT_MESSAGES: Final = 500
@@ -31,6 +35,9 @@ Servers take any, and flood their client with very short ones.
 LONGEST_HEARTBEAT: Final = 30.0
 
 HIGHEST_PRIORITY: Final = 9
+
+DEFAULT_ACK_WAIT: Final = 30.0
+"""The server's own, for a configuration that does not say."""
 
 
 def consume_options(
@@ -109,6 +116,50 @@ def consume_options(
         min_pending=min_pending,
         min_ack_pending=min_ack_pending,
         priority=priority,
+    )
+
+
+def handler_options(
+    handler: Callable[[Message], object] | None,
+    config: ConsumerConfig,
+    *,
+    ack: str,
+    threads: int,
+    ordered_by: Literal["subject"] | None,
+    on_error: Literal["nak", "leave", "stop"],
+    keep_alive: bool,
+) -> HandlerOptions | None:
+    """Check how a handler is to be called; return None if there is none."""
+    check_count("threads", threads, 1)
+    words: tuple[tuple[str, object, tuple[object, ...]], ...] = (
+        ("ack", ack, ("explicit", "auto")),
+        ("ordered_by", ordered_by, (None, "subject")),
+        ("on_error", on_error, ("nak", "leave", "stop")),
+    )
+    for name, value, known in words:
+        if value not in known:
+            raise InvalidArgumentError(
+                f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}", argument=name
+            )
+    if handler is None:
+        if (threads, ordered_by, on_error, keep_alive) != (1, None, "nak", False):
+            raise InvalidArgumentError(
+                "threads, ordered_by, on_error and keep_alive go with a handler", argument="handler"
+            )
+        return None
+    if not callable(handler):
+        raise InvalidTypeError("handler must be a function", argument="handler")
+    acked = config.ack_policy is not AckPolicy.NONE
+    # Where there are steps, the first one is the time until the first repetition.
+    wait = (config.backoff or [config.ack_wait or DEFAULT_ACK_WAIT])[0]
+    return HandlerOptions(
+        handler=handler,
+        threads=threads,
+        ordered_by=ordered_by,
+        on_error=on_error,
+        auto_ack=acked and ack == "auto",
+        acked=acked,
+        keep_alive=wait if keep_alive and acked else None,
     )
 
 

@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync._consume_drive import ConsumeDriver
+from jetsync._consume_handlers import HandlerPool
 from jetsync._deadline import Deadline, as_seconds
 from jetsync._outbox import LaneState
-from jetsync._pull_inbox import message_maker
+from jetsync._pull_inbox import give_back, message_maker
 from jetsync._session import raise_failure
 from jetsync.errors import (
+    ConflictingUseError,
     ConnectionClosedError,
     ConsumptionClosedError,
     MessageAlreadyAckedError,
@@ -36,8 +38,10 @@ from jetsync.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from jetsync._consume_handlers import HandlerOptions
     from jetsync._proto.consume import ConsumeOptions
     from jetsync._session import JetStreamSession
+    from jetsync.events import StatusEvent
     from jetsync.message import Message
     from jetsync.typing import Frame, Seconds
 
@@ -84,6 +88,9 @@ class Consumption:
     after :meth:`stop`, :meth:`drain`, ``stop_after`` messages or the end of the client; it raises,
     once, what makes going on impossible, such as ConsumerDeletedError. As a context manager it is
     stopped at the end of the block. One that nobody holds any more is stopped too.
+
+    With a handler, threads of its own take the messages: it goes on whether somebody holds it or
+    not, and the end of a ``with`` block waits for handlers that are at work.
     """
 
     def __init__(
@@ -93,15 +100,17 @@ class Consumption:
         *,
         acked: bool = True,
         auto_ack: bool = False,
+        handler: HandlerOptions | None = None,
     ) -> None:
         session.core.check()
         self._session = session
-        self._options = options
+        self.options = options
+        self._acked = acked
         self._auto_ack = auto_ack
         self._driver = ConsumeDriver(session, options, acked=acked)
         self._engine = self._driver.engine
         self._buffer = self._engine.buffer
-        self._make = message_maker(session)
+        self.make = message_maker(session)
         self._low = -1
         """At how many messages in the buffer there may be something to do."""
 
@@ -119,7 +128,10 @@ class Consumption:
         self._taken: dict[int, Message] = {}
         """The message that each thread took last, where it is acknowledged for it."""
 
+        self._pool = None if handler is None else HandlerPool(self, handler)
         self._refill()
+        if self._pool is not None:
+            self._pool.start()
 
     def __del__(self) -> None:
         # Nobody can be driving, as that would hold it.
@@ -128,7 +140,7 @@ class Consumption:
             driver.close(keep=False)
 
     def __repr__(self) -> str:
-        options = self._options
+        options = self.options
         state = "closed" if self.closed else "ending" if self._engine.is_ending else "open"
         return (
             f"<Consumption {options.stream}/{options.consumer} {state} "
@@ -142,11 +154,15 @@ class Consumption:
         if kind is None and self._auto_ack:
             self._ack_taken()
         self.stop()
+        if self._pool is not None and not self._pool.is_own_thread():
+            self._pool.done.wait()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Message:
+        if self._pool is not None:
+            raise ConflictingUseError("the messages of this consumption go to its handler")
         if self._auto_ack:
             self._ack_taken()
         try:
@@ -159,7 +175,7 @@ class Consumption:
             frame = found
         if len(self._buffer) <= self._low:
             self._refill()
-        message = self._make(frame)
+        message = self.make(frame)
         if self._auto_ack:
             self._taken[threading.get_ident()] = message
         return message
@@ -176,22 +192,18 @@ class Consumption:
             ConsumptionClosedError: It has ended, and all that came was taken.
             JetSyncError: What ended it, once.
         """
-        deadline = Deadline.after(self._options.expires if timeout is None else timeout)
+        deadline = Deadline.after(self.options.expires if timeout is None else timeout)
+        if self._pool is not None:
+            raise ConflictingUseError("the messages of this consumption go to its handler")
         if self._auto_ack:
             self._ack_taken()
-        try:
-            frame = self._buffer.popleft()
-        except IndexError:
-            found = self._wait(deadline)
-            if found is None:
-                self._raise_error(iterating=False)
-                error = self._engine.error
-                reason = None if error is None else str(error)
-                raise ConsumptionClosedError(reason=reason) from None
-            frame = found
-        if len(self._buffer) <= self._low:
-            self._refill()
-        message = self._make(frame)
+        frame = self.take_frame(deadline)
+        if frame is None:
+            self._raise_error(iterating=False)
+            error = self._engine.error
+            raise ConsumptionClosedError(reason=None if error is None else str(error))
+        self.refill_if_low()
+        message = self.make(frame)
         if self._auto_ack:
             self._taken[threading.get_ident()] = message
         return message
@@ -200,11 +212,11 @@ class Consumption:
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended, and all that came was taken."""
-        return self._over.is_set()
+        """Whether it has ended, and all that came was taken, and handled if there is a handler."""
+        return self._over.is_set() if self._pool is None else self._pool.done.is_set()
 
     @property
-    def error(self) -> Exception | None:
+    def error(self) -> BaseException | None:
         """What made it end, None if it goes on or was ended in an ordinary way."""
         return self._engine.error
 
@@ -232,10 +244,20 @@ class Consumption:
         """
         Wait until it has ended and all that came was taken; return whether that is so.
 
+        With a handler, until its last call has returned.
+
         Args:
             timeout: Seconds to wait; None waits as long as it takes.
+
+        Raises:
+            ConflictingUseError: This is the handler, which would wait for itself.
         """
-        return self._over.wait(None if timeout is None else as_seconds(timeout))
+        seconds = None if timeout is None else as_seconds(timeout)
+        if self._pool is None:
+            return self._over.wait(seconds)
+        if self._pool.is_own_thread():
+            raise ConflictingUseError("a handler can not wait for itself to return")
+        return self._pool.done.wait(seconds)
 
     def statistics(self) -> ConsumptionStatistics:
         """Return the counters as they are now."""
@@ -249,6 +271,58 @@ class Consumption:
             heartbeats_missed=engine.misses,
             connections_lost=self._driver.losses,
         )
+
+    # For the handler's threads.
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether what was not taken is to be given back."""
+        return self._stopping
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether acknowledgements go out now."""
+        return self._session.lane.state is LaneState.OPEN
+
+    def take_frame(self, deadline: Deadline | None) -> Frame | None:
+        """Return the next message's frame, None at the end; raises WaitTimeoutError."""
+        try:
+            frame = self._buffer.popleft()
+        except IndexError:
+            found = self._wait(deadline)
+            if found is None:
+                return None
+            frame = found
+        return frame
+
+    def refill_if_low(self) -> None:
+        """Have a look at what is due, if that may be anything; belongs behind every taking."""
+        if len(self._buffer) <= self._low:
+            self._refill()
+
+    def set_aside(self, messages: int, size: int) -> None:
+        """Count messages that were taken as if they were not, until they are handled."""
+        engine = self._engine
+        with self._turn:
+            engine.aside += messages
+            engine.aside_bytes += size
+        if len(self._buffer) <= engine.low_mark():
+            # Whoever leads may sleep for long, as nothing was due.
+            self._interfere()
+
+    def give_back(self, frames: list[Frame]) -> None:
+        """Have messages that were taken delivered again at once."""
+        if self._acked:
+            give_back(self._session.lane, frames)
+
+    def fail(self, error: Exception | BaseException) -> None:
+        """Note why it ends, unless there was a reason before."""
+        self._engine.fail(error)
+
+    def tell(self, event: StatusEvent) -> None:
+        """Tell the plugins, in this thread."""
+        if self._session.plugins.status is not None:
+            self._session.plugins.status(event)
 
     # Who drives.
 
@@ -344,7 +418,7 @@ class Consumption:
     def _raise_error(self, *, iterating: bool) -> None:
         """Raise what ended it, unless it was raised before."""
         error = self._engine.error
-        if error is None:
+        if not isinstance(error, Exception):
             return
         with self._turn:
             told, self._told = self._told, True
@@ -355,7 +429,7 @@ class Consumption:
     def _ack_taken(self) -> None:
         """Acknowledge the message that this thread took last, soon and together with others."""
         message = self._taken.pop(threading.get_ident(), None)
-        if message is None or message.is_acked or self._session.lane.state is not LaneState.OPEN:
+        if message is None or message.is_acked or not self.is_connected:
             # Without its connection it is delivered again anyway.
             return
         try:

@@ -6,7 +6,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from jetsync._consume_options import HIGHEST_PRIORITY, SHORTEST_HEARTBEAT, consume_options
+from jetsync._consume_options import (
+    HIGHEST_PRIORITY,
+    SHORTEST_HEARTBEAT,
+    consume_options,
+    handler_options,
+)
 from jetsync._consumer_admin import delete as delete_consumer
 from jetsync._consumer_admin import info as consumer_info
 from jetsync._deadline import as_seconds
@@ -18,6 +23,8 @@ from jetsync.errors import InvalidArgumentError, InvalidTypeError, NotPullConsum
 from jetsync.fetch import MessageBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jetsync._pull_inbox import PullInbox
     from jetsync._session import JetStreamSession
     from jetsync.consumer_info import ConsumerInfo
@@ -226,6 +233,7 @@ class Consumer:
 
     def consume(
         self,
+        handler: Callable[[Message], object] | None = None,
         *,
         max_messages: int | None = None,
         max_bytes: int | None = None,
@@ -235,19 +243,27 @@ class Consumer:
         threshold_bytes: int | None = None,
         stop_after: int | None = None,
         ack: Literal["explicit", "auto"] = "explicit",
+        threads: int = 1,
+        ordered_by: Literal["subject"] | None = None,
+        on_error: Literal["nak", "leave", "stop"] = "nak",
+        keep_alive: bool = False,
         group: str | None = None,
         min_pending: int | None = None,
         min_ack_pending: int | None = None,
         priority: int | None = None,
     ) -> Consumption:
         """
-        Return the messages as an iterator without end, pulled ahead into a buffer.
+        Return the messages as an iterator without end, or have a handler called with each.
 
-        Waits for nothing: without a connection, the first pull is sent when there is one. Never
-        more than *max_messages* (or *max_bytes*) are in this process untaken, however slow it is.
-        Any thread; the consumption may be shared by threads.
+        They are pulled ahead into a buffer: never more than *max_messages* (or *max_bytes*) are in
+        this process untaken, however slow it is. Waits for nothing: without a connection, the first
+        pull is sent when there is one. Any thread; the iterator may be shared by threads.
+
+        What a handler raises is reported as a HandlerErrorEvent and in the log, and never ends the
+        consumption, unless *on_error* says so.
 
         Args:
+            handler: Called with each message, in threads of the consumption's own.
             max_messages: How many messages the buffer has room for; 500 if neither is given.
             max_bytes: How many bytes the buffer has room for, as the server counts them; not
                 together with *max_messages*.
@@ -258,8 +274,17 @@ class Consumer:
                 default: half of *max_messages*.
             threshold_bytes: The same in bytes; default: half of *max_bytes*.
             stop_after: End after so many messages; no more than these are pulled.
-            ack: ``"auto"`` acknowledges a message when the same thread takes its next one, or
-                leaves the ``with`` block without an exception.
+            ack: ``"auto"`` acknowledges a message when its handler has returned; of an iterator,
+                when the same thread takes its next one, or leaves the ``with`` block without an
+                exception.
+            threads: How many threads call the handler.
+            ordered_by: ``"subject"`` calls the handler with one message of each subject at a time,
+                in their order; None in any order.
+            on_error: What happens to a message whose handler raised: ``"nak"`` has it delivered
+                again, at once the first time, then after 1, 2, 4, ... up to 30 seconds;
+                ``"leave"`` does nothing, so that it comes again after the consumer's ack wait;
+                ``"stop"`` has it delivered again and ends the consumption.
+            keep_alive: Start the ack wait anew while a handler is at work for long.
             group: Priority group, which consumers with groups need.
             min_pending: Only deliver while at least so many messages are pending (overflow policy).
             min_ack_pending: Only deliver while at least so many acks are pending (overflow policy).
@@ -276,8 +301,16 @@ class Consumer:
         config = self._info.config
         if config.deliver_subject:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
-        if ack not in {"explicit", "auto"}:
-            raise InvalidArgumentError("ack must be 'explicit' or 'auto'", argument="ack")
+        acked = config.ack_policy is not AckPolicy.NONE
+        pool = handler_options(
+            handler,
+            config,
+            ack=ack,
+            threads=threads,
+            ordered_by=ordered_by,
+            on_error=on_error,
+            keep_alive=keep_alive,
+        )
         options = consume_options(
             self._stream_name,
             self.name,
@@ -297,8 +330,9 @@ class Consumer:
         return Consumption(
             self._session,
             options,
-            acked=config.ack_policy is not AckPolicy.NONE,
-            auto_ack=ack == "auto",
+            acked=acked,
+            auto_ack=acked and ack == "auto" and pool is None,
+            handler=pool,
         )
 
     def _fetch(self, name: str, options: tuple[Any, ...]) -> MessageBatch:

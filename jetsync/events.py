@@ -26,6 +26,7 @@ __all__ = [
     "DisconnectedEvent",
     "FetchOperation",
     "FilterOutsideSubjectsEvent",
+    "HandlerErrorEvent",
     "HeartbeatMissedEvent",
     "LameDuckEvent",
     "Operation",
@@ -57,6 +58,7 @@ class StatusKind(str, enum.Enum):
     SLOW_CONSUMER = "slow_consumer"
     PERMISSION_DENIED = "permission_denied"
     ASYNC_ERROR = "async_error"
+    HANDLER_ERROR = "handler_error"
     ADVISORY = "advisory"
     BATCH_ABANDONED = "batch_abandoned"
     BATCH_GAP = "batch_gap"
@@ -253,6 +255,24 @@ class AsyncErrorEvent(StatusEvent):
 
     error: BaseException
     """The error, one of `jetsync`'s own."""
+
+
+@attrs.frozen(kw_only=True)
+class HandlerErrorEvent(StatusEvent):
+    """
+    Report what a message handler raised; the consumption goes on unless its policy is to stop.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.HANDLER_ERROR, init=False)
+
+    error: BaseException
+    """What was raised."""
+
+    subject: str | None = None
+    """The message's subject; `None` if a plugin raised before there was a message to handle."""
+
+    sequence: int | None = None
+    """The message's place in the stream."""
 
 
 @attrs.frozen(kw_only=True)

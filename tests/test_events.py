@@ -17,8 +17,17 @@ from jetsync._plugins import Plugins
 from jetsync.events import ClosedEvent, LameDuckEvent, ReconnectedEvent, StatusKind
 from jetsync.hookspecs import hookimpl
 
-STATUS_EVENTS = events.StatusEvent.__subclasses__()
-OPERATIONS = events.Operation.__subclasses__()
+
+def classes_below(parent):
+    """
+    The subclasses of a class; attrs makes each one anew, and what it replaces lives until the
+    garbage collector comes by.
+    """
+    return [cls for cls in parent.__subclasses__() if "__slots__" in vars(cls)]
+
+
+STATUS_EVENTS = classes_below(events.StatusEvent)
+OPERATIONS = classes_below(events.Operation)
 
 SAMPLES = [
     events.PullStatusEvent(
@@ -37,6 +46,7 @@ SAMPLES = [
     events.SlowConsumerEvent(subject="a", dropped=3),
     events.PermissionDeniedEvent(subject="a", operation="publish"),
     events.AsyncErrorEvent(error=None),
+    events.HandlerErrorEvent(stream="S", consumer="C", error=None, subject="a", sequence=7),
     events.AdvisoryEvent(subject="$JS.EVENT.ADVISORY.X", type="x", body={"a": [1]}),
     events.BatchAbandonedEvent(stream="S", batch_id="b", reason="timeout"),
     events.BatchGapEvent(stream="S", batch_id="b", first=3, last=4),

@@ -37,7 +37,7 @@ LAYERS = (
     {"_management", "_stream_admin", "_consumer_admin", "_message_get", "_pull_inbox"},
     # 4: blocking handles; each line may use those before it
     {"publish", "fetch", "direct", "subscription"},
-    {"_consume_options", "_consume_drive", "consume"},
+    {"_consume_options", "_consume_drive", "_consume_handlers", "consume"},
     {"consumer"},
     {"stream_consumers", "stream"},
     {"kv"},

@@ -139,10 +139,14 @@ class ConsumeEngine:
         self.buffer: deque[Frame] = deque()
         """What has come and was not taken yet, oldest first."""
 
+        self.aside = 0
+        """How many messages were taken out of the buffer, and still count as if they were in it."""
+
+        self.aside_bytes = 0
         self.refused: list[Frame] = []
         """What came beyond ``stop_after``, to be given back."""
 
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """Why it has ended, if it was a fault."""
 
         self.draining = False
@@ -192,7 +196,7 @@ class ConsumeEngine:
 
     def buffered_bytes(self) -> int:
         """Return the size of what is in the buffer, as servers count it."""
-        return sum(map(message_size, tuple(self.buffer)))
+        return self.aside_bytes + sum(map(message_size, self._snapshot()))
 
     def low_mark(self) -> int:
         """
@@ -204,12 +208,13 @@ class ConsumeEngine:
             return -1
         limit = self.options.max_bytes
         if limit is None:
-            return max(self.options.threshold - self.pulls.pending_messages, -1)
-        left = self.options.threshold - self.pulls.pending_bytes
+            held = self.aside + self.pulls.pending_messages
+            return max(self.options.threshold - held, -1)
+        left = self.options.threshold - self.aside_bytes - self.pulls.pending_bytes
         if self._until_empty:
             left = min(left, 0)
         count = -1 if left < 0 else 0
-        for frame in reversed(tuple(self.buffer)):
+        for frame in reversed(self._snapshot()):
             left -= message_size(frame)
             if left < 0:
                 break
@@ -225,7 +230,7 @@ class ConsumeEngine:
         options, pulls = self.options, self.pulls
         size: int | None = None
         if options.max_bytes is None:
-            held = len(self.buffer) + pulls.pending_messages
+            held = len(self.buffer) + self.aside + pulls.pending_messages
             if held > options.threshold:
                 return None
             messages = options.max_messages - held
@@ -343,10 +348,16 @@ class ConsumeEngine:
         self.pulls.heartbeat.resume(now)
         return len(dead)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """End with *error*; the first one stays."""
         if self.error is None:
             self.error = error
+
+    def _snapshot(self) -> list[Frame]:
+        """Return what is in the buffer while other threads may take from it."""
+        while True:
+            with contextlib.suppress(RuntimeError):  # Changed under our eyes.
+                return list(self.buffer)
 
     def _asks_no_more(self) -> bool:
         """Whether all that is wanted has been asked for."""

@@ -187,13 +187,13 @@ class PullEngine:
 
     @property
     def pending_messages(self) -> int:
-        """How many messages the open pulls may still bring."""
-        return sum(pull.messages for pull in self._open.values())
+        """How many messages the open pulls may still bring; any thread may ask."""
+        return sum([pull.messages for pull in list(self._open.values())])
 
     @property
     def pending_bytes(self) -> int:
         """How many bytes the open pulls may still bring, of those with a bound."""
-        return sum(pull.size or 0 for pull in self._open.values())
+        return sum([pull.size or 0 for pull in list(self._open.values())])
 
     @property
     def is_idle(self) -> bool:

@@ -1,0 +1,268 @@
+"""
+The threads that call a consumption's handler.
+
+Each worker takes a message, calls the handler, and sees to the acknowledgement and to what the
+handler raised. With order by subject, taking and noting whose turn it is are one step; a message
+whose subject is being worked on waits behind it, and counts as one that was not taken yet.
+
+Guarantees
+- Nothing that a handler raises ends a worker, unless it means to end the program or the policy says
+  so.
+- The consumption has ended once the last handler has returned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Literal
+
+import attrs
+
+from jetsync import _log, events
+from jetsync._proto.pull import message_size
+from jetsync.errors import (
+    JetSyncError,
+    MessageAlreadyAckedError,
+    NotJetStreamMessageError,
+    TransportError,
+)
+from jetsync.message import Message
+
+if TYPE_CHECKING:
+    from jetsync.consume import Consumption
+    from jetsync.typing import Frame
+
+THREAD_NAME: Final = "jetsync-consume"
+
+LONGEST_NAK_DELAY: Final = 30.0
+"""Seconds after which a message that fails again and again is delivered once more, at most."""
+
+_logger = _log.get_logger("consume")
+
+
+@attrs.frozen(kw_only=True)
+class HandlerOptions:
+    """
+    How a handler is called.
+    """
+
+    handler: Callable[[Message], object]
+    threads: int = 1
+    ordered_by: Literal["subject"] | None = None
+    on_error: Literal["nak", "leave", "stop"] = "nak"
+    auto_ack: bool = False
+    acked: bool = True
+    """Whether the consumer wants acknowledgements at all."""
+
+    keep_alive: float | None = None
+    """The consumer's ack wait, if it is to be started anew for handlers that take long."""
+
+
+class HandlerPool:
+    """
+    The workers of one consumption, and the thread that keeps their messages alive.
+    """
+
+    def __init__(self, source: Consumption, options: HandlerOptions) -> None:
+        self._source = source
+        self._options = options
+        self._lock = threading.Lock()
+        """Guards all that follows; held for moments only."""
+
+        self._running: dict[int, tuple[Message, float]] = {}
+        """The message that each worker is at, and when its ack wait began, where that matters."""
+
+        self._queues: dict[bytes, deque[Frame]] = {}
+        """What waits behind the message of a subject that is being worked on."""
+
+        self._taking = threading.Lock()
+        """Held while a message is taken and its turn noted, where the order matters."""
+
+        self._idents: set[int] = set()
+        self._open = options.threads
+        self.done = threading.Event()
+        """Set once the last handler has returned."""
+
+    def start(self) -> None:
+        """Start the threads."""
+        names = [f"{THREAD_NAME}-{number}" for number in range(1, self._options.threads + 1)]
+        for name in names:
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        if self._options.keep_alive:
+            threading.Thread(
+                target=self._keep_alive, name=f"{THREAD_NAME}-alive", daemon=True
+            ).start()
+
+    def is_own_thread(self) -> bool:
+        """Return whether the calling thread is a worker."""
+        return threading.get_ident() in self._idents
+
+    # The workers.
+
+    def _work(self) -> None:
+        with self._lock:
+            self._idents.add(threading.get_ident())
+        take = self._take if self._options.ordered_by is None else self._take_in_order
+        try:
+            while (frame := take()) is not None:
+                self._handle(frame)
+        except JetSyncError as error:
+            # The client is closed, or this is a forked child: no worker can go on.
+            self._source.fail(error)
+        finally:
+            with self._lock:
+                self._idents.discard(threading.get_ident())
+                self._open -= 1
+                last = not self._open
+            if last:
+                self._tell_end()
+                self.done.set()
+
+    def _tell_end(self) -> None:
+        """Log why it ended, as nobody iterates who would see it."""
+        why = self._source.error
+        if why is not None:
+            _logger.warning(_log.CONSUMPTION_ENDED, error=repr(why))
+
+    def _take(self) -> Frame | None:
+        frame = self._source.take_frame(None)
+        self._source.refill_if_low()
+        return frame
+
+    def _take_in_order(self) -> Frame | None:
+        """Return the next message of a subject that nobody is at, None at the end."""
+        while True:
+            with self._taking:
+                frame = self._source.take_frame(None)
+                if frame is None:
+                    return None
+                with self._lock:
+                    queue = self._queues.get(frame[0])
+                    if queue is None:
+                        self._queues[frame[0]] = deque()
+                    else:
+                        queue.append(frame)
+                if queue is not None:
+                    self._source.set_aside(1, message_size(frame))
+            self._source.refill_if_low()
+            if queue is None:
+                return frame
+
+    def _next_of(self, subject: bytes) -> Frame | None:
+        """Return what waits behind the message of a subject that was handled, None if nothing."""
+        with self._lock:
+            queue = self._queues[subject]
+            if not queue:
+                del self._queues[subject]
+                return None
+            frame = queue.popleft()
+        self._source.set_aside(-1, -message_size(frame))
+        return frame
+
+    def _handle(self, frame: Frame | None) -> None:
+        """Handle one message, and what waits behind it."""
+        while frame is not None:
+            if self._source.is_stopping:
+                self._source.give_back([frame])
+            else:
+                self._call(frame)
+            frame = None if self._options.ordered_by is None else self._next_of(frame[0])
+
+    def _call(self, frame: Frame) -> None:
+        """Call the handler; raises nothing."""
+        options = self._options
+        try:
+            message = self._source.make(frame)
+        except Exception as error:  # noqa: BLE001 - a plugin refuses this message, and only this.
+            self._report(error, None)
+            return
+        ident = threading.get_ident()
+        if options.keep_alive:
+            with self._lock:
+                self._running[ident] = (message, time.monotonic())
+        try:
+            options.handler(message)
+        except Exception as error:  # noqa: BLE001 - whatever it is, others wait to be handled.
+            self._failed(message, error)
+        except BaseException as error:  # noqa: BLE001 - somebody wants the program to end.
+            self._report(error, message)
+            self._source.fail(error)
+            self._source.stop()
+        else:
+            if options.auto_ack:
+                self._answer(message, message.ack)
+        finally:
+            if options.keep_alive:
+                with self._lock:
+                    del self._running[ident]
+
+    def _failed(self, message: Message, error: Exception) -> None:
+        """Act on what a handler raised, as the policy says."""
+        policy = self._options.on_error
+        self._report(error, message)
+        if policy == "leave":
+            return
+        with contextlib.suppress(NotJetStreamMessageError):
+            # A message that always fails must not keep a worker busy.
+            again = min(message.metadata.delivered - 2, 10)
+            delay = min(2.0**again, LONGEST_NAK_DELAY) if again >= 0 else None
+            self._answer(message, lambda: message.nak(delay))
+        if policy == "stop":
+            self._source.fail(error)
+            self._source.stop()
+
+    def _answer(self, message: Message, answer: Callable[[], None]) -> None:
+        """Acknowledge or refuse a message, unless its handler did so or its connection is gone."""
+        if not self._options.acked or message.is_acked or not self._source.is_connected:
+            return
+        with contextlib.suppress(
+            MessageAlreadyAckedError, NotJetStreamMessageError, TransportError
+        ):
+            answer()
+
+    def _report(self, error: BaseException, message: Message | None) -> None:
+        """Tell the log and the plugins."""
+        options = self._source.options
+        subject = sequence = None
+        if message is not None:
+            subject = message.subject
+            with contextlib.suppress(NotJetStreamMessageError):
+                sequence = message.sequence
+        _logger.error(
+            _log.HANDLER_FAILED,
+            stream=options.stream,
+            consumer=options.consumer,
+            subject=subject,
+            sequence=sequence,
+            exc_info=error,
+        )
+        self._source.tell(
+            events.HandlerErrorEvent(
+                stream=options.stream,
+                consumer=options.consumer,
+                error=error,
+                subject=subject,
+                sequence=sequence,
+            )
+        )
+
+    # The thread that keeps messages alive.
+
+    def _keep_alive(self) -> None:
+        """Start the ack wait anew of messages whose handler has used up half of it."""
+        wait = self._options.keep_alive
+        assert wait
+        while not self.done.wait(wait / 8.0):
+            now = time.monotonic()
+            with self._lock:
+                due = []
+                for ident, (message, since) in self._running.items():
+                    if now - since >= wait / 2.0 - wait / 8.0:
+                        due.append(message)
+                        self._running[ident] = (message, now)
+            for message in due:
+                self._answer(message, message.in_progress)
