@@ -17,6 +17,7 @@ import itertools
 import json
 import secrets
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jetsync import _log, events
@@ -80,6 +81,8 @@ class Session:
         self.lane: Lane
         self.closed = threading.Event()
         self.reconnects = 0
+        self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that somebody holds, for a client that drains."""
         self._bridge = Bridge(options.loop)
         self._connection: NatsConnection | None = None
         self._info_line = b"INFO {}"

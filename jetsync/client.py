@@ -4,6 +4,7 @@ The client: one connection, and the door to everything else.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import threading
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._plugins import PluginInfo
+    from jetsync.consume import Consumption
     from jetsync.server_info import ServerInfo, Statistics
     from jetsync.typing import HeadersInput, Payload, Seconds
 
@@ -133,6 +135,9 @@ class Client:
         """
         Unsubscribe, wait until what has arrived was taken, then close.
 
+        Consumptions are drained too: their handlers have returned, and what they acknowledged has
+        been sent.
+
         Args:
             timeout: Seconds at most; None is the option ``drain_timeout``. What was not taken by
                 then is dropped
@@ -144,6 +149,9 @@ class Client:
         with _log.beats(_logger, _log.DRAIN) as outcome:
             with self._lock:
                 subscriptions = list(self._subscriptions)
+            consumptions = self._consumptions()
+            for consumption in consumptions:
+                consumption.drain()
             for subscription in subscriptions:
                 subscription.unsubscribe_nowait(deadline.remaining())
             try:
@@ -159,6 +167,9 @@ class Client:
                     break
                 # Taking a message is the user's thread's business and tells nobody.
                 settled.wait(min(0.01, deadline.remaining()))
+            for consumption in consumptions:
+                if not consumption.settle(deadline):
+                    outcome["consuming"] = outcome.get("consuming", 0) + 1
             session.close(max(deadline.remaining(), 1.0))
 
     @property
@@ -349,6 +360,12 @@ class Client:
         header = None if headers is None else encode_headers(header_pairs(headers))
         self._session.check_size(len(payload) + (0 if header is None else len(header)))
         return subject.encode(), payload, header
+
+    def _consumptions(self) -> list[Consumption]:
+        while True:
+            # A set can not be listed while another thread adds to it.
+            with contextlib.suppress(RuntimeError):
+                return list(self._session.consumptions)
 
     def _forget(self, subscription: Subscription) -> None:
         with self._lock:

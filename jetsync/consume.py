@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumption", "ConsumptionStatistics"]
 
+LAST_TURN: Final = 1.0
+"""Seconds that a client that drains leaves to the thread that took the last message."""
+
 TURN: Final = 3600.0
 """Seconds of one turn of an unbounded wait; an iteration takes as many turns as it needs."""
 
@@ -125,6 +128,9 @@ class Consumption:
         """Whether the error was raised."""
 
         self._over = threading.Event()
+        self._seen = threading.Event()
+        """Set once somebody has come back for another message and learned that it is over."""
+
         self._taken: dict[int, Message] = {}
         """The message that each thread took last, where it is acknowledged for it."""
 
@@ -132,6 +138,7 @@ class Consumption:
         self._refill()
         if self._pool is not None:
             self._pool.start()
+        session.core.consumptions.add(self)
 
     def __del__(self) -> None:
         # Nobody can be driving, as that would hold it.
@@ -272,6 +279,21 @@ class Consumption:
             connections_lost=self._driver.losses,
         )
 
+    def settle(self, deadline: Deadline) -> bool:
+        """
+        Wait until all that came was handled, as far as that can be seen; for a client that drains.
+
+        A thread that took the last message of an iterator is done with it when it comes back for
+        another one; whether it will, nobody knows.
+        """
+        if self._pool is not None and self._pool.is_own_thread():
+            return True
+        if not self.wait(deadline.remaining()):
+            return False
+        if self._pool is None and self._engine.admitted:
+            self._seen.wait(deadline.at_most(LAST_TURN).remaining())
+        return True
+
     # For the handler's threads.
 
     @property
@@ -340,6 +362,7 @@ class Consumption:
                             except IndexError:  # Taken by a thread that did not have to wait.
                                 continue
                         if self._over.is_set():
+                            self._seen.set()
                             return None
                         if self._leader in {0, me}:
                             self._leader = me

@@ -295,6 +295,60 @@ class TestEnd:
         eventually(lambda: threads() == 0)
 
 
+class TestDrainedClient:
+    """
+    Scenario 140: what is buffered is handled and acknowledged, then the client closes.
+    """
+
+    @pytest.mark.parametrize("shape", ["handler", "iterator"])
+    def test_what_is_buffered_is_handled(self, nats_server, js, stream, worker, shape):
+        """
+        Five of five, also where each takes its time.
+        """
+        client = jetsync.connect(nats_server.url)
+
+        def act(message):
+            time.sleep(0.02)
+            message.ack()
+
+        def iterate():
+            for message in running:
+                log(message)
+
+        log = Log(act)
+        fill(js, stream, 5)
+        mine = client.jetstream().consumer(stream.name, "worker")
+        running = mine.consume(log if shape == "handler" else None)
+        thread = threading.Thread(target=iterate if shape == "iterator" else running.wait)
+        thread.start()
+        eventually(lambda: running.statistics().received == 5)
+        start = time.monotonic()
+        client.drain()
+        assert time.monotonic() - start < 2
+        thread.join(5)
+        assert log.numbers == [0, 1, 2, 3, 4]
+        assert running.closed
+        eventually(lambda: worker.info().num_ack_pending == 0)
+        assert running.error is None
+
+    def test_it_takes_no_longer_than_it_may(self, nats_server, js, stream, worker):
+        """
+        A handler that does not return does not keep the client open.
+        """
+        gate = threading.Event()
+        client = jetsync.connect(nats_server.url)
+        fill(js, stream, 5)
+        mine = client.jetstream().consumer(stream.name, "worker")
+        running = mine.consume(lambda message: gate.wait(10))
+        eventually(lambda: running.statistics().received == 5)
+        start = time.monotonic()
+        client.drain(0.3)
+        assert time.monotonic() - start < 2
+        assert client.is_closed
+        gate.set()
+        assert running.wait(5)
+
+
 class TestErrors:
     @staticmethod
     def third(message):
