@@ -35,6 +35,20 @@ _PLAIN_SUBJECT = re.compile(rf"[^{_FORBIDDEN}.*>]+(?:\.[^{_FORBIDDEN}.*>]+)*")
 _FORBIDDEN_CHARACTER = re.compile(rf"[{_FORBIDDEN}]")
 _FORBIDDEN_IN_NAME = re.compile(rf"[{_FORBIDDEN}.*>/\\]")
 
+LONGEST_SUBJECT: Final = 4000
+"""
+Bytes of a subject at most.
+
+A server closes the connection for good over a line of more than 4096 bytes, its default
+``max_control_line``; the rest is for the reply subject and the sizes.
+"""
+
+LONGEST_NAME: Final = 255
+"""Bytes of a stream's or consumer's name at most, as in servers."""
+
+_CERTAINLY_SHORT: Final = LONGEST_SUBJECT // 4
+"""Characters that never have too many bytes."""
+
 
 def validate_subject(subject: str) -> str:
     """
@@ -42,11 +56,15 @@ def validate_subject(subject: str) -> str:
 
     Raises:
         InvalidTypeError: it is not text.
-        InvalidSubjectError: it is empty, has an empty token, a blank, a control character or a
-            wildcard.
+        InvalidSubjectError: it is empty or too long, has an empty token, a blank, a control
+            character or a wildcard.
     """
     # One match for the ordinary case: every message that is published passes here.
-    if type(subject) is str and _PLAIN_SUBJECT.fullmatch(subject):
+    if (
+        type(subject) is str
+        and len(subject) <= _CERTAINLY_SHORT
+        and _PLAIN_SUBJECT.fullmatch(subject)
+    ):
         return subject
     for token in _tokens(subject):
         if token in {"*", ">"}:
@@ -63,7 +81,11 @@ def validate_filter(subject: str) -> str:
         InvalidSubjectError: it is empty, has an empty token, a blank, a control character, or ``>``
             before the end.
     """
-    if type(subject) is str and _PLAIN_SUBJECT.fullmatch(subject):
+    if (
+        type(subject) is str
+        and len(subject) <= _CERTAINLY_SHORT
+        and _PLAIN_SUBJECT.fullmatch(subject)
+    ):
         return subject
     if ">" in _tokens(subject)[:-1]:
         raise InvalidSubjectError(subject, "'>' may only be the last token")
@@ -79,6 +101,8 @@ def _tokens(subject: object) -> list[str]:
         raise InvalidSubjectError(subject, "it is empty")
     if _FORBIDDEN_CHARACTER.search(subject):
         raise InvalidSubjectError(subject, "it contains a blank or a control character")
+    if len(subject) > _CERTAINLY_SHORT and len(subject.encode()) > LONGEST_SUBJECT:
+        raise InvalidSubjectError(f"{subject[:40]}...", f"it has more than {LONGEST_SUBJECT} bytes")
     tokens = subject.split(".")
     if "" in tokens:
         raise InvalidSubjectError(subject, "it has an empty token")
@@ -108,7 +132,7 @@ def validate_name(kind: str, name: str) -> str:
 
     Raises:
         InvalidTypeError: it is not text.
-        InvalidNameError: it is empty, or contains a blank, a control character or one of
+        InvalidNameError: it is empty, too long, or contains a blank, a control character or one of
             ``. * > /`` and the backslash.
     """
     if not isinstance(name, str):
@@ -120,6 +144,8 @@ def validate_name(kind: str, name: str) -> str:
     found = _FORBIDDEN_IN_NAME.search(name)
     if found:
         raise InvalidNameError(kind, name, f"it contains {found[0]!r}")
+    if len(name.encode()) > LONGEST_NAME:
+        raise InvalidNameError(kind, f"{name[:40]}...", f"it has more than {LONGEST_NAME} bytes")
     return name
 
 

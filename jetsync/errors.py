@@ -614,9 +614,13 @@ class PublishManyError(PublishError):
 
     def __init__(self, report: PublishReport) -> None:
         failures = report.failures
-        text = f"{len(failures)} of {report.count + len(failures)} messages were not acknowledged"
+        total = report.count + len(failures)
+        what = "message was" if total == 1 else "messages were"
+        text = f"{len(failures)} of {total} {what} not acknowledged"
         if failures:
             text += f"; the first is number {failures[0].index}: {failures[0].error}"
+        if not report.exhausted:
+            text += "; no more messages were taken from the iterable"
         super().__init__(text, subject=failures[0].message.subject if failures else None)
         self.report = report
 

@@ -76,8 +76,10 @@ class Expect:
         return [(name, str(value)) for name, value in said if value is not None]
 
 
-def _size(data: Payload) -> str:
-    # A payload in a log line helps nobody, and may be secret.
+def _size(data: object) -> str:
+    # A payload in a log line helps nobody, and may be secret. It may also be no payload at all.
+    if not isinstance(data, (bytes, bytearray, memoryview, str)):
+        return f"<{type(data).__name__}>"
     return f"<{len(data)} {'characters' if isinstance(data, str) else 'bytes'}>"
 
 
@@ -286,3 +288,8 @@ class PublishReport:
     """Greatest sequence among the acknowledged; ``None`` when there are none."""
     failures: tuple[PublishFailure, ...] = ()
     """Those that were not acknowledged, in the order in which they were given."""
+    exhausted: bool = True
+    """
+    Whether all messages were taken; not so where ``publish_many`` stopped reading its iterable, as
+    too many had failed. What was not taken was not sent.
+    """

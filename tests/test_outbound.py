@@ -201,3 +201,8 @@ class TestOutboundMessage:
         assert "secret" not in repr(OutboundMessage("a", b"secret"))
         assert "<6 bytes>" in repr(OutboundMessage("a", b"secret"))
         assert "<6 characters>" in repr(OutboundMessage("a", "secret"))
+
+    @pytest.mark.parametrize("data", [None, 5, {"a": 1}])
+    def test_repr_of_what_is_no_payload(self, data):
+        """A message that cannot be sent has a repr, too, which names the type."""
+        assert f"<{type(data).__name__}>" in repr(OutboundMessage("a", data))

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetsync._subjects import (
+    LONGEST_NAME,
+    LONGEST_SUBJECT,
     AckReply,
     api_prefix,
     parse_ack_reply,
@@ -45,6 +47,16 @@ class TestSubjects:
         with pytest.raises(InvalidSubjectError, match="wildcard"):
             validate_subject(subject)
 
+    @pytest.mark.parametrize("letter", ["x", "ü"])
+    def test_length(self, letter):
+        """What would not fit into a line of the protocol is refused, as it ends the connection."""
+        longest = letter * (LONGEST_SUBJECT // len(letter.encode()))
+        for validate in (validate_subject, validate_filter):
+            assert validate(longest) == longest
+            with pytest.raises(InvalidSubjectError, match="4000 bytes") as caught:
+                validate(longest + "x")
+            assert len(str(caught.value)) < 200
+
     def test_full_wildcard_ends_a_filter(self):
         """The wildcard > is refused before the end."""
         with pytest.raises(InvalidSubjectError, match="last"):
@@ -84,6 +96,13 @@ class TestNames:
         """An empty name is refused."""
         with pytest.raises(InvalidNameError, match="empty"):
             validate_name("stream", "")
+
+    def test_length(self):
+        """A name that no server takes is refused."""
+        longest = "x" * LONGEST_NAME
+        assert validate_name("stream", longest) == longest
+        with pytest.raises(InvalidNameError, match="255 bytes"):
+            validate_name("stream", longest + "x")
 
     def test_wrong_type(self):
         """A name that is no text is a type error."""

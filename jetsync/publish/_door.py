@@ -121,8 +121,8 @@ class PublishDoor:
 
         Raises:
             PublishManyError: Some failed; ``error.report`` says which and why. What is not listed
-                there and was
-                taken from the iterable is stored.
+                there and was taken from the iterable is stored; ``error.report.exhausted`` says
+                whether all were taken.
             ConnectionClosedError: The client was closed before the call.
         """
         session = self._session

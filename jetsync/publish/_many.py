@@ -58,6 +58,9 @@ class BulkPublish:
         """What ``on_ack`` raised first."""
 
         self._number = 0
+        self._exhausted = False
+        """Whether the iterable was read to its end."""
+
         self._unentered: list[PublishFailure] = []
         """Messages that could not be encoded, or that a plugin vetoed."""
 
@@ -97,15 +100,14 @@ class BulkPublish:
         window, size = self._window, self._options.size
         # A handful of free places is not worth a write: it would make blocks shrink to nothing.
         least = max(min(BLOCK_MESSAGES, size) // 2, 1)
-        exhausted = False
-        while not exhausted and len(window.failures) + len(self._unentered) < size:
+        while not self._exhausted and len(window.failures) + len(self._unentered) < size:
             self._settle()
             if self._callback_error is not None:
                 return
             if window.room < least:
                 self._wait()
             else:
-                exhausted = self._send_block(source, min(window.room, BLOCK_MESSAGES))
+                self._exhausted = self._send_block(source, min(window.room, BLOCK_MESSAGES))
 
     def _send_block(self, source: Iterator[Any], most: int) -> bool:
         """Encode and write one block; return whether the source is exhausted."""
@@ -179,6 +181,7 @@ class BulkPublish:
             first_sequence=tally.first_sequence,
             last_sequence=tally.last_sequence,
             failures=tuple(sorted(failures, key=lambda failure: failure.index)),
+            exhausted=self._exhausted,
         )
 
     # Plugins around windows.

@@ -347,7 +347,7 @@ class Publisher:
             duplicates=tally.duplicates,
             first_sequence=tally.first_sequence,
             last_sequence=tally.last_sequence,
-            failures=tuple(failures),
+            failures=tuple(sorted(failures, key=lambda failure: failure.index)),
         )
 
     def _wake_worker(self) -> None:

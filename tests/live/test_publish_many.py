@@ -373,6 +373,8 @@ class TestFailures:
         taken = int(next(endless)[1])
         assert failed(caught) == list(range(taken))
         assert 50 <= taken <= 100
+        assert not caught.value.report.exhausted
+        assert "no more messages were taken" in str(caught.value)
 
     def test_a_stream_that_does_not_acknowledge(self, js, unique):
         """
@@ -384,6 +386,7 @@ class TestFailures:
         report = caught.value.report
         assert (report.count, report.first_sequence, report.last_sequence) == (0, None, None)
         assert failed(caught) == list(range(300))
+        assert report.exhausted
         assert {type(f.error) for f in report.failures} == {jetsync.PublishOutcomeUnknownError}
         assert stream.info().state.messages == 300
         js.delete_stream(unique)
