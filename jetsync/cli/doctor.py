@@ -77,7 +77,7 @@ class Report:
     multiple=True,
     type=click.Choice(NAMES),
     metavar="FEATURE",
-    help="Exit with 1 unless this feature works; may be repeated.",
+    help=f"Exit with 1 unless this feature works: {', '.join(NAMES)}. May be repeated.",
 )
 @json_option
 @connection_options
