@@ -64,6 +64,9 @@ The part of its time before which no pull ends with nothing, unless something is
 PROBE_WAIT: Final = 1.0
 """Seconds after which the consumer is asked after once more, if there was no answer."""
 
+STRIKE_WAIT: Final = 1.0
+"""Seconds for which pulls may still be silent once their consumer is known to be well."""
+
 CONCLUDING: Final = (
     ConsumerDeletedError,
     NotPullConsumerError,
@@ -164,7 +167,9 @@ class ConsumeEngine:
         self._until_empty = False
         """Whether the next message only fits into an empty buffer."""
 
-        self._last_seen = 0.0
+        self._silent_before = 0.0
+        """Seconds of silence that were told of already."""
+
         self._left = 0.0
         """When the driver went away."""
 
@@ -294,7 +299,7 @@ class ConsumeEngine:
             frames = self._take_answers(frames, now)
         if not frames:
             return []
-        self._last_seen = now
+        self._silent_before = 0.0
         self._strike_at = None
         received = self.pulls.receive(frames, now)
         if received.messages:
@@ -317,11 +322,11 @@ class ConsumeEngine:
             pulls.clear()
         if pulls.is_idle or not pulls.heartbeat.missed(now):
             return None
-        silence = now - max(self._last_seen, self._left)
+        self._silent_before += pulls.heartbeat.silence(now)
         pulls.heartbeat.resume(now)
         self.misses += 1
         self._wants_probe = True
-        return SilenceNote(silence)
+        return SilenceNote(self._silent_before)
 
     def leave(self, now: float) -> None:
         """Note that the driver goes away: what comes now is only seen when it is back."""
@@ -335,7 +340,7 @@ class ConsumeEngine:
         its way through this process.
         """
         if now - self._left > self.options.heartbeat:
-            self._left = now
+            self._silent_before = 0.0
             self.pulls.heartbeat.resume(now)
 
     def lost(self, epoch: int, now: float) -> int:
@@ -343,6 +348,7 @@ class ConsumeEngine:
         dead = self.pulls.lost(epoch)
         self._probe = None
         self._strike_at = None
+        self._silent_before = 0.0
         self._not_before = 0.0
         self._wait = RETRY_WAIT
         self.pulls.heartbeat.resume(now)
@@ -451,8 +457,9 @@ class ConsumeEngine:
             if answer[0] == self._probe:
                 self._probe = None
                 if answer[2] is None and gone is None and not self.pulls.is_idle:
-                    # It is well. What it sent before its answer is in this block or the next one.
-                    self._strike_at = now + self.options.heartbeat
+                    # It is well, and pulls that it knows would have given a sign of life by now.
+                    # If it stood still, its heartbeats are on their way with its answer.
+                    self._strike_at = now + min(self.options.heartbeat, STRIKE_WAIT)
         return [frame for frame in frames if not frame[0].startswith(prefix)]
 
 

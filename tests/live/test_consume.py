@@ -598,6 +598,62 @@ class TestTrouble:
             assert messages.error is None
 
 
+@pytest.mark.versions
+@pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
+class TestVersions:
+    """
+    What depends on the statuses of pulls, on servers whose statuses differ.
+    """
+
+    @pytest.fixture
+    def older(self, version, server_for, unique):
+        """
+        A context on that server, a stream and its consumer.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            yield js, stream, stream.create_consumer(durable_name="worker")
+            js.delete_stream(unique)
+
+    def test_everything_comes(self, older):
+        """
+        With a buffer of one, of a few, of many, by bytes, and over the end of a pull.
+        """
+        js, stream, worker = older
+        fill(js, stream, 400)
+        for number, options in enumerate(
+            (
+                {"max_messages": 1},
+                {"max_messages": 3},
+                {},
+                {"max_bytes": 500},
+            )
+        ):
+            with worker.consume(stop_after=100, **options) as messages:
+                assert take(messages, 100) == list(range(100 * number, 100 * number + 100))
+        with worker.consume(expires=1, heartbeat=0.5) as messages:
+            with pytest.raises(TimeoutError):
+                messages.next(1.2)
+            fill(js, stream, 1, start=400)
+            assert take(messages, 1) == [400]
+            assert messages.statistics().heartbeats_missed == 0
+
+    def test_gone(self, older):
+        """
+        A consumer that is deleted under the consumption, and one that was before.
+        """
+        _, _, worker = older
+        messages = worker.consume()
+        with pytest.raises(TimeoutError):
+            messages.next(0.1)
+        worker.delete()
+        with timed(0, 1), pytest.raises(jetsync.ConsumerDeletedError):
+            next(messages)
+        with timed(0, 1), pytest.raises(jetsync.ConsumerNotFoundError):
+            next(worker.consume())
+
+
 class TestBounds:
     @pytest.mark.parametrize(
         "options",
@@ -634,7 +690,7 @@ class TestBounds:
         recorder = HookRecorder("jetsync_fetch")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
             with client.jetstream().consumer(stream.name, "worker").consume() as messages:
-                assert messages._options.threshold == 250
+                assert messages.options.threshold == 250
             (call,) = recorder.of("jetsync_fetch")
         operation = call["operation"]
         assert (operation.max_messages, operation.max_bytes) == (500, None)
