@@ -156,28 +156,29 @@ class Outbox:
             self._post_scheduled = True
             self._loop.call_soon_threadsafe(self.flush_posted)
 
-    def answer(self, block: bytes) -> None:
+    def answer(self, block: bytes, epoch: int | None = None) -> None:
         """
         Send *block* soon if there is a connection, and forget it if there is none; never waits.
 
-        For what only means something on the connection that it is about. Any thread.
+        For what only means something on the connection that it is about; with an *epoch*, sent on
+        that one alone. Any thread.
         """
         if not self.lock.acquire(blocking=False):
             # Perhaps this very thread holds it: the garbage collector, which ends the fetches and
             # consumers that nobody holds any more, sets in anywhere.
             with contextlib.suppress(RuntimeError):  # The loop is closed: nobody to answer to.
-                self._loop.call_soon_threadsafe(self._answer_later, block)
+                self._loop.call_soon_threadsafe(self._answer_later, block, epoch)
             return
         try:
-            if self.state is LaneState.OPEN:
+            if self.state is LaneState.OPEN and (epoch is None or epoch == self.epoch):
                 self._post(block)
         finally:
             self.lock.release()
 
-    def _answer_later(self, block: bytes) -> None:
+    def _answer_later(self, block: bytes, epoch: int | None) -> None:
         """Do what :meth:`answer` could not do at once; loop thread."""
         with self.lock:
-            if self.state is LaneState.OPEN:
+            if self.state is LaneState.OPEN and (epoch is None or epoch == self.epoch):
                 self._post(block)
 
     def control(self, block: bytes) -> None:

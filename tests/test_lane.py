@@ -386,6 +386,20 @@ class TestPost:
         rig.lane.write(b"later", soon())
         assert rig.receive(5) == b"later"
 
+    def test_answer_on_one_connection(self, rig):
+        """An answer that is for one connection is sent on no other, and waits for nobody."""
+        epoch = rig.lane.epoch
+        rig.lane.answer(b"now", epoch)
+        assert rig.receive(3) == b"now"
+        with rig.lane.outbox.lock:
+            rig.lane.answer(b"soon", epoch)
+        assert rig.receive(4) == b"soon"
+        rig.do(rig.lane.detach)
+        rig.connect()
+        rig.lane.answer(b"never", epoch)
+        rig.lane.write(b"later", soon())
+        assert rig.receive(5) == b"later"
+
     def test_lost_with_the_connection(self, rig):
         """What was posted for one connection is not sent on the next."""
         old, (ours, theirs) = rig.server, socket.socketpair()

@@ -20,15 +20,23 @@ class Turn:
     """
     The lock of a handle that several threads share, taken within a deadline; a context manager.
 
+    Args:
+        lock: The lock.
+        deadline: How long to wait for it.
+        what: What the error calls it.
+
     Raises:
         WaitTimeoutError: Another thread had it all the time.
     """
 
-    __slots__ = ("_deadline", "_lock", "_taken")
+    __slots__ = ("_deadline", "_lock", "_taken", "_what")
 
-    def __init__(self, lock: threading.Lock, deadline: Deadline) -> None:
+    def __init__(
+        self, lock: threading.Lock, deadline: Deadline, what: str = "the publisher's turn"
+    ) -> None:
         self._lock = lock
         self._deadline = deadline
+        self._what = what
         self._taken: list[bool] = []
 
     def __enter__(self) -> None:
@@ -42,7 +50,7 @@ class Turn:
             self.__exit__()
             raise
         if True not in taken:
-            raise WaitTimeoutError("the publisher's turn", self._deadline.total)
+            raise WaitTimeoutError(self._what, self._deadline.total)
 
     def __exit__(self, *_: object) -> None:
         if True in self._taken:
