@@ -160,6 +160,33 @@ def fetching(worker: jetsync.Consumer) -> None:
     print(one)
 
 
+# --- consuming --------------------------------------------------------------------------------
+
+
+def consuming(worker: jetsync.Consumer) -> None:
+    """
+    An iterator, a handler, and how they end.
+    """
+
+    def handle(message: jetsync.Message) -> None:
+        message.ack()
+
+    with worker.consume(max_messages=100, stop_after=10, ack="auto") as messages:
+        for message in messages:
+            data: bytes = message.data
+            print(data)
+        following: jetsync.Message = messages.next(dt.timedelta(seconds=1))
+        messages.drain()
+    running: jetsync.Consumption = worker.consume(
+        handle, threads=4, ordered_by="subject", on_error="leave", keep_alive=True, expires=5
+    )
+    running.stop()
+    over: bool = running.wait(timeout=1) and running.closed
+    error: BaseException | None = running.error
+    counts: jetsync.ConsumptionStatistics = running.statistics()
+    print(following, over, error, counts.received, counts.pending)
+
+
 # --- errors -----------------------------------------------------------------------------------
 
 
