@@ -103,4 +103,20 @@ ROWS = (
             Contender("jetsync, batch.ack()", "jetsync", {"loop": "uvloop", "batch_ack": True}),
         ),
     ),
+    Row(
+        "consume",
+        "consume, no acks",
+        "read",
+        extra=(Contender("jetsync, handler", "jetsync", {"loop": "uvloop", "handler": True}),),
+    ),
+    Row(
+        "consume_ack",
+        "consume, each message acknowledged",
+        "read",
+        ack_policy="explicit",
+        extra=(
+            Contender("jetsync, ack='auto'", "jetsync", {"loop": "uvloop", "auto": True}),
+            Contender("jetsync, handler", "jetsync", {"loop": "uvloop", "handler": True}),
+        ),
+    ),
 )

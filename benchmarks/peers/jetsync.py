@@ -155,3 +155,34 @@ class Peer:
                         left -= 1
             self.client.flush()
         return sample
+
+    def consume(self, job: Job) -> Sample:
+        """
+        Iterate over a consumption, or have a handler called when the options say so.
+        """
+        return self._consume(job, ack=False)
+
+    def consume_ack(self, job: Job) -> Sample:
+        """
+        Do the same and acknowledge each message, or have it acknowledged.
+        """
+        return self._consume(job, ack=True)
+
+    def _consume(self, job: Job, *, ack: bool) -> Sample:
+        consumer = self.jetstream.consumer(job.stream, job.consumer)
+        auto = bool(job.options.get("auto"))
+        with measured(job.count) as sample:
+            if job.options.get("handler"):
+                handler = jetsync.Message.ack if ack else type
+                running = consumer.consume(handler, stop_after=job.count)
+                running.wait(60)
+            else:
+                with consumer.consume(
+                    stop_after=job.count, ack="auto" if auto else "explicit"
+                ) as messages:
+                    for message in messages:
+                        if ack and not auto:
+                            message.ack()
+            if ack:
+                self.client.flush()
+        return sample

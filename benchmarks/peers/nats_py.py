@@ -93,6 +93,10 @@ class Peer(LoopPeer):
         """
         return self.run(self._fetch(job, ack=True))
 
+    # There is no consume for pull consumers; its users fetch in a loop.
+    consume = fetch
+    consume_ack = fetch_ack
+
     async def _fetch(self, job: Job, *, ack: bool) -> Sample:
         subscription = await self.jetstream.pull_subscribe_bind(job.consumer, job.stream)
         left = job.count
