@@ -28,6 +28,7 @@ from jetsync.errors import HandleClosedError, PublishManyError, PublishOutcomeUn
 from jetsync.outbound import Expect, OutboundMessage, PubAck, PublishFailure, PublishReport
 from jetsync.publish._collecting import CollectingWindow
 from jetsync.publish._future import DeliveryReport, FutureOwner, PublishFuture
+from jetsync.publish._many import BLOCK_MESSAGES
 from jetsync.publish._wrapped import WrappedWindow, WrappedWindows
 
 if TYPE_CHECKING:
@@ -102,6 +103,12 @@ class Publisher:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         """There is something to wait for, or the publisher closes."""
+
+        self._roomy = options.size - max(min(BLOCK_MESSAGES, options.size) // 2, 1)
+        """
+        With how many messages in the window those who wait for room are woken: for a handful of
+        places each of them would cost more than it brings.
+        """
 
         self._room = threading.Condition(self._lock)
         """The window has room, or the publisher closes."""
@@ -445,7 +452,8 @@ class Publisher:
             if future is not None and self._on_report is None:
                 self._keep_failure(number, future)
         self._failed += len(failures)
-        self._room.notify_all()
+        if len(self._futures) <= self._roomy:
+            self._room.notify_all()
         self._ended.notify_all()
         told = ended if self._on_report is not None else [f for f in ended if f.callbacks]
         if told:
