@@ -58,12 +58,14 @@ class StreamCache:
     The streams that were asked for, until the connection changes; any thread.
     """
 
-    __slots__ = ("_known", "_limit", "_session")
+    __slots__ = ("_denied", "_known", "_limit", "_session")
 
     def __init__(self, session: JetStreamSession) -> None:
         self._session = session
         self._known: dict[str, KnownStream] = {}
         self._limit: tuple[int, int] | None = None
+        self._denied: set[tuple[int, str]] = set()
+        """Connections and streams whose advisories the server does not let this user have."""
 
     def find(self, subject: str, deadline: Deadline, *, fresh: bool = False) -> KnownStream:
         """
@@ -115,6 +117,15 @@ class StreamCache:
     def learn_batch_limit(self, limit: int, epoch: int) -> None:
         """Keep what the server of the connection *epoch* said of its limit."""
         self._limit = epoch, limit
+
+    def may_listen(self, known: KnownStream) -> bool:
+        """Return whether the stream's advisories may be asked for, as far as is known."""
+        return (known.epoch, known.name) not in self._denied
+
+    def learn_denial(self, known: KnownStream) -> None:
+        """Keep that the server refused the stream's advisories; until the connection changes."""
+        kept = {each for each in self._denied if each[0] == known.epoch}
+        self._denied = {*kept, (known.epoch, known.name)}
 
     def _ask(
         self, endpoint: str, body: Mapping[str, Any] | None, deadline: Deadline

@@ -4,7 +4,7 @@ Messages on their way out: what is to be published, under which conditions, and 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
@@ -14,6 +14,9 @@ from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.headers import encode_headers, header_pairs
 from jetsync.ttl import ttl_header
 from jetsync.typing import HeadersInput, Payload, Seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["BatchAck", "Expect", "OutboundMessage", "PubAck", "PublishFailure", "PublishReport"]
 
@@ -133,6 +136,22 @@ def coerce_outbound(item: object) -> OutboundMessage:
     )
 
 
+def message_iterator(messages: Iterable[Any]) -> Iterator[Any]:
+    """
+    Return an iterator over the messages that a call was given.
+
+    Raises:
+        InvalidTypeError: It is nothing that can be iterated over.
+    """
+    try:
+        return iter(messages)
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"messages must be an iterable of messages, not {type(messages).__name__}",
+            argument="messages",
+        ) from error
+
+
 def outbound_header_block(message: OutboundMessage) -> bytes | None:
     """
     Build the header block of a message; ``None`` when it has no headers.
@@ -241,7 +260,7 @@ class BatchAck:
     sequence: int
     """Place in the stream of the last message; 0 where the server did not say."""
     batch_id: str
-    """The batch's id."""
+    """The batch's id, under which it is stored."""
     size: int
     """How many messages it has, without those that are known not to be stored."""
     first_sequence: int | None = None
@@ -255,7 +274,10 @@ class BatchAck:
     atomic batch.
     """
     duplicate: bool = False
-    """Whether the batch was sent again and was there already."""
+    """
+    Whether the batch was sent again and was there already: it was read from the stream, and the
+    sequences and the id are those of the attempt that had come through.
+    """
 
 
 @attrs.frozen(slots=True)

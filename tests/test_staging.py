@@ -301,11 +301,11 @@ class TestAdmit:
         """
         part, older = stage(), attrs.evolve(streams.known("S"), level=3)
         part.admit(("S.A", b"", {"A": "1"}))
-        part.staging.check_again(older)
+        part.staging.check_again(older, 0)
         part.admit(("S.A", b"", {"Nats-Incr": "+1"}))
-        part.staging.check_again(streams.known("S"))
+        part.staging.check_again(streams.known("S"), 0)
         with pytest.raises(errors.BatchRuleError, match="counters"):
-            part.staging.check_again(older)
+            part.staging.check_again(older, 0)
 
 
 class TestTtl:

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 
 from jetsync import events
 from jetsync._handoff import Mailbox
+from jetsync.errors import PermissionDeniedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jetsync._session import Session
     from jetsync.typing import Frame
 
@@ -24,15 +27,24 @@ ADVISORY = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
 class AbandonWatch(Mailbox):
     """
     The advisories of one stream, of which those of one batch count.
+
+    Args:
+        session: Where they come from.
+        stream: The stream.
+        batch_id: The batch's id.
+        on_denied: Called in the loop thread if the server does not let this user listen.
     """
 
-    __slots__ = ("_batch_id", "_line", "_session", "_sid", "_stream")
+    __slots__ = ("_batch_id", "_line", "_on_denied", "_session", "_sid", "_stream")
 
-    def __init__(self, session: Session, stream: str, batch_id: str) -> None:
+    def __init__(
+        self, session: Session, stream: str, batch_id: str, on_denied: Callable[[], None]
+    ) -> None:
         super().__init__((ADVISORY + stream).encode())
         self._session = session
         self._stream = stream
         self._batch_id = batch_id
+        self._on_denied = on_denied
         self.push = self._take
         self._sid, self._line = session.open_box(self.interest, self)
 
@@ -40,6 +52,12 @@ class AbandonWatch(Mailbox):
         """Return the line that subscribes, once; it is written with the first message."""
         line, self._line = self._line, b""
         return line
+
+    def fail(self, error: Exception) -> None:
+        """End it; where the server does not let this user listen, the next batch need not try."""
+        super().fail(error)
+        if isinstance(error, PermissionDeniedError):
+            self._on_denied()
 
     def close(self) -> None:
         """Listen no longer; safe to repeat."""

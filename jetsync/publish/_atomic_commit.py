@@ -8,6 +8,7 @@ twice.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -16,6 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import attrs
 
 from jetsync import events
+from jetsync import headers as names
+from jetsync._deadline import Deadline
+from jetsync._message_get import leader_get
 from jetsync._outbox import NeverWrittenError
 from jetsync._proto.batch import BatchState
 from jetsync._subjects import validate_subject
@@ -33,18 +37,19 @@ from jetsync.errors import (
     NotSupportedError,
     TemporarilyUnavailableError,
     TooManyInflightError,
+    WaitTimeoutError,
 )
 from jetsync.outbound import BatchAck
 from jetsync.publish._batch_run import BatchRun
 from jetsync.publish._capability import require_atomic
 from jetsync.publish._staging import Staging, Wire
+from jetsync.publish._turn import Turn
 from jetsync.ttl import ttl_header
 from jetsync.typing import Seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync._deadline import Deadline
     from jetsync._session import JetStreamSession
     from jetsync._stream_cache import KnownStream
     from jetsync.publish.atomic import AtomicBatch
@@ -52,11 +57,16 @@ if TYPE_CHECKING:
 ID_BYTES: Final = 64
 """Bytes of a batch id at most (ADR-50)."""
 
+DISCARDED: Final = "it was discarded"
+"""Why a batch takes no more messages."""
+
 FAILED: Final = (BatchState.FAILED, BatchState.UNKNOWN)
 """How a batch has ended that can be sent again."""
 
 _NO_STREAM: Final = (NoStreamResponseError, TemporarilyUnavailableError)
 """Errors of a stream that is not there, or has no leader at the moment."""
+
+_GONE: Final = "the batch is gone with it; nothing of it is stored"
 
 _SAFE_TO_REPEAT: Final = (
     *_NO_STREAM,
@@ -104,6 +114,22 @@ class AtomicOptions:
     """Seconds before each of these."""
 
 
+class Use(Turn):
+    """
+    The use of a batch by one call. As it ends, a discard is done that came meanwhile.
+    """
+
+    __slots__ = ("_batch",)
+
+    def __init__(self, batch: AtomicCommit, deadline: Deadline) -> None:
+        super().__init__(batch.lock, deadline, "the batch")
+        self._batch = batch
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._batch.discard_if_asked()
+
+
 class AtomicCommit:
     """
     The state of an atomic batch, and the steps of committing it.
@@ -112,8 +138,13 @@ class AtomicCommit:
     def __init__(self, session: JetStreamSession, options: AtomicOptions) -> None:
         self._session = session
         self._options = options
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held while one call uses the batch, but not while plugins run, nor during a commit."""
+
         self._id = options.batch_id or session.core.new_batch_id()
+        self._ids: set[str] = set()
+        """The ids of all attempts."""
+
         self._run: BatchRun | None = None
         """The batch on the wire; None before its first message."""
 
@@ -127,8 +158,40 @@ class AtomicCommit:
         self._complete = False
         """Whether a commit was tried: all its messages are known."""
 
-        self._committing = False
-        """Whether a call commits it at this moment."""
+        self._committing: object = None
+        """Stands for the call that commits it at this moment."""
+
+        self._unknown = False
+        """Whether an attempt may have come through that nobody saw come through."""
+
+        self._discarded = False
+        """Whether somebody asked for a discard that is not done yet."""
+
+    def discard_if_asked(self) -> None:
+        """
+        Do what ``discard`` asked for; never waits.
+
+        If another call uses the batch, that one does it as it ends.
+        """
+        while self._discarded:
+            try:
+                with Turn(self.lock, Deadline.after(0.0)):
+                    self._lost = False
+                    if self._over is None:
+                        self._over = DISCARDED
+                        if self._run is not None:
+                            self._run.discard()
+                    self._discarded = False
+            except WaitTimeoutError:
+                return
+
+    def _lose(self, error: BaseException) -> None:
+        """Take no more messages, as adding one went wrong; the lock is held."""
+        self._lost = True
+        if self._run is not None and not isinstance(error, Exception):
+            # The server may have it, and would keep it for 10 s.
+            self._run.discard()
+        self._end(error)
 
     def _end(self, error: BaseException) -> None:
         self._over = str(error) or type(error).__name__
@@ -168,9 +231,64 @@ class AtomicCommit:
             # For a batch that is forgotten rather than ended.
             weakref.finalize(self, run.watch.close).atexit = False
         self._run = run
+        self._ids.add(self._id)
         return run
 
     # The commit, and what plugins have a say in.
+
+    def _commit(
+        self,
+        begin: Callable[[], tuple[Callable[[], BatchRun], int]],
+        subject: str | None,
+        deadline: Deadline,
+        *,
+        stream: str | None = None,
+    ) -> BatchAck:
+        """
+        Commit as the only call that uses the batch, without its lock while plugins run.
+
+        Args:
+            begin: Called with the lock held. Returns what sends the batch, and its size, or raises
+                and leaves the batch as it is.
+            subject: The subject of the last message, where there is one at the commit.
+            deadline: Of the whole call.
+            stream: The stream's name, where it is known before there is a run.
+        """
+        mine = object()
+        try:
+            with Use(self, deadline):
+                try:
+                    send, size = begin()
+                    self._committing = mine
+                    self._over = "it was committed"
+                    self._complete = True
+                except BaseException as error:
+                    if not isinstance(error, Exception):
+                        # Ctrl-C: who knows how far it got.
+                        self._lose(error)
+                    raise
+            self._ack = ack = self._finish(send, size, subject, deadline, stream)
+        except BaseException as error:
+            if self._committing is mine:
+                self._fail(error)
+            raise
+        finally:
+            if self._committing is mine:
+                self._committing = None
+        if self._run is not None:
+            self._run.end()
+        return ack
+
+    def _fail(self, error: BaseException) -> None:
+        """Note that the commit failed, or a plugin after it had gone well."""
+        run = self._run
+        if run is not None:
+            self._ack = run.engine.ack
+            self._unknown |= run.engine.state is BatchState.UNKNOWN
+            if run.engine.state is BatchState.OPEN:
+                # Not even tried, as a plugin or Ctrl-C came between.
+                run.discard()
+        self._end(error)
 
     def _finish(
         self,
@@ -178,15 +296,9 @@ class AtomicCommit:
         size: int,
         subject: str | None,
         deadline: Deadline,
-        *,
-        stream: str | None = None,
-        unknown: bool = False,
+        stream: str | None,
     ) -> BatchAck:
-        """
-        Commit inside the plugins' wrappers; the lock is not held.
-
-        *unknown* is whether an attempt was made before whose outcome is.
-        """
+        """Commit inside the plugins' wrappers; the lock is not held."""
         run, plugins = self._run, self._session.plugins
         operation = events.BatchCommitOperation(
             kind="atomic",
@@ -196,33 +308,17 @@ class AtomicCommit:
             stream=stream if run is None else run.known.name,
             timeout=deadline.total,
         )
-        try:
-            if plugins.wrap_batch_commit is None:
-                ack = self._attempts(send, operation, deadline, unknown=unknown)
-            else:
-                ack = plugins.wrap_batch_commit(
-                    operation, lambda: self._attempts(send, operation, deadline, unknown=unknown)
-                )
-        except BaseException as error:
-            if self._run is not None:
-                # There is one where a plugin raised after all had gone well.
-                self._ack = self._run.engine.ack
-            self._end(error)
-            raise
-        finally:
-            self._committing = False
-        if self._run is not None:
-            self._run.end()
-        self._ack = ack
-        return ack
+        if plugins.wrap_batch_commit is None:
+            return self._attempts(send, operation, deadline)
+        return plugins.wrap_batch_commit(
+            operation, lambda: self._attempts(send, operation, deadline)
+        )
 
     def _attempts(
         self,
         send: Callable[[], BatchRun],
         operation: events.BatchCommitOperation,
         deadline: Deadline,
-        *,
-        unknown: bool,
     ) -> BatchAck:
         """Commit, as often as somebody asks for another try and it can do no harm."""
         attempt = 1
@@ -232,30 +328,25 @@ class AtomicCommit:
             try:
                 ack = send().engine.ack
                 assert ack is not None
+                self._unknown = False
                 return ack
-            except DuplicateMessageIdError:
-                run = self._run
-                if not unknown or run is None:
-                    raise
-                # An attempt before this one had come through.
-                engine = run.engine
-                engine.state = BatchState.COMMITTED
-                ack = BatchAck(run.known.name, 0, run.id, len(engine.items), duplicate=True)
-                engine.ack = ack
-                return ack
+            except DuplicateMessageIdError as error:
+                return self._refused_by_id(error, deadline)
             except BatchOutcomeUnknownError as error:
                 error.batch = cast("AtomicBatch", self)
                 if not error.has_message_ids:
                     raise
-                unknown, failure = True, error
+                self._unknown, failure = True, error
             except JetSyncError as error:
                 failure, refused = error, isinstance(error, _NO_STREAM)
                 if isinstance(error, NoStreamResponseError):
                     failure = NoStreamResponseError(error.subject or "", attempts=attempt)
-                if unknown:
-                    failure = self._still_unknown(error)
+                elif isinstance(error, NeverWrittenError):
+                    failure = gone()
+                if self._unknown:
+                    failure = self._still_unknown(failure)
                 if not isinstance(error, _SAFE_TO_REPEAT):
-                    if unknown:
+                    if self._unknown:
                         raise failure from error
                     raise
                 if (
@@ -294,7 +385,44 @@ class AtomicCommit:
             return retry(operation, error, attempt)
         return options.retry_wait if refused and attempt <= options.retries else None
 
-    def _still_unknown(self, certain: Exception) -> BatchOutcomeUnknownError:
+    def _refused_by_id(self, error: DuplicateMessageIdError, deadline: Deadline) -> BatchAck:
+        """Return the ack of an attempt that had come through unseen, or raise what is known."""
+        if not self._unknown or self._run is None:
+            raise error
+        # Either that is so, or somebody else has used an id.
+        ack = self._stored_before(self._run, deadline)
+        if ack is None:
+            raise self._still_unknown(
+                error, "an id of it is in the stream already, and whose is not to be seen"
+            ) from error
+        self._unknown = False
+        return ack
+
+    def _stored_before(self, run: BatchRun, deadline: Deadline) -> BatchAck | None:
+        """
+        Return the ack of an earlier attempt if it is stored, None if that cannot be told.
+
+        Messages keep the id of their batch, and stand in the stream next to each other.
+        """
+        engine, stream = run.engine, run.known.name
+        size = len(engine.items)
+        for subject in dict.fromkeys((engine.items[-1][0], engine.items[0][0])):
+            # What cannot be read, or is somebody else's by now, tells nothing.
+            with contextlib.suppress(JetSyncError, KeyError, ValueError):
+                request = {"last_by_subj": subject.decode()}
+                message = leader_get(self._session, stream, request, deadline)
+                batch_id = message.headers.get(names.BATCH_ID, "")
+                if batch_id in self._ids:
+                    place = int(message.headers[names.BATCH_SEQUENCE])
+                    first = message.sequence - place + 1
+                    ack = BatchAck(stream, first + size - 1, batch_id, size, first, duplicate=True)
+                    engine.state, engine.ack = BatchState.COMMITTED, ack
+                    return ack
+        return None
+
+    def _still_unknown(
+        self, certain: Exception, reason: str | None = None
+    ) -> BatchOutcomeUnknownError:
         """
         Make the error of a batch whose last attempt failed, and an earlier one is unknown.
 
@@ -307,7 +435,8 @@ class AtomicCommit:
             run.engine.items[-1][0].decode(),
             batch_id=run.id,
             has_message_ids=True,
-            reason=f"an earlier attempt got no answer, and the last one failed: {certain}",
+            reason="an earlier attempt got no answer, and "
+            + (reason or f"the last one failed: {certain}"),
         )
         error.batch = cast("AtomicBatch", self)
         error.__cause__ = certain
@@ -319,12 +448,19 @@ class AtomicCommit:
         def send() -> BatchRun:
             before = self._run
             assert before is not None
+            self._unknown |= before.engine.state is BatchState.UNKNOWN
             before.leave()
             items = before.engine.items
             known = self._stream(items[0][0].decode(), deadline)
-            before.staging.check_again(known)
-            self._id = self._session.core.new_batch_id()
+            if self._id == before.id:
+                self._id = self._session.core.new_batch_id()
+            before.staging.check_again(known, Wire(self._id).head_size)
             run = self._start(known, before.staging, whole=True)
             return run.send(run.engine.commit(*items), deadline)
 
         return send
+
+
+def gone() -> ConnectionLostError:
+    """Make the error of a batch whose connection is gone before its commit was sent."""
+    return ConnectionLostError(reason=_GONE)

@@ -6,10 +6,12 @@ A batch that is sent again is another run, under another id.
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from jetsync._deadline import Deadline
 from jetsync._handoff import Waiter
 from jetsync._outbox import NeverWrittenError
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Entry
@@ -26,7 +28,6 @@ from jetsync.errors import (
     ProtocolError,
     PublishError,
     RequestTimeoutError,
-    TransportError,
 )
 from jetsync.publish._abandoned import AbandonWatch
 from jetsync.publish._capability import MARKER_LEVEL
@@ -35,7 +36,6 @@ from jetsync.publish._staging import Wire
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync._deadline import Deadline
     from jetsync._session import JetStreamSession
     from jetsync._stream_cache import KnownStream
     from jetsync.publish._staging import Staged, Staging
@@ -45,6 +45,9 @@ BLOCK_BYTES: Final = 1 << 20
 
 IDLE_LIMIT: Final = 10.0
 """Seconds after which servers give up an idle batch, unless an operator changed it (ADR-50)."""
+
+DENIAL_WAIT: Final = 0.25
+"""Seconds to wait for why a first message got no answer, once the last one has got one."""
 
 
 class BatchRun:
@@ -82,12 +85,25 @@ class BatchRun:
             ack_every=0 if whole else ack_every,
             limit=session.streams.batch_limit,
         )
-        self.watch = None if whole else AbandonWatch(session.core, known.name, batch_id)
+        streams = session.streams
+        self.watch = (
+            None
+            if whole or not streams.may_listen(known)
+            else AbandonWatch(
+                session.core, known.name, batch_id, partial(streams.learn_denial, known)
+            )
+        )
         self.whole = whole
         self._session = session
         self._wire = Wire(batch_id)
         self._opening: Waiter | None = None
         """The answer to the first message, where that is not waited for."""
+
+        self._asked: Entry[Staged] | None = None
+        """The last message whose answer was asked for."""
+
+        self._forgotten = False
+        """Whether the server was told to forget the batch."""
 
         self._first_at = self._last_at = 0.0
         """When the first and the last message were sent."""
@@ -109,13 +125,26 @@ class BatchRun:
     def discard(self) -> None:
         """End it, and have the server forget it; never waits."""
         self.end()
-        if self.engine.started:
+        engine = self.engine
+        if engine.started and engine.state is BatchState.FAILED and not self._forgotten:
+            self._forgotten = True
             # A gap makes the server forget the batch at once; it takes no more than 50 at a time
             # and would keep this one for 10 s.
-            entry: Entry[Staged] = Entry(self.engine.next_sequence + 1, None)
-            block = self._wire.block(entry, self.engine.items[-1])
-            with contextlib.suppress(TransportError):
-                self._session.lane.post(block, 0.0, epoch=self.known.epoch)
+            entry: Entry[Staged] = Entry(engine.next_sequence + 1, None)
+            block = self._wire.block(entry, engine.items[-1])
+            self._session.lane.answer(block, self.known.epoch)
+
+    def _fail(self, error: BaseException) -> None:
+        """Note that *error* came between, and free the server's place where it keeps the batch."""
+        engine = self.engine
+        if engine.state is BatchState.OPEN:
+            if self._asked is None:
+                engine.fail()
+            else:
+                engine.lost(self._asked)
+        refused = isinstance(error, (ApiError, PublishError, PermissionDeniedError))
+        if engine.state is BatchState.FAILED and not refused:
+            self.discard()
 
     def abandoned(self) -> BatchIncompleteError | None:
         """Return the error of a batch that the server has given up, None if it has not said so."""
@@ -134,7 +163,11 @@ class BatchRun:
         self._last_at = time.monotonic()
         block = self._wire.block(entry, self.engine.items[-1])
         # Nobody waits for it: it goes out with what follows, or a moment later.
-        self._session.lane.post(block, deadline.remaining(), lazy=True, epoch=self.known.epoch)
+        try:
+            self._session.lane.post(block, deadline.remaining(), lazy=True, epoch=self.known.epoch)
+        except BaseException as error:
+            self._fail(error)
+            raise
 
     def send(self, entries: Sequence[Entry[Staged]], deadline: Deadline) -> BatchRun:
         """
@@ -154,6 +187,7 @@ class BatchRun:
         try:
             if self.whole and len(entries) > 1:
                 self._opening = Waiter(engine.items[0][0])
+                self._opening.epoch = epoch
                 opening = self._session.core.router.register(self._opening)
                 pieces.append(block(entries[0], last, opening))
                 entries = entries[1:]
@@ -171,9 +205,8 @@ class BatchRun:
                     size = 0
             if pieces:
                 lane.post(b"".join(pieces), deadline.remaining(), lazy=True, epoch=epoch)
-        except BaseException:
-            if engine.state is BatchState.OPEN:
-                engine.fail()
+        except BaseException as error:
+            self._fail(error)
             raise
         finally:
             if opening:
@@ -191,6 +224,7 @@ class BatchRun:
             pieces.append(wire.block(entry, last, reply))
             return b"".join(pieces)
 
+        self._asked = entry
         try:
             frame = self._session.core.exchange(target, build, deadline, epoch)
         except (NeverWrittenError, DisconnectedError, PermissionDeniedError):
@@ -216,7 +250,7 @@ class BatchRun:
                 self._session.streams.learn_batch_limit(error.limit, epoch)
             raise
         except BatchIncompleteError as error:
-            raise self._explained(error, subject) from None
+            raise self._explained(error, subject, deadline) from None
         except ProtocolError as error:
             if engine.state is BatchState.UNKNOWN:
                 raise self._unknown(subject, deadline, error) from error
@@ -234,14 +268,21 @@ class BatchRun:
             reason=None if timed_out else str(cause),
         )
 
-    def _explained(self, error: BatchIncompleteError, subject: str) -> Exception:
+    def _explained(
+        self, error: BatchIncompleteError, subject: str, deadline: Deadline
+    ) -> Exception:
         """Return the error that is the cause of this one, or this one with what is known of it."""
-        opening = None if self._opening is None else self._opening.reply
+        opening = self._opening
         if opening is not None:
-            try:
-                self.engine.answered(Entry(1, None), opening, subject)
-            except (ApiError, PublishError) as cause:
-                return cause
+            # A refusal is read by the loop, which may be a moment behind.
+            self._session.lane.wait(opening, Deadline.after(min(DENIAL_WAIT, deadline.remaining())))
+            if opening.reply is not None:
+                try:
+                    self.engine.answered(Entry(1, None), opening.reply, subject)
+                except (ApiError, PublishError) as cause:
+                    return cause
+            elif opening.failure is not None:
+                return copy.copy(opening.failure)
         told = self.abandoned()
         if told is not None:
             return told

@@ -99,7 +99,11 @@ class Staging:
         self._head_size = head_size
         self._stream_size: int | None
         self._measure(known.config.max_msg_size)
+        self._largest = 0
+        """Bytes of the largest message that was taken, without what the batch adds."""
+
         self.count = 0
+        """How many messages were taken."""
 
     def _measure(self, largest: int | None) -> None:
         """Set how large a message may be; *largest* is what the stream says."""
@@ -112,13 +116,19 @@ class Staging:
         """Whether every message has an id, so that the batch cannot be stored twice."""
         return 0 < self.count == self._rules.ids
 
-    def check_again(self, known: KnownStream) -> None:
+    def check_again(self, known: KnownStream, head_size: int) -> None:
         """
         Raise if what was admitted can not go to the stream as it is led now.
 
+        Args:
+            known: The stream.
+            head_size: How many bytes the batch adds to a message, with its next id.
+
         Raises:
+            MaxPayloadError: The server takes only smaller messages, and would end the connection.
             BatchRuleError: A message changes a counter, and the server would destroy it.
         """
+        self._session.core.check_size(self._largest + head_size)
         if self._rules.changes_counters and known.level < MARKER_LEVEL:
             raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
 
@@ -153,6 +163,7 @@ class Staging:
         # Last, as what it takes it remembers.
         self._rules.take(subject, pairs)
         self.count += 1
+        self._largest = max(self._largest, size)
         return target, tail, payload
 
     def _learn(self, subject: str, deadline: Deadline) -> bytes:

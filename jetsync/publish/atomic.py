@@ -9,23 +9,32 @@ before the stream has been asked whether it takes batches.
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from jetsync._deadline import Deadline, as_seconds
+from jetsync._outbox import NeverWrittenError
 from jetsync._proto.batch import BatchState
 from jetsync._subjects import validate_subject
 from jetsync.errors import (
     BatchClosedError,
     ConflictingUseError,
+    ForkedProcessError,
     InvalidArgumentError,
-    RequestTimeoutError,
-    WaitTimeoutError,
+    InvalidTypeError,
 )
-from jetsync.outbound import OutboundMessage, coerce_outbound
-from jetsync.publish._atomic_commit import FAILED, AtomicCommit, AtomicOptions
+from jetsync.outbound import OutboundMessage, coerce_outbound, message_iterator
+from jetsync.publish._atomic_commit import (
+    DISCARDED,
+    FAILED,
+    AtomicCommit,
+    AtomicOptions,
+    Use,
+    gone,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -46,7 +55,8 @@ class AtomicBatch(AtomicCommit):
     block discards it and nothing is stored. Where an ``add`` lost the batch and the block went on
     all the same, leaving it raises BatchClosedError. Nothing of it can be seen in the stream before
     the commit, and after it the messages stand there in the order in which they were added, with
-    no other between them.
+    no other between them. A block in which nothing is added commits nothing, and ``ack`` stays
+    None.
 
     A server gives up a batch that is idle for 10 s; servers before 2.14 give it up 10 s after its
     first message. Any thread may add; messages are taken one at a time. After Ctrl-C in a call the
@@ -66,7 +76,7 @@ class AtomicBatch(AtomicCommit):
         elif self._lost:
             # Told already, to a caller who went on. What is left silently would look stored.
             raise BatchClosedError(reason=self._over)
-        elif self._over is None and self.size:
+        elif self._over is None and not self._discarded and self.size:
             self.commit()
 
     @property
@@ -119,7 +129,8 @@ class AtomicBatch(AtomicCommit):
             NotSupportedError, AtomicPublishDisabledError: The stream takes no batches; nothing was
                 sent.
             ApiError, NoStreamResponseError: The server refused the batch; nothing of it is stored.
-            ConnectionLostError, RequestTimeoutError: The batch is lost; nothing of it is stored.
+            ConnectionLostError, DisconnectedError, RequestTimeoutError: The batch is lost; nothing
+                of it is stored.
             AtomicityError: The server does not know batches, against what it said.
             BatchClosedError: The batch is over.
             PluginError: A plugin vetoed the message; the batch is as it was before.
@@ -127,18 +138,25 @@ class AtomicBatch(AtomicCommit):
         deadline = self._deadline(timeout)
         self._session.core.check()
         item = self._prepared(_item(subject, data, headers, msg_id, ttl, expect))
-        with self._locked(deadline):
+        with Use(self, deadline):
             self._check_open()
             self._check_kept()
-            run, staged = self._admit(item, deadline)
-            entry = run.engine.add(staged)
-            if entry is not None:
-                try:
+            taken = False
+            try:
+                run, staged = self._admit(item, deadline)
+                taken = True
+                entry = run.engine.add(staged)
+                if entry is not None:
                     run.send_one(entry, deadline)
-                except BaseException as error:
-                    # Ctrl-C, too: a message of it may be missing.
+            except NeverWrittenError:
+                lost = gone()
+                self._lose(lost)
+                raise lost from None
+            except BaseException as error:
+                # Ctrl-C, too: a message of it may be missing.
+                if taken or not isinstance(error, Exception):
                     self._lose(error)
-                    raise
+                raise
 
     def commit(
         self,
@@ -172,7 +190,9 @@ class AtomicBatch(AtomicCommit):
             InvalidArgumentError: The batch is empty, or the last message cannot be sent; the batch
                 is as it was before.
             AtomicityError: The answer says that the messages were not stored as a batch.
-            NoStreamResponseError, ConnectionLostError, DisconnectedError: Nothing of it is stored.
+            NoStreamResponseError, ConnectionLostError, DisconnectedError, RequestTimeoutError:
+                Nothing of it is stored: the stream, the connection or the time was gone before
+                the commit was sent.
             BatchClosedError: The batch is over.
         """
         deadline = self._deadline(timeout)
@@ -181,34 +201,39 @@ class AtomicBatch(AtomicCommit):
             each is not None for each in (data, headers, msg_id, ttl, expect)
         ):
             raise InvalidArgumentError("the last message needs a subject", argument="subject")
-        last: tuple[Staged, ...] = ()
         if subject is not None:
             item = self._prepared(
                 _item(subject, b"" if data is None else data, headers, msg_id, ttl, expect)
             )
-        with self._locked(deadline):
+
+        def begin() -> tuple[Callable[[], BatchRun], int]:
             self._check_open()
             run = self._run
+            last: tuple[Staged, ...] = ()
             if subject is not None:
                 run, staged = self._admit(item, deadline)
                 last = (staged,)
             if run is None or not (last or run.engine.items):
                 raise InvalidArgumentError("a batch needs at least one message")
             entries = run.engine.commit(*last)
-            self._begin_commit()
-        size = len(run.engine.items)
-        return self._finish(lambda: run.send(entries, deadline), size, subject, deadline)
+            return partial(run.send, entries, deadline), len(run.engine.items)
+
+        return self._commit(begin, subject, deadline)
 
     def discard(self) -> None:
         """
-        Give the batch up; nothing of it is stored. Safe to repeat, and never waits for the server.
+        Give the batch up; nothing of it is stored, unless a commit of it has begun.
+
+        Safe to repeat, and from any thread or signal handler: it never waits. If another call uses
+        the batch at that moment, the batch is over as soon as that call ends. Does nothing in a
+        forked child, as the batch is its parent's.
         """
-        with self._lock:
-            self._lost = False
-            if self._over is None:
-                self._over = "it was discarded"
-                if self._run is not None:
-                    self._run.discard()
+        try:
+            self._session.core.check_process()
+        except ForkedProcessError:
+            return
+        self._discarded = True
+        self.discard_if_asked()
 
     def resend(self, timeout: Seconds | None = None) -> BatchAck:
         """
@@ -216,8 +241,10 @@ class AtomicBatch(AtomicCommit):
 
         After an unknown outcome this needs an id on every message. The stream then stores the batch
         once, whichever of the attempts came through; if an earlier one had, ``duplicate`` is set
-        in the answer, which then cannot tell the sequences. Ids protect within the stream's
-        duplicate window, and only if nobody else uses them.
+        in the answer. To tell that from an id that somebody else used, the last message on the
+        subject of the batch's last message, or of its first, is read: it has the id of its batch.
+        If somebody has written to both since, or the messages are gone, the outcome stays unknown.
+        Ids protect within the stream's duplicate window.
 
         Args:
             timeout: Seconds for the call; None is the batch's.
@@ -226,26 +253,33 @@ class AtomicBatch(AtomicCommit):
             InvalidArgumentError: A message has no id, and the outcome is unknown.
             ConflictingUseError: No commit of it has failed, or the server stored its
                 messages one by one.
-            BatchOutcomeUnknownError, ApiError, ...: As :meth:`commit`.
+            BatchOutcomeUnknownError: As :meth:`commit`, or an id of the batch is in the stream
+                already, and it cannot be told whether with this batch.
+            ApiError, ...: As :meth:`commit`.
         """
         deadline = self._deadline(timeout)
         self._session.core.check()
-        with self._locked(deadline):
+
+        def begin() -> tuple[Callable[[], BatchRun], int]:
             run = self._run
-            if self._committing:
+            if self._committing is not None:
                 raise ConflictingUseError("another call commits the batch")
+            if self._lost and not self._complete:
+                raise ConflictingUseError("build the batch anew: its messages are not all known")
             if not self._complete or run is None or run.engine.state not in FAILED:
                 raise ConflictingUseError("only a batch whose commit failed can be sent again")
-            unknown = run.engine.state is BatchState.UNKNOWN
-            if unknown and not run.staging.has_message_ids:
+            self._unknown |= run.engine.state is BatchState.UNKNOWN
+            if self._unknown and not run.staging.has_message_ids:
                 raise InvalidArgumentError(
                     "sending a batch again whose outcome is unknown needs a msg_id on every message"
                 )
-            self._begin_commit()
-        size = len(run.engine.items)
-        return self._finish(self._again(deadline), size, None, deadline, unknown=unknown)
+            # Now, so that plugins are told of the id that it goes out with.
+            self._id = self._session.core.new_batch_id()
+            return self._again(deadline), len(run.engine.items)
 
-    def publish(self, items: Sequence[Any], deadline: Deadline) -> BatchAck:
+        return self._commit(begin, None, deadline)
+
+    def _publish(self, items: Sequence[Any], deadline: Deadline) -> BatchAck:
         """
         Add all messages and commit, in one write where they are not many megabytes.
 
@@ -254,22 +288,26 @@ class AtomicBatch(AtomicCommit):
         if not items:
             raise InvalidArgumentError("a batch needs at least one message", argument="messages")
         if self._session.plugins.prepare is not None:
-            items = [self._prepared(item) for item in items]
-        first = _subject_of(items[0])
-        validate_subject(first)
-        self._begin_commit()
+            prepared: list[Any] = []
+            with _numbered(prepared.__len__):
+                prepared.extend(map(self._prepared, items))
+            items = prepared
+        with _numbered(lambda: 0):
+            first = _subject_of(items[0])
+            validate_subject(first)
         kept = self._session.streams.kept(first, self._session.lane.epoch)
 
         def send() -> BatchRun:
             known = self._stream(first, deadline)
             staging = self._staging(known)
             admit = staging.admit
-            staged = [admit(item, deadline) for item in items]
+            with _numbered(lambda: staging.count):
+                staged = [admit(item, deadline) for item in items]
             run = self._start(known, staging, whole=True)
             return run.send(run.engine.commit(*staged), deadline)
 
         stream = None if kept is None else kept.name
-        return self._finish(send, len(items), None, deadline, stream=stream)
+        return self._commit(lambda: (send, len(items)), None, deadline, stream=stream)
 
     # Steps of the above.
 
@@ -278,38 +316,9 @@ class AtomicBatch(AtomicCommit):
             self._options.timeout if timeout is None else as_seconds(timeout, "timeout")
         )
 
-    @contextlib.contextmanager
-    def _locked(self, deadline: Deadline) -> Iterator[None]:
-        lock = self._lock
-        if not (lock.acquire(blocking=False) or lock.acquire(timeout=deadline.remaining())):
-            raise WaitTimeoutError("another thread's use of the batch", deadline.total)
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-    def _begin_commit(self) -> None:
-        """
-        Make the batch the calling thread's alone, so that no lock is held while plugins run.
-
-        Needs the lock, unless nobody else knows of the batch.
-        """
-        self._over = "it was committed"
-        self._complete = self._committing = True
-
-    def _lose(self, error: BaseException) -> None:
-        """Take no more messages, as adding one went wrong; the lock is held."""
-        self._lost = True
-        if self._run is not None and (
-            isinstance(error, RequestTimeoutError) or not isinstance(error, Exception)
-        ):
-            # The server may have it, and would keep it for 10 s.
-            self._run.discard()
-        self._end(error)
-
     def _check_open(self) -> None:
-        if self._over is not None:
-            raise BatchClosedError(reason=self._over)
+        if self._over is not None or self._discarded:
+            raise BatchClosedError(reason=self._over or DISCARDED)
 
     def _check_kept(self) -> None:
         """Raise if the server has given the batch up; the lock is held."""
@@ -333,6 +342,16 @@ class AtomicBatch(AtomicCommit):
         # Which stream the batch belongs to is settled by the first message that is good.
         staged = staging.admit(item, deadline)
         return self._start(known, staging, whole=False), staged
+
+
+@contextlib.contextmanager
+def _numbered(number: Callable[[], int]) -> Iterator[None]:
+    """Have errors about a message of ``publish_batch`` say which one it is, counted from 0."""
+    try:
+        yield
+    except (InvalidArgumentError, InvalidTypeError) as error:
+        error.args = (f"messages[{number()}]: {error}",)
+        raise
 
 
 def _subject_of(item: Any) -> str:
@@ -359,4 +378,5 @@ def publish_batch(
 ) -> BatchAck:
     """Store messages together or not at all; see :meth:`jetsync.JetStream.publish_batch`."""
     deadline = Deadline.after(options.timeout)
-    return AtomicBatch(session, options).publish(list(messages), deadline)
+    items = list(message_iterator(messages))
+    return AtomicBatch(session, options)._publish(items, deadline)  # noqa: SLF001 - of this module.

@@ -166,7 +166,8 @@ class TestUnknownOutcome:
         assert error.batch_id == error.batch.id
         ack = error.batch.resend(timeout=10)
         assert (ack.duplicate, ack.size, ack.stream) == (True, 3, stream.name)
-        assert (ack.sequence, ack.first_sequence) == (0, None)
+        assert (ack.sequence, ack.first_sequence) == (4, 2)
+        assert ack.batch_id == error.batch_id
         assert error.batch.ack is ack
         assert stream.info().state.messages == 4
         with pytest.raises(jetsync.ConflictingUseError):
