@@ -48,10 +48,11 @@ from jetsync.ttl import ttl_header
 from jetsync.typing import Seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from jetsync._session import JetStreamSession
     from jetsync._stream_cache import KnownStream
+    from jetsync.publish._staging import Staged
     from jetsync.publish.atomic import AtomicBatch
 
 ID_BYTES: Final = 64
@@ -215,24 +216,35 @@ class AtomicCommit:
     def _staging(self, known: KnownStream) -> Staging:
         return Staging(self._session, known, Wire(self._id).head_size, self._options.ttl)
 
-    def _start(self, known: KnownStream, staging: Staging, *, whole: bool) -> BatchRun:
-        """Set up what sends to the stream."""
+    def _start(self, known: KnownStream, staging: Staging) -> BatchRun:
+        """Set up what sends single messages to the stream."""
         options = self._options
         run = BatchRun(
             self._session,
             known,
             self._id,
             staging,
-            whole=whole,
+            whole=False,
             ack_first=options.ack_first,
             ack_every=options.ack_every,
         )
         if run.watch is not None:
             # For a batch that is forgotten rather than ended.
             weakref.finalize(self, run.watch.close).atexit = False
-        self._run = run
         self._ids.add(self._id)
+        self._run = run
         return run
+
+    def _send_whole(
+        self, known: KnownStream, staging: Staging, items: Sequence[Staged], deadline: Deadline
+    ) -> BatchRun:
+        """Send all messages, and the commit, in one go."""
+        run = BatchRun(self._session, known, self._id, staging, whole=True)
+        entries = run.engine.commit(*items)
+        self._ids.add(self._id)
+        # Only now, as what is sent again is taken from here.
+        self._run = run
+        return run.send(entries, deadline)
 
     # The commit, and what plugins have a say in.
 
@@ -455,8 +467,7 @@ class AtomicCommit:
             if self._id == before.id:
                 self._id = self._session.core.new_batch_id()
             before.staging.check_again(known, Wire(self._id).head_size)
-            run = self._start(known, before.staging, whole=True)
-            return run.send(run.engine.commit(*items), deadline)
+            return self._send_whole(known, before.staging, items, deadline)
 
         return send
 

@@ -303,8 +303,7 @@ class AtomicBatch(AtomicCommit):
             admit = staging.admit
             with _numbered(lambda: staging.count):
                 staged = [admit(item, deadline) for item in items]
-            run = self._start(known, staging, whole=True)
-            return run.send(run.engine.commit(*staged), deadline)
+            return self._send_whole(known, staging, staged, deadline)
 
         stream = None if kept is None else kept.name
         return self._commit(lambda: (send, len(items)), None, deadline, stream=stream)
@@ -341,7 +340,7 @@ class AtomicBatch(AtomicCommit):
         staging = self._staging(known)
         # Which stream the batch belongs to is settled by the first message that is good.
         staged = staging.admit(item, deadline)
-        return self._start(known, staging, whole=False), staged
+        return self._start(known, staging), staged
 
 
 @contextlib.contextmanager
