@@ -294,7 +294,7 @@ class Consumption:
             self._seen.wait(deadline.at_most(LAST_TURN).remaining())
         return True
 
-    # For the handler's threads.
+    # For handlers and other handles of the package.
 
     @property
     def is_stopping(self) -> bool:
