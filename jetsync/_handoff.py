@@ -16,12 +16,18 @@ import itertools
 import re
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync.typing import Frame
+
+KEPT_DENIALS: Final = 8192
+"""
+Refused publishes that a mailbox keeps for its owner, the newest ones: more than a window has by
+default, as those of all publishers of a client go to each.
+"""
 
 
 class Signal:
@@ -107,7 +113,7 @@ class Mailbox(Receiver):
 
     def __init__(self, interest: bytes = b"", *, hears_denials: bool = False) -> None:
         super().__init__()
-        self._denials: deque[tuple[bytes, Exception]] = deque()
+        self._denials: deque[tuple[bytes, Exception]] = deque(maxlen=KEPT_DENIALS)
         self._hears_denials = hears_denials
         self.frames: deque[Frame] = deque()
         self.push: Callable[[Frame], object] = self.frames.append

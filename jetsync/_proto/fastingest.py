@@ -115,7 +115,7 @@ class FastIngest:
         self.phase = Phase.NEW
         self.ledger = Ledger()
         self.batches = 0
-        """How many were begun."""
+        """How many the server has begun, as its answers say."""
 
         self.prefix = b""
         """The reply subject up to the sequence."""
@@ -197,7 +197,6 @@ class FastIngest:
     def open(self, batch_id: str) -> None:
         """Begin a batch: what is encoded from now on belongs to it."""
         self.ledger.batch_id = batch_id
-        self.batches += 1
         gap = b"ok" if self._gap_ok else b"fail"
         self.prefix = b"%b.%b.%d.%b." % (self._inbox, batch_id.encode(), self._asked_flow, gap)
         self.flow = 1
@@ -226,12 +225,18 @@ class FastIngest:
         self.phase = Phase.NEW
         self.ledger.sent = 0
 
+    def take_refusal(self) -> Exception | None:
+        """Return why no batch began, and forget it: once raised, it holds all that raised it."""
+        refusal, self.refusal = self.refusal, None
+        return refusal
+
     def commit(self, now: float, *, store: bool) -> int:
         """Note that the commit goes out, with a last message or without; return its sequence."""
+        # Wherever Ctrl-C comes, it finds a commit that may have gone out.
+        self.phase = Phase.COMMITTING
         self._committed = self.ledger.sent + 1
         if store:
             self.ledger.sent += 1
-        self.phase = Phase.COMMITTING
         self._commit_due = None
         self._commits_out = 1
         self._quiet_since = now
@@ -299,6 +304,16 @@ class FastIngest:
         """End without an answer to the commit."""
         self._fail(error)
 
+    def settle(self, stream: str) -> None:
+        """
+        End without a commit, where the server has ended the batch already.
+
+        What became of each message is known as well as it ever will be: it was confirmed, or
+        reported lost when the server had forgotten the batch.
+        """
+        self.stream = stream
+        self.phase = Phase.DONE
+
     # What comes.
 
     def lost_connection(self, now: float) -> None:
@@ -349,6 +364,7 @@ class FastIngest:
             kind = answer.get("type")
             if kind is not None and self.phase is Phase.STARTING:
                 self.phase = Phase.OPEN
+                self.batches += 1
             if kind == "ack":
                 self._on_ack(_number(answer, "seq"), _number(answer, "msgs"), op, now)
             elif kind == "gap":
@@ -411,7 +427,8 @@ class FastIngest:
         elif isinstance(error, FastBatchUnknownError):
             self._forgotten(error)
         elif not self._gap_ok or (self.phase is Phase.COMMITTING and op in {COMMIT, END}):
-            self._fail(error)
+            # The server ends it with the next message that it gets, and says what it has.
+            self._fail(error, awaits_end=not self._gap_ok and not over)
         elif over:
             self._forgotten(error)
         elif op == PING:
@@ -459,6 +476,9 @@ class FastIngest:
 
     def _finish(self, count: int) -> None:
         """Take the ack of the commit."""
+        if self._committed == 1:
+            # Nothing was answered before: this batch began and ended with one message.
+            self.batches += 1
         missing = self.ledger.sent - count
         self.ledger.cover(count)
         if missing and not self._gap_ok:

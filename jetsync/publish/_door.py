@@ -274,6 +274,10 @@ class PublishDoor:
             raise InvalidArgumentError(f"flow must be at most {FLOW_LIMIT}", argument="flow")
         if gap not in {"fail", "ok"}:
             raise InvalidArgumentError("gap must be 'fail' or 'ok'", argument="gap")
+        if on_gap is not None and gap == "fail":
+            raise InvalidArgumentError(
+                "on_gap needs gap='ok': with 'fail' a gap is raised", argument="on_gap"
+            )
         if ttl is not None:
             ttl_header(ttl)
         options = FastOptions(

@@ -33,14 +33,24 @@ class Encoder:
         suffix: What stands behind the number in a reply subject.
     """
 
-    __slots__ = ("_check_size", "_limit", "_pub", "_subjects", "_suffix")
+    __slots__ = ("_check_size", "_limit", "_pub", "_session", "_subjects", "_suffix")
 
     def __init__(self, session: Session, suffix: bytes = b"") -> None:
         self._suffix = suffix
         self._pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
         self._check_size: Callable[[int], None] = session.check_size
+        self._session = session
         self._limit = session.server.max_payload
         self._subjects: dict[str, bytes] = {}
+
+    def renew(self) -> bool:
+        """
+        Take the limit of the server that there is now, and return whether it is a smaller one.
+
+        A server closes the connection for good when it gets more than it takes.
+        """
+        before, self._limit = self._limit, self._session.server.max_payload
+        return self._limit < before
 
     def encode(self, item: object, prefix: bytes, number: int) -> bytes:
         """

@@ -18,16 +18,19 @@ from jetsync._handoff import Mailbox
 from jetsync._proto import frames
 from jetsync._proto.fastingest import COMMIT, END, PING, START, SUFFIX, FastIngest, Phase
 from jetsync._session import raise_failure
+from jetsync._subjects import validate_subject
 from jetsync.errors import (
     BatchClosedError,
     ConnectionClosedError,
     ConnectionLostError,
     DisconnectedError,
     InvalidArgumentError,
+    JetSyncError,
     NoStreamResponseError,
     PublishOutcomeUnknownError,
     WaitTimeoutError,
 )
+from jetsync.outbound import coerce_outbound
 from jetsync.publish._fast_stream import ASK_AGAIN, FastStream
 from jetsync.publish._many import BLOCK_MESSAGES
 from jetsync.publish._window import subject_of
@@ -86,6 +89,9 @@ class FastLink:
         self._ticking = False
         self._told = False
         """Whether the failure was raised."""
+
+        self._ended = b""
+        """The prefix of the batch that the server was told to end; once is enough."""
 
         self.closed = False
 
@@ -157,29 +163,47 @@ class FastLink:
         while engine.phase is not Phase.DONE:
             self._make_room(1, deadline)
             if engine.phase is Phase.NEW:
-                self._open(item, deadline)
-            seq = engine.ledger.sent + 1
-            if item is None:
-                subject = engine.subject.encode()
-                block = frames.pub(subject, b"%b%d%b" % (engine.prefix, seq, SUFFIX[END]), b"")
-            else:
-                block = self.stream.encode(COMMIT, item, engine.prefix, seq)
+                if item is None and engine.ledger.added and not self.closed:
+                    engine.settle(self.stream.name or "")
+                    return
+                self._open(None if item is None else _first_subject(item), deadline)
+            block = self._commit_block(item, engine.ledger.sent + 1)
+            if item is not None:
                 engine.subject = subject_of(item)
-            now = time.monotonic()
-            engine.commit(now, store=item is not None)
             try:
-                self._lane.write(self._line + block, deadline, epoch=self.stream.epoch)
-            except ConnectionLostError:
-                engine.uncommit()
-                engine.lost_connection(now)
-                continue
-            except (DisconnectedError, ConnectionClosedError):
-                engine.uncommit()
+                if self._send_commit(block, deadline, store=item is not None):
+                    self._await_commit(item, deadline)
+            except BaseException:
+                if engine.phase is Phase.COMMITTING:
+                    # Ctrl-C: nobody waits for the answer any more.
+                    self._lose_commit("the commit was interrupted")
+                    self.abandon()
                 raise
-            self._line = b""
-            self._await_commit(block, deadline)
 
-    def _await_commit(self, block: bytes, deadline: Deadline) -> None:
+    def _commit_block(self, item: Any, seq: int) -> bytes:
+        engine = self.engine
+        if item is None:
+            reply = b"%b%d%b" % (engine.prefix, seq, SUFFIX[END])
+            return frames.pub(engine.subject.encode(), reply, b"")
+        return self.stream.encode(COMMIT, item, engine.prefix, seq)
+
+    def _send_commit(self, block: bytes, deadline: Deadline, *, store: bool) -> bool:
+        """Send the commit, and return whether it went out; there may be no batch any more."""
+        engine, now = self.engine, time.monotonic()
+        engine.commit(now, store=store)
+        try:
+            self._lane.write(self._line + block, deadline, epoch=self.stream.epoch)
+        except ConnectionLostError:
+            engine.uncommit()
+            engine.lost_connection(now)
+            return False
+        except (DisconnectedError, ConnectionClosedError):
+            engine.uncommit()
+            raise
+        self._line = b""
+        return True
+
+    def _await_commit(self, item: Any, deadline: Deadline) -> None:
         """Wait for the ack of the commit; send it again where that is safe."""
         engine = self.engine
         while engine.phase is Phase.COMMITTING:
@@ -187,88 +211,133 @@ class FastLink:
             until = deadline if due is None else _earlier(deadline, due)
             if self._lane.wait(self._box, until):
                 self.take_in()
+                if self.closed and engine.phase is Phase.COMMITTING:
+                    self._lose_commit("the publisher was closed before the commit was answered")
             elif deadline.expired():
-                error: Exception = PublishOutcomeUnknownError(
-                    engine.subject, timeout=deadline.total, reason="the commit was not answered"
-                )
-                if engine.commit_refused:
-                    error = NoStreamResponseError(engine.subject)
-                engine.give_up_commit(error)
-            elif self._is_connected(deadline):
-                now = time.monotonic()
-                if engine.take_commit(now) is not None:
-                    self._send(block, deadline)
-                else:
-                    self._ping(deadline)
+                self._lose_commit("the commit was not answered", timeout=deadline.total)
+            else:
+                try:
+                    if self._is_connected(deadline):
+                        self._ask_again(item, deadline)
+                except JetSyncError as error:
+                    # Of asking it is said that nothing was sent; the commit was.
+                    self._lose_commit(f"the commit was not answered, and then: {error}", error)
         if engine.phase is Phase.FAILED:
             self._raise_end(deadline)
 
+    def _ask_again(self, item: Any, deadline: Deadline) -> None:
+        """Send the commit again if it is time for it, or ask what became of it."""
+        seq = self.engine.take_commit(time.monotonic())
+        if seq is None:
+            self._ping(deadline)
+        else:
+            # Made anew: the server may be another one, that takes less at once.
+            self._send(self._commit_block(item, seq), deadline)
+
+    def _lose_commit(
+        self, reason: str, cause: Exception | None = None, timeout: float | None = None
+    ) -> None:
+        """End without an answer to the commit."""
+        engine = self.engine
+        error: JetSyncError
+        if engine.commit_refused:
+            error = NoStreamResponseError(engine.subject)
+        else:
+            error = PublishOutcomeUnknownError(engine.subject, timeout=timeout, reason=reason)
+        error.__cause__ = cause
+        engine.give_up_commit(error)
+
     # Beginning a batch.
 
-    def _open(self, item: Any, deadline: Deadline) -> None:
+    def _open(self, subject: str | None, deadline: Deadline) -> None:
         """Begin a batch on the connection that there is; nothing is sent yet."""
         if self.closed:
             raise BatchClosedError
-        if item is None:
-            if not self.engine.ledger.added:
-                raise InvalidArgumentError(
-                    "there is nothing to commit: no message was added", argument="subject"
-                )
-            raise PublishOutcomeUnknownError(
-                self.engine.subject,
-                reason="the server ended the batch, and nothing was added since; "
-                f"{self.engine.ledger.acknowledged} of {self.engine.ledger.added} messages are "
-                "acknowledged",
+        if subject is None:
+            raise InvalidArgumentError(
+                "there is nothing to commit: no message was added", argument="subject"
             )
         if self._box.failure is not None:
             raise_failure(self._box.failure)
         # What an earlier connection refused or lost is no news for a batch that begins now.
         self.take_in()
         patient = self.engine.batches > 0
-        self.stream.admit(subject_of(item), deadline, patient=patient)
+        self.stream.admit(subject, deadline, patient=patient)
         self.engine.open(self.next_id)
         self._tick()
 
     def _start(self, item: Any, deadline: Deadline) -> None:
         """Begin a batch with its first message, and wait for the server's word to go on."""
-        engine, subject = self.engine, subject_of(item)
+        engine, subject = self.engine, _first_subject(item)
         attempts = 0
         while True:
-            self._open(item, deadline)
+            self._open(subject, deadline)
             block = self.stream.encode(START, item, engine.prefix, 1)
             engine.subject = subject
-            engine.start(time.monotonic())
             try:
-                self._lane.write(self._line + block, deadline, epoch=self.stream.epoch)
-            except ConnectionLostError:
-                engine.unclaim(1)
-                continue
-            except (DisconnectedError, ConnectionClosedError):
-                engine.unclaim(1)
+                if not self._send_start(block, deadline):
+                    continue
+                self._await_start(deadline)
+            except BaseException:
+                if engine.phase is Phase.STARTING:
+                    # Ctrl-C: nobody waits for the answer any more.
+                    self._give_up_start()
                 raise
-            self._line = b""
             attempts += 1
-            refusal = self._await_start(deadline)
             if engine.phase is not Phase.NEW:
                 return
             self.next_id = secrets.token_hex(8)
-            if not isinstance(refusal, NoStreamResponseError):
-                raise refusal
+            refusal = engine.take_refusal() or BatchClosedError()
+            try:
+                if not isinstance(refusal, NoStreamResponseError):
+                    raise refusal
+            finally:
+                # An error that is raised here and known here would keep the link alive.
+                del refusal
             if deadline.remaining() <= ASK_AGAIN:
                 raise NoStreamResponseError(subject, attempts=attempts)
             time.sleep(ASK_AGAIN)
 
-    def _await_start(self, deadline: Deadline) -> Exception:
-        """Wait for the answer to the first message; return why there is no batch, if there is."""
+    def _send_start(self, block: bytes, deadline: Deadline) -> bool:
+        """Send the first message, and return whether it went out."""
+        engine = self.engine
+        engine.start(time.monotonic())
+        try:
+            self._lane.write(self._line + block, deadline, epoch=self.stream.epoch)
+        except ConnectionLostError:
+            engine.unclaim(1)
+            return False
+        except (DisconnectedError, ConnectionClosedError):
+            engine.unclaim(1)
+            raise
+        self._line = b""
+        return True
+
+    def _await_start(self, deadline: Deadline) -> None:
+        """Wait for the answer to the first message; if no batch begins, the engine knows why."""
         engine = self.engine
         while engine.phase is Phase.STARTING:
             if not self._lane.wait(self._box, deadline):
-                # It may be there, and then its batch takes up a place.
-                engine.give_up_start()
-                self._send_end(2)
-                return PublishOutcomeUnknownError(engine.subject, timeout=deadline.total)
+                self._lose_start(deadline.total, None)
+                return
             self.take_in()
-        return engine.refusal or BatchClosedError()
+            if self.closed:
+                self._lose_start(None, "the publisher was closed before it was answered")
+
+    def _lose_start(self, timeout: float | None, reason: str | None) -> None:
+        """Begin no batch, unless the answer has come, as nobody waits for it any more."""
+        if self.engine.phase is Phase.STARTING:
+            self._give_up_start()
+            subject = self.engine.subject
+            self.engine.refusal = PublishOutcomeUnknownError(
+                subject, timeout=timeout, reason=reason
+            )
+
+    def _give_up_start(self) -> None:
+        """Forget the first message; it may be there, and then its batch takes up a place."""
+        self.engine.give_up_start()
+        self._send_end(2)
+        self.next_id = secrets.token_hex(8)
 
     # Waiting.
 
@@ -280,6 +349,10 @@ class FastLink:
         if self._box.ready:
             self.take_in()
         while True:
+            if self.closed and engine.phase not in {Phase.FAILED, Phase.DONE}:
+                # Left by an exception in another thread, which could not wait for this one.
+                self.abandon()
+                raise BatchClosedError("fast publisher")
             room = engine.worth(wanted)
             if room:
                 return room
@@ -304,6 +377,7 @@ class FastLink:
         # Looked at first: whatever came before the loss has been drained when it is accounted for.
         lost, failure = box.take_lost(), box.failure
         now = time.monotonic()
+        box.take_poke()
         engine.receive(box.drain(), now)
         for subject, denial in box.take_denials():
             name = subject.decode()
@@ -360,11 +434,13 @@ class FastLink:
             # Who holds the lock sends, or waits and asks by itself.
             return not self.closed
         try:
+            # Nobody else reads the answers to pings, and what is denied to other publishers.
+            self.take_in()
             engine, now = self.engine, time.monotonic()
             if now - engine.quiet_since >= QUIET and self._lane.epoch == self.stream.epoch:
                 seq = engine.keep_alive(now)
                 if seq is not None:
-                    self._lane.answer(self._ping_block(seq))
+                    self._lane.answer(self._ping_block(seq), self.stream.epoch)
             return engine.phase not in {Phase.DONE, Phase.FAILED}
         finally:
             self._lock.release()
@@ -379,6 +455,9 @@ class FastLink:
             reason = "it was committed" if failure is None else str(failure)
             raise BatchClosedError("fast publisher", reason=reason)
         until = deadline.at_most(LAST_WORDS)
+        if engine.awaits_end:
+            # If no message follows the one that was refused, the server waits for one.
+            self._send_end(engine.ledger.sent + 1)
         while engine.awaits_end and self._box.failure is None:
             if not self._lane.wait(self._box, until):
                 break
@@ -400,15 +479,23 @@ class FastLink:
     def abandon(self) -> None:
         """End the batch on the server if it may be open, so that its place is free; never waits."""
         engine = self.engine
-        if engine.phase in {Phase.OPEN, Phase.FAILED} and engine.ledger.sent:
+        if engine.phase not in {Phase.NEW, Phase.DONE} and engine.ledger.sent:
             self._send_end(engine.ledger.sent + 1)
         self.leave()
 
     def _send_end(self, seq: int) -> None:
         engine = self.engine
-        if self._lane.epoch == self.stream.epoch:
+        if self._ended != engine.prefix:
+            self._ended = engine.prefix
             reply = b"%b%d%b" % (engine.prefix, seq, SUFFIX[END])
-            self._lane.answer(frames.pub(engine.subject.encode(), reply, b""))
+            block = frames.pub(engine.subject.encode(), reply, b"")
+            self._lane.answer(block, self.stream.epoch)
+
+    def stop(self) -> None:
+        """Leave while another thread has the lock; its call ends, and the batch. Never waits."""
+        self.leave()
+        self._box.poke()
+        self._lane.nudge()
 
     def leave(self) -> None:
         """Unsubscribe, as each message still in flight would get an answer; never waits."""
@@ -421,6 +508,11 @@ def _tick(lane: Lane, link: weakref.ref[FastLink]) -> None:
     alive = link()
     if alive is not None and alive.keep_alive():
         lane.later(TICK, _tick, lane, link)
+
+
+def _first_subject(item: Any) -> str:
+    """Return the subject of a message before anything is asked about it."""
+    return validate_subject(coerce_outbound(item).subject)
 
 
 def _earlier(deadline: Deadline, moment: float) -> Deadline:

@@ -164,6 +164,8 @@ class FastStream:
                 raise self._foreign(subject, known)
             self.known = known
             self.epoch = known.epoch
+            for encoder in self._encoders.values():
+                encoder.renew()
             return
 
     def _find(self, subject: str, deadline: Deadline) -> KnownStream:

@@ -23,8 +23,12 @@ import attrs
 from jetsync import _log, events
 from jetsync._deadline import Deadline
 from jetsync._proto.fastingest import Phase
-from jetsync.errors import BatchClosedError, InvalidArgumentError
-from jetsync.outbound import BatchAck, Expect, OutboundMessage, coerce_outbound
+from jetsync.errors import (
+    BatchClosedError,
+    InvalidArgumentError,
+    WaitTimeoutError,
+)
+from jetsync.outbound import BatchAck, Expect, OutboundMessage, coerce_outbound, message_iterator
 from jetsync.publish._fast_link import FastLink
 from jetsync.publish._many import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish._turn import Turn
@@ -46,6 +50,9 @@ FIRST_CHUNK: Final = 16
 
 CHUNK_TIME: Final = 0.05
 """Seconds for which messages of a slow iterable are collected at most, about."""
+
+SHORT_TURN: Final = 0.1
+"""Seconds that leaving by an exception waits for a call of another thread."""
 
 _logger = _log.get_logger("fast")
 
@@ -95,7 +102,7 @@ class FastStatistics:
     """Messages between two acks now; the server changes it."""
 
     batches: int
-    """How often a batch was begun; more than one where a server forgot one."""
+    """How many batches the server began; more than one where it forgot one."""
 
     pings: int
     """How often the server was asked where it is."""
@@ -263,9 +270,10 @@ class FastPublisher:
         Raises: as :meth:`add`.
         """
         self._core.check()
-        source = iter(messages)
+        source = message_iterator(messages)
         chunk: list[Any] = []
         count, size, more = 0, FIRST_CHUNK, True
+        broken: BaseException | None = None
         while more or chunk:
             wanted = size - len(chunk)
             if more and wanted > 0:
@@ -273,21 +281,25 @@ class FastPublisher:
                 try:
                     # If the iterable raises, what it gave before is in the list.
                     chunk.extend(islice(source, wanted))
-                except BaseException:
-                    while chunk:
-                        self._prepare(chunk, had)
-                        had = 0
-                        del chunk[: self._add_block(chunk, timeout)]
-                    raise
-                more = len(chunk) - had == wanted
+                except BaseException as error:  # noqa: BLE001 - raised once that has been sent.
+                    broken = error
                 seconds = time.monotonic() - start
-                self._prepare(chunk, had)
+                more = broken is None and len(chunk) - had == wanted
+                veto = self._prepare(chunk, had)
+                if veto is not None:
+                    broken, more = veto, False
                 size = _next_size(size, seconds, chunk)
             if chunk:
                 # What there is no room for yet is filled up, so that blocks stay as large as acks.
                 sent = self._add_block(chunk, timeout)
                 count += sent
                 del chunk[:sent]
+        if broken is not None:
+            try:
+                raise broken
+            finally:
+                # An error that is raised here and known here would be a cycle.
+                del broken
         return count
 
     def _add_block(self, chunk: list[Any], timeout: Seconds | None) -> int:
@@ -301,16 +313,26 @@ class FastPublisher:
             if self._link.untold:
                 self._tell()
 
-    def _prepare(self, chunk: list[Any], first: int) -> None:
-        """Do to messages, from *first* on, what the publisher and plugins do to each."""
+    def _prepare(self, chunk: list[Any], first: int) -> Exception | None:
+        """
+        Do to messages, from *first* on, what the publisher and plugins do to each.
+
+        Returns:
+            Why one of them cannot be sent; it and those behind it are taken out then.
+        """
         ttl, prepare = self._options.ttl, self._plugins.prepare
         if ttl is None and prepare is None:
-            return
+            return None
         for index in range(first, len(chunk)):
-            message = coerce_outbound(chunk[index])
-            if ttl is not None and message.ttl is None:
-                message = attrs.evolve(message, ttl=ttl)
-            chunk[index] = message if prepare is None else prepare(message)
+            try:
+                message = coerce_outbound(chunk[index])
+                if ttl is not None and message.ttl is None:
+                    message = attrs.evolve(message, ttl=ttl)
+                chunk[index] = message if prepare is None else prepare(message)
+            except Exception as error:  # noqa: BLE001 - raised once what is before it has been sent.
+                del chunk[index:]
+                return error
+        return None
 
     def commit(
         self,
@@ -327,8 +349,9 @@ class FastPublisher:
         End the batch, with a last message or without, and return its ack.
 
         The ack's ``size`` counts all messages but those that are known to be lost or refused, which
-        its ``lost`` counts; duplicates that the server skipped are in ``size``. Once. Any thread.
-        After Ctrl-C the outcome is unknown.
+        its ``lost`` counts; duplicates that the server skipped are in ``size``. Its ``sequence`` is
+        0 where the server has forgotten the batch (``gap="ok"``), with all accounted for. Once. Any
+        thread. After Ctrl-C the outcome is unknown, and the publisher is closed.
 
         Args:
             subject: The last message's subject; None commits without one.
@@ -341,8 +364,8 @@ class FastPublisher:
 
         Raises:
             InvalidArgumentError: There is nothing to commit.
-            PublishOutcomeUnknownError: The commit was not answered: what was acknowledged is
-                stored, what became of the rest is unknown.
+            PublishOutcomeUnknownError: The commit was sent and not answered, whatever the reason:
+                what was acknowledged is stored, what became of the rest is unknown.
             BatchGapError, ApiError, BatchClosedError, and others: as for :meth:`add`.
         """
         self._core.check()
@@ -350,7 +373,8 @@ class FastPublisher:
         item: OutboundMessage | None = None
         if subject is not None:
             ttl = self._options.ttl if ttl is None else ttl
-            item = OutboundMessage(subject, data or b"", headers, msg_id, ttl, expect)
+            body = b"" if data is None else data
+            item = OutboundMessage(subject, body, headers, msg_id, ttl, expect)
         elif any(value is not None for value in (data, headers, msg_id, ttl, expect)):
             raise InvalidArgumentError("a last message needs a subject", argument="subject")
         wrap = self._plugins.wrap_batch_commit
@@ -375,20 +399,24 @@ class FastPublisher:
             with Turn(self._lock, deadline):
                 self._check_open()
                 link.commit(item, deadline)
-                engine, ledger = link.engine, link.engine.ledger
-                self._ack = BatchAck(
-                    stream=engine.stream,
-                    sequence=engine.sequence,
-                    batch_id=ledger.batch_id,
-                    size=ledger.added - ledger.lost,
-                    lost=ledger.lost,
-                    duplicate=engine.duplicate,
-                )
-                link.leave()
-                return self._ack
+                return self._finish()
         finally:
             if link.untold:
                 self._tell()
+
+    def _finish(self) -> BatchAck:
+        """Return the ack of what was committed, and unsubscribe."""
+        engine, ledger = self._link.engine, self._link.engine.ledger
+        ack = self._ack = BatchAck(
+            stream=engine.stream,
+            sequence=engine.sequence,
+            batch_id=ledger.batch_id,
+            size=ledger.added - ledger.lost,
+            lost=ledger.lost,
+            duplicate=engine.duplicate,
+        )
+        self._link.leave()
+        return ack
 
     def close(self, timeout: Seconds | None = None) -> None:
         """
@@ -407,6 +435,9 @@ class FastPublisher:
         try:
             with Turn(self._lock, deadline):
                 link.check_end(deadline)
+                if link.engine.phase is Phase.DONE:
+                    # Also where Ctrl-C came between the answer to the commit and its ack.
+                    self._finish()
                 if link.closed:
                     return
                 if not link.engine.ledger.added:
@@ -421,15 +452,15 @@ class FastPublisher:
         """End the batch without waiting, as its user has failed; raises nothing of its own."""
         if self._core.state == "forked":
             return
-        # Another thread that adds ends by its own deadline.
-        taken = self._lock.acquire(timeout=self._options.timeout)
+        link = self._link
         try:
-            if not self._link.closed:
-                self._link.abandon()
-        finally:
-            if taken:
-                self._lock.release()
-        if self._link.untold:
+            with Turn(self._lock, Deadline.after(SHORT_TURN)):
+                if not link.closed:
+                    link.abandon()
+        except WaitTimeoutError:
+            # Another thread waits for room or an answer; it ends the batch when it is woken.
+            link.stop()
+        if link.untold:
             self._tell()
 
     def _deadline(self, timeout: Seconds | None) -> Deadline:

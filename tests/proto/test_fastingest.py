@@ -141,10 +141,14 @@ class TestStart:
         assert talk.engine.phase is Phase.NEW
         assert isinstance(talk.engine.refusal, expected)
         assert talk.ledger.added == 0
-        talk.begin("b2")
+        assert isinstance(talk.engine.take_refusal(), expected)
         assert talk.engine.refusal is None
+        assert talk.engine.batches == 0
+        talk.begin("b2")
+        assert talk.engine.batches == 0
         talk.ack(0, 5, op=START)
         assert (talk.engine.phase, talk.ledger.added) == (Phase.OPEN, 1)
+        assert talk.engine.batches == 1
 
     def test_no_leader(self):
         """Without a leader the first message is not stored for certain."""
@@ -476,11 +480,23 @@ class TestGapFail:
 
     @pytest.mark.parametrize("error", [wrong_sequence(), too_large()])
     def test_refusal(self, error):
-        """And one that stands in the place of an ack."""
+        """And one that stands in the place of an ack; the server ends the batch later."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(1)
         talk.say(refusal(error), 2)
         assert talk.engine.failure.err_code == error["err_code"]
+        assert talk.engine.awaits_end
+        talk.gap(2, 4)
+        talk.end(1)
+        assert not talk.engine.awaits_end
+        assert (talk.ledger.acknowledged, talk.ledger.lost) == (1, 0)
+
+    def test_refusal_of_the_batch(self):
+        """Where the refusal is the end, no other is waited for."""
+        talk = Talk(gap="fail", open_with=10)
+        talk.send(1)
+        talk.say(refusal({"code": 400, "err_code": 10205, "description": "disabled"}), 2)
+        assert isinstance(talk.engine.failure, errors.FastPublishDisabledError)
         assert not talk.engine.awaits_end
 
     def test_lost(self):
@@ -551,6 +567,18 @@ class TestCommit:
         talk.end(1, 9, duplicate=True)
         assert (talk.engine.phase, talk.engine.sequence) == (Phase.DONE, 9)
         assert talk.engine.duplicate
+        assert talk.engine.batches == 1
+
+    def test_the_server_ended_it(self):
+        """Where the server has forgotten the batch, there is nothing left to commit."""
+        talk = Talk(open_with=10)
+        talk.send(3)
+        talk.ack(3, 10)
+        talk.say(refusal(unknown_id()), 4, PING)
+        assert (talk.engine.phase, talk.lost_numbers()) == (Phase.NEW, [(4, 4)])
+        talk.engine.settle("S")
+        assert (talk.engine.phase, talk.engine.stream) == (Phase.DONE, "S")
+        assert (talk.engine.sequence, talk.ledger.acknowledged, talk.ledger.lost) == (0, 3, 1)
 
     def test_alone_and_lost(self):
         """A ping for it would begin a batch: its outcome stays unknown."""
