@@ -433,7 +433,7 @@ class BatchCommitOperation(Operation):
     """Which of the two."""
 
     batch_id: str
-    """The batch's id."""
+    """The batch's id; each further attempt within the operation has an id of its own."""
 
     size: int
     """How many messages the batch has, the one that commits it included where there is one."""

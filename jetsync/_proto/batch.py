@@ -145,8 +145,10 @@ class AtomicBatchEngine(Generic[Item]):
         if self.state is not BatchState.OPEN or self._complete:
             raise BatchClosedError
         if self._limit is not None and len(self.items) + more > self._limit:
+            # The limit comes last, as in the server's own text.
+            size = len(self.items) + more
             raise BatchTooLargeError(
-                description=f"atomic publish batch is too large: {self._limit}"
+                description=f"a batch of {size} messages is too large: {self._limit}"
             )
 
     def add(self, item: Item) -> Entry[Item] | None:

@@ -59,7 +59,10 @@ def require_atomic(known: KnownStream, server: str, *, broken_servers: bool) -> 
             server=version,
         )
     if not known.config.allow_atomic:
-        raise AtomicPublishDisabledError(stream=known.name)
+        raise AtomicPublishDisabledError(
+            description="atomic publish is disabled: the stream needs allow_atomic=True",
+            stream=known.name,
+        )
     _require_acks("an atomic batch", known)
 
 
@@ -76,7 +79,10 @@ def require_fast(known: KnownStream, server: str) -> None:
             "fast ingest", needs="server 2.14 or later", server=known.version or server
         )
     if not known.config.allow_batched:
-        raise FastPublishDisabledError(stream=known.name)
+        raise FastPublishDisabledError(
+            description="batch publish is disabled: the stream needs allow_batched=True",
+            stream=known.name,
+        )
     _require_acks("fast ingest", known)
 
 

@@ -20,7 +20,7 @@ from jetsync.errors import (
     JetSyncError,
     PublishManyError,
 )
-from jetsync.outbound import PublishFailure, PublishReport
+from jetsync.outbound import PublishFailure, PublishReport, message_iterator
 from jetsync.publish._window import Window, message_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class BulkPublish:
 
     def run(self, messages: Iterable[Any]) -> PublishReport:
         """Publish all, settle all, and return or raise the report."""
-        source = iter(messages)
+        source = message_iterator(messages)
         broken: Exception | None = None
         try:
             try:
