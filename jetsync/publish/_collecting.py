@@ -106,7 +106,7 @@ class CollectingWindow(Window):
         numbers = range(self._first, self._behind)
         epoch = self._lane.epoch
         try:
-            epoch = self._lane.write(b"".join(pieces), _AT_ONCE)
+            epoch = self._send(b"".join(pieces), numbers, _AT_ONCE)
         except DisconnectedError:
             self.pieces = pieces
             return

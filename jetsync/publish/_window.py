@@ -19,6 +19,7 @@ from jetsync._handoff import AckMailbox
 from jetsync._proto.pipeline import Pipeline
 from jetsync.errors import (
     ConnectionClosedError,
+    ConnectionLostError,
     DisconnectedError,
     JetSyncError,
     NoStreamResponseError,
@@ -99,7 +100,13 @@ class Window:
         self.box = self._make_box(inbox + b".*")
         self._sid, self._line = core.open_box(self.box.interest, self.box)
         self.pipeline: Pipeline[Any] = Pipeline(self.prefix, options.size, keep_acks=keep_acks)
+        self._epoch = core.lane.epoch
+        """The connection whose limits the encoder knows."""
+
         self.encoder = Encoder(core)
+        self._outgrown = False
+        """Whether there are blocks that were encoded when the server took larger messages."""
+
         self._plain = b""
         self.failures: list[tuple[int, Any, Exception]] = []
         """Messages that ended badly, with the reason; the owner empties it."""
@@ -147,7 +154,7 @@ class Window:
                 with it.
         """
         try:
-            epoch = self._lane.write(self._line + block, Deadline.after(self.options.ack_timeout))
+            epoch = self._send(block, numbers, Deadline.after(self.options.ack_timeout))
         except (DisconnectedError, ConnectionClosedError) as error:
             self.fail_unsent(numbers, error)
             raise
@@ -155,6 +162,41 @@ class Window:
             self.fail_unsent(numbers, DisconnectedError(reason=f"interrupted by {interrupt!r}"))
             raise
         self.written(numbers, epoch)
+
+    def _send(self, block: bytes, numbers: range, deadline: Deadline) -> int:
+        """
+        Write the blocks of *numbers*, joined, and return the epoch; what is too large now fails.
+
+        A server that gets more than it takes closes the connection for good, and the next one may
+        take less than the one for which the blocks were encoded.
+        """
+        while True:
+            if self._outgrown:
+                block = self._encode_again(numbers)
+            try:
+                epoch = self._lane.write(self._line + block, deadline, epoch=self._epoch)
+            except ConnectionLostError:
+                self._renew(self._lane.write(b"", deadline))
+            else:
+                self._outgrown = False
+                return epoch
+
+    def _renew(self, epoch: int) -> None:
+        """Take the limits of the connection *epoch*."""
+        self._epoch = epoch
+        if self.encoder.renew():
+            self._outgrown = True
+
+    def _encode_again(self, numbers: range) -> bytes:
+        """Return the blocks of *numbers* anew; fail those that cannot be sent any more."""
+        flying, pieces = self.pipeline.flying, []
+        for number in numbers:
+            if number in flying:
+                try:
+                    pieces.append(self.encoder.encode(flying[number], self.prefix, number))
+                except JetSyncError as error:
+                    self.failures.append((number, flying.pop(number), error))
+        return b"".join(pieces)
 
     def open(self) -> None:
         """
@@ -279,12 +321,14 @@ class Window:
         now = time.monotonic()
         due = [message for message in self._again if message.due <= now]
         self._again = [message for message in self._again if message.due > now]
+        if due and self._lane.epoch != self._epoch:
+            self._renew(self._lane.epoch)
         for message in due:
             number, item = message.number, message.item
             try:
                 block = self.encoder.encode(item, self.prefix, number)
-                epoch = self._lane.post(block, 0.0)
-            except DisconnectedError:
+                epoch = self._lane.post(block, 0.0, epoch=self._epoch)
+            except (DisconnectedError, ConnectionLostError):
                 if now < message.until:
                     self._wait(message, now + PATIENCE)
                 else:

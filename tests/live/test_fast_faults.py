@@ -302,34 +302,89 @@ class TestInterruptedStart:
         js.delete_stream(unique)
 
 
-class TestOtherServer:
-    def test_takes_less(self, unique):
-        """
-        A message that is too large for the next server is refused here, and the connection stays.
-        """
-        with (
-            DevServer() as large,
-            DevServer(config={"max_payload": 4096}) as small,
-            CutProxy(large.url) as proxy,
-            jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
-        ):
-            js = client.jetstream()
-            for server in (large, small):
-                with jetsync.connect(server.url) as other:
-                    fast_stream(other.jetstream(), unique)
-            publisher = fast(js, gap="ok")
-            publisher.add(f"{unique}.a", bytes(5000))
+@pytest.fixture
+def moving(unique):
+    """
+    A client, and what moves its connection to a server that takes smaller messages.
+    """
+    with (
+        DevServer() as large,
+        DevServer(config={"max_payload": 4096}) as small,
+        CutProxy(large.url) as proxy,
+        jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
+    ):
+        for server in (large, small):
+            with jetsync.connect(server.url) as other:
+                fast_stream(other.jetstream(), unique)
+
+        def move():
             proxy._forwarder._target = ("127.0.0.1", urlsplit(small.url).port)
             proxy.cut()
-            eventually(lambda: client._session.server.max_payload == 4096)
+            eventually(lambda: client._session.lane.epoch == 2)
+
+        yield client, move
+
+
+class TestOtherServer:
+    """
+    A message that is too large for the next server is refused here, and the connection stays.
+    """
+
+    def test_fast(self, moving, unique):
+        """
+        Fast ingest refuses it, and begins another batch with the next one.
+        """
+        client, move = moving
+        js = client.jetstream()
+        publisher = fast(js, gap="ok")
+        publisher.add(f"{unique}.a", bytes(5000))
+        move()
+        for call in (publisher.add, publisher.commit):
             with pytest.raises(jetsync.MaxPayloadError):
-                publisher.add(f"{unique}.a", bytes(5000))
-            with pytest.raises(jetsync.MaxPayloadError):
-                publisher.commit(f"{unique}.a", bytes(5000))
-            publisher.add(f"{unique}.a", b"1")
-            publisher.close()
-            assert client.is_connected
+                call(f"{unique}.a", bytes(5000))
+        publisher.add(f"{unique}.a", b"1")
+        publisher.close()
+        assert client._session.lane.epoch == 2
+        assert js.stream(unique).info().state.messages == 1
+
+    def test_publish_many(self, moving, unique):
+        """
+        Of many it fails alone.
+        """
+        client, move = moving
+        js = client.jetstream()
+
+        def messages():
+            for number in range(10):
+                if number == 5:
+                    move()
+                yield f"{unique}.a", bytes(5000 if number in {4, 7} else 10)
+
+        with pytest.raises(jetsync.PublishManyError) as caught:
+            js.publish_many(messages())
+        failures = caught.value.report.failures
+        assert [failure.index for failure in failures] == [4, 7]
+        assert all(isinstance(each.error, jetsync.MaxPayloadError) for each in failures)
+        assert client._session.lane.epoch == 2
+        assert js.stream(unique).info().state.messages == 8
+
+    def test_publisher(self, moving, unique):
+        """
+        Of a publisher's messages it fails alone, when it is sent or before.
+        """
+        client, move = moving
+        js = client.jetstream()
+        with js.publisher() as publisher:
+            publisher.publish(f"{unique}.a", bytes(5000)).result(5)
+            move()
+            for _ in range(2):
+                with pytest.raises(jetsync.MaxPayloadError):
+                    publisher.publish(f"{unique}.a", bytes(5000)).result(5)
+            publisher.publish(f"{unique}.a", b"1").result(5)
+            assert client._session.lane.epoch == 2
             assert js.stream(unique).info().state.messages == 1
+            with contextlib.suppress(jetsync.PublishManyError):
+                publisher.flush()
 
 
 class TestPrepare:
