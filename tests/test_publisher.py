@@ -56,15 +56,19 @@ class ScriptedLane:
         self.box = box
         return b"1000", b"SUB %b 1000\r\n" % subject
 
-    def write(self, block, deadline):
+    def write(self, block, deadline, epoch=None):
         if self.state is LaneState.CLOSED:
             raise jetsync.ConnectionClosedError
+        if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):
+            raise jetsync.ConnectionLostError
         if self.state is not LaneState.OPEN:
             time.sleep(deadline.remaining())
             raise jetsync.DisconnectedError(timeout=deadline.total)
         return self._take(block)
 
-    def post(self, block, timeout):
+    def post(self, block, timeout, epoch=None):
+        if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):
+            raise jetsync.ConnectionLostError
         if self.state is not LaneState.OPEN:
             raise jetsync.DisconnectedError(timeout=timeout)
         return self._take(block)
