@@ -307,6 +307,19 @@ class TestAdmit:
         with pytest.raises(errors.BatchRuleError, match="counters"):
             part.staging.check_again(older, 0)
 
+    def test_a_batch_that_is_sent_again_is_measured(self, stage, streams):
+        """
+        The largest message has to fit with what the batch adds to it under its next id.
+        """
+        part, known = stage(), streams.known("S")
+        part.admit(("S.A", bytes(500), {"A": "1"}))
+        part.admit(("S.A", b""))
+        room = MAX_PAYLOAD - 500 - len("A: 1\r\n\r\n")
+        part.staging.check_again(known, room)
+        with pytest.raises(errors.MaxPayloadError) as caught:
+            part.staging.check_again(known, room + 1)
+        assert (caught.value.size, caught.value.limit) == (MAX_PAYLOAD + 1, MAX_PAYLOAD)
+
 
 class TestTtl:
     @pytest.mark.parametrize(

@@ -168,6 +168,25 @@ def test_the_limit_of_a_batch(server):
     assert cache.batch_limit is None
 
 
+def test_who_may_listen(server, find):
+    """
+    Advisories that were refused are not asked for again, for that stream on that connection.
+    """
+    server.streams["T"] = {"name": "T", "subjects": ["T.>"]}
+    cache = StreamCache(server)
+    first, other = find("S.A"), find("T.A")
+    assert cache.may_listen(first)
+    cache.learn_denial(first)
+    assert (cache.may_listen(first), cache.may_listen(other)) == (False, True)
+    cache.learn_denial(other)
+    assert (cache.may_listen(first), cache.may_listen(other)) == (False, False)
+    server.lane.epoch = 2
+    later = find("S.A")
+    assert cache.may_listen(later)
+    cache.learn_denial(later)
+    assert not cache.may_listen(later)
+
+
 @pytest.mark.parametrize(
     ("version", "level", "allowed", "broken", "error"),
     [

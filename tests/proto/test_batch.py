@@ -118,8 +118,9 @@ class TestEntries:
         with pytest.raises(errors.BatchTooLargeError) as caught:
             engine.add("c")
         assert (caught.value.err_code, caught.value.limit) == (10199, 2)
-        with pytest.raises(errors.BatchTooLargeError):
-            engine.commit("c")
+        assert "a batch of 3 messages is too large: 2" in str(caught.value)
+        with pytest.raises(errors.BatchTooLargeError, match="of 4 messages"):
+            engine.commit("c", "d")
         assert engine.items == ["a", "b"]
         (entry,) = engine.commit()
         assert (entry.sequence, entry.commit) == (3, b"eob")
