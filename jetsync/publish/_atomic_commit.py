@@ -117,18 +117,23 @@ class AtomicOptions:
 
 class Use(Turn):
     """
-    The use of a batch by one call. As it ends, a discard is done that came meanwhile.
+    The use of a batch by one call.
+
+    Args:
+        lock: The batch's lock.
+        deadline: How long to wait for it.
+        after: Called once the lock is free again.
     """
 
-    __slots__ = ("_batch",)
+    __slots__ = ("_after",)
 
-    def __init__(self, batch: AtomicCommit, deadline: Deadline) -> None:
-        super().__init__(batch.lock, deadline, "the batch")
-        self._batch = batch
+    def __init__(self, lock: threading.Lock, deadline: Deadline, after: Callable[[], None]) -> None:
+        super().__init__(lock, deadline, "the batch")
+        self._after = after
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        self._batch.discard_if_asked()
+        self._after()
 
 
 class AtomicCommit:
@@ -139,7 +144,7 @@ class AtomicCommit:
     def __init__(self, session: JetStreamSession, options: AtomicOptions) -> None:
         self._session = session
         self._options = options
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         """Held while one call uses the batch, but not while plugins run, nor during a commit."""
 
         self._id = options.batch_id or session.core.new_batch_id()
@@ -168,7 +173,11 @@ class AtomicCommit:
         self._discarded = False
         """Whether somebody asked for a discard that is not done yet."""
 
-    def discard_if_asked(self) -> None:
+    def _use(self, deadline: Deadline) -> Use:
+        """Return the right to use the batch, within *deadline*; a context manager."""
+        return Use(self._lock, deadline, self._discard_if_asked)
+
+    def _discard_if_asked(self) -> None:
         """
         Do what ``discard`` asked for; never waits.
 
@@ -176,7 +185,7 @@ class AtomicCommit:
         """
         while self._discarded:
             try:
-                with Turn(self.lock, Deadline.after(0.0)):
+                with Turn(self._lock, Deadline.after(0.0)):
                     self._lost = False
                     if self._over is None:
                         self._over = DISCARDED
@@ -268,7 +277,7 @@ class AtomicCommit:
         """
         mine = object()
         try:
-            with Use(self, deadline):
+            with self._use(deadline):
                 try:
                     send, size = begin()
                     self._committing = mine

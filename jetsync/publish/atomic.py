@@ -29,7 +29,6 @@ from jetsync.publish._atomic_commit import (
     FAILED,
     AtomicCommit,
     AtomicOptions,
-    Use,
     gone,
 )
 
@@ -138,7 +137,7 @@ class AtomicBatch(AtomicCommit):
         deadline = self._deadline(timeout)
         self._session.core.check()
         item = self._prepared(_item(subject, data, headers, msg_id, ttl, expect))
-        with Use(self, deadline):
+        with self._use(deadline):
             self._check_open()
             self._check_kept()
             taken = False
@@ -233,7 +232,7 @@ class AtomicBatch(AtomicCommit):
         except ForkedProcessError:
             return
         self._discarded = True
-        self.discard_if_asked()
+        self._discard_if_asked()
 
     def resend(self, timeout: Seconds | None = None) -> BatchAck:
         """

@@ -82,7 +82,7 @@ def busy(server, batch, subject):
     try:
         with ThreadPoolExecutor(1) as pool:
             call = pool.submit(batch.add, subject, b"late", timeout=5)
-            eventually(batch.lock.locked)
+            eventually(batch._lock.locked)
             yield call
     finally:
         server.resume()
@@ -160,7 +160,7 @@ class TestDiscard:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        with batch.lock:
+        with batch._lock:
             child = os.fork()
             if child == 0:
                 signal.alarm(5)
@@ -209,7 +209,7 @@ class TestCtrlC:
         Interrupt(monkeypatch, type(batch), "_check_open")
         with pytest.raises(KeyboardInterrupt), batch:
             batch.add(f"{stream.name}.A", b"2")
-        assert not batch.lock.locked()
+        assert not batch._lock.locked()
         assert stream.info().state.messages == 0
 
     def test_in_an_add(self, js, stream, monkeypatch):
