@@ -458,7 +458,7 @@ class FastLink:
         if engine.awaits_end:
             # If no message follows the one that was refused, the server waits for one.
             self._send_end(engine.ledger.sent + 1)
-        while engine.awaits_end and self._box.failure is None:
+        while engine.awaits_end and not self.closed and self._box.failure is None:
             if not self._lane.wait(self._box, until):
                 break
             self.take_in()
