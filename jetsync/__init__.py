@@ -195,6 +195,8 @@ from jetsync.hookspecs import hookimpl
 from jetsync.jetstream import JetStream
 from jetsync.message import Message, Metadata
 from jetsync.options import DEFAULT_URL, ConnectOptions
+from jetsync.ordered import OrderedConsumer, OrderedStatistics
+from jetsync.ordered_reads import OrderedBatch, OrderedConsumption
 from jetsync.outbound import (
     BatchAck,
     Expect,
@@ -256,6 +258,10 @@ __all__ = [
     "ConsumptionStatistics",
     "JetStream",
     "MessageBatch",
+    "OrderedBatch",
+    "OrderedConsumer",
+    "OrderedConsumption",
+    "OrderedStatistics",
     "Stream",
     "StreamConsumers",
     # Configuration and information

@@ -10,13 +10,16 @@ from jetsync import _consumer_admin
 from jetsync._management import config_of
 from jetsync.consumer import Consumer
 from jetsync.consumer_config import ConsumerConfig
+from jetsync.ordered import open_ordered
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from jetsync._session import JetStreamSession
+    from jetsync.consumer_config import DeliverPolicy, ReplayPolicy
     from jetsync.consumer_info import ConsumerInfo, ConsumerReset, PauseState
+    from jetsync.ordered import OrderedConsumer
     from jetsync.stream_info import StreamInfo
     from jetsync.typing import Seconds
 
@@ -106,6 +109,63 @@ class StreamConsumers:
         """
         deadline = self._session.deadline(timeout)
         return self._consumer(_consumer_admin.info(self._session, self._name, name, deadline))
+
+    def ordered_consumer(
+        self,
+        *,
+        filter_subjects: str | Sequence[str] | None = None,
+        deliver_policy: DeliverPolicy | str | None = None,
+        opt_start_seq: int | None = None,
+        opt_start_time: dt.datetime | None = None,
+        replay_policy: ReplayPolicy | str | None = None,
+        inactive_threshold: Seconds | None = None,
+        headers_only: bool | None = None,
+        max_reset_attempts: int = -1,
+        name_prefix: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        timeout: Seconds | None = None,
+    ) -> OrderedConsumer:
+        """
+        Return a reader of the stream in its order, without a gap and without a repeat.
+
+        An ephemeral consumer is made at once, in the server's memory and without acknowledgements.
+
+        Args:
+            filter_subjects: One subject or several, perhaps with wildcards; None for all.
+            deliver_policy: Where to begin; all unless one of the next two is given.
+            opt_start_seq: The stream sequence to begin at.
+            opt_start_time: The time to begin at, aware; not together with *opt_start_seq*.
+            replay_policy: How fast.
+            inactive_threshold: Seconds after which the server forgets the consumer when nobody
+                reads; default: 300.
+            headers_only: Leave the payloads out.
+            max_reset_attempts: How often in a row making the consumer again may fail; -1 tries for
+                as long as it takes.
+            name_prefix: What the consumer's name starts with, for this reader alone; default: one
+                that is made up.
+            metadata: As in :class:`ConsumerConfig`.
+            timeout: Seconds for all requests together.
+
+        Raises:
+            InvalidArgumentError: the options do not fit together; nothing was sent.
+            StreamNotFoundError: the stream is gone.
+        """
+        return open_ordered(
+            self._session,
+            self._name,
+            self._info.config,
+            self._session.deadline(timeout),
+            filter_subjects=filter_subjects,
+            deliver_policy=deliver_policy,
+            opt_start_seq=opt_start_seq,
+            opt_start_time=opt_start_time,
+            replay_policy=replay_policy,
+            inactive_threshold=inactive_threshold,
+            headers_only=headers_only,
+            max_reset_attempts=max_reset_attempts,
+            name_prefix=name_prefix,
+            metadata=metadata,
+        )
 
     def delete_consumer(self, name: str, *, timeout: Seconds | None = None) -> None:
         """

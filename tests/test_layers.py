@@ -39,6 +39,7 @@ LAYERS = (
     {"publish", "fetch", "direct", "subscription"},
     {"_consume_options", "_consume_drive", "_consume_handlers", "consume"},
     {"consumer"},
+    {"_ordered_source", "ordered_reads", "ordered"},
     {"stream_consumers", "stream"},
     {"kv"},
     {"jetstream"},

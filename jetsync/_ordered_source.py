@@ -1,0 +1,216 @@
+"""
+The consumer on a server behind an ordered consumer: made, and made again, and deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final
+
+from jetsync import _consumer_admin, _log
+from jetsync._deadline import Deadline
+from jetsync._outbox import LaneState
+from jetsync._proto import frames
+from jetsync.errors import (
+    ApiError,
+    ConnectionLostError,
+    ConsumerExistsError,
+    ConsumerNotFoundError,
+    DisconnectedError,
+    JetSyncError,
+    MaxConsumersError,
+    NoRespondersError,
+    RequestTimeoutError,
+    ResetAttemptsExceededError,
+    StreamNotFoundError,
+    TransportError,
+    WaitTimeoutError,
+)
+
+if TYPE_CHECKING:
+    import threading
+
+    from jetsync._proto.ordered import OrderedCursor
+    from jetsync._session import JetStreamSession
+    from jetsync.consumer_info import ConsumerInfo
+
+FOREVER: Final = 1e9
+"""Seconds of a wait without a bound."""
+
+LOOK: Final = 0.1
+"""Seconds between two looks at whether to go on, while there is no connection."""
+
+MAKING: Final = 5.0
+"""Seconds that a server has to make a consumer."""
+
+SHORTEST_MAKING: Final = 0.5
+"""
+Seconds that it has at least, however little time the caller has left: otherwise somebody who looks
+often and briefly would never get on.
+"""
+
+_logger = _log.get_logger("ordered")
+
+
+def _passes(error: JetSyncError) -> bool:
+    """Whether another attempt to make a consumer may succeed where this error came up."""
+    if isinstance(error, ApiError):
+        kinds = (StreamNotFoundError, MaxConsumersError, ConsumerExistsError)
+        return isinstance(error, kinds) or error.code >= 500
+    return isinstance(
+        error, (RequestTimeoutError, NoRespondersError, ConnectionLostError, DisconnectedError)
+    )
+
+
+class OrderedSource:
+    """
+    The consumer on the server behind an ordered consumer, made again as often as it takes.
+
+    Used by one thread at a time, but for :attr:`closed`.
+    """
+
+    def __init__(
+        self, session: JetStreamSession, stream: str, cursor: OrderedCursor, max_attempts: int
+    ) -> None:
+        self.session = session
+        self.stream = stream
+        self.cursor = cursor
+        self.closed = False
+        self.resets = 0
+        self.fresh = False
+        """Whether the consumer has sent nothing that was not given out."""
+
+        self.info: ConsumerInfo | None = None
+        """As it was when it was made, or asked after."""
+
+        self._max_attempts = max_attempts
+        self._epoch = 0
+        self._live = ""
+        """The name of a consumer that may be on the server, and is not to stay."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the connection is still the one on which the consumer was made."""
+        lane = self.session.lane
+        return self._epoch == lane.epoch and lane.lost_epoch < self._epoch
+
+    def make(self, deadline: Deadline) -> ConsumerInfo:
+        """Make the next consumer, and have the one before deleted."""
+        self.fresh = False
+        if self._live:
+            self._forget(self._live)
+        config = self.cursor.next_config()
+        epoch = self.session.lane.epoch
+        self._live = self.cursor.name
+        try:
+            info = _consumer_admin.create(self.session, self.stream, config, deadline)
+        except ApiError:
+            self._live = ""
+            raise
+        except JetSyncError:
+            # It may be there all the same.
+            self._forget(self._live)
+            raise
+        if info.delivered.consumer_seq:
+            # Somebody else's, with the same name and settings.
+            self._live = ""
+            raise ConsumerExistsError(stream=self.stream)
+        self.cursor.made(info.delivered.stream_seq)
+        self.info, self.fresh, self._epoch = info, True, epoch
+        if self.closed:
+            self._forget(self._live)
+        return info
+
+    def start(self, deadline: Deadline, *, verify: bool) -> None:
+        """Have a fresh consumer in time, or raise why there is none."""
+        if self.fresh and self.is_current:
+            if not verify:
+                return
+            try:
+                self.ask(deadline)
+            except ConsumerNotFoundError:
+                pass
+            else:
+                return
+        while True:
+            try:
+                self.make(deadline)
+            except JetSyncError as error:
+                # A stream that is missing now is worth an error, a connection that is lost is not.
+                final = isinstance(error, StreamNotFoundError) or not _passes(error)
+                if final or deadline.expired():
+                    raise
+                time.sleep(min(self.cursor.pause(), deadline.remaining()))
+            else:
+                self.resets += 1
+                return
+
+    def ask(self, deadline: Deadline) -> ConsumerInfo:
+        """Ask the server how the consumer is doing."""
+        self.info = _consumer_admin.info(self.session, self.stream, self.cursor.name, deadline)
+        return self.info
+
+    def remake(self, deadline: Deadline | None, reason: str, over: threading.Event) -> None:
+        """
+        Make another consumer, in as many attempts as it takes; returns early once *over* is set.
+
+        Raises:
+            WaitTimeoutError: The time is over; its cause is the last failure, if there was one.
+            ResetAttemptsExceededError: There were too many attempts.
+            JetSyncError: What makes another attempt useless.
+        """
+        until = Deadline.after(FOREVER) if deadline is None else deadline
+        lane, cursor, before = self.session.lane, self.cursor, self.cursor.name
+        failure: JetSyncError | None = None
+        over.wait(min(cursor.pause(), until.remaining()))
+        while not over.is_set():
+            if failure is not None and until.expired():
+                raise WaitTimeoutError("a message", until.total) from failure
+            try:
+                if lane.state is not LaneState.OPEN:
+                    # No attempt: there is nobody to ask.
+                    lane.write(b"", until.at_most(LOOK))
+            except DisconnectedError as error:
+                failure = error
+                continue
+            try:
+                self.make(Deadline.after(max(min(MAKING, until.remaining()), SHORTEST_MAKING)))
+            except JetSyncError as error:
+                if not _passes(error):
+                    raise
+                failure = error
+                if cursor.failed() >= self._max_attempts >= 0:
+                    raise ResetAttemptsExceededError(self.stream, cursor.failures) from error
+                over.wait(min(cursor.pause(), until.remaining()))
+                continue
+            self.resets += 1
+            _logger.info(
+                _log.CONSUMER_RESET,
+                stream=self.stream,
+                consumer=cursor.name,
+                before=before,
+                reason=reason,
+                sequence=cursor.last,
+            )
+            return
+
+    def close(self, deadline: Deadline) -> None:
+        """Delete the consumer on the server."""
+        self.closed = True
+        name, self._live = self._live, ""
+        if not name:
+            return
+        with contextlib.suppress(
+            ConsumerNotFoundError, StreamNotFoundError, TransportError, RequestTimeoutError
+        ):
+            _consumer_admin.delete(self.session, self.stream, name, deadline)
+
+    def _forget(self, name: str) -> None:
+        """Have a consumer deleted without waiting for it; its threshold sees to the rest."""
+        session = self.session
+        self._live = ""
+        subject = f"{session.prefix}.CONSUMER.DELETE.{self.stream}.{name}"
+        block = frames.pub(subject.encode(), session.core.new_inbox().encode(), b"")
+        with contextlib.suppress(TransportError):
+            session.lane.write(block, Deadline(time.monotonic(), 0.0))

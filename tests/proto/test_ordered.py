@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetsync._proto.ordered import LONGEST_PAUSE, Order, OrderedCursor
+from jetsync.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
+
+
+def cursor(**wanted):
+    """A cursor whose first consumer was made."""
+    made = OrderedCursor(ConsumerConfig(**wanted), "R")
+    made.next_config()
+    made.made(0)
+    return made
+
+
+def reply(stream, consumer, name="R_1", head=b"$JS.ACK"):
+    """The reply subject of a message with these sequences."""
+    return b"%b.S.%b.1.%d.%d.1700000000.0" % (head, name.encode(), stream, consumer)
+
+
+class TestConfig:
+    def test_of_every_consumer(self):
+        """
+        Scenario 157: nothing is acknowledged, nothing is stored.
+        """
+        config = OrderedCursor(ConsumerConfig(filter_subject="a.>"), "R").next_config()
+        assert config.name == "R_1"
+        assert config.ack_policy is AckPolicy.NONE
+        assert (config.mem_storage, config.num_replicas, config.max_deliver) == (True, 1, 1)
+        assert config.inactive_threshold == 300
+        assert config.filter_subject == "a.>"
+        assert config.deliver_policy is None
+
+    def test_before_any_message(self):
+        """
+        Scenario 150: as the user configured it.
+        """
+        config = cursor(deliver_policy="by_start_sequence", opt_start_seq=3).next_config()
+        assert (config.name, config.opt_start_seq) == ("R_2", 3)
+
+    def test_behind_the_last_message(self):
+        """
+        Scenario 150: from the last that was received, whatever the first one's policy.
+        """
+        made = cursor(deliver_policy="last_per_subject", filter_subjects=["a", "b"])
+        assert made.take(reply(7, 1)) is Order.NEXT
+        config = made.next_config()
+        assert config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
+        assert config.opt_start_seq == 8
+        assert config.filter_subjects == ["a", "b"]
+
+    @pytest.mark.parametrize("policy", ["new", "last"])
+    def test_what_is_new_stays_what_it_was(self, policy):
+        """
+        Such a policy would mean another place each time.
+        """
+        made = OrderedCursor(ConsumerConfig(deliver_policy=policy), "R")
+        made.next_config()
+        made.made(41)
+        assert made.next_config().opt_start_seq == 42
+        made.made(41)
+
+
+class TestOrder:
+    @pytest.mark.parametrize("head", [b"$JS.ACK", b"$JS.ACK._.hash"])
+    def test_in_order(self, head):
+        """
+        Filters leave holes in the stream sequence, and none in the consumer's.
+        """
+        made = cursor()
+        for number, sequence in enumerate([3, 4, 9], 1):
+            assert made.take(reply(sequence, number, head=head)) is Order.NEXT
+        assert (made.last, made.delivered) == (9, 3)
+
+    def test_a_gap_stays_one(self):
+        made = cursor()
+        made.take(reply(1, 1))
+        assert made.take(reply(3, 3)) is Order.GAP
+        assert made.take(reply(4, 4)) is Order.GAP
+        assert made.last == 1
+
+    def test_repeats_and_strangers(self):
+        """
+        What another consumer sent is left out; so is what came before.
+        """
+        made = cursor()
+        made.take(reply(5, 1))
+        made.next_config()
+        assert made.take(reply(6, 2)) is Order.REPEAT
+        assert made.take(reply(5, 1, "R_2")) is Order.REPEAT
+        assert made.take(reply(6, 2, "R_2")) is Order.NEXT
+
+    @given(st.lists(st.sampled_from(["send", "lose", "delete"]), max_size=60))
+    def test_whatever_is_lost(self, happenings):
+        """
+        All messages come once and in order, whichever are lost and whenever a consumer goes.
+        """
+        made, got = cursor(), []
+        start, sent = 1, 0
+        steps = itertools.chain(happenings, itertools.repeat("send", 70))
+        for step in steps:
+            order = Order.NEXT
+            if step != "delete":
+                sent += 1
+                if step == "send":
+                    order = made.take(reply(start + sent - 1, sent, made.name))
+                    if order is Order.NEXT:
+                        got.append(made.last)
+            if step == "delete" or order is Order.GAP:
+                start, sent = made.next_config().opt_start_seq or 1, 0
+        assert got == list(range(1, len(got) + 1))
+        assert len(got) >= 8
+
+
+def test_pauses_grow_until_a_message_comes():
+    """
+    None before the first attempt, and up to a limit.
+    """
+    made = cursor()
+    pauses = [made.pause() for _ in range(9)]
+    assert pauses[:4] == [0.0, 0.1, 0.2, 0.4]
+    assert pauses[-1] == LONGEST_PAUSE
+    made.take(reply(1, 1))
+    assert made.pause() == 0.0
+
+
+def test_failures_in_a_row():
+    """
+    Counted anew once a consumer was made.
+    """
+    made = cursor()
+    assert [made.failed(), made.failed()] == [1, 2]
+    made.made(0)
+    assert made.failed() == 1
