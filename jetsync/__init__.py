@@ -8,8 +8,8 @@ General layout, lowest first; a file imports only from those before it:
 - engines without input and output: ``_proto/``;
 - plumbing: ``hookspecs``, ``_plugins``, ``_bridge`` (the one thread), ``_transport`` and ``_lane``
   (the one socket), ``_session`` (what all handles share);
-- blocking handles: ``publish/``, ``fetch``, ``consume``, ``consumer``, ``stream``, ``jetstream``,
-  ``client``;
+- blocking handles: ``publish/``, ``fetch``, ``consume``, ``consumer``, ``ordered``, ``stream``,
+  ``jetstream``, ``client``;
 - tools: ``devserver``, ``testing``, ``cli``.
 
 Everything for users is here; names with an underscore are jetsync's own.

@@ -67,6 +67,10 @@ class _Leg(Consumption):
         """Whether somebody asked it to bring no more."""
         return self._engine.draining
 
+    def see_end(self) -> None:
+        """Note that somebody came back for another message and learned that it is over."""
+        self._seen.set()
+
 
 class OrderedConsumption:
     """
@@ -228,6 +232,8 @@ class OrderedConsumption:
             self._over.set()
         finally:
             self._taking.release()
+        if self._leg is not None:
+            self._leg.see_end()
         return None
 
     def _begin(self) -> None:

@@ -286,6 +286,24 @@ class TestEnd:
         assert list(messages) == []
         assert isinstance(messages.error, jetsync.ConnectionClosedError)
 
+    def test_the_client_drains(self, nats_server, js, stream):
+        """
+        What is here is taken first; nobody waits longer than that takes.
+        """
+        fill(js, stream, 500)
+        client = jetsync.connect(nats_server.url)
+        messages = client.jetstream().stream(stream.name).ordered_consumer().consume()
+        assert take(messages, 1) == [0]
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(fetched, messages)
+            start = time.monotonic()
+            client.drain()
+            assert time.monotonic() - start < 0.9
+            got = rest.result(5)
+        assert got == list(range(1, len(got) + 1))
+        assert messages.closed
+        assert messages.error is None
+
 
 class TestUse:
     def test_conflicts(self, js, stream, ordered):
