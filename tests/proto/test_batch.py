@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 from jetsync import errors
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Entry, HeaderRules
 from jetsync.outbound import BatchAck
+
+RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "10000"))
+"""How often the long property test is run; tox does so once, and less on the other interpreters."""
 
 ID = "b1"
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
@@ -358,7 +362,7 @@ class Driver:
     last=st.integers(0, 3),
     outcomes=OUTCOMES,
 )
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=RUNS, deadline=None)
 def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last, outcomes):
     """
     Whatever server and connection do: no message twice or left out, one commit and at the end, no

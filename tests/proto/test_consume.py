@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
 
 import pytest
@@ -12,6 +13,9 @@ from jetsync._proto.consume import ConsumeEngine, ConsumeOptions, read_gone
 from jetsync._proto.pull import UNBOUNDED_BATCH, PullEngine, message_size
 from jetsync.events import PullOutcome
 from jetsync.testing import ManualClock
+
+RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "10000"))
+"""How often the long property test is run; tox does so once, and less on the other interpreters."""
 
 INBOX = b"_INBOX.c"
 HEARTBEAT = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\n\r\n"
@@ -617,7 +621,7 @@ class World:
 
 @given(st.binary(min_size=20, max_size=200))
 @settings(
-    max_examples=10_000,
+    max_examples=RUNS,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -3,6 +3,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
+import os
 import random
 
 import attrs
@@ -25,6 +26,9 @@ from jetsync._proto.fastingest import (
 )
 from jetsync._proto.fastledger import KEPT_GONE, Gap, Ledger
 from jetsync.testing import ManualClock
+
+RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "10000"))
+"""How often the long property test is run; tox does so once, and less on the other interpreters."""
 
 INBOX = b"_INBOX.f"
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
@@ -1035,7 +1039,10 @@ runs = {
     "store": st.booleans(),
 }
 many = settings(
-    max_examples=2600, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    max_examples=RUNS * 26 // 100,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    database=None,
 )
 
 

@@ -4,6 +4,7 @@ Helpers of the long runs. Each test has a short form, which runs with the ordina
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,17 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.live)
 
 
+def patiently(call):
+    """Ask until there is an answer: a request that meets a change of leader gets none."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return call()
+        except (jetsync.RequestTimeoutError, jetsync.TemporarilyUnavailableError):
+            if time.monotonic() > end:
+                raise
+
+
 @pytest.fixture
 def read_all():
     """
@@ -29,13 +41,15 @@ def read_all():
     """
 
     def read_all(stream: jetsync.Stream) -> dict[int, tuple[str, bytes, str | None]]:
-        consumer = stream.create_consumer(
-            jetsync.ConsumerConfig(ack_policy="none", inactive_threshold=60, mem_storage=True)
+        consumer = patiently(
+            lambda: stream.create_consumer(
+                jetsync.ConsumerConfig(ack_policy="none", inactive_threshold=60, mem_storage=True)
+            )
         )
         found = {}
         # The consumer may live where a replica still catches up: only the stream's leader knows
         # how many there are.
-        left = stream.info().state.messages
+        left = patiently(stream.info).state.messages
         while left:
             before = left
             for message in consumer.fetch(min(left, 1000), expires=10):

@@ -103,7 +103,7 @@ def test_leader_is_killed(kills, read_all, record_property):
         jetsync.connect(servers.urls, reconnect_wait=0.05) as client,
     ):
         js = client.jetstream()
-        js.create_stream(
+        stream = js.create_stream(
             name=STREAM, subjects=[f"{STREAM}.>"], num_replicas=3, duplicate_window=600
         )
         publisher = Publisher(js)
@@ -125,7 +125,7 @@ def test_leader_is_killed(kills, read_all, record_property):
             "ApiError",
             "JetStreamUnavailableError",
         }, kinds
-        stored = read_all(js.stream(STREAM))
+        stored = read_all(stream)
         check(publisher, stored)
         # Whatever was not confirmed can be sent again with the same ids: nothing is there
         # twice.
@@ -134,7 +134,7 @@ def test_leader_is_killed(kills, read_all, record_property):
             for name in publisher.failed
         ]
         assert js.publish_many(again, window=512).failures == ()
-        ids = Counter(message_id for _, _, message_id in read_all(js.stream(STREAM)).values())
+        ids = Counter(message_id for _, _, message_id in read_all(stream).values())
         assert set(ids) == set(publisher.acked) | set(publisher.failed)
         assert set(ids.values()) == {1}
 

@@ -96,7 +96,7 @@ class Handler:
         """
         All that is stored was handled; if deliveries were *counted*, nothing more often than that.
         """
-        last = js.stream(stream).info().state.last_seq
+        last = last_sequence(js, stream)
         end = time.monotonic() + timeout
         while len(self.handled) < last:
             assert time.monotonic() < end, f"{len(self.handled)} of {last} were handled"
@@ -104,6 +104,17 @@ class Handler:
         assert set(self.handled) == set(range(1, last + 1))
         if counted:
             assert all(count <= self.delivered[each] for each, count in self.handled.items())
+
+
+def last_sequence(js: jetsync.JetStream, stream: str) -> int:
+    """Ask until there is an answer: a request that meets a change of leader gets none."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return js.stream(stream, timeout=1).cached_info.state.last_seq
+        except jetsync.JetSyncError:
+            if time.monotonic() > end:
+                raise
 
 
 PASSING = ("cut", "reset", "cut", "reset", "restart", "pause")
