@@ -46,7 +46,12 @@ def fill(js, stream, count, start=0, size=0):
     Publish *count* messages with their numbers as payload.
     """
     js.publish_many(
-        (f"{stream.name}.A", (b"%d" % number).ljust(size)) for number in range(start, start + count)
+        (
+            (f"{stream.name}.A", (b"%d" % number).ljust(size))
+            for number in range(start, start + count)
+        ),
+        # A stream that looks for a leader takes its time.
+        retries=60,
     )
 
 
