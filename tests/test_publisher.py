@@ -9,6 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync._outbox import LaneState
@@ -22,17 +23,6 @@ from jetsync.testing import ScriptedTransport
 
 PLAIN = b'{"stream":"S","seq":%d}'
 NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.002)
-    return found
 
 
 class ScriptedLane:

@@ -4,42 +4,18 @@ Messages and their acknowledgements on real servers.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from patience import eventually, timed
 
 import jetsync
 from jetsync.devserver import DevServer
 
 VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
 """Servers from the oldest to the newest, which is None."""
-
-
-@contextlib.contextmanager
-def timed(least, most):
-    """
-    Assert that the block takes between *least* and *most* seconds, whether it raises or not.
-    """
-    start = time.monotonic()
-    try:
-        yield
-    finally:
-        seconds = time.monotonic() - start
-        assert least <= seconds <= most, f"took {seconds:.3f} s"
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 def fill(js, stream, count):

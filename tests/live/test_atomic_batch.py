@@ -7,9 +7,9 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import ipaddress
-import time
 
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync import OutboundMessage
@@ -20,17 +20,6 @@ VERSIONS = ["2.12.8", "2.14.6", None]
 
 OLD = ["2.10.26", "2.11.11", "2.12.0"]
 """Servers that no batch is sent to."""
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 @pytest.fixture

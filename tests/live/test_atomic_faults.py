@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from patience import eventually, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -22,30 +23,6 @@ HASTY = {"timeout": "1s"}
 
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
-
-
-@contextlib.contextmanager
-def timed(least, most):
-    """
-    Assert that the block takes between *least* and *most* seconds, whether it raises or not.
-    """
-    start = time.monotonic()
-    try:
-        yield
-    finally:
-        seconds = time.monotonic() - start
-        assert least <= seconds <= most, f"took {seconds:.3f} s"
 
 
 def make_stream(js, name, **fields):

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync._outbox import Outbox
@@ -21,17 +22,6 @@ from jetsync.testing import CutProxy
 
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 def make_stream(js, name):

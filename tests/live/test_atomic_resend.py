@@ -5,9 +5,9 @@ Atomic batches that are sent again, or refused, and what their errors say.
 from __future__ import annotations
 
 import contextlib
-import time
 
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync._outbox import NeverWrittenError
@@ -15,17 +15,6 @@ from jetsync.devserver import DevServer
 from jetsync.events import PermissionDeniedEvent
 from jetsync.hookspecs import hookimpl
 from jetsync.testing import CutProxy, HookRecorder
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 def make_stream(js, name, **fields):

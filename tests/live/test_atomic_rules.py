@@ -5,7 +5,6 @@ Rules of atomic batches on real servers: ids, expectations, and servers that get
 from __future__ import annotations
 
 import contextlib
-import time
 
 import pytest
 
@@ -18,17 +17,6 @@ VERSIONS = ["2.12.8", "2.14.6", None]
 
 OLD = ["2.10.26", "2.11.11", "2.12.0"]
 """Servers that no batch is sent to."""
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 @pytest.fixture

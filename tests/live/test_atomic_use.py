@@ -7,11 +7,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync import Expect, OutboundMessage
@@ -20,17 +20,6 @@ from jetsync.hookspecs import hookimpl
 from jetsync.testing import HookRecorder
 
 NO_SECRETS = {"permissions": {"publish": {"deny": ["*.secret"]}}}
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 def make_stream(js, name, **fields):

@@ -14,6 +14,7 @@ import threading
 import time
 
 import pytest
+from patience import eventually, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -21,17 +22,6 @@ from jetsync.testing import HookRecorder
 
 QUICK = {"reconnect_wait": 0.05}
 """Options of clients whose server goes away: tests do not want to wait."""
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 def io_threads():
@@ -54,19 +44,6 @@ def kinds(recorder, *wanted):
     The kinds of the status events that a recorder saw, in order.
     """
     return [event.kind.value for event in events(recorder, *wanted)]
-
-
-@contextlib.contextmanager
-def timed(least, most):
-    """
-    Assert that the block takes between *least* and *most* seconds, whether it raises or not.
-    """
-    start = time.monotonic()
-    try:
-        yield
-    finally:
-        seconds = time.monotonic() - start
-        assert least <= seconds <= most, f"took {seconds:.3f} s"
 
 
 @contextlib.contextmanager

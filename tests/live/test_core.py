@@ -10,20 +10,10 @@ import threading
 import time
 
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync.testing import HookRecorder
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 def publish_for(client, subject, seconds):

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import attrs
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync import OutboundMessage, errors
@@ -35,17 +36,6 @@ def within(seconds):
     finally:
         taken = time.monotonic() - start
         assert taken <= seconds, f"took {taken:.3f} s"
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 def fast_stream(js, name, **fields):

@@ -12,23 +12,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync.testing import HookRecorder
 
 PINNING = ["2.11.11", "2.12.8", None]
 """Servers that say "not your pin" in different ways; None is the newest."""
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 def fill(js, stream, count, start=0):

@@ -18,23 +18,13 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync.devserver import DevServer
 
 START = 3.0
 """Seconds that an interpreter may take to start and to import jetsync on a busy machine."""
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 def run(script, *arguments, timeout=20.0):

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
+from patience import eventually, timed
 
 import jetsync
 from jetsync import Expect, PubAck
@@ -22,30 +23,6 @@ VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
 """Servers whose answers differ; None is the newest."""
 
 WITH_TTL = VERSIONS[1:]
-
-
-@contextlib.contextmanager
-def timed(least, most):
-    """
-    Assert that the block takes between *least* and *most* seconds, whether it raises or not.
-    """
-    start = time.monotonic()
-    try:
-        yield
-    finally:
-        seconds = time.monotonic() - start
-        assert least <= seconds <= most, f"took {seconds:.3f} s"
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ Publishing many messages on real servers: the window, the report, and what goes 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import time
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
+from patience import eventually, timed
 
 import jetsync
 from jetsync import Expect, OutboundMessage, PublishReport
@@ -22,30 +22,6 @@ from jetsync.testing import HookRecorder
 
 VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
 """Servers whose acks differ; None is the newest."""
-
-
-@contextlib.contextmanager
-def timed(least, most):
-    """
-    Assert that the block takes between *least* and *most* seconds, whether it raises or not.
-    """
-    start = time.monotonic()
-    try:
-        yield
-    finally:
-        seconds = time.monotonic() - start
-        assert least <= seconds <= most, f"took {seconds:.3f} s"
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import time
 import traceback
 
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -38,17 +39,6 @@ CREDENTIALS = """-----BEGIN NATS USER JWT-----
 {seed}
 ------END USER NKEY SEED------
 """
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 def works(client):

@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -24,17 +25,6 @@ from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
 
 # What nats-py 2.16 gives to aiohttp has another name there since.
 pytestmark = pytest.mark.filterwarnings("ignore:parameter 'timeout' of type:DeprecationWarning")
-
-
-def eventually(check, timeout=10.0):
-    """
-    Wait until *check* returns something true, and return that.
-    """
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {timeout:g} s"
-        time.sleep(0.005)
-    return found
 
 
 def self_signed(folder):
