@@ -18,6 +18,7 @@ Everything for users is here; names with an underscore are jetsync's own.
 from __future__ import annotations
 
 from jetsync.account import AccountInfo, AccountLimits, AccountTier, ApiStats
+from jetsync.acks import ack_many
 from jetsync.client import Client, connect
 from jetsync.consumer import Consumer
 from jetsync.consumer_config import (
@@ -35,6 +36,7 @@ from jetsync.consumer_info import (
     SequenceInfo,
 )
 from jetsync.errors import (
+    AcksNotWantedError,
     ApiError,
     ApiLevelRequiredError,
     AtomicityError,
@@ -318,6 +320,7 @@ __all__ = [
     "Publisher",
     "PublisherStatistics",
     "StoredMessage",
+    "ack_many",
     # Hooks, events and operations
     "AdvisoryEvent",
     "AsyncErrorEvent",
@@ -351,6 +354,7 @@ __all__ = [
     "Payload",
     "Seconds",
     # Errors
+    "AcksNotWantedError",
     "ApiError",
     "ApiLevelRequiredError",
     "AtomicPublishDisabledError",

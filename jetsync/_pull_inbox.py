@@ -15,6 +15,7 @@ from jetsync._handoff import Mailbox
 from jetsync._proto import frames
 from jetsync._proto.pull import PullEngine
 from jetsync._subjects import ACK_PREFIX
+from jetsync.errors import AcksNotWantedError
 from jetsync.message import NAK, Message
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from jetsync._deadline import Deadline
     from jetsync._lane import Lane
     from jetsync._proto.pull import Pull, PullRequest
-    from jetsync._session import JetStreamSession
-    from jetsync.typing import Frame
+    from jetsync._session import JetStreamSession, Session
+    from jetsync.typing import Acker, Frame, Seconds
 
 LINGER: Final = 5.0
 """Seconds for which messages that still arrive for an abandoned pull are given back."""
@@ -102,15 +103,52 @@ def take_inbox(pool: list[PullInbox], session: JetStreamSession) -> PullInbox:
         return PullInbox(session)
 
 
-def message_maker(session: JetStreamSession) -> Callable[[Frame], Message]:
+class UnwantedAcks:
+    """
+    The acker of messages whose consumer wants no acknowledgements.
+
+    Servers take such a message for done once it was sent. An ``ack()`` therefore does no harm, and
+    nothing either; what waits for a confirmation would wait for nobody.
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: Session) -> None:
+        self._core = core
+
+    def acknowledge(self, message: Message, body: bytes) -> None:
+        """Send it all the same."""
+        self._core.acknowledge(message, body)
+
+    def acknowledge_sync(
+        self,
+        message: Message,
+        body: bytes,  # noqa: ARG002 - as an Acker has it.
+        timeout: Seconds | None,  # noqa: ARG002 - likewise.
+    ) -> None:
+        """Refuse: nobody would confirm it."""
+        raise self.error(message)
+
+    def error(self, message: Message) -> AcksNotWantedError:
+        """Make the error that names the consumer."""
+        metadata = message.metadata
+        return AcksNotWantedError(metadata.consumer, stream=metadata.stream)
+
+
+def message_maker(session: JetStreamSession, *, acked: bool = True) -> Callable[[Frame], Message]:
     """
     Return what makes the message of a frame, plugins included where some look at messages.
+
+    Args:
+        session: Where messages are acknowledged.
+        acked: Whether their consumer wants acknowledgements.
     """
-    plugins, core = session.plugins, session.core
+    plugins = session.plugins
+    acker: Acker = session.core if acked else UnwantedAcks(session.core)
     received, marked = plugins.received, plugins.ttl_marker
 
     def make(frame: Frame) -> Message:
-        return Message(frame[0], frame[1], frame[2], frame[3], core)
+        return Message(frame[0], frame[1], frame[2], frame[3], acker)
 
     def make_observed(frame: Frame) -> Message:
         message = make(frame)

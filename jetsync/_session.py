@@ -385,7 +385,8 @@ class Session:
         """Send an ack and wait until the server has stored it."""
         self.check()
         deadline = self.deadline(timeout)
-        self.ask(message.raw_reply, None, body, deadline)
+        if is_no_responders(self.ask(message.raw_reply, None, body, deadline)):
+            raise NoRespondersError(message.reply)
 
     def deadline(self, timeout: Seconds | None) -> Deadline:
         """Make the deadline of one public call; None is the client's ``request_timeout``."""

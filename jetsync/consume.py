@@ -113,7 +113,7 @@ class Consumption:
         self._driver = ConsumeDriver(session, options, acked=acked)
         self._engine = self._driver.engine
         self._buffer = self._engine.buffer
-        self.make = message_maker(session)
+        self.make = message_maker(session, acked=acked)
         self._low = -1
         """At how many messages in the buffer there may be something to do."""
 

@@ -353,6 +353,7 @@ class Consumer:
             self._pool,
             wait=wait,
             name=name,
+            acked=self._info.config.ack_policy is not AckPolicy.NONE,
         )
 
 

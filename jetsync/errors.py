@@ -51,6 +51,7 @@ and never contains a secret::
     │   └── DirectNotSupportedError
     ├── NotJetStreamMessageError
     ├── MessageAlreadyAckedError
+    ├── AcksNotWantedError
     ├── HandleClosedError                     a handle that has ended
     │   ├── ConsumptionClosedError
     │   └── BatchClosedError
@@ -76,6 +77,7 @@ _SCHEME = re.compile(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]*://)?")
 _NEXT_URL = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
 
 __all__ = [
+    "AcksNotWantedError",
     "ApiError",
     "ApiLevelRequiredError",
     "AtomicPublishDisabledError",
@@ -1540,6 +1542,20 @@ class MessageAlreadyAckedError(JetSyncError):
         super().__init__(f"message on {subject!r} is already acknowledged (reply {reply!r})")
         self.subject = subject
         self.reply = reply
+
+
+class AcksNotWantedError(JetSyncError):
+    """
+    The consumer takes no acknowledgements; to servers its messages are done once they were sent.
+    """
+
+    def __init__(self, consumer: str, *, stream: str) -> None:
+        super().__init__(
+            f"consumer {consumer!r} of stream {stream!r} takes no acknowledgements (its ack_policy "
+            "is 'none')"
+        )
+        self.consumer = consumer
+        self.stream = stream
 
 
 class HandleClosedError(JetSyncError):

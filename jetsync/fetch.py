@@ -19,11 +19,11 @@ import attrs
 from jetsync import _log, events
 from jetsync._deadline import Deadline
 from jetsync._outbox import LaneState
-from jetsync._proto import frames
 from jetsync._proto.pull import PullRequest, message_size
 from jetsync._proto.status import Effect, Status
 from jetsync._pull_inbox import PullInbox, give_back, message_maker, take_inbox
 from jetsync._session import raise_failure
+from jetsync.acks import write_claim
 from jetsync.errors import (
     ApiError,
     JetSyncError,
@@ -31,7 +31,7 @@ from jetsync.errors import (
     RequestTimeoutError,
     TransportError,
 )
-from jetsync.message import ACK, AckClaim, Message
+from jetsync.message import AckClaim, Message
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -110,8 +110,10 @@ class MessageBatch:
         *,
         wait: float,
         name: Any = "fetch",
+        acked: bool = True,
     ) -> None:
         self._session = session
+        self._acked = acked
         self._stream = stream
         self._consumer = consumer
         self._request = request
@@ -198,22 +200,13 @@ class MessageBatch:
         Messages that were acknowledged, refused or terminated before are left out.
 
         Raises:
+            AcksNotWantedError: The consumer takes no acknowledgements.
             DisconnectedError, ConnectionClosedError: Nothing was sent; the messages can still be
                 acknowledged.
         """
-        claim = AckClaim(self._yielded)
-        if not len(claim):
-            return 0
-        block = b"".join([frames.pub(reply, b"", ACK) for reply in claim.replies])
-        core = self._session.core
-        try:
-            core.check()
-            core.lane.write(block, core.deadline(None))
-        except BaseException:
-            claim.release()
-            raise
+        count = write_claim(AckClaim(self._yielded), None)
         self._yielded.clear()
-        return len(claim)
+        return count
 
     def first(self) -> Message | None:
         """Return the one message of a batch of one, None if there is none."""
@@ -246,7 +239,7 @@ class MessageBatch:
     def _run(self) -> Generator[Message, None, None]:
         """Yield the messages; every way out passes the end."""
         unused: Iterator[Frame] = iter(())
-        make = message_maker(self._session)
+        make = message_maker(self._session, acked=self._acked)
         error: BaseException | None = None
         try:
             while self._inbox is not None:

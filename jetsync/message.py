@@ -239,6 +239,8 @@ class Message:
         Raises:
             NotJetStreamMessageError, MessageAlreadyAckedError: as ``ack``.
             RequestTimeoutError, DisconnectedError, ConnectionLostError: there is no confirmation.
+            NoRespondersError: the consumer is gone, or has no leader at the moment.
+            AcksNotWantedError: the consumer takes no acknowledgements, so confirms none.
         """
         if timeout is not None:
             as_seconds(timeout)
@@ -354,20 +356,30 @@ class AckClaim:
     """
     The right to acknowledge several messages in one write.
 
-    Made by a batch that acknowledges all it has yielded: messages that were acknowledged one by one
-    are left out. Write ``replies``; if that fails, ``release`` gives the messages back to their
-    holders.
+    Write ``replies``; if that fails, ``release`` gives the messages back to their holders.
+
+    Args:
+        messages: What to acknowledge.
+        whole: Whether a message that was acknowledged before is an error. A batch that acknowledges
+            all it has yielded leaves out those that were acknowledged one by one.
     """
 
     __slots__ = ("_taken",)
 
-    def __init__(self, messages: Iterable[Message]) -> None:
+    def __init__(self, messages: Iterable[Message], *, whole: bool = False) -> None:
         self._taken: list[tuple[Message, Acker]] = []
         try:
             for message in messages:
+                if not isinstance(message, Message):
+                    raise InvalidTypeError(
+                        f"only a Message can be acknowledged, not {type(message).__name__}",
+                        argument="messages",
+                    )
                 try:
                     acker = message._take_acker()  # noqa: SLF001
                 except MessageAlreadyAckedError:
+                    if whole:
+                        raise
                     continue
                 self._taken.append((message, acker))
         except BaseException:
@@ -381,6 +393,21 @@ class AckClaim:
         Where the acknowledgements go, in the order of the messages.
         """
         return [message.raw_reply for message, _ in self._taken]
+
+    def by_acker(self) -> list[tuple[Acker, list[Message]]]:
+        """
+        Return the messages of each acker, in their order: of each client, as a rule.
+        """
+        found: dict[int, tuple[Acker, list[Message]]] = {}
+        for message, acker in self._taken:
+            found.setdefault(id(acker), (acker, []))[1].append(message)
+        return list(found.values())
+
+    def written(self, acker: Acker) -> None:
+        """
+        Keep the messages of one acker acknowledged, whatever becomes of the others.
+        """
+        self._taken = [taken for taken in self._taken if taken[1] is not acker]
 
     def __len__(self) -> int:
         return len(self._taken)

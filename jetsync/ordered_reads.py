@@ -86,7 +86,7 @@ class OrderedConsumption:
     def __init__(self, source: OrderedSource, options: ConsumeOptions) -> None:
         self._source = source
         self.options = options
-        self._make = message_maker(source.session)
+        self._make = message_maker(source.session, acked=False)
         self._received = 0
         self._over = threading.Event()
         self._draining = False
@@ -276,7 +276,7 @@ class _Pull(MessageBatch):
 
     def __init__(self, source: OrderedSource, *args: Any, **options: Any) -> None:
         self._source = source
-        super().__init__(source.session, *args, **options)
+        super().__init__(source.session, *args, acked=False, **options)
 
     def _pull_rest(self, inbox: PullInbox) -> None:
         if self._source.is_current:

@@ -36,6 +36,7 @@ ARGUMENTS = {
     "feature": "eob",
     "needs": "server 2.14",
     "stream": "S",
+    "consumer": "C",
     "attempts": 2,
     "bucket": "B",
     "key": "k",

@@ -36,6 +36,7 @@ LAYERS = (
     # 3, continued: the management API as functions over a session, and where pulls are answered
     {"_management", "_stream_admin", "_consumer_admin", "_message_get", "_pull_inbox"},
     # 4: blocking handles; each line may use those before it
+    {"acks"},
     {"publish", "fetch", "direct", "subscription"},
     {"_consume_options", "_consume_drive", "_consume_handlers", "consume"},
     {"consumer"},

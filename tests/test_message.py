@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from jetsync.acks import ack_many
 from jetsync.errors import (
     DisconnectedError,
     InvalidArgumentError,
@@ -312,6 +313,31 @@ class TestClaim:
         assert len(claim) == 3
         assert all(message.is_acked for message in messages)
         assert AckClaim(messages).replies == []
+
+    def test_whole(self, acker, message):
+        """A claim on all of several messages takes none if one of them was acknowledged."""
+        acked = Message(b"a", REPLY, None, b"", acker)
+        acked.ack()
+        with pytest.raises(MessageAlreadyAckedError):
+            AckClaim([message, acked], whole=True)
+        assert not message.is_acked
+
+    def test_by_acker(self, acker, message):
+        """What was written for one acker stays acknowledged when the rest is released."""
+        other = Message(b"a", REPLY, None, b"", RecordingAcker())
+        claim = AckClaim([message, other])
+        (first, messages), _ = claim.by_acker()
+        assert (first, messages) == (acker, [message])
+        claim.written(acker)
+        claim.release()
+        assert message.is_acked
+        assert not other.is_acked
+
+    def test_ackers_of_others(self, acker):
+        """ack_many also works with ackers that know of single messages only."""
+        messages = [Message(b"a", REPLY, None, b"", acker) for _ in range(3)]
+        assert ack_many(messages) == 3
+        assert acker.bodies == [b"+ACK"] * 3
 
     def test_release(self, acker, message):
         """Messages of a claim that was not written may be acknowledged again."""

@@ -39,6 +39,19 @@ def pending(consumer):
     return consumer.info().num_ack_pending
 
 
+def record_writes(monkeypatch, lane, writes):
+    """
+    Have the blocks that go out on a lane noted in *writes*.
+    """
+    write = lane.write
+
+    def noted(block, *arguments):
+        writes.append(block)
+        return write(block, *arguments)
+
+    monkeypatch.setattr(lane, "write", noted)
+
+
 @pytest.fixture
 def worker(stream):
     """
@@ -110,21 +123,36 @@ class TestOnTheWire:
         fill(js, stream, 100)
         batch = worker.fetch(100)
         messages = list(batch)
-        lane = client._session.lane
         writes = []
-        write = lane.write
-
-        def counted(block, deadline):
-            writes.append(block)
-            return write(block, deadline)
-
-        monkeypatch.setattr(lane, "write", counted)
+        record_writes(monkeypatch, client._session.lane, writes)
         assert batch.ack() == 100
         assert len(writes) == 1
         heard = [wire.next(5) for _ in range(100)]
         assert [m.subject for m in heard] == [m.reply for m in messages]
         assert {m.data for m in heard} == {b"+ACK"}
         assert all(message.is_acked for message in messages)
+
+    def test_many_are_one_write_of_each_client(self, nats_server, js, stream, wire, monkeypatch):
+        """
+        ack_many acknowledges messages of several consumers at once, for each client in one write.
+        """
+        fill(js, stream, 40)
+        with jetsync.connect(nats_server.url) as other:
+            first = stream.create_consumer(durable_name="first")
+            second = stream.create_consumer(durable_name="second")
+            abroad = other.jetstream().consumer(stream.name, "second")
+            messages = [*first.fetch(40), *second.fetch(20), *abroad.fetch(20)]
+            writes = []
+            for lane in (js._session.lane, other._session.lane):
+                record_writes(monkeypatch, lane, writes)
+            assert jetsync.ack_many(iter(messages)) == 80
+            assert len(writes) == 2
+            heard = [wire.next(5) for _ in range(80)]
+            assert {m.subject for m in heard} == {m.reply for m in messages}
+            assert {m.data for m in heard} == {b"+ACK"}
+            assert all(message.is_acked for message in messages)
+            eventually(lambda: pending(first) == pending(second) == 0)
+        assert jetsync.ack_many([]) == 0
 
     def test_what_cannot_be_sent(self, js, stream, worker, client):
         """
@@ -292,6 +320,78 @@ class TestOnce:
                 with pytest.raises(jetsync.MessageAlreadyAckedError, match=r"T.+\.A"):
                     again(message)
 
+    @pytest.mark.parametrize(
+        ("spoil", "error"),
+        [
+            (lambda messages, _: messages[3].ack(), jetsync.MessageAlreadyAckedError),
+            (lambda messages, _: messages.append(messages[0]), jetsync.MessageAlreadyAckedError),
+            (lambda messages, _: messages.append(b"5"), jetsync.InvalidTypeError),
+            (
+                lambda messages, others: messages.append(others["core"]),
+                jetsync.NotJetStreamMessageError,
+            ),
+            (
+                lambda messages, others: messages.append(others["unacked"]),
+                jetsync.AcksNotWantedError,
+            ),
+            (
+                lambda messages, others: messages.append(others["ordered"]),
+                jetsync.AcksNotWantedError,
+            ),
+        ],
+        ids=["acked", "twice", "no message", "core", "no acks", "ordered"],
+    )
+    def test_many_of_which_one_can_not_be(self, client, js, stream, worker, spoil, error):
+        """
+        ack_many sends nothing then, and the others stay open.
+        """
+        fill(js, stream, 5)
+        with client.subscribe(f"core.{stream.name}") as core, stream.ordered_consumer() as ordered:
+            client.publish(f"core.{stream.name}", b"")
+            unacked = stream.create_consumer(durable_name="unacked", ack_policy="none")
+            others = {
+                "core": core.next(5),
+                "unacked": unacked.next(5),
+                "ordered": ordered.next(5),
+            }
+        messages = list(worker.fetch(5))
+        spoil(messages, others)
+        acked = {id(m) for m in messages if isinstance(m, jetsync.Message) and m.is_acked}
+        client.flush()
+        before = client.statistics().bytes_out
+        with pytest.raises(error):
+            jetsync.ack_many(messages)
+        assert client.statistics().bytes_out == before
+        rest = [m for m in messages[:5] if id(m) not in acked]
+        assert jetsync.ack_many(rest) == len(rest)
+        eventually(lambda: pending(worker) == 0)
+
+    def test_a_consumer_that_takes_no_acks(self, js, stream):
+        """
+        What waits for a confirmation, and what acknowledges a batch, says so; an ack does no harm.
+        """
+        fill(js, stream, 2)
+        unacked = stream.create_consumer(durable_name="unacked", ack_policy="none")
+        batch = unacked.fetch(2)
+        first, second = batch
+        with pytest.raises(jetsync.AcksNotWantedError, match="unacked"):
+            first.ack_sync()
+        with pytest.raises(jetsync.AcksNotWantedError):
+            batch.ack()
+        first.ack()
+        second.ack()
+
+    def test_a_consumer_that_is_gone(self, js, stream, worker):
+        """
+        It confirms nothing, and ack_sync does not say that it did.
+        """
+        fill(js, stream, 1)
+        message = worker.next(5)
+        worker.delete()
+        with pytest.raises(jetsync.NoRespondersError):
+            message.ack_sync()
+        assert not message.is_acked
+
     def test_threads_that_acknowledge_the_same_message(self, js, stream, worker):
         """
         Exactly one of them does so.
@@ -370,6 +470,8 @@ class TestWithoutAServer:
                 two.ack_sync(0.1)
             with timed(0.2, 0.6), pytest.raises(jetsync.DisconnectedError):
                 batch.ack()
+            with timed(0.1, 0.4), pytest.raises(jetsync.DisconnectedError):
+                jetsync.ack_many([one, two], timeout=0.1)
             assert not one.is_acked
             assert not two.is_acked
         finally:
@@ -393,7 +495,8 @@ class TestWithoutAServer:
             fill(js, stream, 1)
             batch = worker.fetch(1)
             (message,) = batch
-        for call in (message.ack, message.ack_sync, message.nak, message.term, batch.ack):
+        calls = (message.ack, message.ack_sync, message.nak, message.term, batch.ack)
+        for call in (*calls, lambda: jetsync.ack_many([message])):
             with pytest.raises(jetsync.ConnectionClosedError):
                 call()
         assert not message.is_acked

@@ -1,0 +1,71 @@
+"""
+Many acknowledgements in one write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jetsync._proto import frames
+from jetsync._pull_inbox import UnwantedAcks
+from jetsync._session import Session
+from jetsync.message import ACK, AckClaim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jetsync.message import Message
+    from jetsync.typing import Seconds
+
+__all__ = ["ack_many"]
+
+
+def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> int:
+    """
+    Acknowledge messages, all of one client in one write; return how many they were.
+
+    They may be of several consumers, and of several clients. Returns without the servers'
+    confirmation, as ``Message.ack`` does. Any thread; of several that acknowledge the same message
+    one does so, and the others get the error.
+
+    Args:
+        messages: What to acknowledge; an iterable is taken as a whole before anything is sent.
+        timeout: Seconds to wait for connections, all together; None is the client's default.
+
+    Raises:
+        NotJetStreamMessageError, MessageAlreadyAckedError, AcksNotWantedError: One of the messages
+            can not be acknowledged. Nothing was sent, and the others still can be.
+        InvalidTypeError: There is something else than a message among them; nothing was sent.
+        DisconnectedError, ConnectionClosedError: A client had no connection. Its messages can still
+            be acknowledged; ``Message.is_acked`` tells which were, if there are several clients.
+    """
+    return write_claim(AckClaim(messages, whole=True), timeout)
+
+
+def write_claim(claim: AckClaim, timeout: Seconds | None) -> int:
+    """Acknowledge what was claimed, and give back what could not be; return how many were."""
+    count = len(claim)
+    try:
+        groups = claim.by_acker()
+        # All that can go wrong without a connection does so before the first write.
+        for acker, messages in groups:
+            if isinstance(acker, UnwantedAcks):
+                raise acker.error(messages[0])
+            if isinstance(acker, Session):
+                acker.check()
+        deadline = None
+        for acker, messages in groups:
+            if isinstance(acker, Session):
+                deadline = deadline or acker.deadline(timeout)
+                replies = [message.raw_reply for message in messages]
+                block = b"".join([frames.pub(reply, b"", ACK) for reply in replies])
+                acker.lane.write(block, deadline)
+            else:
+                # Somebody's own, who knows of single messages only.
+                for message in messages:
+                    acker.acknowledge(message, ACK)
+            claim.written(acker)
+    except BaseException:
+        claim.release()
+        raise
+    return count
