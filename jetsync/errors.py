@@ -9,6 +9,8 @@ and never contains a secret::
     ├── InvalidArgumentError (ValueError)     local misuse: nothing was sent
     │   ├── InvalidSubjectError
     │   ├── InvalidNameError
+    │   │   ├── InvalidBucketError
+    │   │   └── InvalidKeyError
     │   ├── InvalidHeaderError
     │   │   └── BatchRuleError                a header that an atomic batch can not have
     │   ├── InvalidTtlError
@@ -58,6 +60,7 @@ and never contains a secret::
     ├── ConflictingUseError (RuntimeError)
     ├── ResetAttemptsExceededError            an ordered consumer that gave up
     ├── KeyNotFoundError (KeyError)
+    ├── KeysVanishedError                     a read of many keys at a moment that is gone
     ├── PluginError
     └── DevServerError
 """
@@ -68,7 +71,7 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from jetsync.outbound import PublishReport
     from jetsync.publish.atomic import AtomicBatch
@@ -96,6 +99,7 @@ __all__ = [
     "BatchSequenceMissingError",
     "BatchTooLargeError",
     "BatchUnsupportedHeaderError",
+    "BucketNotFoundError",
     "ConfigurationError",
     "ConflictingUseError",
     "ConnectError",
@@ -130,9 +134,11 @@ __all__ = [
     "HandleClosedError",
     "InsufficientResourcesError",
     "InvalidArgumentError",
+    "InvalidBucketError",
     "InvalidGroupError",
     "InvalidHeaderError",
     "InvalidJsonError",
+    "InvalidKeyError",
     "InvalidNameError",
     "InvalidResetError",
     "InvalidSubjectError",
@@ -140,7 +146,9 @@ __all__ = [
     "InvalidTypeError",
     "JetStreamNotEnabledError",
     "JetSyncError",
+    "KeyExistsError",
     "KeyNotFoundError",
+    "KeysVanishedError",
     "LeadershipChangeError",
     "MaxConsumersError",
     "MaxMessagesError",
@@ -203,6 +211,7 @@ __all__ = [
     "UnknownStatusError",
     "WaitTimeoutError",
     "WrongLastMessageIdError",
+    "WrongLastRevisionError",
     "WrongLastSequenceError",
     "WrongStreamError",
 ]
@@ -293,6 +302,24 @@ class InvalidNameError(InvalidArgumentError):
         self.kind = kind
         self.name = name
         self.reason = reason
+
+
+class InvalidBucketError(InvalidNameError):
+    """
+    A name that no key-value bucket can have, or the name of a stream that is no bucket.
+    """
+
+    def __init__(self, name: str, reason: str = "use letters, digits, '-' and '_'") -> None:
+        super().__init__("bucket", name, reason)
+
+
+class InvalidKeyError(InvalidNameError):
+    """
+    A key, or a pattern of keys, that no key-value bucket can have.
+    """
+
+    def __init__(self, name: str, reason: str = "not a valid key") -> None:
+        super().__init__("key", name, reason)
 
 
 class InvalidHeaderError(InvalidArgumentError):
@@ -1267,6 +1294,64 @@ ERROR_CLASSES: Mapping[int, type[ApiError]] = {
 }
 
 
+# Key-value. These name the bucket or the key where the server names a stream or a subject; they
+# have no codes of their own, and stand behind the table for that.
+
+
+class BucketNotFoundError(StreamNotFoundError):
+    """
+    There is no bucket of that name.
+    """
+
+    def __init__(self, bucket: str) -> None:
+        super().__init__(description=f"bucket {bucket!r} not found", stream=f"KV_{bucket}")
+        self.bucket = bucket
+
+
+class WrongLastRevisionError(WrongLastSequenceError):
+    """
+    A key is not at the revision that a change expects; nothing was changed.
+
+    ``last_sequence`` is the revision that it is at, 0 where there is none and None where that is
+    not known. Of a transaction, ``key`` is None if it could not be found out which one it was.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        key: str | None = None,
+        *,
+        expected: int | None = None,
+        last_sequence: int | None = None,
+        reason: str | None = None,
+    ) -> None:
+        what = "a key" if key is None else f"key {key!r}"
+        text = f"{what} of bucket {bucket!r} is not at the revision expected"
+        if expected is not None:
+            text = f"{what} of bucket {bucket!r} is not at revision {expected}"
+        if reason is not None:
+            text += f": {reason}"
+        elif last_sequence is not None:
+            text += f": it is at {last_sequence}" if last_sequence else ": it does not exist"
+        super().__init__(description=text, stream=f"KV_{bucket}")
+        self.bucket = bucket
+        self.key = key
+        self.expected = expected
+        self.last_sequence = last_sequence
+
+
+class KeyExistsError(WrongLastRevisionError):
+    """
+    The key that was to be created has a value already; nothing was changed.
+    """
+
+    def __init__(self, bucket: str, key: str, *, last_sequence: int | None = None) -> None:
+        at = "" if last_sequence is None else f" at revision {last_sequence}"
+        super().__init__(
+            bucket, key, expected=0, last_sequence=last_sequence, reason=f"it has a value{at}"
+        )
+
+
 def from_api_error(error: Mapping[str, Any], stream: str | None = None) -> ApiError:
     """
     Make the error that a server's ``error`` object stands for; do not raise it.
@@ -1608,14 +1693,47 @@ class ResetAttemptsExceededError(JetSyncError):
 
 class KeyNotFoundError(JetSyncError, KeyError):
     """
-    The bucket has no value under that key, or not at that revision.
+    The bucket has no value under that key, or not at that revision: there never was one, or it was
+    deleted, or it expired.
     """
 
-    def __init__(self, bucket: str, key: str, *, revision: int | None = None) -> None:
+    def __init__(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        revision: int | None = None,
+        deleted_at: int | None = None,
+        reason: str | None = None,
+    ) -> None:
         at = "" if revision is None else f" at revision {revision}"
-        super().__init__(f"no key {key!r}{at} in bucket {bucket!r}")
+        text = f"no key {key!r}{at} in bucket {bucket!r}"
+        if deleted_at is not None:
+            text += f": {reason or 'deleted'} at revision {deleted_at}"
+        super().__init__(text)
         self.bucket = bucket
         self.key = key
+        self.revision = revision
+        #: The revision of the marker that says so, where there is one.
+        self.deleted_at = deleted_at
+        #: ``"deleted"``, ``"purged"`` or ``"expired"``, where there is such a marker.
+        self.reason = reason
+
+
+class KeysVanishedError(JetSyncError):
+    """
+    Values of the moment that was asked for are not in the bucket any more, as newer ones have taken
+    their place.
+    """
+
+    def __init__(self, bucket: str, keys: Sequence[str], *, revision: int | None = None) -> None:
+        names = ", ".join(map(repr, keys[:5])) + (", ..." if len(keys) > 5 else "")
+        at = "the moment asked for" if revision is None else f"revision {revision}"
+        super().__init__(
+            f"{len(keys)} keys of bucket {bucket!r} had values at {at} that are gone: {names}"
+        )
+        self.bucket = bucket
+        self.keys = tuple(keys)
         self.revision = revision
 
 

@@ -40,6 +40,7 @@ ARGUMENTS = {
     "attempts": 2,
     "bucket": "B",
     "key": "k",
+    "keys": ["a", "b"],
     "plugin": "p",
     "hook": "jetsync_publish",
 }
@@ -174,9 +175,15 @@ class TestApiErrors:
         assert seen <= ERROR_CLASSES.keys()
 
     def test_no_err_code_twice(self):
-        """Two classes never claim the same err_code."""
-        codes = [cls.usual[1] for cls in all_classes() if issubclass(cls, ApiError)]
+        """Two classes never claim the same err_code; those of key-value claim none."""
+        codes = [
+            cls.usual[1]
+            for cls in all_classes()
+            if issubclass(cls, ApiError) and "usual" in vars(cls)
+        ]
         assert len(codes) == len(set(codes))
+        assert ERROR_CLASSES[10059] is errors.StreamNotFoundError
+        assert ERROR_CLASSES[10071] is errors.WrongLastSequenceError
 
     def test_unknown_code(self):
         """An err_code that is not known gives a plain ApiError."""
