@@ -16,6 +16,7 @@ from jetsync._outbox import LaneState
 from jetsync._plugins import Plugins
 from jetsync._proto import frames
 from jetsync.publish._collecting import CollectingWindow, OrderedAckMailbox
+from jetsync.publish._future import PublishFuture
 from jetsync.publish._many import BLOCK_MESSAGES
 from jetsync.publish._window import WindowOptions
 from jetsync.publish.publisher import KEPT_FAILURES, Publisher
@@ -179,6 +180,13 @@ def reason(future):
     return future.exception(5)
 
 
+def stage(publisher, item):
+    """
+    Add a message as ``publish`` does, and no more.
+    """
+    return publisher._window.stage(item, PublishFuture(publisher._owner, item))
+
+
 class TestRaces:
     def test_an_ack_before_the_write_returns(self, lane, make):
         """
@@ -250,10 +258,8 @@ class TestRaces:
         with publisher._lock:
             # Nothing is settled meanwhile.
             window = publisher._window
-            futures = []
             for number in range(10):
-                assert window.add(number, ("a.b", b""))
-                futures.append(number)
+                assert stage(publisher, ("a.b", b"%d" % number))
             window.flush()
             lane.ack(lane.transport.published()[:6])
             lane.lose()
@@ -325,6 +331,62 @@ class TestBlocks:
         assert time.monotonic() - start < 2.0
 
 
+class TestStaging:
+    def test_what_comes_as_it_closes_is_taken_back(self, lane, make, monkeypatch):
+        """
+        The message that was staged when nobody looks any more raises, and is not sent.
+        """
+        publisher = make()
+        stage_it = publisher._window.stage
+
+        def late(item, token):
+            publisher.close()
+            return stage_it(item, token)
+
+        monkeypatch.setattr(publisher._window, "stage", late)
+        with pytest.raises(jetsync.HandleClosedError):
+            publisher.publish("a.b")
+        assert (publisher.pending, lane.payloads) == (0, [])
+
+    def test_no_more_than_the_window_is_in_flight(self, lane, make):
+        """
+        What threads stage beyond it is written when there is room, in order.
+        """
+        publisher = make(size=3)
+        with publisher._lock:
+            futures = [stage(publisher, ("a.b", b"%d" % number))[1] for number in range(5)]
+        publisher.flush(0)
+        assert lane.payloads == [b"0", b"1", b"2"]
+        lane.ack(lane.transport.published())
+        eventually(lambda: len(lane.payloads) == 5)
+        lane.ack(lane.transport.published()[3:], 4)
+        assert [future.result(5).sequence for future in futures] == [1, 2, 3, 4, 5]
+
+    def test_an_interrupt_while_numbers_are_given(self, lane, make):
+        """
+        No message is lost or sent twice: those of the block are unknown.
+        """
+        publisher = make(ack_timeout=0.2)
+
+        class Interrupting(dict):
+            def __setitem__(self, number, token):
+                if number == 1 and 1 not in self:
+                    super().__setitem__(number, token)
+                    raise KeyboardInterrupt
+                super().__setitem__(number, token)
+
+        tokens = publisher._window.tokens = publisher._futures = Interrupting()
+        with publisher._lock:
+            futures = [stage(publisher, ("a.b", b"%d" % number))[1] for number in range(3)]
+            with pytest.raises(KeyboardInterrupt):
+                publisher._window.flush()
+        lane.on_write = lane.ack
+        assert publisher.publish("a.b", b"next").result(5).sequence == 1
+        errors = [reason(future) for future in futures]
+        assert [type(error) for error in errors] == [jetsync.PublishOutcomeUnknownError] * 3
+        assert (lane.payloads, tokens) == ([b"next"], {})
+
+
 class TestFailures:
     def test_the_client_is_closed_before_the_write(self, lane, make):
         """
@@ -332,12 +394,10 @@ class TestFailures:
         """
         publisher = make()
         with publisher._lock:
-            assert publisher._window.add(0, ("a.b", b""))
+            entry = stage(publisher, ("a.b", b""))
             lane.state = LaneState.CLOSED
-            publisher._window.flush()
-            ((number, _, error),) = publisher._window.failures
-        assert number == 0
-        assert isinstance(error, jetsync.ConnectionClosedError)
+        assert publisher.flush(5) == 0
+        assert isinstance(reason(entry[1]), jetsync.ConnectionClosedError)
         assert lane.payloads == []
         with pytest.raises(jetsync.ConnectionClosedError):
             publisher.publish("a.b")
@@ -352,8 +412,7 @@ class TestFailures:
         with publisher._lock:
             window = publisher._window
             for number in range(1, 4):
-                assert window.add(number, ("a.b", b"%d" % number))
-            publisher._number = 4
+                assert stage(publisher, ("a.b", b"%d" % number))
             lane.lose()
             window.flush()
             assert window.pieces
@@ -368,8 +427,9 @@ class TestFailures:
         What was collected fails by the ack_timeout, as not sent.
         """
         window = CollectingWindow(ScriptedCore(lane), WindowOptions(ack_timeout=0.2))
-        assert window.add(0, ("a.b", b""))
+        assert window.stage(("a.b", b""), None)
         lane.state = LaneState.DOWN
+        window.flush()
         start = time.monotonic()
         while not window.failures:
             assert time.monotonic() - start < 2.0
@@ -516,7 +576,7 @@ class TestRefused:
         options = WindowOptions(ack_timeout=0.2, retry_wait=0.0)
         window = CollectingWindow(ScriptedCore(lane), options)
         for number in range(2):
-            assert window.add(number, ("a.b", b"%d" % number))
+            assert window.stage(("a.b", b"%d" % number), None)
         window.flush()
         lane.state = LaneState.DOWN
         for command in lane.transport.published():
@@ -535,7 +595,7 @@ class TestRefused:
         """
         options = WindowOptions(ack_timeout=0.1, retry_wait=0.0)
         window = CollectingWindow(ScriptedCore(lane), options)
-        assert window.add(0, ("a.b", b""))
+        assert window.stage(("a.b", b""), None)
         window.flush()
         lane.state = LaneState.DOWN
         lane.answer(*lane.transport.published(), b"", NO_RESPONDERS)
@@ -584,7 +644,7 @@ class TestOrderedAckMailbox:
         """
         window = CollectingWindow(ScriptedCore(lane), WindowOptions(ack_timeout=5.0))
         for number in range(6):
-            assert window.add(number, ("a.b", b""))
+            assert window.stage(("a.b", b"%d" % number), None)
         window.flush()
         commands = lane.transport.published()
         lane.ack(commands[:1])

@@ -1,16 +1,15 @@
 """
 A window for messages that come one by one: it collects them into blocks.
 
-A write for each message costs more than the message. So a message that finds others in flight waits
-in the window until the owner flushes, or until a block is full. One that finds nothing in flight is
-written at once, as there is nothing that it could travel with.
+A write for each message costs more than the message. So messages wait in the window until the owner
+flushes. Any thread may add one; all else is the owner's, with its lock.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jetsync._deadline import Deadline
 from jetsync._handoff import AckMailbox
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from jetsync.typing import Frame
 
     AckRun = list[tuple[bytes, bytes]]
+
+Staged: TypeAlias = tuple[Any, Any, bytes, bytes]
+"""A message without a number: the item, its token, its block up to the number and from there on."""
 
 _AT_ONCE: Final = Deadline(0.0, 0.0)
 
@@ -60,67 +62,115 @@ class OrderedAckMailbox(AckMailbox):
 class CollectingWindow(Window):
     """
     A window that never waits for the connection, and settles in the order of the acks; not
-    synchronised.
+    synchronised, but that any thread may stage messages.
     """
+
+    # A lock for each message makes four threads a fifth slower than one: who is woken with the lock
+    # has to wait for the interpreter. So a message is appended to a list, which needs none, and
+    # gets its number, with the owner's lock, when a block is written.
 
     box: OrderedAckMailbox
 
     def __init__(self, session: JetStreamSession, options: WindowOptions) -> None:
         super().__init__(session, options, keep_acks=True)
-        self.pieces: list[bytes] = []
-        """What is collected."""
+        self.staged: list[Staged] = []
+        """Messages that have no number yet, oldest first."""
 
-        self._size = 0
-        self._first = self._behind = 0
-        """Numbers of the first message collected, and of the one behind the last."""
+        self.staged_bytes = 0
+        """About how many bytes these are; only :meth:`flush` has it right."""
+
+        self.tokens: dict[int, Any] = {}
+        """
+        What the owner keeps for the messages that have one, in the order of the numbers; the owner
+        removes them.
+        """
+
+        self.pieces: list[bytes] = []
+        """What has numbers and could not be written."""
+
+        self.number = 0
+        """The next number."""
+
+        self._first = 0
+        """The number of the first piece."""
 
         self._until = 0.0
-        """When what is collected fails for want of a connection."""
+        """When the pieces fail for want of a connection."""
 
-    def add(self, number: int, item: Any) -> bool:
+    @property
+    def open_count(self) -> int:
+        """How many messages have not ended."""
+        return len(self.tokens) + len(self.staged)
+
+    @property
+    def is_block(self) -> bool:
+        """Whether there is so much that waiting for more is no use."""
+        return len(self.staged) >= BLOCK_MESSAGES or self.staged_bytes >= BLOCK_BYTES
+
+    def stage(self, item: Any, token: Any) -> Staged | None:
         """
-        Take a message, unless there is no connection at the moment; return whether it was taken.
+        Take a message, unless there is no connection at the moment, which None says. Any thread.
 
         Raises what the encoder does; the message was not taken then.
         """
         if self._lane.state is not LaneState.OPEN:
-            return False
-        piece = self.encoder.encode(item, self.prefix, number)
-        if not self.pieces:
-            self._first = number
-            self._until = time.monotonic() + self.options.ack_timeout
-        self._behind = number + 1
-        self.pieces.append(piece)
-        self._size += len(piece)
-        # Last: an interrupt before this line leaves nothing in flight that is never written.
-        self.pipeline.flying[number] = item
-        if self._size >= BLOCK_BYTES or number - self._first >= BLOCK_MESSAGES:
-            self.flush()
-        return True
+            return None
+        head, tail = self.encoder.halves(item, self.prefix)
+        entry = (item, token, head, tail)
+        self.staged_bytes += len(tail)
+        self.staged.append(entry)
+        return entry
 
     def flush(self) -> None:
-        """Write what is collected, or keep it if there is no connection at the moment."""
-        if not self.pieces:
-            return
-        pieces, self.pieces = self.pieces, []
-        numbers = range(self._first, self._behind)
-        epoch = self._lane.epoch
+        """Write what there is and has room, or keep it if there is no connection at the moment."""
+        while (room := self.room) > 0 and self.staged:
+            self._write(self.staged[: min(room, BLOCK_MESSAGES)])
+            if self.pieces:
+                return
+        if self.pieces:
+            self._write([])
+
+    def _write(self, chunk: list[Staged]) -> None:
+        """Give the oldest staged messages their numbers, and write all that have one."""
+        pieces, first, epoch = self.pieces, self.number, self._lane.epoch
+        waiting = bool(pieces)
+        if not waiting:
+            self._first = first
         try:
-            epoch = self._send(b"".join(pieces), numbers, _AT_ONCE)
+            self._enter(chunk)
+            for number, (_, _, head, tail) in enumerate(chunk, first):
+                pieces += (head, b"%d" % number, tail)
+            epoch = self._send(b"".join(pieces), range(self._first, self.number), _AT_ONCE)
         except DisconnectedError:
-            self.pieces = pieces
-            return
+            if not waiting:
+                self._until = time.monotonic() + self.options.ack_timeout
         except ConnectionClosedError as error:
-            self.fail_unsent(numbers, error)
+            self._fail_collected(error)
         except BaseException:
             # Ctrl-C: the lane has ended the connection, and nobody knows what the server got.
-            self._note(numbers, epoch)
+            if self.number == first:
+                self._enter(chunk)
+            self._note(epoch)
             raise
         else:
-            self._note(numbers, epoch)
+            self._note(epoch)
 
-    def _note(self, numbers: range, epoch: int) -> None:
-        self._size = 0
+    def _enter(self, chunk: list[Staged]) -> None:
+        """Give the oldest staged messages their numbers."""
+        flying, tokens, first = self.pipeline.flying, self.tokens, self.number
+        for number, (item, token, _, _) in enumerate(chunk, first):
+            flying[number] = item
+            tokens[number] = token
+        if self.staged[:1] == chunk[:1]:
+            del self.staged[: len(chunk)]
+        self.staged_bytes = 0
+        # Last: where Ctrl-C comes before, all this is done again.
+        self.number = first + len(chunk)
+
+    def _note(self, epoch: int) -> None:
+        """Note that all that has a number went out on the connection *epoch*."""
+        self.pieces.clear()
+        numbers = range(self._first, self.number)
         self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout)
 
     def _make_box(self, interest: bytes) -> AckMailbox:
@@ -144,14 +194,16 @@ class CollectingWindow(Window):
         failure = self.box.failure
         refused = super().account()
         self.flush()
-        if self.pieces:
-            if failure is not None:
-                self._fail_collected(failure)
-            elif self._until <= time.monotonic():
-                self._fail_collected(DisconnectedError(timeout=self.options.ack_timeout))
+        if failure is not None:
+            self._fail_collected(failure)
+        elif self.pieces and self._until <= time.monotonic():
+            self._fail_collected(DisconnectedError(timeout=self.options.ack_timeout))
         return refused
 
     def _fail_collected(self, error: Exception) -> None:
+        """Fail all that was not written."""
+        if not self.pieces:
+            self._first = self.number
         self.pieces.clear()
-        self._size = 0
-        self.fail_unsent(range(self._first, self._behind), error)
+        self._enter(self.staged[:])
+        self.fail_unsent(range(self._first, self.number), error)

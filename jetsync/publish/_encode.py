@@ -33,7 +33,7 @@ class Encoder:
         suffix: What stands behind the number in a reply subject.
     """
 
-    __slots__ = ("_check_size", "_limit", "_pub", "_session", "_subjects", "_suffix")
+    __slots__ = ("_check_size", "_heads", "_limit", "_pub", "_session", "_subjects", "_suffix")
 
     def __init__(self, session: Session, suffix: bytes = b"") -> None:
         self._suffix = suffix
@@ -42,6 +42,7 @@ class Encoder:
         self._session = session
         self._limit = session.server.max_payload
         self._subjects: dict[str, bytes] = {}
+        self._heads: dict[str, bytes] = {}
 
     def renew(self) -> bool:
         """
@@ -85,6 +86,35 @@ class Encoder:
         if size + len(header) > self._limit:
             self._check_size(size + len(header))
         return frames.hpub(target, b"%b%d%b" % (prefix, number, self._suffix), header, payload)
+
+    def halves(self, item: object, prefix: bytes) -> tuple[bytes, bytes]:
+        """
+        Return what :meth:`encode` does, up to the number and from there on.
+
+        For who gets the number later. Any thread; *prefix* is the same in all calls.
+        """
+        if type(item) is tuple and len(item) == 2:
+            subject, data = item
+            payload = data if type(data) is bytes else bytes(payload_bytes(data))
+            try:
+                head = self._heads[subject]
+            except (KeyError, TypeError):
+                head = self._learn_head(subject, prefix)
+            size = len(payload)
+            if size > self._limit:
+                self._check_size(size)
+            return head, b"%b %d\r\n%b\r\n" % (self._suffix, size, payload)
+        block = self.encode(item, prefix, 0)
+        verb, target, _ = block.split(b" ", 2)
+        head = b"%b %b %b" % (verb, target, prefix)
+        return head, block[len(head) + 1 :]
+
+    def _learn_head(self, subject: str, prefix: bytes) -> bytes:
+        target = self._learn(subject)
+        if len(self._heads) >= KNOWN_SUBJECTS:
+            self._heads.clear()
+        head = self._heads[subject] = b"PUB %b %b" % (target, prefix)
+        return head
 
     def _learn(self, subject: str) -> bytes:
         validate_subject(subject)

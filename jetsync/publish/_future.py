@@ -19,6 +19,7 @@ from jetsync.errors import WaitTimeoutError
 from jetsync.outbound import OutboundMessage, PubAck, coerce_outbound
 
 if TYPE_CHECKING:
+    from jetsync.publish._wrapped import WrappedWindow
     from jetsync.typing import Seconds
 
 
@@ -60,9 +61,9 @@ class PublishFuture:
     The outcome of one message, once it is known. Any thread.
     """
 
-    __slots__ = ("_event", "_item", "_outcome", "_owner", "callbacks", "observed")
+    __slots__ = ("_event", "_item", "_outcome", "_owner", "callbacks", "observed", "span")
 
-    def __init__(self, owner: FutureOwner, item: Any) -> None:
+    def __init__(self, owner: FutureOwner, item: Any, span: WrappedWindow | None = None) -> None:
         self.observed = False
         """Whether anybody has asked for the outcome."""
 
@@ -72,6 +73,9 @@ class PublishFuture:
         self._event: threading.Event | None = None
         self.callbacks: list[Callable[[PublishFuture], object]] | None = None
         """What to call with the outcome; whole as soon as that is known."""
+
+        self.span = span
+        """The window that plugins wrap around the message."""
 
     def __repr__(self) -> str:
         outcome = self._outcome

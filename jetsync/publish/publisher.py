@@ -1,14 +1,16 @@
 """
 A publisher: many messages in flight, from any number of threads, each with a future.
 
-Publishing threads encode messages into the window, under one lock; one worker thread per publisher
-reads the acks, completes futures and calls what users gave. Who writes what the window has
-collected: a publishing thread, when a block is full, when it waits, or when messages are rare;
-otherwise the worker, which is then attentive and looks every ``LINGER`` seconds.
+Publishing threads encode messages and stage them in the window, without a lock; one worker thread
+per publisher reads the acks, completes futures and calls what users gave. Who writes what is
+staged, with the lock: a publishing thread, when a block is full, when it waits, or when messages
+are rare; otherwise the worker, which is then attentive and looks every ``LINGER`` seconds.
 
 Invariants
-- A message is taken under the lock, or the call of ``publish`` raises and nothing of it is sent.
-  Once taken it ends exactly once, through its future.
+- A message is staged, or the call of ``publish`` raises and nothing of it is sent. Once staged it
+  ends exactly once, through its future.
+- What is in flight is never more than the window; threads that come at the same moment may stage
+  one message each beyond it.
 - The lock is never held while a thread waits for the connection or while a user's code runs.
 - The worker never waits for the connection: what is in flight is settled whatever becomes of it.
 """
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._session import JetStreamSession
+    from jetsync.publish._collecting import Staged
     from jetsync.publish._window import WindowOptions
     from jetsync.typing import HeadersInput, Payload, Seconds
 
@@ -116,13 +119,9 @@ class Publisher:
         self._ended = threading.Condition(self._lock)
         """Messages have ended."""
 
-        self._futures: dict[int, PublishFuture] = {}
-        """Messages that have not ended, in the order in which they were sent."""
+        self._futures: dict[int, PublishFuture] = self._window.tokens
+        """Messages that have a number and have not ended."""
 
-        self._spans: dict[int, WrappedWindow] = {}
-        """The wrapped windows of messages that have not ended, where plugins wrap windows."""
-
-        self._number = 0
         self._stopped: Exception | None = None
         """Why no message is taken any more."""
 
@@ -139,7 +138,7 @@ class Publisher:
         """When a message was written by itself."""
 
         self._looked_at = 0
-        """The next number, when the worker looked last."""
+        """The window's next number, when the worker looked last."""
 
         self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
@@ -165,12 +164,12 @@ class Publisher:
     @property
     def pending(self) -> int:
         """How many messages have not ended yet."""
-        return len(self._futures)
+        return self._window.open_count
 
     def statistics(self) -> PublisherStatistics:
         """Return the counters as they are now."""
         with self._lock:
-            tally, pending = self._window.pipeline.tally, len(self._futures)
+            tally, pending = self._window.pipeline.tally, self._window.open_count
             return PublisherStatistics(
                 published=tally.count + self._failed + pending,
                 acknowledged=tally.count,
@@ -236,27 +235,40 @@ class Publisher:
             raise
 
     def _send(self, item: Any, span: WrappedWindow | None) -> PublishFuture:
-        """Hand a message over and return its future; waits for room and for a connection."""
+        """Stage a message and return its future; waits for room and for a connection."""
         window = self._window
+        future = PublishFuture(self._owner, item, span)
         deadline: Deadline | None = None
         while True:
-            with self._lock:
-                if len(self._futures) >= self._options.size or self._stopped is not None:
-                    self._wait_room()
-                number = self._number
-                # Never given twice, wherever Ctrl-C comes: an ack would be taken for another's.
-                self._number = number + 1
-                if window.add(number, item):
-                    future = self._futures[number] = PublishFuture(self._owner, item)
-                    if span is not None:
-                        self._spans[number] = span
-                    if not self._attentive:
-                        self._write_or_wake()
-                    return future
-                self._number = number
+            if self._stopped is not None or window.open_count >= self._options.size:
+                self._wait_room()
+            entry = window.stage(item, future)
+            if entry is not None:
+                break
             # Without the lock, as what is in flight has to be settled meanwhile.
             deadline = deadline or Deadline.after(self._options.ack_timeout)
             self._lane.write(b"", deadline)
+        # Both are looked at after the message was staged: whoever changes them looks there after.
+        if self._stopped is not None:
+            self._withdraw(entry)
+        if not self._attentive:
+            with self._lock:
+                self._write_or_wake()
+        elif window.is_block and not self._lock.locked():
+            with self._lock:
+                window.flush()
+        return future
+
+    def _withdraw(self, entry: Staged) -> None:
+        """Take back what came as the publisher was closed, unless it has gone out already."""
+        with self._lock:
+            try:
+                self._window.staged.remove(entry)
+            except ValueError:
+                return
+            self._ended.notify_all()
+        assert self._stopped is not None
+        raise_failure(self._stopped)
 
     def _write_or_wake(self) -> None:
         """See to a message that the worker does not look for; the lock is held."""
@@ -272,14 +284,15 @@ class Publisher:
             self._wake_worker()
 
     def _wait_room(self) -> None:
-        """Wait until the window has room; the lock is held."""
-        while self._stopped is None and len(self._futures) >= self._options.size:
-            self._owner.check_thread("room in the window")
-            self._window.flush()
-            self._room.wait()
-            self._core.check()
-        if self._stopped is not None:
-            raise_failure(self._stopped)
+        """Wait until the window has room, or raise why no message is taken any more."""
+        with self._lock:
+            while self._stopped is None and self._window.open_count >= self._options.size:
+                self._owner.check_thread("room in the window")
+                self._window.flush()
+                self._room.wait()
+                self._core.check()
+            if self._stopped is not None:
+                raise_failure(self._stopped)
 
     def flush(self, timeout: Seconds | None = None) -> int:
         """
@@ -294,18 +307,23 @@ class Publisher:
             ConnectionClosedError: The client was closed.
         """
         self._core.check()
+        window = self._window
         seconds = None if timeout is None else as_seconds(timeout)
         if threading.get_ident() == self._owner.thread:
             seconds = 0.0
         if self._wrapped is not None:
             self._wrapped.cut()
         with self._lock:
-            self._window.flush()
+            window.flush()
             self._wake_worker()
-            last = self._number
-            # Futures are kept in the order of publishing, so the first one tells.
-            self._ended.wait_for(lambda: next(iter(self._futures), last) >= last, seconds)
-            return sum(number < last for number in self._futures)
+            last = window.number + len(window.staged)
+
+            # Futures are kept in the order of their numbers, so the first one tells.
+            def is_over() -> bool:
+                return window.number >= last and next(iter(self._futures), last) >= last
+
+            self._ended.wait_for(is_over, seconds)
+            return sum(number < last for number in self._futures) + max(0, last - window.number)
 
     def close(self, timeout: Seconds | None = None, *, _raise: bool = True) -> None:
         """
@@ -332,7 +350,7 @@ class Publisher:
             self._wake_worker()
             if threading.get_ident() == self._owner.thread:
                 return
-            self._ended.wait_for(lambda: not self._futures, seconds)
+            self._ended.wait_for(lambda: not self._window.open_count, seconds)
         self._window.box.fail(HandleClosedError("publisher"))
         self._lane.nudge()
         # Without a timeout, also callbacks are waited for.
@@ -386,14 +404,17 @@ class Publisher:
         """End all that is open, as the worker cannot go on: nobody may wait for ever."""
         with self._lock:
             self._stopped = HandleClosedError("publisher", reason=repr(error))
-            for future in self._futures.values():
+            staged = self._window.staged
+            open_futures = [*self._futures.values(), *(token for _, token, _, _ in staged)]
+            del staged[: len(open_futures) - len(self._futures)]
+            for future in open_futures:
                 message = future.message
                 future.settle_nowait(
                     PublishOutcomeUnknownError(
                         message.subject, msg_id=message.msg_id, reason=str(self._stopped)
                     )
                 )
-            self._failed += len(self._futures)
+            self._failed += len(open_futures)
             self._futures.clear()
             self._room.notify_all()
             self._ended.notify_all()
@@ -407,16 +428,22 @@ class Publisher:
             self._telling = False
             while True:
                 window.flush()
-                due = window.due()
-                self._attentive = self._number != self._looked_at
+                due = 0.0 if window.failures else window.due()
+                self._attentive = window.number != self._looked_at
                 if self._attentive:
-                    self._looked_at = self._number
+                    self._looked_at = window.number
                     soon = time.monotonic() + LINGER
                     return soon if due is None else min(due, soon)
                 if due is not None:
+                    if window.staged and window.room > 0:
+                        continue
                     return due
-                # From here on nothing will be in flight, if there is a reason.
+                # From here on nothing will be in flight, if there is a reason. Who has staged a
+                # message before it was set, or before the worker ceased to be attentive, relies on
+                # being found here.
                 self._stopped = self._stopped or window.box.failure
+                if window.staged:
+                    continue
                 if self._stopped is not None and (wrapped is None or wrapped.close()):
                     return None
                 if wrapped is not None and wrapped.over:
@@ -452,12 +479,13 @@ class Publisher:
             if future is not None and self._on_report is None:
                 self._keep_failure(number, future)
         self._failed += len(failures)
-        if len(self._futures) <= self._roomy:
+        if self._window.open_count <= self._roomy:
             self._room.notify_all()
         self._ended.notify_all()
         told = ended if self._on_report is not None else [f for f in ended if f.callbacks]
         if told:
             self._attentive, self._telling = False, True
+            self._window.flush()
         return told
 
     def _end(
@@ -469,10 +497,8 @@ class Publisher:
         if future is not None:
             future.settle_nowait(outcome)
             ended.append(future)
-        if self._spans:
-            span = self._spans.pop(number, None)
-            if span is not None:
-                span.part()
+            if future.span is not None:
+                future.span.part()
         return future
 
     def _keep_failure(self, number: int, future: PublishFuture) -> None:
