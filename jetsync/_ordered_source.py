@@ -8,7 +8,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
-from jetsync import _consumer_admin, _log
+from jetsync import _consumer_admin, _log, events
 from jetsync._deadline import Deadline
 from jetsync._outbox import LaneState
 from jetsync._proto import frames
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from jetsync._proto.ordered import OrderedCursor
     from jetsync._session import JetStreamSession
     from jetsync.consumer_info import ConsumerInfo
+    from jetsync.events import ResetReason
 
 FOREVER: Final = 1e9
 """Seconds of a wait without a bound."""
@@ -124,16 +125,20 @@ class OrderedSource:
 
     def start(self, deadline: Deadline, *, verify: bool) -> None:
         """Have a fresh consumer in time, or raise why there is none."""
+        before = self.cursor.name
+        reason: ResetReason = "reused" if self.is_current else "reconnected"
         if self.fresh and self.is_current:
             if not verify:
                 return
             try:
                 self.ask(deadline)
             except ConsumerNotFoundError:
-                pass
+                reason = "gone"
             else:
                 return
+        attempts = 0
         while True:
+            attempts += 1
             try:
                 self.make(deadline)
             except JetSyncError as error:
@@ -143,7 +148,7 @@ class OrderedSource:
                     raise
                 time.sleep(min(self.cursor.pause(), deadline.remaining()))
             else:
-                self.resets += 1
+                self._made_again(before, reason, attempts)
                 return
 
     def ask(self, deadline: Deadline) -> ConsumerInfo:
@@ -151,7 +156,7 @@ class OrderedSource:
         self.info = _consumer_admin.info(self.session, self.stream, self.cursor.name, deadline)
         return self.info
 
-    def remake(self, deadline: Deadline | None, reason: str, over: threading.Event) -> None:
+    def remake(self, deadline: Deadline | None, reason: ResetReason, over: threading.Event) -> None:
         """
         Make another consumer, in as many attempts as it takes; returns early once *over* is set.
 
@@ -163,6 +168,7 @@ class OrderedSource:
         until = Deadline.after(FOREVER) if deadline is None else deadline
         lane, cursor, before = self.session.lane, self.cursor, self.cursor.name
         failure: JetSyncError | None = None
+        attempts = 0
         over.wait(min(cursor.pause(), until.remaining()))
         while not over.is_set():
             if failure is not None and until.expired():
@@ -174,6 +180,7 @@ class OrderedSource:
             except DisconnectedError as error:
                 failure = error
                 continue
+            attempts += 1
             try:
                 self.make(Deadline.after(max(min(MAKING, until.remaining()), SHORTEST_MAKING)))
             except JetSyncError as error:
@@ -184,16 +191,32 @@ class OrderedSource:
                     raise ResetAttemptsExceededError(self.stream, cursor.failures) from error
                 over.wait(min(cursor.pause(), until.remaining()))
                 continue
-            self.resets += 1
-            _logger.info(
-                _log.CONSUMER_RESET,
-                stream=self.stream,
-                consumer=cursor.name,
-                before=before,
-                reason=reason,
-                sequence=cursor.last,
-            )
+            self._made_again(before, reason, attempts)
             return
+
+    def _made_again(self, before: str, reason: ResetReason, attempts: int) -> None:
+        """Count the reset, and tell of it."""
+        self.resets += 1
+        name, last = self.cursor.name, self.cursor.last
+        _logger.info(
+            _log.CONSUMER_RESET,
+            stream=self.stream,
+            consumer=name,
+            before=before,
+            reason=reason,
+            sequence=last,
+        )
+        if self.session.plugins.status is not None:
+            self.session.plugins.status(
+                events.OrderedResetEvent(
+                    stream=self.stream,
+                    consumer=name,
+                    before=before,
+                    reason=reason,
+                    last_sequence=last,
+                    attempts=attempts,
+                )
+            )
 
     def close(self, deadline: Deadline) -> None:
         """Delete the consumer on the server."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
@@ -30,6 +30,7 @@ __all__ = [
     "HeartbeatMissedEvent",
     "LameDuckEvent",
     "Operation",
+    "OrderedResetEvent",
     "PermissionDeniedEvent",
     "PublishOperation",
     "PullOutcome",
@@ -41,6 +42,9 @@ __all__ = [
     "StatusKind",
     "TtlRaisedEvent",
 ]
+
+
+ResetReason: TypeAlias = Literal["gap", "gone", "silent", "reconnected", "reused"]
 
 
 class StatusKind(str, enum.Enum):
@@ -59,6 +63,7 @@ class StatusKind(str, enum.Enum):
     PERMISSION_DENIED = "permission_denied"
     ASYNC_ERROR = "async_error"
     HANDLER_ERROR = "handler_error"
+    ORDERED_RESET = "ordered_reset"
     ADVISORY = "advisory"
     BATCH_ABANDONED = "batch_abandoned"
     BATCH_GAP = "batch_gap"
@@ -273,6 +278,35 @@ class HandlerErrorEvent(StatusEvent):
 
     sequence: int | None = None
     """The message's place in the stream."""
+
+
+@attrs.frozen(kw_only=True)
+class OrderedResetEvent(StatusEvent):
+    """
+    Report that the consumer behind an ordered consumer was made again; nothing was lost.
+
+    `consumer` is the name of the new one.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.ORDERED_RESET, init=False)
+
+    before: str
+    """The name of the consumer whose place it takes."""
+
+    reason: ResetReason
+    """
+    Why: a message was lost on the way, the consumer was deleted, its server gave no sign of life,
+    there is another connection, or what it had sent was left by the use before.
+    """
+
+    last_sequence: int | None
+    """
+    The stream sequence behind which it goes on; `None` where nothing was given out so far, so that
+    it begins where the first one did.
+    """
+
+    attempts: int
+    """How many attempts that took."""
 
 
 @attrs.frozen(kw_only=True)

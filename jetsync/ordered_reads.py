@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from jetsync._proto.pull import PullRequest
     from jetsync._proto.status import Status
     from jetsync._pull_inbox import PullInbox
+    from jetsync.events import ResetReason
     from jetsync.message import Message
     from jetsync.typing import Seconds
 
@@ -66,6 +67,11 @@ class _Leg(Consumption):
     def is_drained(self) -> bool:
         """Whether somebody asked it to bring no more."""
         return self._engine.draining
+
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether the connection on which its consumer was pulled from was lost."""
+        return bool(self._driver.losses)
 
     def see_end(self) -> None:
         """Note that somebody came back for another message and learned that it is over."""
@@ -96,7 +102,7 @@ class OrderedConsumption:
         self._error: JetSyncError | None = None
         self._told = False
         self._leg: _Leg | None = None
-        self._reason = "started"
+        self._reason: ResetReason = "gone"
         self._begin()
 
     def __repr__(self) -> str:
@@ -253,7 +259,10 @@ class OrderedConsumption:
         self._leg = None
         error = leg.error
         if isinstance(error, (*GONE, NoHeartbeatError)):
-            self._reason = "silent" if isinstance(error, NoHeartbeatError) else "gone"
+            if leg.was_cut_off:
+                self._reason = "reconnected"
+            else:
+                self._reason = "silent" if isinstance(error, NoHeartbeatError) else "gone"
         elif isinstance(error, JetSyncError):
             self._error = error
             self._over.set()
@@ -390,7 +399,8 @@ class OrderedBatch:
         source, asked = self._source, self._request
         try:
             while True:
-                seen, reason = 0, ""
+                seen = 0
+                reason: ResetReason | None = None
                 try:
                     for message in self._batch:
                         seen += 1
@@ -428,7 +438,7 @@ class OrderedBatch:
             self._batch.close()
             self._over.set()
 
-    def _remake(self, reason: str) -> bool:
+    def _remake(self, reason: ResetReason) -> bool:
         """Make another consumer; return False if there is no time, and nothing to complain of."""
         try:
             self._source.remake(self._until, reason, self._over)

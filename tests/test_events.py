@@ -47,6 +47,9 @@ SAMPLES = [
     events.PermissionDeniedEvent(subject="a", operation="publish"),
     events.AsyncErrorEvent(error=None),
     events.HandlerErrorEvent(stream="S", consumer="C", error=None, subject="a", sequence=7),
+    events.OrderedResetEvent(
+        stream="S", consumer="C_2", before="C_1", reason="gap", last_sequence=7, attempts=1
+    ),
     events.AdvisoryEvent(subject="$JS.EVENT.ADVISORY.X", type="x", body={"a": [1]}),
     events.BatchAbandonedEvent(stream="S", batch_id="b", reason="timeout"),
     events.BatchGapEvent(stream="S", batch_id="b", first=3, last=4),

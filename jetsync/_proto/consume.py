@@ -323,7 +323,7 @@ class ConsumeEngine:
         if pulls.is_idle or not pulls.heartbeat.missed(now):
             return None
         self._silent_before += pulls.heartbeat.silence(now)
-        pulls.heartbeat.resume(now)
+        pulls.heartbeat.restart(now)
         self.misses += 1
         self._wants_probe = True
         return SilenceNote(self._silent_before)
@@ -341,7 +341,7 @@ class ConsumeEngine:
         """
         if now - self._left > self.options.heartbeat:
             self._silent_before = 0.0
-            self.pulls.heartbeat.resume(now)
+            self.pulls.heartbeat.restart(now)
 
     def lost(self, epoch: int, now: float) -> int:
         """Strike out the pulls that died with their connection; return how many those were."""
@@ -351,7 +351,7 @@ class ConsumeEngine:
         self._silent_before = 0.0
         self._not_before = 0.0
         self._wait = RETRY_WAIT
-        self.pulls.heartbeat.resume(now)
+        self.pulls.heartbeat.restart(now)
         return len(dead)
 
     def fail(self, error: BaseException) -> None:

@@ -2,7 +2,7 @@
 The watch over idle heartbeats of a pull.
 
 Any frame that comes for the pull is a sign of life. Two intervals without one are a miss (ADR-37).
-The watch is paused while there is no connection, as then silence means nothing.
+Pulls end with their connection, so that nothing is watched while there is none.
 """
 
 from __future__ import annotations
@@ -16,33 +16,27 @@ class HeartbeatWatch:
         interval: Seconds between heartbeats as asked of the server; None or 0 watches nothing.
     """
 
-    __slots__ = ("_last", "_paused", "interval")
+    __slots__ = ("_last", "interval")
 
     def __init__(self, interval: float | None, now: float) -> None:
         self.interval = interval or 0.0
         self._last = now
-        self._paused = False
 
     def __repr__(self) -> str:
-        state = "off" if not self.interval else "paused" if self._paused else "on"
+        state = "on" if self.interval else "off"
         return f"<HeartbeatWatch {state} interval={self.interval:g}>"
 
     def beat(self, now: float) -> None:
         """Note a sign of life."""
         self._last = now
 
-    def pause(self) -> None:
-        """Stop watching: silence means nothing now."""
-        self._paused = True
-
-    def resume(self, now: float) -> None:
-        """Watch again, from now on."""
-        self._paused = False
+    def restart(self, now: float) -> None:
+        """Count the silence from now on: what went before means nothing."""
         self._last = now
 
     def due(self) -> float | None:
         """Return the moment at which a miss has to be looked for, None if there is none."""
-        if not self.interval or self._paused:
+        if not self.interval:
             return None
         return self._last + 2.0 * self.interval
 

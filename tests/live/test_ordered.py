@@ -5,6 +5,7 @@ Ordered consumers on real servers: in order, without a gap or a repeat, whatever
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,20 @@ def fetched(messages):
     return [int(message.data) for message in messages]
 
 
+class Resets:
+    """
+    A plugin that keeps the events of ordered consumers that were made again.
+    """
+
+    def __init__(self):
+        self.seen = []
+
+    @jetsync.hookimpl
+    def jetsync_status(self, event):
+        if isinstance(event, jetsync.OrderedResetEvent):
+            self.seen.append(event)
+
+
 @pytest.fixture
 def ordered(stream):
     """
@@ -61,6 +76,41 @@ class TestReset:
             assert take(messages, 5) == [5, 6, 7, 8, 9]
             assert ordered.name.endswith("-R_2")
         assert ordered.statistics() == jetsync.OrderedStatistics(10, 10, 1)
+
+    def test_plugins_are_told(self, nats_server, js, stream):
+        """
+        Each time there is one event that says which consumer, why, and where it goes on.
+        """
+        fill(js, stream, 20)
+        resets = Resets()
+        with jetsync.connect(nats_server.url, plugins=[resets], reconnect_wait=0.05) as client:
+            own = client.jetstream().stream(stream.name)
+            with own.ordered_consumer(name_prefix=f"{stream.name}-R") as ordered:
+                with ordered.consume() as messages:
+                    assert take(messages, 5) == [0, 1, 2, 3, 4]
+                    stream.delete_consumer(ordered.name)
+                    fill(js, stream, 1, start=20)
+                    assert take(messages, 16) == list(range(5, 21))
+                    client.reconnect()
+                    fill(js, stream, 1, start=21)
+                    assert take(messages, 1) == [21]
+                assert ordered.next(0.1) is None
+                stream.delete_consumer(ordered.name)
+                with ordered.consume() as messages:
+                    fill(js, stream, 1, start=22)
+                    assert take(messages, 1) == [22]
+        names = [f"{stream.name}-R_{number}" for number in range(1, 6)]
+        assert [(event.before, event.consumer) for event in resets.seen] == list(
+            itertools.pairwise(names)
+        )
+        assert [(event.reason, event.last_sequence) for event in resets.seen] == [
+            ("gone", 20),
+            ("reconnected", 21),
+            ("reused", 22),
+            ("gone", 22),
+        ]
+        assert {event.stream for event in resets.seen} == {stream.name}
+        assert all(event.attempts >= 1 for event in resets.seen)
 
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
     def test_on_older_servers(self, server_for, unique, version):
