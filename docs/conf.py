@@ -7,6 +7,8 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pkgutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sphinx.pycode import ModuleAnalyzer
@@ -22,7 +24,8 @@ copyright = "The jetsync authors"  # noqa: A001 - the name that Sphinx reads
 release = importlib.metadata.version("jetsync")
 version = release
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "pull_statuses"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 html_theme = "furo"

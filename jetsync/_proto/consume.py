@@ -456,7 +456,8 @@ class ConsumeEngine:
                 self.fail(gone)
             if answer[0] == self._probe:
                 self._probe = None
-                if answer[2] is None and gone is None and not self.pulls.is_idle:
+                silent = self._silent_before > 0.0 and not self.pulls.is_idle
+                if answer[2] is None and gone is None and silent:
                     # It is well, and pulls that it knows would have given a sign of life by now.
                     # If it stood still, its heartbeats are on their way with its answer.
                     self._strike_at = now + min(self.options.heartbeat, STRIKE_WAIT)

@@ -326,6 +326,19 @@ class TestSilence:
         rig.engine.look(rig.clock())
         assert (rig.asked(), rig.engine.pulls.pending_messages) == ([], 10)
 
+    def test_well_without_silence(self):
+        """What was asked for after a 503 says nothing of the pull that was sent meanwhile."""
+        rig = Rig()
+        rig.send()
+        assert rig.status("503") is PullOutcome.RETRIED
+        probe = rig.engine.probe_due(rig.clock())
+        rig.clock.advance(1.0)
+        rig.send()
+        rig.receive((probe, b"", None, WELL))
+        rig.clock.advance(1.0)
+        rig.engine.look(rig.clock())
+        assert (rig.asked(), rig.engine.pulls.pending_messages) == ([], 10)
+
     def test_away(self):
         """Silence while nobody looked is none."""
         rig = Rig()

@@ -1,0 +1,113 @@
+"""
+The directive `pull-statuses`: the table of statuses that answer a pull, out of the code's own.
+
+What a row says is derived from the rule and from what ends a consumption, so that the page cannot
+say anything else than what the code does. Sphinx is imported when it sets the directive up: the
+table alone needs jetsync only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jetsync import errors
+from jetsync._proto.consume import CONCLUDING
+from jetsync._proto.status import STATUS_RULES, Effect
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+    from jetsync._proto.status import StatusRule
+
+COLUMNS = ("status", "what it means", "ends the pull", "`fetch` and `next`", "`consume`")
+
+LEARNED = (errors.MaxRequestBatchError, errors.MaxRequestMaxBytesError)
+"""Limits that a consumption keeps to once it was told of them."""
+
+
+def table() -> str:
+    """
+    Return the whole table as Markdown, in the order in which the rules are tried.
+    """
+    lines = [_line(COLUMNS), _line("---" for _ in COLUMNS)]
+    lines += [_line(row(rule)) for rule in STATUS_RULES]
+    lines += [
+        _line(("any other from 400 on", "unknown to this version", "yes", *fault(None))),
+        _line(("any other below 400", "unknown to this version", "no", "goes on", "goes on")),
+    ]
+    return "\n".join(lines)
+
+
+def row(rule: StatusRule) -> tuple[str, ...]:
+    """
+    Return what one rule says to a user.
+    """
+    text = f"{rule.code} {rule.text}".strip()
+    status = f"`{text}`" if rule.text else f"`{rule.code}`, any other text"
+    if not any(other.code == rule.code and other.text for other in STATUS_RULES):
+        status = f"`{rule.code}`"
+    return (status, rule.meaning, "no" if rule.effect is Effect.ALIVE else "yes", *answers(rule))
+
+
+def answers(rule: StatusRule) -> tuple[str, str]:
+    """
+    Return what becomes of a fetch and of a consumption.
+    """
+    name = "" if rule.error is None else f"`{rule.error.__name__}`"
+    if rule.effect is Effect.ALIVE:
+        return ("goes on", "goes on")
+    if rule.error is errors.MessageSizeExceedsMaxBytesError:
+        return (
+            "ends; `batch.status` tells",
+            f"pulls again; {name} if the message is larger than the whole buffer",
+        )
+    if rule.effect is Effect.ENDED:
+        return ("ends", "pulls again")
+    if rule.effect is Effect.ABSENT:
+        return (
+            f"asks again, within `expires`; then {name}, or at once that the consumer is gone",
+            "asks whether it exists: pulls again after a pause, or ends: `ConsumerNotFoundError`",
+        )
+    if rule.effect is Effect.TRANSIENT:
+        return ("asks again, within `expires`", "pulls again, after a pause where that helps")
+    return fault(rule.error)
+
+
+def fault(error: type[errors.StatusError] | None) -> tuple[str, str]:
+    """
+    Return what becomes of a fetch and of a consumption that meet a fault.
+    """
+    error = error or errors.UnknownStatusError
+    raises = f"raises `{error.__name__}` after what has come"
+    if issubclass(error, CONCLUDING):
+        return raises, f"ends with `{error.__name__}`"
+    if error in LEARNED:
+        return raises, "pulls again, with no more than that"
+    return raises, "pulls again, after a growing pause"
+
+
+def _line(cells: Any) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """
+    Add the directive.
+    """
+    from docutils import nodes
+    from docutils.statemachine import StringList
+    from sphinx.util.docutils import SphinxDirective
+
+    class PullStatuses(SphinxDirective):
+        """
+        Stand for the table.
+        """
+
+        def run(self) -> list[nodes.Node]:
+            """Parse the table where the directive stands."""
+            found = nodes.container()
+            self.state.nested_parse(StringList(table().splitlines(), "table"), 0, found)
+            return found.children
+
+    app.add_directive("pull-statuses", PullStatuses)
+    return {"parallel_read_safe": True}
