@@ -35,6 +35,7 @@ from jetsync.consumer_info import (
     PriorityGroupState,
     SequenceInfo,
 )
+from jetsync.direct import DirectBatch, StreamScan
 from jetsync.errors import (
     AcksNotWantedError,
     ApiError,
@@ -265,6 +266,7 @@ __all__ = [
     "Consumer",
     "Consumption",
     "ConsumptionStatistics",
+    "DirectBatch",
     "JetStream",
     "MessageBatch",
     "OrderedBatch",
@@ -273,6 +275,7 @@ __all__ = [
     "OrderedStatistics",
     "Stream",
     "StreamConsumers",
+    "StreamScan",
     # Configuration and information
     "AccountInfo",
     "AccountLimits",

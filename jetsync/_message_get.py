@@ -26,13 +26,13 @@ from jetsync.headers import Headers, parse_status
 from jetsync.stored import StoredMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from jetsync._deadline import Deadline
     from jetsync._session import JetStreamSession
     from jetsync.typing import Frame
 
-__all__ = ["direct_get", "leader_get", "observed", "read_direct"]
+__all__ = ["direct_get", "leader_get", "observed", "read_direct", "shown_by"]
 
 
 def leader_get(
@@ -117,10 +117,25 @@ def read_direct(stream: str, frame: Frame) -> StoredMessage:
 
 def observed(session: JetStreamSession, message: StoredMessage) -> StoredMessage:
     """
-    Tell the plugins if the message is a marker of the server; return it.
+    Show a message to the plugins that look at what is handed out; return what they leave of it.
     """
-    if session.plugins.ttl_marker is not None:
-        reason = message.marker
-        if reason is not None:
-            session.plugins.ttl_marker(message, reason)
-    return message
+    show = shown_by(session)
+    return message if show is None else show(message)
+
+
+def shown_by(session: JetStreamSession) -> Callable[[StoredMessage], StoredMessage] | None:
+    """
+    Return what shows messages to the plugins that look at them, ``None`` if no plugin does.
+    """
+    received, marked = session.plugins.received, session.plugins.ttl_marker
+    if received is None and marked is None:
+        return None
+
+    def show(message: StoredMessage) -> StoredMessage:
+        if marked is not None:
+            reason = message.marker
+            if reason is not None:
+                marked(message, reason)
+        return message if received is None else received(message)
+
+    return show

@@ -1,9 +1,10 @@
 """
-What a context knows of the streams it writes batches to.
+What a context knows of the streams it writes batches to, or reads many messages from.
 
-A batch must not be sent to a server that would store its messages one by one, so a stream is asked
-before the first of them. The answer holds as long as the connection: the next one may lead to
-another server, after an upgrade or a downgrade.
+A batch must not be sent to a server that would store its messages one by one, nor a request for
+many messages to one that would answer with another message, so a stream is asked before the first
+of them. The answer holds as long as the connection: the next one may lead to another server, after
+an upgrade or a downgrade.
 """
 
 from __future__ import annotations
@@ -53,6 +54,17 @@ class KnownStream:
         return any(overlap(subject, each) for each in self.config.subjects or ())
 
 
+def known_stream(name: str, config: StreamConfig, epoch: int) -> KnownStream:
+    """Return what a configuration that was just asked for tells of its stream."""
+    return KnownStream(
+        name=name,
+        config=config,
+        level=api_level_of(config.metadata) or 0,
+        version=(config.metadata or {}).get("_nats.ver"),
+        epoch=epoch,
+    )
+
+
 class StreamCache:
     """
     The streams that were asked for, until the connection changes; any thread.
@@ -86,19 +98,31 @@ class StreamCache:
         if not names:
             raise NoStreamResponseError(subject)
         try:
-            answer = self._ask(f"STREAM.INFO.{names[0]}", None, deadline)
+            return self._learn(names[0], epoch, deadline)
         except StreamNotFoundError as error:
             # Deleted between the two questions.
             raise NoStreamResponseError(subject) from error
-        config = from_wire(StreamConfig, answer["config"])
-        known = KnownStream(
-            name=names[0],
-            config=config,
-            level=api_level_of(config.metadata) or 0,
-            version=(config.metadata or {}).get("_nats.ver"),
-            epoch=epoch,
-        )
-        self._known[known.name] = known
+
+    def named(self, name: str, deadline: Deadline, *, fresh: bool = False) -> KnownStream:
+        """
+        Return the stream called *name*, as :meth:`find` does.
+
+        Raises:
+            StreamNotFoundError: There is none.
+            ApiError, RequestTimeoutError, TransportError: It could not be told.
+        """
+        lane = self._session.lane
+        epoch = lane.epoch if self._session.core.is_connected else lane.write(b"", deadline)
+        known = self._known.get(name)
+        if known is not None and known.epoch == epoch and not fresh:
+            return known
+        return self._learn(name, epoch, deadline)
+
+    def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
+        """Ask for a stream and keep what is said of it."""
+        answer = self._ask(f"STREAM.INFO.{name}", None, deadline)
+        known = known_stream(name, from_wire(StreamConfig, answer["config"]), epoch)
+        self._known[name] = known
         return known
 
     def kept(self, subject: str, epoch: int) -> KnownStream | None:

@@ -13,7 +13,10 @@ from jetsync.headers import TTL, Headers, find_last
 from jetsync.ttl import marker_in, marker_of, parse_ttl, ttl_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jetsync.ttl import MarkerReason
+    from jetsync.typing import Frame
 
 __all__ = ["StoredMessage"]
 
@@ -180,6 +183,20 @@ class StoredMessage:
     def __repr__(self) -> str:
         where = f"stream {self.stream!r} sequence {self.sequence}"
         return f"<StoredMessage {self.subject!r} {len(self.data)} bytes, {where}>"
+
+
+def stored_messages(frames: Sequence[Frame]) -> list[StoredMessage]:
+    """
+    Return the messages of a run of answers to a direct get, as :meth:`StoredMessage.from_direct`.
+    """
+    made = []
+    new = StoredMessage.__new__
+    for _, _, block, data in frames:
+        message = new(StoredMessage)
+        message._block = block  # noqa: SLF001  (its own module)
+        message.data = data
+        made.append(message)
+    return made
 
 
 # Each is a search from the end of the block, a third of a microsecond. Keeping what was found would

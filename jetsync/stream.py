@@ -8,15 +8,20 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from jetsync import _message_get, _stream_admin
+from jetsync import direct as _direct
 from jetsync._management import sequence_number
 from jetsync._subjects import validate_filter
+from jetsync.direct import require_level, time_text
 from jetsync.errors import DirectNotSupportedError, InvalidArgumentError
 from jetsync.events import DirectReadOperation
 from jetsync.stream_consumers import StreamConsumers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import datetime as dt
+    from collections.abc import Iterable, Mapping
 
+    from jetsync._deadline import Deadline
+    from jetsync.direct import DirectBatch, StreamScan
     from jetsync.stored import StoredMessage
     from jetsync.stream_config import StreamConfig
     from jetsync.stream_info import StreamInfo
@@ -184,7 +189,9 @@ class Stream(StreamConsumers):
         """
         request = {"seq": sequence_number(sequence, "sequence")}
         operation = DirectReadOperation(name="get_message", stream=self._name, sequence=sequence)
-        return self._read(request, operation, direct=direct, timeout=timeout)
+        return self._read(
+            request, operation, direct=direct, deadline=self._session.deadline(timeout)
+        )
 
     def get_last(
         self, subject: str, *, direct: bool | None = None, timeout: Seconds | None = None
@@ -203,7 +210,9 @@ class Stream(StreamConsumers):
         """
         request = {"last_by_subj": validate_filter(subject)}
         operation = DirectReadOperation(name="get_last", stream=self._name, subjects=(subject,))
-        return self._read(request, operation, direct=direct, timeout=timeout)
+        return self._read(
+            request, operation, direct=direct, deadline=self._session.deadline(timeout)
+        )
 
     def get_next(
         self,
@@ -233,7 +242,188 @@ class Stream(StreamConsumers):
         operation = DirectReadOperation(
             name="get_next", stream=self._name, subjects=(subject,), sequence=sequence
         )
-        return self._read(request, operation, direct=direct, timeout=timeout)
+        return self._read(
+            request, operation, direct=direct, deadline=self._session.deadline(timeout)
+        )
+
+    def get_at(
+        self,
+        time: dt.datetime | int,
+        *,
+        direct: bool | None = None,
+        timeout: Seconds | None = None,
+    ) -> StoredMessage:
+        """
+        Read the first message that was stored at a time or after it.
+
+        Needs server 2.11 or later: an older one does not know times.
+
+        Args:
+            time: An aware datetime, or nanoseconds since 1970, inclusive.
+            direct: As in :meth:`get_message`.
+            timeout: Seconds for all requests together.
+
+        Raises:
+            MessageNotFoundError: nothing was stored since.
+            NotSupportedError: the server is too old.
+            DirectNotSupportedError: ``direct=True`` and the stream does not allow it.
+        """
+        request = {"start_time": time_text(time, "time")}
+        deadline = self._session.deadline(timeout)
+        require_level(self._session, self._name, deadline, "a read from a time")
+        operation = DirectReadOperation(name="get_at", stream=self._name)
+        return self._read(request, operation, direct=direct, deadline=deadline)
+
+    # Many messages
+
+    def get_batch(
+        self,
+        batch: int,
+        *,
+        sequence: int | None = None,
+        subject: str | None = None,
+        start_time: dt.datetime | int | None = None,
+        max_bytes: int | None = None,
+        timeout: Seconds | None = None,
+    ) -> DirectBatch:
+        """
+        Read up to so many messages in the order they were stored, without a consumer (ADR-31).
+
+        Any replica or mirror of the stream may answer, and be a moment behind. Nothing there is not
+        an error: the batch is empty. What more there is can be read from behind its
+        ``last_sequence``; :meth:`scan` does so by itself. The call returns when the first messages
+        are there.
+
+        Args:
+            batch: How many messages at most.
+            sequence: Where to begin, from 1, which is the default.
+            subject: Only messages of this subject or wildcard.
+            start_time: When to begin, in place of a sequence: an aware datetime, or nanoseconds
+                since 1970, inclusive.
+            max_bytes: Stop after the message with which subjects, headers and payloads have so many
+                bytes; there is at least one.
+            timeout: Seconds to wait for the call, and then for each page that the batch takes.
+
+        Raises:
+            DirectNotSupportedError: the stream does not allow direct gets.
+            NotSupportedError: the server is older than 2.11.
+            InvalidArgumentError: the arguments exclude each other or can not be used.
+        """
+        return _direct.get_batch(
+            self._session,
+            self._name,
+            batch,
+            sequence=sequence,
+            subject=subject,
+            start_time=start_time,
+            max_bytes=max_bytes,
+            timeout=timeout,
+        )
+
+    def get_last_for(
+        self,
+        subjects: Iterable[str] | str,
+        *,
+        up_to_sequence: int | None = None,
+        up_to_time: dt.datetime | int | None = None,
+        batch: int | None = None,
+        split: bool = True,
+        reread: bool = False,
+        timeout: Seconds | None = None,
+    ) -> DirectBatch:
+        """
+        Read the last message of each of many subjects, all as of one moment (ADR-31).
+
+        The moment is now, or the one that is asked for; it is told by the batch's
+        ``up_to_sequence``. As many requests as it takes are sent, all for that moment. What the
+        stream does not hold any more can not be read: subjects whose message was lost *while* this
+        read was under way are in the batch's ``missing``, never dropped silently; what was gone
+        before is not there. Subjects without a message are left out.
+
+        Messages come in the order they were stored; where the subjects had to be split, in that
+        order within each 1024 subjects, which are in alphabetical order.
+
+        Any replica or mirror of the stream may answer, and be a moment behind.
+
+        Args:
+            subjects: Subjects and wildcards.
+            up_to_sequence: As it was when this was the last sequence.
+            up_to_time: As it was right before this time: an aware datetime, or nanoseconds since
+                1970. A message of exactly this time is left out.
+            batch: Messages of one request at most.
+            split: Ask again, by name and for no more than 1024 subjects at once, where more of them
+                match than a server allows.
+            reread: Read the subjects in ``missing`` again, as they are now: their messages come
+                last, are named in the batch's ``later``, and have sequences behind its
+                ``up_to_sequence``.
+            timeout: Seconds to wait for the call, and then for each page that the batch takes.
+
+        Raises:
+            TooManySubjectsError: with ``split=False``, more than 1024 subjects match.
+            DirectNotSupportedError: the stream does not allow direct gets.
+            NotSupportedError: the server is older than 2.11.
+            InvalidArgumentError: there is no subject, or the arguments exclude each other.
+        """
+        return _direct.get_last_for(
+            self._session,
+            self._name,
+            subjects,
+            up_to_sequence=up_to_sequence,
+            up_to_time=up_to_time,
+            batch=batch,
+            split=split,
+            reread=reread,
+            timeout=timeout,
+            known_last=self._info.state.last_seq,
+        )
+
+    def scan(
+        self,
+        *,
+        start: int | None = None,
+        end: int | None = None,
+        start_time: dt.datetime | int | None = None,
+        subject: str | None = None,
+        page: int | None = None,
+        max_bytes: int | None = None,
+        timeout: Seconds | None = None,
+    ) -> StreamScan:
+        """
+        Iterate over the stream's messages in their order, page by page, without a consumer.
+
+        Ends at the last message that the stream has at the time of the call: what is published
+        meanwhile does not make it longer. What is deleted meanwhile is left out. One page is read
+        ahead, never more. The connection may be lost: the scan goes on behind the last message.
+        Where the server that answers has less than the leader, as a mirror may, the leader is
+        asked.
+
+        Args:
+            start: The first sequence; the default is 1.
+            end: The last sequence; the default is the stream's last one now.
+            start_time: When to begin, in place of a sequence: an aware datetime, or nanoseconds
+                since 1970, inclusive.
+            subject: Only messages of this subject or wildcard.
+            page: Messages of one request at most.
+            max_bytes: Bytes of one request, as in :meth:`get_batch`; two pages are in memory at
+                most.
+            timeout: Seconds to wait for the call, and then for each page.
+
+        Raises:
+            DirectNotSupportedError: the stream does not allow direct gets.
+            NotSupportedError: the server is older than 2.11.
+            InvalidArgumentError: the arguments exclude each other or can not be used.
+        """
+        return _direct.scan(
+            self._session,
+            self._name,
+            start=start,
+            end=end,
+            start_time=start_time,
+            subject=subject,
+            page=page,
+            max_bytes=max_bytes,
+            timeout=timeout,
+        )
 
     def delete_message(
         self,
@@ -262,12 +452,11 @@ class Stream(StreamConsumers):
         operation: DirectReadOperation,
         *,
         direct: bool | None,
-        timeout: Seconds | None,
+        deadline: Deadline,
     ) -> StoredMessage:
         """
         Read one message in the way that is asked for, or that the stream allows.
         """
-        deadline = self._session.deadline(timeout)
         by_direct = bool(self._info.config.allow_direct) if direct is None else direct
         subject = request.get("last_by_subj")
         body = b"" if subject is not None else json.dumps(request).encode()

@@ -37,12 +37,15 @@ LAYERS = (
     {"_management", "_stream_admin", "_consumer_admin", "_message_get", "_pull_inbox"},
     # 4: blocking handles; each line may use those before it
     {"acks"},
-    {"publish", "fetch", "direct", "subscription"},
+    {"publish", "fetch", "subscription", "_page_reader"},
+    {"_last_reader"},
+    {"direct"},
     {"_consume_options", "_consume_drive", "_consume_handlers", "consume"},
     {"consumer"},
     {"_ordered_source", "ordered_reads", "ordered"},
     {"stream_consumers", "stream"},
-    {"kv"},
+    {"kv_entry", "kv_config", "_kv_bucket", "_kv_many", "kv_watch", "kv_atomic"},
+    {"kv", "_kv_door"},
     {"jetstream"},
     {"client"},
     # the facade

@@ -1,0 +1,350 @@
+"""
+Driving a read in pages: asking, waiting, going on after what passes.
+
+A :class:`PageReader` runs one engine of :mod:`jetsync._proto.direct` in the thread that iterates.
+The next page is asked for as soon as the end of the open one was seen, before its messages are
+handed out: the server works while the caller does, and no more than one page is ahead of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from jetsync._deadline import Deadline
+from jetsync._handoff import Mailbox
+from jetsync._message_get import shown_by
+from jetsync._outbox import LaneState
+from jetsync._proto import frames
+from jetsync._proto.direct import NEEDS_PAGES, PagedRead
+from jetsync._session import raise_failure
+from jetsync.errors import (
+    DirectNotSupportedError,
+    NotSupportedError,
+    RequestTimeoutError,
+)
+from jetsync.events import DirectReadOperation
+from jetsync.stored import StoredMessage, stored_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from jetsync._hookcalls import Entered
+    from jetsync._proto.direct import PageRequest
+    from jetsync._session import JetStreamSession
+    from jetsync._stream_cache import KnownStream
+    from jetsync.typing import Frame
+
+PAGE_BYTES: Final = 4 << 20
+"""
+Bytes that a server may send at once, as nothing slows it down: 4 MiB.
+
+A server drops a connection that has 64 MiB waiting, or takes nothing for ten seconds.
+"""
+
+RETRY_WAIT: Final = 0.05
+"""Seconds before a page is asked for again that nobody took; doubled each time."""
+
+RETRY_WAIT_LIMIT: Final = 1.0
+
+EngineT = TypeVar("EngineT", bound=PagedRead)
+
+
+def require_pages(known: KnownStream, server: str) -> None:
+    """
+    Raise unless *known* answers direct reads of many messages.
+
+    Raises:
+        NotSupportedError: Its server is too old, and might answer with another message.
+        DirectNotSupportedError: The stream does not allow direct gets.
+    """
+    if not known.level:
+        raise NotSupportedError(
+            "a direct read of many messages", needs=NEEDS_PAGES, server=known.version or server
+        )
+    if not known.config.allow_direct:
+        raise DirectNotSupportedError(known.name)
+
+
+def find_stream(session: JetStreamSession, name: str, deadline: Deadline) -> KnownStream:
+    """
+    Return the stream if it answers direct reads of many messages.
+
+    Raises: as :func:`require_pages`, and StreamNotFoundError.
+    """
+    known = session.streams.named(name, deadline)
+    try:
+        require_pages(known, session.server.version)
+    except NotSupportedError:
+        # It may have been changed since it was asked for.
+        known = session.streams.named(name, deadline, fresh=True)
+        require_pages(known, session.server.version)
+    return known
+
+
+class PageReader(Generic[EngineT]):
+    """
+    The pages of one read; one thread at a time.
+
+    Args:
+        session: Where to read.
+        stream: The stream.
+        engine: What to ask and what the answers mean.
+        name: The method that reads, for plugins.
+        seconds: How long to wait for one page. Time that the caller spends with the messages does
+            not count.
+    """
+
+    def __init__(
+        self, session: JetStreamSession, stream: str, engine: EngineT, *, name: str, seconds: float
+    ) -> None:
+        self._sid: bytes | None = None
+        self.session = session
+        self.stream = stream
+        self.engine = engine
+        self.name = name
+        self.seconds = seconds
+        self._where = f"{session.prefix}.DIRECT.GET.{stream}".encode()
+        self._numbers = itertools.count(1)
+        self._inbox = b""
+        self._box = Mailbox()
+        self._line = b""
+        self._epoch = 0
+        self._left = seconds
+        """Seconds left for the open page."""
+
+        self._pause = RETRY_WAIT
+        self._page_received = 0
+        self._entered: Entered | None = None
+        self._error: Exception | None = None
+        self._ready: list[StoredMessage] | None = None
+        """What came with the call, before the iteration began; ``None`` from then on."""
+
+    def __del__(self) -> None:
+        # Nobody iterates any more; what is still on its way is dropped.
+        self._leave()
+
+    @property
+    def state(self) -> str:
+        """One word for a repr."""
+        return "ended" if self.engine.done and not self._ready else "open"
+
+    def begin(self, deadline: Deadline) -> None:
+        """
+        Ask for the first page and wait until it begins to come, so that a refusal is raised here.
+        """
+        self._left = deadline.remaining()
+        try:
+            self._ready = self._next()
+            if not self._ready:
+                self._raise()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """
+        End the read now; safe to repeat.
+        """
+        self.engine.done = True
+        self._ready = []
+        self._leave()
+        self._leave_page(None)
+
+    def messages(self) -> Generator[StoredMessage, None, None]:
+        """Yield the messages; every way out ends the read."""
+        show = shown_by(self.session)
+        error: BaseException | None = None
+        try:
+            while True:
+                run, self._ready = self._ready, None
+                if run is None:
+                    run = self._next()
+                if not run:
+                    break
+                if show is None:
+                    yield from run
+                else:
+                    for message in run:
+                        yield show(message)
+            self._raise()
+        except BaseException as raised:
+            error = None if isinstance(raised, GeneratorExit) else raised
+            raise
+        finally:
+            self.engine.done = True
+            self._leave()
+            self._leave_page(error)
+
+    def _raise(self) -> None:
+        """Raise what ended the read, if it was a fault."""
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                # The traceback holds this frame and this frame would hold the error: a cycle.
+                del error
+
+    def _next(self) -> list[StoredMessage]:
+        """
+        Return the next messages, none at the end; a fault is kept until all that came is out.
+        """
+        run: list[StoredMessage] = []
+        while not run and self._error is None:
+            try:
+                if not self.engine.is_open and not self._go_on():
+                    break
+                if self._wait():
+                    run = stored_messages(self.engine.take(self._box.drain()))
+                    if not self.engine.is_open:
+                        self._end_page()
+            except Exception as error:  # noqa: BLE001  (also what a plugin puts in its place)
+                self._fail(error)
+        if not run and self._error is not None:
+            run = stored_messages(self.rest())
+        return run
+
+    def rest(self) -> Sequence[Frame]:
+        """Return what the engine keeps back, as nothing more will come."""
+        return ()
+
+    def _go_on(self) -> bool:
+        """Ask for the next page; return False if there is none."""
+        engine = self.engine
+        if engine.unanswered:
+            self._look_why_unanswered()
+        elif engine.done and not self.more():
+            self._leave()
+            return False
+        self._ask()
+        return True
+
+    def more(self) -> bool:
+        """Return whether the engine has more to ask, though it said that it is done."""
+        return False
+
+    def recovers(self) -> bool:
+        """Return whether the engine can go on after all, though its page ended without an end."""
+        return False
+
+    def _end_page(self) -> None:
+        """See the end of a page, and ask for the next one before this one's messages are taken."""
+        if self.engine.unanswered or self.recovers():
+            return
+        if self.engine.error is not None:
+            raise self.engine.error
+        self._leave_page(None)
+        self._left = self.seconds
+        self._pause = RETRY_WAIT
+        # Without a connection the asking would wait, and keep back what has come.
+        if not self.engine.done and self.session.lane.state is LaneState.OPEN:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Send the request for the next page."""
+        session, engine = self.session, self.engine
+        if self._sid is None:
+            self._inbox = session.core.new_inbox().encode()
+            self._box = Mailbox(self._inbox + b".*", hears_denials=True)
+            self._sid, self._line = session.core.open_box(self._box.interest, self._box)
+        # A subject of its own for each request: answers that come late can not be taken for others.
+        reply = b"%b.%x" % (self._inbox, next(self._numbers))
+        self._box.take_denials()
+        request = engine.open(reply)
+        try:
+            if self._entered is None and session.plugins.enter_fetch is not None:
+                self._page_received = engine.received
+                self._entered = session.plugins.enter_fetch(self._operation(request))
+            body = request.body()
+            session.core.check()
+            session.core.check_size(len(body))
+            block = self._line + frames.pub(self._where, reply, body)
+            with self.spending() as deadline:
+                self._epoch = session.lane.write(block, deadline)
+        except BaseException:
+            engine.lost()
+            raise
+        self._line = b""
+        if session.lane.lost_epoch >= self._epoch:
+            self._box.lost(session.lane.lost_epoch)
+
+    def _operation(self, request: PageRequest) -> DirectReadOperation:
+        return DirectReadOperation(
+            name=self.name,
+            stream=self.stream,
+            subjects=request.subjects or ((request.subject,) if request.subject else ()),
+            sequence=request.sequence,
+            batch=request.batch,
+            max_bytes=request.max_bytes,
+            timeout=self.seconds,
+        )
+
+    def _wait(self) -> bool:
+        """Wait for frames of the open page; return False if it has to be asked for again."""
+        box = self._box
+        while not box.frames:
+            if box.failure is not None:
+                raise_failure(box.failure)
+            for subject, denial in box.take_denials():
+                if subject == self._where:
+                    raise_failure(denial)
+            if box.take_lost() >= self._epoch:
+                self.engine.lost()
+                return False
+            with self.spending() as deadline:
+                came = self.session.lane.wait(box, deadline)
+            if not came:
+                raise RequestTimeoutError(self._where.decode(), self.seconds)
+        return True
+
+    def _look_why_unanswered(self) -> None:
+        """
+        Wait a little if the stream should answer and nobody does; raise if it never will.
+
+        So it is while a cluster elects a leader, or a server starts again.
+        """
+        with self.spending() as deadline:
+            known = self.session.streams.named(self.stream, deadline, fresh=True)
+            require_pages(known, self.session.server.version)
+            if deadline.remaining() <= self._pause:
+                raise DirectNotSupportedError(
+                    self.stream, needs="a server that answers them, which none does at the moment"
+                )
+            self.session.lane.wait(self._box, deadline.at_most(self._pause))
+        self._pause = min(2.0 * self._pause, RETRY_WAIT_LIMIT)
+
+    @contextlib.contextmanager
+    def spending(self) -> Iterator[Deadline]:
+        """Give what is left of the page's time to the block, and note what it took."""
+        started = time.monotonic()
+        try:
+            # The error of a deadline names the whole time.
+            yield Deadline(started + max(self._left, 0.0), self.seconds)
+        finally:
+            self._left -= time.monotonic() - started
+
+    def _fail(self, error: Exception) -> None:
+        """Keep a fault until all that came before it is handed out."""
+        self.engine.done = True
+        self.engine.error = None
+        self._error = error
+        self._leave()
+        try:
+            self._leave_page(error)
+        except Exception as raised:  # noqa: BLE001  (the same, or what a plugin puts in its place)
+            self._error = raised
+
+    def _leave_page(self, error: BaseException | None) -> None:
+        """Let the plugins around the page see its end."""
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            entered.leave(self.engine.received - self._page_received, error)
+
+    def _leave(self) -> None:
+        """Unsubscribe; what is still on its way is dropped."""
+        sid, self._sid = self._sid, None
+        if sid is not None:
+            self.session.lane.leave(sid)
