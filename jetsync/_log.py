@@ -57,6 +57,8 @@ PLUGIN_FAILED: Final = "plugin_failed"
 """A plugin raised where it may only observe."""
 DRAIN: Final = "drain"
 """In three beats: finishing what was handed over before closing."""
+TTL_RAISED: Final = "ttl_raised"
+"""The server keeps a message longer than its time-to-live says."""
 BATCH: Final = "batch"
 """In three beats: committing a batch."""
 

@@ -28,6 +28,7 @@ from jetsync.errors import (
     RequestTimeoutError,
 )
 from jetsync.outbound import OutboundMessage, PubAck, outbound_header_block, payload_bytes
+from jetsync.publish._ttl_floor import tell_if_raised
 
 if TYPE_CHECKING:
     from jetsync._deadline import Deadline
@@ -83,7 +84,10 @@ def _attempts(  # noqa: PLR0917 - one private step of publish_one.
         try:
             frame = core.ask(subject, header, payload, deadline)
             if not is_no_responders(frame):
-                return _read(frame[3], message)
+                ack = _read(frame[3], message)
+                if message.ttl is not None:
+                    _look_at_ttl(session, message)
+                return ack
             error = NoStreamResponseError(message.subject, attempts=attempt)
             if unknown is not None:
                 error = unknown = _still_unknown(message, error)
@@ -123,6 +127,13 @@ def _delay(  # noqa: PLR0917 - one private step of publish_one.
     if isinstance(error, NoStreamResponseError) and attempt <= retries:
         return retry_wait
     return None
+
+
+def _look_at_ttl(session: JetStreamSession, message: OutboundMessage) -> None:
+    """Warn of a time-to-live that the stream raises, if the stream is known already."""
+    known = session.streams.kept(message.subject, session.lane.epoch)
+    if known is not None:
+        tell_if_raised(session, known.config, message.subject, message.ttl)
 
 
 def _unknown(
