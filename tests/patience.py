@@ -1,18 +1,25 @@
 """
 Waiting in tests: for what has no event to wait for, and no longer than it may take.
+
+A test says what a quiet machine needs. A loaded one, on which other processes have the processors,
+is late by more than that, now and then by a second: all upper limits have ``LATE`` seconds more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
+
+LATE = float(os.environ.get("JETSYNC_TEST_LATE", "2.5"))
+"""Seconds by which a machine may be late; 0 holds a quiet one to its word."""
 
 
 def eventually(check, timeout=10.0):
     """
     Wait until *check* returns something true, and return that.
     """
-    end = time.monotonic() + timeout
+    end = time.monotonic() + timeout + LATE
     while not (found := check()):
         assert time.monotonic() < end, f"not within {timeout:g} s"
         time.sleep(0.005)
@@ -29,4 +36,4 @@ def timed(least, most):
         yield
     finally:
         seconds = time.monotonic() - start
-        assert least <= seconds <= most, f"took {seconds:.3f} s"
+        assert least <= seconds <= most + LATE, f"took {seconds:.3f} s"

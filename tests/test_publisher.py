@@ -9,7 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from patience import eventually
+from patience import eventually, timed
 
 import jetsync
 from jetsync._outbox import LaneState
@@ -324,11 +324,10 @@ class TestBlocks:
         """
         lane.on_write = lane.ack
         publisher = make()
-        start = time.monotonic()
-        for _ in range(200):
-            publisher.publish("a.b")
-            publisher.publish("a.b").result(5)
-        assert time.monotonic() - start < 2.0
+        with timed(0.0, 2.0):
+            for _ in range(200):
+                publisher.publish("a.b")
+                publisher.publish("a.b").result(5)
 
 
 class TestStaging:

@@ -38,7 +38,7 @@ def take(messages, count):
     """
     got = []
     for _ in range(count):
-        message = messages.next(10)
+        message = messages.next(20)
         message.ack()
         got.append(int(message.data))
     return got
@@ -456,9 +456,13 @@ class TestTrouble:
             fill(js, stream, 10, start=1)
             with timed(0, 2):
                 message = first.result(20)
-            assert int(message.data) == 1
             message.ack()
-        assert take(messages, 9) == list(range(2, 11))
+        got = [int(message.data), *take(messages, 9)]
+        if 0 in got:
+            # The server has not written down in time that it was acknowledged.
+            got.remove(0)
+            got += take(messages, 1)
+        assert got == list(range(1, 11))
         statistics = messages.statistics()
         assert (statistics.pulls, statistics.connections_lost) == (before + 1, 1)
         assert not seen(recorder, "heartbeat_missed")
@@ -695,18 +699,25 @@ class TestCluster:
             worker = stream.create_consumer(durable_name="worker")
             fill(js, stream, 10)
             messages = worker.consume(max_messages=20, expires=10, heartbeat=1)
-            got = set(take(messages, 10))
+            got = set()
+
+            def take_up_to(count):
+                # A new leader may not know what the one before has just delivered.
+                while len(got) < count:
+                    got.update(take(messages, 1))
+
+            take_up_to(10)
             with ThreadPoolExecutor(1) as pool:
                 for turn in range(1, 3):
-                    rest = pool.submit(take, messages, 10)
+                    rest = pool.submit(take_up_to, 10 * turn + 10)
                     client.request(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{unique}.worker", b"")
                     fill(js, stream, 10, start=10 * turn)
-                    got |= set(rest.result(20))
+                    rest.result(30)
                 index = cluster.wait_stream_leader(unique)
-                rest = pool.submit(take, messages, 10)
+                rest = pool.submit(take_up_to, 40)
                 cluster.stop(index)
                 fill(js, stream, 10, start=30)
-                got |= set(rest.result(30))
+                rest.result(30)
             assert got == set(range(40))
             assert messages.error is None
             outcomes = {event.outcome.value for event in seen(recorder, "pull_status")}

@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from patience import timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -433,10 +434,8 @@ class TestReset:
         """
         Scenario 39: the server says nothing to that, the client does at once.
         """
-        start = time.monotonic()
-        with pytest.raises(jetsync.ConsumerNotFoundError):
+        with timed(0.0, 1), pytest.raises(jetsync.ConsumerNotFoundError):
             stream.reset_consumer("none")
-        assert time.monotonic() - start < 1
 
     def test_of_a_consumer_that_goes_in_between(self, stream, monkeypatch):
         """
@@ -452,10 +451,8 @@ class TestReset:
             return plain(self, endpoint, body, deadline)
 
         monkeypatch.setattr(type(session), "api", api)
-        start = time.monotonic()
-        with pytest.raises(jetsync.ConsumerNotFoundError):
+        with timed(0.5, 1), pytest.raises(jetsync.ConsumerNotFoundError):
             stream.reset_consumer("c", timeout=1)
-        assert 0.5 < time.monotonic() - start < 1
 
     def test_by_a_user_who_may_not_ask_for_information(self):
         """
@@ -635,12 +632,11 @@ class TestOlderServers:
             "consumer unpin": lambda name: stream.unpin_consumer(name, "A"),
         }
         missing = commands if version < "2.11" else {"consumer reset"}
-        start = time.monotonic()
-        for feature in missing:
-            with pytest.raises(jetsync.NotSupportedError) as caught:
-                commands[feature]("c")
-            assert (caught.value.feature, caught.value.server) == (feature, version)
-            with pytest.raises(jetsync.ConsumerNotFoundError):
-                commands[feature]("none")
-        assert time.monotonic() - start < 1
+        with timed(0.0, 1):
+            for feature in missing:
+                with pytest.raises(jetsync.NotSupportedError) as caught:
+                    commands[feature]("c")
+                assert (caught.value.feature, caught.value.server) == (feature, version)
+                with pytest.raises(jetsync.ConsumerNotFoundError):
+                    commands[feature]("none")
         stream.delete()

@@ -981,16 +981,14 @@ class TestCluster:
                 ThreadPoolExecutor(1) as pool,
             ):
                 running = pool.submit(publisher.add_many, numbers())
-                for _ in range(3):
-                    done = publisher.acknowledged
-                    eventually(lambda: publisher.acknowledged > done + 2000, 20)  # noqa: B023
-                    answer = js._session.core.request(
-                        "$JS.API.STREAM.LEADER.STEPDOWN.HA", b"", js._session.deadline(5)
-                    )
-                    assert json.loads(answer[3]).get("success")
-                done = publisher.acknowledged
-                eventually(lambda: publisher.acknowledged > done + 2000, 20)
-                stop.set()
+                try:
+                    for _ in range(3):
+                        self._wait_for_more(publisher, running)
+                        self._step_down(client, servers)
+                    self._wait_for_more(publisher, running)
+                finally:
+                    # Without it the thread would go on for ever, and the block not be left.
+                    stop.set()
                 count = running.result(30)
             ack = publisher.ack
             lost = {n for event in events for n in range(event.first, event.last + 1)}
@@ -999,6 +997,24 @@ class TestCluster:
             assert len(set(stored)) == len(stored)
             assert set(stored) >= set(range(1, count + 1)) - lost
             self._fail(servers, js)
+
+    def _wait_for_more(self, publisher, running):
+        """Wait until 2,000 more messages are acknowledged, or adding has failed."""
+        enough = publisher.acknowledged + 2000
+        eventually(lambda: running.done() or publisher.acknowledged > enough, 30)
+        if running.done():
+            running.result()
+
+    def _step_down(self, client, servers):
+        """Have the stream's leader step down; one that is not chosen yet cannot."""
+
+        def stepped():
+            servers.wait_stream_leader("HA", timeout=30)
+            with contextlib.suppress(jetsync.RequestTimeoutError, jetsync.NoRespondersError):
+                answer = client.request("$JS.API.STREAM.LEADER.STEPDOWN.HA", timeout=5)
+                return json.loads(answer.data).get("success")
+
+        eventually(stepped, 30)
 
     def _fail(self, servers, js):
         """The same with gaps that fail, and the leader killed."""

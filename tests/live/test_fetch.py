@@ -36,7 +36,9 @@ def fill(js, stream, count, start=0, subject="A"):
     Publish *count* messages with their numbers as payload.
     """
     name = f"{stream.name}.{subject}"
-    js.publish_many((name, b"%d" % number) for number in range(start, start + count))
+    messages = ((name, b"%d" % number) for number in range(start, start + count))
+    # A stream that looks for a leader takes its time.
+    js.publish_many(messages, retries=60)
 
 
 def numbers(messages):
@@ -44,6 +46,19 @@ def numbers(messages):
     The payloads of messages that :func:`fill` published.
     """
     return [int(message.data) for message in messages]
+
+
+def check_resumed(first, rest, count):
+    """
+    Check that each of the messages of a fetch of *count* came once, over a restart after *first*.
+
+    What a server delivers it writes down, and tells its replicas, a moment later: of what it gave
+    out just before its end another one, or itself, may not know, and gives it out again.
+    """
+    again = [number for number in rest if number < len(first)]
+    assert first == list(range(len(first)))
+    assert again == list(range(len(first) - len(again), len(first)))
+    assert [n for n in rest if n >= len(first)] == list(range(len(first), count - len(again)))
 
 
 def collect(batch):
@@ -807,8 +822,7 @@ class TestConnection:
                 rest = pool.submit(numbers, messages)
                 server.restart()
                 fill(js, stream, 20, start=10)
-                got += rest.result(20)
-            assert got == list(range(30))
+                check_resumed(got, rest.result(20), 30)
             # The server said good-bye to the pull before it closed the connection.
             assert statuses(recorder) == [(409, PullOutcome.RETRIED)]
 
@@ -848,7 +862,8 @@ class TestConnection:
             victim.start()
         again = list(worker.fetch(3, expires=10))
         assert sorted(numbers(again)) == [0, 1, 2]
-        assert {message.metadata.delivered for message in again} == {2}
+        # It may not have been written down that they were delivered.
+        assert {message.metadata.delivered for message in again} <= {1, 2}
         fragile.delete_stream(unique)
 
     def test_a_fetch_waits_for_the_connection(self, victim, fragile, unique):
@@ -911,8 +926,9 @@ class TestCluster:
         """
         Make the consumer's leader give up its place.
         """
-        answer = client.request(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{stream.name}.worker", b"")
-        assert b'"success":true' in answer.data
+        subject = f"$JS.API.CONSUMER.LEADER.STEPDOWN.{stream.name}.worker"
+        # There may be no leader yet that could.
+        eventually(lambda: b'"success":true' in client.request(subject).data, 30)
 
     def test_the_consumers_leader_steps_down_during_a_fetch(self, replicated):
         """
@@ -926,8 +942,7 @@ class TestCluster:
             rest = pool.submit(numbers, messages)
             self.step_down(client, stream)
             fill(js, stream, 20, start=10)
-            got += rest.result(20)
-        assert got == list(range(30))
+            check_resumed(got, rest.result(20), 30)
         assert (409, PullOutcome.RETRIED) in statuses(recorder)
         assert {outcome for _, outcome in statuses(recorder)} == {PullOutcome.RETRIED}
 
@@ -937,9 +952,14 @@ class TestCluster:
         """
         client, js, stream, worker, _ = replicated
         fill(js, stream, 15)
-        for turn in range(3):
+        got = []
+        for _ in range(3):
             self.step_down(client, stream)
-            assert numbers(worker.fetch(5, no_wait=True)) == list(range(turn * 5, turn * 5 + 5))
+            part = numbers(worker.fetch(5, no_wait=True))
+            assert len(part) == 5
+            got += part
+        # A new leader may not know what the one before has just delivered.
+        assert sorted(set(got)) == list(range(len(set(got))))
 
     def test_the_leaders_server_shuts_down_during_a_fetch(self, cluster, replicated):
         """
@@ -966,9 +986,9 @@ class TestCluster:
             rest = pool.submit(numbers, messages)
             cluster.stop(index)
             fill(js, stream, 5, start=5)
-            got += rest.result(20)
+            rest = rest.result(30)
         cluster.start(index)
-        assert got == list(range(10))
+        check_resumed(got, rest, 10)
         assert (409, PullOutcome.RETRIED) in statuses(recorder)
         assert client.statistics().reconnects == 0
 

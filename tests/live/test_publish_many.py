@@ -395,26 +395,37 @@ class TestConnection:
         """
         stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
         counted = Numbered(unique, 20_000)
+        settled = []
 
         def restart():
-            eventually(lambda: counted.taken - counted.acked >= 900)
-            victim.kill()
-            victim.start()
+            # Until nothing moves: what was answered before the pause is counted by then, and all
+            # that is taken and not acknowledged is in flight.
+            def still():
+                settled.append((counted.taken, counted.acked))
+                time.sleep(0.1)
+                full = counted.taken - counted.acked >= 900
+                return full and len(settled) > 3 and len({*settled[-3:]}) == 1
 
-        restarting = threading.Thread(target=restart)
+            try:
+                eventually(still)
+            finally:
+                victim.kill()
+                victim.start()
 
         def messages():
             for number, (subject, data) in enumerate(counted):
                 if number == 5_000:
                     # With the server stopped short, a full window is in flight when it is killed.
                     victim.pause()
-                    restarting.start()
+                    restarting.append(pool.submit(restart))
                 yield OutboundMessage(subject, data, msg_id=f"id-{number}")
 
         source = messages()
-        with pytest.raises(jetsync.PublishManyError) as caught:
-            fragile.publish_many(source, window=1000, ack_timeout=20, on_ack=counted.on_ack)
-        restarting.join()
+        restarting = []
+        with ThreadPoolExecutor(1) as pool:
+            with pytest.raises(jetsync.PublishManyError) as caught:
+                fragile.publish_many(source, window=1000, ack_timeout=20, on_ack=counted.on_ack)
+            restarting[0].result(30)
         report = caught.value.report
         taken = counted.taken
         assert taken == report.count + len(report.failures)

@@ -17,7 +17,7 @@ import time
 import traceback
 
 import pytest
-from patience import eventually
+from patience import eventually, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -242,10 +242,8 @@ class TestTls:
                 assert works(client)
             bad, key = theirs.issue("stranger", hosts=())
             for login in ({}, {"tls_cert": bad, "tls_key": key}):
-                start = time.monotonic()
-                with pytest.raises(jetsync.ConnectError):
+                with timed(0.0, 1.5), pytest.raises(jetsync.ConnectError):
                     jetsync.connect(server.url, **options, **login)
-                assert time.monotonic() - start < 1.5
 
     def test_reconnecting_is_secure_too(self, ours, loop):
         """
@@ -278,21 +276,20 @@ class TestUntrusted:
         ConnectError promptly, with the reason, when the certificate is for another host or old.
         """
         pair = ours.issue("bad", hosts=hosts, begin=days[0], end=days[1])
-        with DevServer(jetstream=False, config={"tls": tls_block(pair)}) as server:
-            start = time.monotonic()
-            with pytest.raises(jetsync.ConnectError, match=reason):
-                jetsync.connect(server.url, tls_ca=ours.path)
-            assert time.monotonic() - start < 1.5
+        with (
+            DevServer(jetstream=False, config={"tls": tls_block(pair)}) as server,
+            timed(0.0, 1.5),
+            pytest.raises(jetsync.ConnectError, match=reason),
+        ):
+            jetsync.connect(server.url, tls_ca=ours.path)
 
     @pytest.mark.parametrize("ca", ["other", "system"])
     def test_an_unknown_authority(self, tls_server, theirs, ca):
         """
         A server whose authority is not the given one, or not the system's, is refused promptly.
         """
-        start = time.monotonic()
-        with pytest.raises(jetsync.ConnectError, match=r"(?i)certificate"):
+        with timed(0.0, 1.5), pytest.raises(jetsync.ConnectError, match=r"(?i)certificate"):
             jetsync.connect(secure(tls_server), tls_ca=theirs.path if ca == "other" else None)
-        assert time.monotonic() - start < 1.5
 
     def test_another_name_may_be_asked_for(self, ours):
         """
@@ -318,10 +315,8 @@ class TestUntrusted:
         with DevServer(jetstream=False, config=config) as server:
             login = {"user": "ann", "password": PASSWORD}
             url, ca = (secure(server), None) if how == "scheme" else (server.url, ours.path)
-            start = time.monotonic()
-            with pytest.raises(jetsync.ConnectError, match="TLS"):
+            with timed(0.0, 1.5), pytest.raises(jetsync.ConnectError, match="TLS"):
                 jetsync.connect(url, tls_ca=ca, **login)
-            assert time.monotonic() - start < 1.5
 
     def test_tls_that_is_only_offered_is_taken(self, ours):
         """
@@ -447,10 +442,8 @@ def refused(*arguments, **options):
     """
     Connect where the login is refused, and return the error, which must come at once.
     """
-    start = time.monotonic()
-    with pytest.raises(jetsync.AuthenticationError) as caught:
+    with timed(0.0, 1.5), pytest.raises(jetsync.AuthenticationError) as caught:
         jetsync.connect(*arguments, **options)
-    assert time.monotonic() - start < 1.5
     return caught.value
 
 
@@ -621,10 +614,8 @@ def denied(call):
     """
     Make a call that is denied, and return the error, which must come at once.
     """
-    start = time.monotonic()
-    with pytest.raises(jetsync.PermissionDeniedError) as caught:
+    with timed(0.0, 1.0), pytest.raises(jetsync.PermissionDeniedError) as caught:
         call()
-    assert time.monotonic() - start < 1.0
     return caught.value.subject, caught.value.operation
 
 
@@ -649,10 +640,8 @@ class TestPermissions:
         Only the denied messages fail, each with its error, and without waiting for their time.
         """
         messages = [("s", b"a"), ("forbidden.s", b"b"), ("s", b"c"), ("forbidden.s", b"d")]
-        start = time.monotonic()
-        with pytest.raises(jetsync.PublishManyError) as caught:
+        with timed(0.0, 1.5), pytest.raises(jetsync.PublishManyError) as caught:
             little.jetstream().publish_many(messages, ack_timeout=5)
-        assert time.monotonic() - start < 1.5
         report = caught.value.report
         assert report.count == 2
         assert [(type(f.error), f.message.data) for f in report.failures] == [

@@ -8,10 +8,9 @@ import concurrent.futures
 import datetime as dt
 import ipaddress
 import threading
-import time
 
 import pytest
-from patience import eventually
+from patience import eventually, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -228,10 +227,8 @@ class TestLife:
         """
         plain = door.server.url.replace("nats://", f"{door.scheme}://")
         for url in (f"{door.scheme}://127.0.0.1:1", plain):
-            start = time.monotonic()
-            with pytest.raises(jetsync.ConnectError):
+            with timed(0.0, 1.5), pytest.raises(jetsync.ConnectError):
                 jetsync.connect(url, connect_timeout=1, **door.options)
-            assert time.monotonic() - start < 1.5
 
 
 def test_an_unknown_authority(door, tmp_path):
@@ -241,10 +238,8 @@ def test_an_unknown_authority(door, tmp_path):
     if door.scheme == "ws":
         pytest.skip("there is no certificate in the clear")
     path, _ = self_signed(tmp_path)
-    start = time.monotonic()
-    with pytest.raises(jetsync.ConnectError, match=r"(?i)certificate"):
+    with timed(0.0, 2.0), pytest.raises(jetsync.ConnectError, match=r"(?i)certificate"):
         jetsync.connect(door.url, tls_ca=path)
-    assert time.monotonic() - start < 2.0
 
 
 def test_user_and_password():
@@ -259,7 +254,5 @@ def test_user_and_password():
         url = f"ws://127.0.0.1:{server.ports()['websocket']}"
         with jetsync.connect(url, user="ann", password="right") as client:
             client.flush()
-        start = time.monotonic()
-        with pytest.raises(jetsync.AuthenticationError):
+        with timed(0.0, 1.5), pytest.raises(jetsync.AuthenticationError):
             jetsync.connect(url, user="ann", password="wrong")
-        assert time.monotonic() - start < 1.5
