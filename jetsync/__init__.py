@@ -17,6 +17,7 @@ Everything for users is here; names with an underscore are jetsync's own.
 
 from __future__ import annotations
 
+from jetsync._proto.kv import KeyOperation
 from jetsync.account import AccountInfo, AccountLimits, AccountTier, ApiStats
 from jetsync.acks import ack_many
 from jetsync.client import Client, connect
@@ -203,6 +204,11 @@ from jetsync.fetch import MessageBatch
 from jetsync.headers import Headers
 from jetsync.hookspecs import hookimpl
 from jetsync.jetstream import JetStream
+from jetsync.kv import KeyValue
+from jetsync.kv_atomic import Transaction
+from jetsync.kv_config import KeyValueConfig, KeyValueStatus
+from jetsync.kv_entry import Entry
+from jetsync.kv_watch import Watch
 from jetsync.message import Message, Metadata
 from jetsync.options import DEFAULT_URL, ConnectOptions
 from jetsync.ordered import OrderedConsumer, OrderedStatistics
@@ -276,6 +282,14 @@ __all__ = [
     "Stream",
     "StreamConsumers",
     "StreamScan",
+    # Key-value
+    "Entry",
+    "KeyOperation",
+    "KeyValue",
+    "KeyValueConfig",
+    "KeyValueStatus",
+    "Transaction",
+    "Watch",
     # Configuration and information
     "AccountInfo",
     "AccountLimits",

@@ -210,6 +210,9 @@ def _with_check(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
         try:
             return convert(value)
         except (InvalidArgumentError, InvalidTypeError) as error:
+            if type(error) not in {InvalidArgumentError, InvalidTypeError}:
+                # It says what is wrong with what, as one about a name does.
+                raise
             raise type(error)(f"{field.name}: {error}", argument=field.name) from None
 
     return field.evolve(converter=named)

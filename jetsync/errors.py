@@ -1305,6 +1305,7 @@ class BucketNotFoundError(StreamNotFoundError):
 
     def __init__(self, bucket: str) -> None:
         super().__init__(description=f"bucket {bucket!r} not found", stream=f"KV_{bucket}")
+        self.args = (self.description,)
         self.bucket = bucket
 
 
@@ -1323,17 +1324,16 @@ class WrongLastRevisionError(WrongLastSequenceError):
         *,
         expected: int | None = None,
         last_sequence: int | None = None,
-        reason: str | None = None,
     ) -> None:
         what = "a key" if key is None else f"key {key!r}"
         text = f"{what} of bucket {bucket!r} is not at the revision expected"
         if expected is not None:
             text = f"{what} of bucket {bucket!r} is not at revision {expected}"
-        if reason is not None:
-            text += f": {reason}"
-        elif last_sequence is not None:
+        if last_sequence is not None:
             text += f": it is at {last_sequence}" if last_sequence else ": it does not exist"
         super().__init__(description=text, stream=f"KV_{bucket}")
+        # The server's text is about sequences, and its code the same for all of them.
+        self.args = (text,)
         self.bucket = bucket
         self.key = key
         self.expected = expected
@@ -1346,10 +1346,10 @@ class KeyExistsError(WrongLastRevisionError):
     """
 
     def __init__(self, bucket: str, key: str, *, last_sequence: int | None = None) -> None:
+        super().__init__(bucket, key, expected=0, last_sequence=last_sequence)
         at = "" if last_sequence is None else f" at revision {last_sequence}"
-        super().__init__(
-            bucket, key, expected=0, last_sequence=last_sequence, reason=f"it has a value{at}"
-        )
+        self.description = f"key {key!r} of bucket {bucket!r} has a value already{at}"
+        self.args = (self.description,)
 
 
 def from_api_error(error: Mapping[str, Any], stream: str | None = None) -> ApiError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync import _consumer_admin, _stream_admin
 from jetsync._codec import from_wire
+from jetsync._kv_door import KeyValueDoor
 from jetsync._management import call, config_of
 from jetsync.account import AccountInfo
 from jetsync.consumer import Consumer
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["JetStream"]
 
 
-class JetStream(PublishDoor):
+class JetStream(PublishDoor, KeyValueDoor):
     """
     JetStream as one account sees it, under one domain or prefix.
 

@@ -1,0 +1,272 @@
+"""
+Key-value buckets: what names and keys may be, which subjects keys have, what a message means.
+
+What lives here: the rules for names, the layout of a bucket over subjects, the one reading of a
+message as a change of its key. What may not: the socket, the clock, threads.
+
+A bucket is a stream named ``KV_<bucket>`` over ``$KV.<bucket>.>``, and a key is the rest of the
+subject. Values are payloads; a key that was deleted has a message without one that says so in its
+headers. Every path that reads a bucket (get, history, watch, reads of many keys) asks the same
+function here what a message means.
+
+Implements ADR-8, with the limit markers of ADR-43 and ADR-48.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from jetsync.errors import InvalidBucketError, InvalidKeyError, InvalidTypeError
+from jetsync.headers import KV_OPERATION
+from jetsync.ttl import MarkerReason, marker_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jetsync.headers import Headers
+    from jetsync.stream_config import StreamConfig
+
+STREAM_PREFIX: Final = "KV_"
+"""What the names of the streams behind buckets begin with."""
+
+SUBJECT_PREFIX: Final = "$KV."
+"""What the subjects of keys begin with."""
+
+DEFAULT_API: Final = "$JS.API"
+"""The API prefix of a context without domain or prefix of its own."""
+
+DELETED: Final = "DEL"
+PURGED: Final = "PURGE"
+
+_BUCKET: Final = re.compile(r"[A-Za-z0-9_-]+")
+_KEY: Final = re.compile(r"[-/_=A-Za-z0-9]+(?:\.[-/_=A-Za-z0-9]+)*")
+_TOKEN: Final = re.compile(r"[-/_=A-Za-z0-9]+|\*")
+
+
+class KeyOperation(enum.Enum):
+    """
+    What a revision did to its key.
+    """
+
+    PUT = "PUT"
+    """It set a value."""
+    DELETE = "DEL"
+    """It deleted the key; earlier revisions may still be there."""
+    PURGE = "PURGE"
+    """It deleted the key with all earlier revisions, or the key's value expired."""
+
+
+def operation_of(headers: Headers) -> tuple[KeyOperation, MarkerReason | None]:
+    """
+    Return what the message with these headers does to its key, and why a server left it if it is a
+    marker.
+
+    Servers write markers of their own where the last value of a key expired. A reason or an
+    operation that is not specified makes a message an ordinary value.
+    """
+    operation = headers.get(KV_OPERATION)
+    if operation == DELETED:
+        return KeyOperation.DELETE, None
+    if operation == PURGED:
+        return KeyOperation.PURGE, None
+    marker = marker_of(headers)
+    if marker is None:
+        return KeyOperation.PUT, None
+    removed = marker is MarkerReason.REMOVE
+    return KeyOperation.DELETE if removed else KeyOperation.PURGE, marker
+
+
+def why_gone(operation: KeyOperation, marker: MarkerReason | None) -> str:
+    """Return the word for why a key has no value."""
+    if marker is MarkerReason.MAX_AGE:
+        return "expired"
+    return "purged" if operation is KeyOperation.PURGE else "deleted"
+
+
+def check_bucket(name: str) -> str:
+    """
+    Return the name if a bucket can have it.
+
+    Raises:
+        InvalidTypeError: It is not text.
+        InvalidBucketError: It is empty or has other characters than letters, digits, ``-``, ``_``.
+    """
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"a bucket name must be text, not {type(name).__name__}")
+    if not _BUCKET.fullmatch(name):
+        raise InvalidBucketError(name)
+    return name
+
+
+def check_key(key: str) -> str:
+    """
+    Return the key if a bucket can have it.
+
+    Raises:
+        InvalidTypeError: It is not text.
+        InvalidKeyError: It is empty, has an empty part between dots, a wildcard, or other
+            characters than letters, digits, ``-``, ``_``, ``=``, ``/`` and ``.``.
+    """
+    if type(key) is str and _KEY.fullmatch(key):
+        return key
+    if not isinstance(key, str):
+        raise InvalidTypeError(f"a key must be text, not {type(key).__name__}", argument="key")
+    if _KEY.fullmatch(key):
+        return key
+    raise InvalidKeyError(key, _why_invalid(key, wildcards=False))
+
+
+def check_pattern(pattern: str) -> str:
+    """
+    Return the pattern of keys if one can be looked for: a key whose parts may be ``*``, and whose
+    last part may be ``>``.
+
+    Raises:
+        InvalidTypeError: It is not text.
+        InvalidKeyError: As :func:`check_key`, or ``>`` is not the last part.
+    """
+    if not isinstance(pattern, str):
+        raise InvalidTypeError(
+            f"a pattern of keys must be text, not {type(pattern).__name__}", argument="keys"
+        )
+    parts = pattern.split(".")
+    if parts[-1] == ">":
+        parts.pop()
+    if (not parts and pattern == ">") or (parts and all(map(_TOKEN.fullmatch, parts))):
+        return pattern
+    raise InvalidKeyError(pattern, _why_invalid(pattern, wildcards=True))
+
+
+def _why_invalid(key: str, *, wildcards: bool) -> str:
+    if not key:
+        return "it is empty"
+    parts = key.split(".")
+    if "" in parts:
+        return "it begins or ends with a dot, or has two in a row"
+    if not wildcards and not {"*", ">"}.isdisjoint(parts):
+        return "a wildcard is no key"
+    if ">" in parts[:-1]:
+        return "'>' may only be the last part"
+    return "use letters, digits and -_=/ between dots"
+
+
+def is_pattern(key: str) -> bool:
+    """Return whether *key*, which was checked, stands for more than one key."""
+    return "*" in key or key.endswith(">")
+
+
+def matches(pattern: str, key: str) -> bool:
+    """Return whether *pattern*, which was checked, stands for *key*."""
+    wanted, parts = pattern.split("."), key.split(".")
+    if wanted[-1] == ">":
+        wanted.pop()
+        if len(parts) <= len(wanted):
+            return False
+        parts = parts[: len(wanted)]
+    return len(wanted) == len(parts) and all(
+        one in {"*", other} for one, other in zip(wanted, parts, strict=True)
+    )
+
+
+def covering(patterns: Sequence[str]) -> list[str]:
+    """
+    Return the patterns without those that another one contains.
+
+    Servers refuse filters of which one matches all that another one does.
+    """
+    kept: list[str] = []
+    for pattern in dict.fromkeys(patterns):
+        if not any(_contains(other, pattern) for other in kept):
+            kept = [each for each in kept if not _contains(pattern, each)] + [pattern]
+    return kept
+
+
+def _contains(one: str, other: str) -> bool:
+    """Return whether all that *other* stands for is what *one* stands for as well."""
+    mine, theirs = one.split("."), other.split(".")
+    for place, part in enumerate(mine):
+        if part == ">":
+            return len(theirs) > place
+        if place >= len(theirs) or theirs[place] == ">":
+            return False
+        if part not in {"*", theirs[place]}:
+            return False
+    return len(mine) == len(theirs)
+
+
+@attrs.frozen
+class BucketLayout:
+    """
+    Where the keys of a bucket are.
+    """
+
+    bucket: str
+    """The bucket's name."""
+
+    stream: str
+    """The stream that is read."""
+
+    read_prefix: str
+    """What the subjects of its messages begin with."""
+
+    write_prefix: str
+    """What the subjects that are published to begin with."""
+
+    origin_stream: str
+    """The stream that stores what is published: another one where the bucket is a mirror."""
+
+    origin_api: str
+    """The API prefix under which that stream is found."""
+
+    def origin_subject(self, key: str) -> str:
+        """Return the subject that *key* has in the stream that stores it."""
+        return f"{SUBJECT_PREFIX}{self.origin_stream.removeprefix(STREAM_PREFIX)}.{key}"
+
+    def key_of(self, subject: str) -> str | None:
+        """Return the key of a message's subject, None if it is no subject of this bucket."""
+        prefix = self.read_prefix
+        return subject[len(prefix) :] if subject.startswith(prefix) else None
+
+
+def stream_of(bucket: str) -> str:
+    """Return the name of the stream behind a bucket."""
+    return STREAM_PREFIX + check_bucket(bucket)
+
+
+def subjects_of(bucket: str) -> str:
+    """Return the subjects of a bucket as a wildcard."""
+    return f"{SUBJECT_PREFIX}{bucket}.>"
+
+
+def layout_of(bucket: str, config: StreamConfig, api_prefix: str) -> BucketLayout:
+    """
+    Return where the keys of a bucket are.
+
+    Messages of a mirror have the subjects of the bucket that it mirrors, unless it rewrites them;
+    what is written goes to that bucket. In another domain the server takes ``$KV.`` behind the
+    prefix of its API.
+
+    Args:
+        bucket: The bucket's name.
+        config: Its stream.
+        api_prefix: The API prefix of the context that reads it.
+    """
+    stream = STREAM_PREFIX + bucket
+    origin, origin_api, read = bucket, api_prefix, f"{SUBJECT_PREFIX}{bucket}."
+    mirror = config.mirror
+    if mirror is not None:
+        origin = (mirror.name or "").removeprefix(STREAM_PREFIX)
+        read = f"{SUBJECT_PREFIX}{origin}."
+        if mirror.external is not None and mirror.external.api:
+            origin_api = mirror.external.api.removesuffix(".")
+        for transform in mirror.subject_transforms or ():
+            if (transform.dest or "").endswith(".>"):
+                read = (transform.dest or "")[:-1]
+    write = f"{SUBJECT_PREFIX}{origin}."
+    if origin_api != DEFAULT_API:
+        write = f"{origin_api}.{write}"
+    return BucketLayout(bucket, stream, read, write, STREAM_PREFIX + origin, origin_api)

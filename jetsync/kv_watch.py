@@ -1,0 +1,260 @@
+"""
+Watching a bucket: what there is, and then every change, without a gap and without a repeat.
+
+Behind a :class:`Watch` stands an ordered consumer, which is made again where it has to be. What is
+this module's own is to know when all that was there has come.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from jetsync._deadline import Deadline
+from jetsync.errors import (
+    ConnectionClosedError,
+    ConsumptionClosedError,
+    HandleClosedError,
+    JetSyncError,
+    RequestTimeoutError,
+    WaitTimeoutError,
+)
+from jetsync.kv_entry import delivered_entry
+from jetsync.publish._turn import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+    from jetsync._kv_bucket import Bucket
+    from jetsync.kv_entry import Entry
+    from jetsync.ordered import OrderedConsumer
+    from jetsync.typing import Seconds
+
+__all__ = ["Watch"]
+
+FOREVER: Final = 1e9
+"""Seconds of a wait without a bound."""
+
+QUIET: Final = 0.25
+"""
+Seconds without an entry after which a watch that is not up to date asks whether it is.
+
+An entry says how many follow it, so that this happens only when what was to follow was removed
+meanwhile, or the consumer had to be made again.
+"""
+
+
+LOOK: Final = 1.0
+"""Seconds to wait for the answer to that."""
+
+
+class Watch:
+    """
+    The entries of a bucket as they are, and as they change; made by ``KeyValue.watch``.
+
+    :meth:`initial` gives what there was, and ends; iterating over the watch itself goes on for as
+    long as it is open. :attr:`is_current` and :meth:`wait_current` tell, in any thread, whether all
+    that there was has been taken. Revisions grow, none is left out and none comes twice, across
+    lost connections and servers that restart.
+
+    Any number of threads may take entries; each goes to one of them. The iteration ends after
+    :meth:`stop` or the end of the client, and raises, once, what makes going on impossible. As a
+    context manager it is stopped at the end of the block.
+    """
+
+    def __init__(
+        self, bucket: Bucket, ordered: OrderedConsumer, *, updates_only: bool, ignore_deletes: bool
+    ) -> None:
+        self._bucket = bucket
+        self._ordered = ordered
+        self._ignore_deletes = ignore_deletes
+        self._current = threading.Event()
+        self._over = threading.Event()
+        """Set together with the other one at the end, so that nobody waits for that."""
+
+        self._taking = threading.Lock()
+        """Held by the thread that takes an entry."""
+
+        self._revision = 0
+        self._is_current = updates_only or not ordered.cached_info.num_pending
+        if self._is_current:
+            self._current.set()
+        self._messages = ordered.consume()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "current" if self._is_current else "loading"
+        return f"<Watch {self._bucket.name} {state} revision={self._revision}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Entry:
+        try:
+            entry = self._take(None, initial=False)
+        except ConnectionClosedError as error:
+            # The end of the client is an ordinary end.
+            if error.__cause__ is not None:
+                raise
+            entry = None
+        if entry is None:
+            raise StopIteration
+        return entry
+
+    def next(self, timeout: Seconds | None = None) -> Entry:
+        """
+        Wait for the next entry and return it.
+
+        Args:
+            timeout: Seconds to wait; None is 30, 0 only looks. While the consumer behind it has to
+                be made again, half a second may be added.
+
+        Raises:
+            WaitTimeoutError: None came in time; the watch goes on.
+            HandleClosedError: It has ended.
+            JetSyncError: What ended it, once.
+        """
+        seconds = self._messages.options.expires if timeout is None else timeout
+        entry = self._take(Deadline.after(seconds), initial=False)
+        if entry is None:
+            raise HandleClosedError("watch")
+        return entry
+
+    def initial(self, timeout: Seconds | None = None) -> Iterator[Entry]:
+        """
+        Yield what there was when the watch was made, and end; at once where there was nothing.
+
+        What changes meanwhile may be among it. Every later change comes by iterating over the watch
+        itself.
+
+        Args:
+            timeout: Seconds for all of it; None waits as long as it takes.
+
+        Raises:
+            RequestTimeoutError: There is more, and the time is over; the watch goes on.
+            HandleClosedError: It was stopped before all had come.
+            JetSyncError: What ended it, once.
+        """
+        deadline = Deadline.after(FOREVER if timeout is None else timeout)
+        while True:
+            try:
+                entry = self._take(deadline, initial=True)
+            except WaitTimeoutError as error:
+                raise RequestTimeoutError(
+                    self._bucket.layout.read_prefix + ">", deadline.total
+                ) from error
+            if entry is not None:
+                yield entry
+            elif self._is_current:
+                return
+            else:
+                raise HandleClosedError("watch", reason="it ended before all had come")
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all that there was when the watch was made has been taken."""
+        return self._is_current
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last entry that was taken, 0 before the first."""
+        return self._revision
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._over.is_set() or self._messages.closed
+
+    @property
+    def error(self) -> BaseException | None:
+        """What made it end, None if it goes on or was stopped."""
+        return self._messages.error
+
+    def wait_current(self, timeout: Seconds | None = None) -> bool:
+        """
+        Wait until all that there was has been taken, by whichever thread; return whether that is
+        so.
+
+        Returns early once the watch has ended. It takes nothing itself: another thread has to.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as it takes.
+        """
+        self._current.wait(Deadline.after(FOREVER if timeout is None else timeout).remaining())
+        return self._is_current
+
+    def stop(self) -> None:
+        """
+        End it; whoever waits for an entry is woken. Safe to repeat, from any thread.
+
+        Deletes the consumer behind it, if there is a connection.
+        """
+        self._end()
+        self._messages.stop()
+        # Without a connection the server forgets the consumer by itself.
+        if self._bucket.session.core.is_connected:
+            self._ordered.close()
+
+    close = stop
+
+    def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry | None:
+        """Return the next entry; None at the end, or where *initial* asks for no more."""
+        until = Deadline.after(FOREVER) if deadline is None else deadline
+        with Turn(self._taking, until, "a turn at the watch"):
+            while not self._over.is_set():
+                if initial and self._is_current:
+                    return None
+                try:
+                    entry = self._receive(until)
+                except WaitTimeoutError:
+                    if not self._is_current:
+                        self._look()
+                    if until.expired():
+                        raise
+                except ConsumptionClosedError:
+                    self._end()
+                except JetSyncError:
+                    self._end()
+                    raise
+                else:
+                    if not (self._ignore_deletes and entry.is_deleted):
+                        return entry
+            return None
+
+    def _receive(self, until: Deadline) -> Entry:
+        """Wait for an entry, for as long as makes sense at a time."""
+        longest = self._messages.options.expires if self._is_current else QUIET
+        message = self._messages.next(until.at_most(longest).remaining())
+        key = self._bucket.layout.key_of(message.subject)
+        entry = delivered_entry(self._bucket.name, message.subject if key is None else key, message)
+        self._revision = entry.revision
+        if not entry.delta:
+            self._note_current()
+        return entry
+
+    def _look(self) -> None:
+        """Ask whether all that was there has come; what gives no answer now may later."""
+        try:
+            info = self._ordered.info(timeout=LOOK)
+        except JetSyncError:
+            return
+        last = self._ordered.statistics().last_sequence or 0
+        sent = info.delivered
+        if not info.num_pending and (not sent.consumer_seq or sent.stream_seq <= last):
+            self._note_current()
+
+    def _note_current(self) -> None:
+        self._is_current = True
+        self._current.set()
+
+    def _end(self) -> None:
+        """Note that no more comes."""
+        self._over.set()
+        self._current.set()

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jetsync
+from jetsync._proto import kv
+from jetsync._proto.kv import KeyOperation, check_bucket, check_key, check_pattern
+from jetsync.headers import Headers
+from jetsync.stream_config import ExternalStream, StreamConfig, StreamSource, SubjectTransform
+from jetsync.ttl import MarkerReason
+
+TOKENS = st.sampled_from(["a", "b", "c"])
+KEYS = st.lists(TOKENS, min_size=1, max_size=4).map(".".join)
+PATTERNS = st.builds(
+    lambda parts, tail: ".".join([*parts, *tail]),
+    st.lists(st.sampled_from(["a", "b", "*"]), max_size=3),
+    st.sampled_from([["a"], ["*"], [">"]]),
+)
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["a", "A-b_9", "KV_x", "-"])
+    def test_buckets(self, name):
+        """Letters, digits, minus and underscore make the name of a bucket."""
+        assert check_bucket(name) == name
+
+    @pytest.mark.parametrize("name", ["", "a.b", "a b", "*", ">", "a/b", "ä", "a\n", "a*"])
+    def test_invalid_buckets(self, name):
+        """Anything else does not, and is a ValueError."""
+        with pytest.raises(jetsync.InvalidBucketError) as caught:
+            check_bucket(name)
+        assert isinstance(caught.value, ValueError)
+        assert caught.value.name == name
+
+    @pytest.mark.parametrize("key", ["a", "a.b", "A/b_c=d-9.x", "=", "_", "a" * 300])
+    def test_keys(self, key):
+        """Letters, digits and a few signs, in parts between dots, make a key."""
+        assert check_key(key) == key
+
+    @pytest.mark.parametrize(
+        "key",
+        ["", ".a", "a.", "a..b", "a b", ">", "*", "a.*", "a.>", "ä", "a\n", "$KV", "a\\b", "a\x00"],
+    )
+    def test_invalid_keys(self, key):
+        """Anything else does not, wildcards included, and is a ValueError that says why."""
+        with pytest.raises(jetsync.InvalidKeyError) as caught:
+            check_key(key)
+        assert isinstance(caught.value, ValueError)
+        assert caught.value.reason in str(caught.value)
+
+    @pytest.mark.parametrize("check", [check_bucket, check_key, check_pattern])
+    @pytest.mark.parametrize("name", [None, 5, b"a"])
+    def test_no_text(self, check, name):
+        """What is no text is a TypeError."""
+        with pytest.raises(TypeError):
+            check(name)
+
+    @pytest.mark.parametrize("pattern", [">", "*", "a", "a.*", "*.b.>", "a.>", "*.*"])
+    def test_patterns(self, pattern):
+        """A pattern has wildcards in the place of whole parts."""
+        assert check_pattern(pattern) == pattern
+
+    @pytest.mark.parametrize("pattern", ["", "a..b", ">.a", "a*", "a.b>", ".>", "a b", "a.>.b"])
+    def test_invalid_patterns(self, pattern):
+        """Other patterns are refused."""
+        with pytest.raises(jetsync.InvalidKeyError):
+            check_pattern(pattern)
+
+
+class TestPatterns:
+    @given(PATTERNS, KEYS)
+    def test_matches(self, pattern, key):
+        """A pattern matches a key part by part, and its tail matches one part or more."""
+        wanted, parts = pattern.split("."), key.split(".")
+        if wanted[-1] == ">":
+            expected = len(parts) >= len(wanted)
+            wanted = wanted[:-1]
+        else:
+            expected = len(parts) == len(wanted)
+        expected = expected and all(
+            one in {"*", other} for one, other in zip(wanted, parts, strict=False)
+        )
+        assert kv.matches(pattern, key) is expected
+
+    @given(st.lists(PATTERNS, min_size=1, max_size=5), KEYS)
+    def test_covering(self, patterns, key):
+        """Leaving out what another pattern contains changes nothing of what is matched."""
+        kept = kv.covering(patterns)
+        assert any(kv.matches(each, key) for each in kept) is any(
+            kv.matches(each, key) for each in patterns
+        )
+        assert set(kept) <= set(patterns)
+        assert len(kv.covering([*kept, ">"])) == 1
+
+
+class TestOperations:
+    @pytest.mark.parametrize(
+        ("headers", "operation", "marker", "word"),
+        [
+            ({}, KeyOperation.PUT, None, None),
+            ({"X": "DEL"}, KeyOperation.PUT, None, None),
+            ({"KV-Operation": "PUT"}, KeyOperation.PUT, None, None),
+            ({"KV-Operation": "DEL"}, KeyOperation.DELETE, None, "deleted"),
+            ({"KV-Operation": "PURGE"}, KeyOperation.PURGE, None, "purged"),
+            (
+                {"Nats-Marker-Reason": "MaxAge", "Nats-TTL": "5s", "Nats-Rollup": "sub"},
+                KeyOperation.PURGE,
+                MarkerReason.MAX_AGE,
+                "expired",
+            ),
+            ({"Nats-Marker-Reason": "Purge"}, KeyOperation.PURGE, MarkerReason.PURGE, "purged"),
+            ({"Nats-Marker-Reason": "Remove"}, KeyOperation.DELETE, MarkerReason.REMOVE, "deleted"),
+            ({"Nats-Marker-Reason": "Other"}, KeyOperation.PUT, None, None),
+        ],
+    )
+    def test_parser(self, headers, operation, marker, word):
+        """A message's headers say what it does to its key."""
+        assert kv.operation_of(Headers(headers)) == (operation, marker)
+        if word is not None:
+            assert kv.why_gone(operation, marker) == word
+
+
+class TestLayout:
+    def test_plain(self):
+        """A bucket's keys are read and written under its own subjects."""
+        layout = kv.layout_of("B", StreamConfig(name="KV_B"), "$JS.API")
+        assert layout.stream == layout.origin_stream == "KV_B"
+        assert layout.read_prefix == layout.write_prefix == "$KV.B."
+        assert layout.key_of("$KV.B.a.b") == "a.b"
+        assert layout.key_of("$KV.C.a") is None
+        assert layout.origin_subject("a") == "$KV.B.a"
+
+    def test_in_a_domain(self):
+        """Behind another prefix of the API, what is written goes there too."""
+        layout = kv.layout_of("B", StreamConfig(name="KV_B"), "$JS.hub.API")
+        assert (layout.read_prefix, layout.write_prefix) == ("$KV.B.", "$JS.hub.API.$KV.B.")
+
+    def test_mirror(self):
+        """A mirror has the subjects of its origin, and writes go there."""
+        config = StreamConfig(name="KV_M", mirror=StreamSource(name="KV_B"))
+        layout = kv.layout_of("M", config, "$JS.API")
+        assert (layout.stream, layout.origin_stream) == ("KV_M", "KV_B")
+        assert layout.read_prefix == layout.write_prefix == "$KV.B."
+
+    def test_mirror_of_another_domain(self):
+        """What is written to a mirror of another domain goes to that domain."""
+        source = StreamSource(name="KV_B", external=ExternalStream(api="$JS.hub.API"))
+        layout = kv.layout_of("B", StreamConfig(name="KV_B", mirror=source), "$JS.leaf.API")
+        assert layout.origin_api == "$JS.hub.API"
+        assert (layout.read_prefix, layout.write_prefix) == ("$KV.B.", "$JS.hub.API.$KV.B.")
+
+    def test_mirror_that_rewrites(self):
+        """A mirror that rewrites subjects is read under the ones it makes."""
+        transform = SubjectTransform(src="$KV.B.>", dest="$KV.M.>")
+        source = StreamSource(name="KV_B", subject_transforms=[transform])
+        layout = kv.layout_of("M", StreamConfig(name="KV_M", mirror=source), "$JS.API")
+        assert (layout.read_prefix, layout.write_prefix) == ("$KV.M.", "$KV.B.")

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import attrs
+import pytest
+
+import jetsync
+from jetsync import KeyValueConfig
+from jetsync._codec import to_wire
+
+
+def wire(**fields) -> dict:
+    """Return what is sent for a bucket, as if the server could do no transactions."""
+    return to_wire(KeyValueConfig(**fields).to_stream_config(atomic=False))
+
+
+class TestLayout:
+    def test_plain(self):
+        """A bucket is laid out as all clients do it."""
+        assert wire(bucket="B") == {
+            "name": "KV_B",
+            "subjects": ["$KV.B.>"],
+            "max_consumers": -1,
+            "max_msgs": -1,
+            "max_bytes": -1,
+            "max_age": 0,
+            "max_msgs_per_subject": 1,
+            "max_msg_size": -1,
+            "discard": "new",
+            "storage": "file",
+            "num_replicas": 1,
+            "duplicate_window": 120_000_000_000,
+            "allow_direct": True,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+        }
+
+    def test_everything(self):
+        """Each field has its place in the stream."""
+        sent = wire(
+            bucket="B",
+            description="d",
+            history=5,
+            ttl=60,
+            max_value_size=1000,
+            max_bytes=9999,
+            storage="memory",
+            num_replicas=3,
+            placement=jetsync.Placement(cluster="c"),
+            republish=jetsync.Republish(src=">", dest="out.>"),
+            compression=True,
+            metadata={"a": "b"},
+            limit_marker_ttl=5,
+            atomic=True,
+        )
+        expected = {
+            "description": "d",
+            "max_msgs_per_subject": 5,
+            "max_age": 60_000_000_000,
+            "duplicate_window": 60_000_000_000,
+            "max_msg_size": 1000,
+            "max_bytes": 9999,
+            "storage": "memory",
+            "num_replicas": 3,
+            "placement": {"cluster": "c"},
+            "republish": {"src": ">", "dest": "out.>"},
+            "compression": "s2",
+            "metadata": {"a": "b"},
+            "allow_msg_ttl": True,
+            "subject_delete_marker_ttl": 5_000_000_000,
+            "allow_atomic": True,
+        }
+        assert {key: sent[key] for key in expected} == expected
+
+    def test_duplicate_window(self):
+        """The duplicate window is two minutes, or as long as values live."""
+        assert wire(bucket="B", ttl=600)["duplicate_window"] == 120_000_000_000
+        assert wire(bucket="B", ttl=1.5)["duplicate_window"] == 1_500_000_000
+
+    @pytest.mark.parametrize("mirror", ["O", "KV_O", jetsync.StreamSource(name="O")])
+    def test_mirror(self, mirror):
+        """A mirror has no subjects of its own, answers for its origin and takes no batches."""
+        sent = wire(bucket="M", mirror=mirror)
+        assert sent["mirror"] == {"name": "KV_O"}
+        assert sent["mirror_direct"] is True
+        assert "subjects" not in sent
+        config = KeyValueConfig(bucket="M", mirror=mirror).to_stream_config(atomic=True)
+        assert config.allow_atomic is None
+
+    def test_sources(self):
+        """What is drawn from another bucket gets the subjects of this one."""
+        sent = wire(bucket="B", sources=["O"])
+        assert sent["sources"] == [
+            {"name": "KV_O", "subject_transforms": [{"src": "$KV.O.>", "dest": "$KV.B.>"}]}
+        ]
+        assert sent["subjects"] == ["$KV.B.>"]
+
+    @pytest.mark.parametrize(
+        ("asked", "able", "expected"),
+        [
+            (None, True, True),
+            (None, False, None),
+            (True, False, True),
+            (False, True, None),
+        ],
+    )
+    def test_atomic(self, asked, able, expected):
+        """Transactions are allowed where the server can, unless that was settled."""
+        config = KeyValueConfig(bucket="B", atomic=asked).to_stream_config(atomic=able)
+        assert config.allow_atomic is expected
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("fields", "error"),
+        [
+            ({"bucket": "a.b"}, ValueError),
+            ({"bucket": ""}, ValueError),
+            ({"bucket": 5}, TypeError),
+            ({"bucket": "B", "history": 0}, ValueError),
+            ({"bucket": "B", "history": 65}, ValueError),
+            ({"bucket": "B", "history": "3"}, TypeError),
+            ({"bucket": "B", "ttl": -1}, ValueError),
+            ({"bucket": "B", "ttl": "5s"}, TypeError),
+            ({"bucket": "B", "limit_marker_ttl": 0.5}, ValueError),
+            ({"bucket": "B", "storage": "tape"}, ValueError),
+            ({"bucket": "B", "mirror": "O", "sources": ["P"]}, ValueError),
+            ({"bucket": "B", "mirror": "O", "atomic": True}, ValueError),
+            ({"bucket": "B", "mirror": "a.b"}, ValueError),
+            ({"bucket": "B", "mirror": 5}, TypeError),
+            ({"bucket": "B", "sources": "O"}, TypeError),
+        ],
+    )
+    def test_refused(self, fields, error):
+        """A value that cannot work is refused where it is written, as an error of jetsync."""
+        with pytest.raises(error) as caught:
+            KeyValueConfig(**fields)
+        assert isinstance(caught.value, jetsync.JetSyncError)
+
+    def test_frozen(self):
+        """A configuration does not change."""
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            KeyValueConfig(bucket="B").bucket = "C"
