@@ -4,12 +4,14 @@ The command line, as far as it goes without a server.
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib.metadata
 import importlib.util
 import json
 import subprocess
 import sys
 import types
+import unicodedata
 
 import pytest
 from click.testing import CliRunner
@@ -21,6 +23,7 @@ from jetsync.cli._app import COMMANDS
 from jetsync.cli._app import jetsync as app
 from jetsync.cli._connection import make_options
 from jetsync.cli._features import FEATURES, missing, parse_version, verdicts
+from jetsync.cli._times import moment_of
 from jetsync.cli.stream import read_config, stream_fields
 from jetsync.errors import ConfigurationError, InvalidArgumentError
 from jetsync.hookspecs import hookimpl
@@ -207,9 +210,17 @@ class TestErrors:
             (("pub", "a", "b", "-H", "no colon"), "not of the form 'Name: value'"),
             (("pub", "a", "b", "-H", ": value"), "not of the form 'Name: value'"),
             (("pub", "a", "b", "--ttl", "soon"), "neither a number of seconds nor 'never'"),
-            (("get", "S"), "Give either SEQUENCE or --last SUBJECT."),
-            (("get", "S", "1", "--last", "a"), "Give either SEQUENCE or --last SUBJECT."),
+            (("get", "S"), "Give SEQUENCE, --last SUBJECT, --next SUBJECT or --at TIME."),
+            (("get", "S", "1", "--last", "a"), "Give SEQUENCE, --last SUBJECT"),
+            (("get", "S", "1", "--seq", "1"), "Give SEQUENCE, --last SUBJECT"),
+            (("get", "S", "1", "--from", "1"), "--from goes with --next"),
+            (("get", "S", "--at", "soon"), "neither a time"),
+            (("get", "S", "--at", "99999999999999d"), "neither a time"),
             (("get", "S", "0"), "0 is not in the range"),
+            (("tail", "S", "--new", "--last", "0"), "Give one of --last, --seq, --since and --new"),
+            (("tail", "S", "--seq", "1", "--since", "1h"), "Give one of --last"),
+            (("tail", "S", "--raw", "--json"), "--raw prints payloads alone"),
+            (("tail", "S", "--count", "0"), "0 is not in the range"),
             (("doctor", "--require", "teleport"), "'teleport' is not one of"),
             (("stream", "ls", "--timeout", "0"), "0.0 is not in the range"),
         ],
@@ -532,6 +543,89 @@ class TestStreamOptions:
 
         assert result.exit_code == 1
         assert "is not JSON" in result.output
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("text", "seconds"), [("90s", 90), ("1h30m", 5400), ("2d", 172_800), ("0.5h", 1800)]
+    )
+    def test_how_long_ago(self, text, seconds):
+        """
+        A duration is so long before now.
+        """
+        before = dt.datetime.now(dt.timezone.utc)
+        moment = moment_of(text)
+        after = dt.datetime.now(dt.timezone.utc)
+
+        assert before <= moment + dt.timedelta(seconds=seconds) <= after
+
+    def test_moments(self):
+        """
+        A time with a zone is that one; without, it is one of this machine's.
+        """
+        noon = dt.datetime(2026, 8, 6, 12, tzinfo=dt.timezone.utc)
+        assert moment_of("2026-08-06T12:00Z") == noon
+        assert moment_of("2026-08-06T14:00:00+02:00") == noon
+        assert moment_of("2026-08-06T12:00") == dt.datetime(2026, 8, 6, 12).astimezone()
+        assert moment_of("2026-08-06").tzinfo is not None
+
+
+class TestVisible:
+    @pytest.mark.parametrize(
+        ("text", "shown"),
+        [
+            ("plain, ü and 漢字", "plain, ü and 漢字"),
+            ("\x1b[31mred", "\\x1b[31mred"),
+            ("a\x00\x07\x7f", "a\\x00\\x07\\x7f"),
+            ("\x9b2J", "\\x9b2J"),
+            ("\u202egnp.exe", "\\u202egnp.exe"),
+            ("one\r\ntwo\t3", "one\\r\\ntwo\\t3"),
+            ("\udcff", "\\udcff"),
+        ],
+    )
+    def test_control_characters(self, text, shown):
+        """
+        What a terminal would act on is shown as an escape.
+        """
+        assert _output.visible(text) == shown
+
+    def test_lines(self):
+        """
+        Where a text may have lines, their ends and tabs stay; a lone return does not.
+        """
+        assert _output.visible("a\tb\nc\rd", lines=True) == "a\tb\nc\\rd"
+
+    def test_payloads(self):
+        """
+        Bytes that are no text are escapes.
+        """
+        assert _output.payload(b"\xff\x1bz") == "\\xff\\x1bz"
+
+    def test_tables_and_json(self, capsys):
+        """
+        Neither lets control characters of others through, and JSON still says the same.
+        """
+        evil = "\x1b]0;title\x07 \x9b2J \u202e \udcff"
+        _output.print_table(("a",), [(evil,)])
+        _output.print_pairs([("name", evil)])
+        _output.print_json({"evil": evil})
+        _output.print_json_line({"evil": evil})
+
+        lines = capsys.readouterr().out
+        assert not any(
+            unicodedata.category(each) in {"Cc", "Cf", "Cs"} for each in lines.replace("\n", "")
+        )
+        assert json.loads(lines.splitlines()[-1]) == {"evil": evil}
+
+    def test_raw_to_a_terminal(self, monkeypatch, capfd):
+        """
+        A terminal is not given raw bytes, everything else is.
+        """
+        _output.write_raw(b"\x1b[31m\n")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        _output.write_raw(b"\x1b[31m\n")
+
+        assert capfd.readouterr().out == "\x1b[31m\n\\x1b[31m\n"
 
 
 class TestOutput:

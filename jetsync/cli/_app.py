@@ -16,11 +16,12 @@ COMMANDS: Final = {
     "consumer": "jetsync.cli.consumer:consumer",
     "demo": "jetsync.cli.demo:demo",
     "doctor": "jetsync.cli.doctor:doctor",
-    "get": "jetsync.cli.messages:get",
+    "get": "jetsync.cli.get:get",
     "plugins": "jetsync.cli.plugins:plugins",
     "pub": "jetsync.cli.messages:pub",
     "server": "jetsync.cli.server:server",
     "stream": "jetsync.cli.stream:stream",
+    "tail": "jetsync.cli.tail:tail",
 }
 """Where each command lives."""
 

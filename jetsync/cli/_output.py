@@ -1,10 +1,15 @@
 """
 What commands print: tables for people, JSON for programs.
+
+Subjects, headers and payloads are other people's. Characters of theirs that would move the cursor,
+change colours or turn the direction of the text are shown as escapes, never sent to a terminal.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,6 +22,14 @@ if TYPE_CHECKING:
 
 # Where the output is not a terminal there is no width to fit: names are not cut for a file.
 _UNBOUNDED: Final = 400
+
+_UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""
+Control characters, those that turn the direction of the text, and halves of characters: bytes of a
+subject that is no UTF-8.
+"""
+
+_NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -33,7 +46,51 @@ def print_json(value: Any) -> None:
     """
     Print a value as JSON, indented.
     """
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    click.echo(_json(value, indent=2))
+
+
+def print_json_line(value: Any) -> None:
+    """
+    Print a value as JSON on a line of its own.
+    """
+    click.echo(_json(value))
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """
+    Return text with escapes for what a terminal would act on.
+
+    Args:
+        text: Whatever somebody has published.
+        lines: Whether line ends and tabs stay.
+    """
+
+    def escape(found: re.Match[str]) -> str:
+        character = found.group()
+        if character in _NAMED:
+            return character if lines and character != "\r" else _NAMED[character]
+        number = ord(character)
+        return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+    return _UNSEEN.sub(escape, text)
+
+
+def payload(data: bytes, *, lines: bool = False) -> str:
+    """
+    Return a payload as text that can be shown; bytes that are no UTF-8 are escapes.
+    """
+    return visible(data.decode("utf-8", "backslashreplace"), lines=lines)
+
+
+def write_raw(data: bytes) -> None:
+    """
+    Write bytes to standard output as they are; to a terminal, as text that can be shown.
+    """
+    if sys.stdout.isatty():
+        click.echo(payload(data, lines=True), nl=False)
+    else:
+        sys.stdout.buffer.write(data)
+    sys.stdout.flush()
 
 
 def print_table(
@@ -98,7 +155,17 @@ def moment(time: dt.datetime | None) -> str | None:
     return None if time is None else time.isoformat(sep=" ", timespec="seconds")
 
 
+def _json(value: Any, indent: int | None = None) -> str:
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    # What JSON lets pass and a terminal does not; line ends are those of the indentation.
+    return _UNSEEN.sub(lambda found: _json_escape(found.group()), text)
+
+
+def _json_escape(character: str) -> str:
+    return character if character == "\n" else f"\\u{ord(character):04x}"
+
+
 def _escaped(cell: object) -> str:
     from rich.markup import escape
 
-    return escape(str(cell))
+    return escape(visible(str(cell)))

@@ -1,17 +1,16 @@
 """
-`jetsync pub` and `jetsync get`: one message in, one message out.
+`jetsync pub`: one message in.
 """
 
 from __future__ import annotations
 
-import base64
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from jetsync.cli._connection import connect, connection_options
-from jetsync.cli._output import json_option, moment, print_json, print_pairs
+from jetsync.cli._output import json_option, print_json
 from jetsync.headers import Headers
 
 if TYPE_CHECKING:
@@ -86,72 +85,3 @@ def pub(
         click.echo(f"duplicate: {ack.stream} has it at {ack.sequence}")
     else:
         click.echo(f"stored in {ack.stream} at {ack.sequence}")
-
-
-@click.command()
-@click.argument("stream")
-@click.argument("sequence", type=click.IntRange(min=1), required=False)
-@click.option(
-    "--last", metavar="SUBJECT", help="The last message of SUBJECT instead of a sequence."
-)
-@click.option("--raw", is_flag=True, help="Print the payload alone, byte by byte.")
-@json_option
-@connection_options
-def get(
-    *,
-    options: jetsync.ConnectOptions,
-    stream: str,
-    sequence: int | None,
-    last: str | None,
-    raw: bool,
-    as_json: bool,
-) -> None:
-    """
-    Show the message that STREAM has at SEQUENCE.
-    """
-    if (sequence is None) == (last is None):
-        raise click.UsageError("Give either SEQUENCE or --last SUBJECT.")
-    with connect(options) as client:
-        found = client.jetstream().stream(stream)
-        if last is not None:
-            message = found.get_last(last)
-        else:
-            assert sequence is not None
-            message = found.get_message(sequence)
-    if raw:
-        sys.stdout.buffer.write(message.data)
-        sys.stdout.buffer.flush()
-    elif as_json:
-        print_json(as_dict(message))
-    else:
-        print_pairs(
-            [
-                ("stream", message.stream),
-                ("sequence", message.sequence),
-                ("subject", message.subject),
-                ("time", moment(message.timestamp)),
-                ("marker", message.marker and message.marker.value),
-                *((f"header {name}", value) for name, value in message.headers.items()),
-            ]
-        )
-        click.echo()
-        click.echo(message.data.decode("utf-8", errors="replace"))
-
-
-def as_dict(message: jetsync.StoredMessage) -> dict[str, Any]:
-    """
-    Return a message as JSON can hold it: the payload as text where it is text, else in base64.
-    """
-    headers = message.headers
-    fields: dict[str, Any] = {
-        "stream": message.stream,
-        "sequence": message.sequence,
-        "subject": message.subject,
-        "time": message.timestamp.isoformat(),
-        "headers": {name: headers.get_all(name) for name in dict.fromkeys(headers)},
-    }
-    try:
-        fields["data"] = message.data.decode("utf-8")
-    except UnicodeDecodeError:
-        fields["data_base64"] = base64.b64encode(message.data).decode("ascii")
-    return fields

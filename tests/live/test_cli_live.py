@@ -113,6 +113,175 @@ class TestMessages:
             assert result.output.count("\n") == 1
 
 
+class TestGet:
+    def test_ways(self, run, js, stream):
+        """
+        By sequence, the last and the next of a subject, and by time.
+        """
+        for number in range(6):
+            js.publish(f"{stream.name}.{number % 2}", f"m{number}")
+        third = js.stream(stream.name).get_message(3)
+
+        def got(*arguments):
+            return run("get", stream.name, *arguments, "--raw").stdout_bytes.decode()
+
+        assert got("--seq", "2") == "m1"
+        assert got("--last", f"{stream.name}.0") == "m4"
+        assert got("--next", f"{stream.name}.1") == "m1"
+        assert got("--next", f"{stream.name}.1", "--from", "3") == "m3"
+        assert got("--at", third.timestamp.isoformat()) == "m2"
+        assert got("--at", "1h") == "m0"
+
+    def test_what_others_have_published_is_harmless(self, run, js, stream):
+        """
+        Control characters of payloads and headers are shown as escapes.
+        """
+        js.publish(f"{stream.name}.a", b"\x1b[2J\xff\nnext", headers={"A": "\x1b[31m"})
+
+        shown = checked(run("get", stream.name, "1"))
+
+        assert "\x1b" not in shown
+        assert shown.endswith("\n\\x1b[2J\\xff\nnext\n")
+
+
+class TestTail:
+    def fill(self, js, stream, count, start=0):
+        """
+        Publish numbers to two subjects in turn.
+        """
+        js.publish_many(
+            (f"{stream.name}.{number % 2}", str(number)) for number in range(start, start + count)
+        )
+
+    def shown(self, run, stream, *arguments):
+        """
+        The payloads that a tail without an end to wait for shows.
+        """
+        output = checked(run("tail", stream.name, "--no-follow", "--raw", *arguments))
+        return [int(line) for line in output.splitlines()]
+
+    def test_where_it_begins(self, run, js, stream):
+        """
+        With the last ten, the last so many, of a subject, at a sequence, a time, or what is new.
+        """
+        self.fill(js, stream, 40)
+        for sequence in (*range(10, 20), 37, 38):
+            stream.delete_message(sequence)
+        middle = stream.get_message(30).timestamp.isoformat()
+
+        left = [n for n in range(40) if n + 1 not in {*range(10, 20), 37, 38}]
+        assert self.shown(run, stream) == left[-10:]
+        for count in (0, 1, 2, 7, 19, 27, 28, 29, 1000):
+            wanted = left[-count:] if count else []
+            assert self.shown(run, stream, "--last", str(count)) == wanted
+        odd = [n for n in left if n % 2]
+        for count in (1, 5, len(odd), 1000):
+            subject = ("--subject", f"{stream.name}.1")
+            assert self.shown(run, stream, *subject, "--last", str(count)) == odd[-count:]
+        both = ("--subject", f"{stream.name}.1", "--subject", f"{stream.name}.0")
+        assert self.shown(run, stream, *both, "--seq", "29") == [n for n in left if n >= 28]
+        assert self.shown(run, stream, "--since", middle) == [n for n in left if n >= 29]
+        assert self.shown(run, stream, "--since", "1h", "--count", "3") == left[:3]
+        assert self.shown(run, stream, "--new") == []
+        assert list(stream.consumer_names()) == []
+
+    def test_an_empty_stream(self, run, stream):
+        """
+        There is nothing to show.
+        """
+        assert self.shown(run, stream) == []
+
+    def test_forms(self, run, js, stream):
+        """
+        One line for each message, headers below it, or JSON; nothing that moves a cursor.
+        """
+        js.publish(f"{stream.name}.a", "two\nlines \x1b[2J", headers={"Kind": "\x9b2J"})
+        ends = ("tail", stream.name, "--no-follow")
+
+        (line,) = checked(run(*ends)).splitlines()
+        assert line.startswith("1  20")
+        assert line.endswith(f"  {stream.name}.a  two\\nlines \\x1b[2J")
+        assert checked(run(*ends, "--headers")).splitlines()[1:] == ["    Kind: \\x9b2J"]
+        (line,) = checked(run(*ends, "--json")).splitlines()
+        assert "\x9b" not in line
+        message = json.loads(line)
+        assert (message["sequence"], message["data"]) == (1, "two\nlines \x1b[2J")
+        assert message["headers"] == {"Kind": ["\x9b2J"]}
+
+    @pytest.fixture
+    def follow(self, nats_server):
+        """
+        Start a tail in a process of its own; a function from arguments.
+        """
+        started = []
+
+        def follow(*arguments):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "jetsync", "tail", *arguments],
+                env={**os.environ, "NATS_URL": nats_server.url},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            started.append(process)
+            return process
+
+        yield follow
+        for process in started:
+            process.kill()
+            process.wait(10)
+            process.stdout.close()
+            process.stderr.close()
+
+    def test_follows_until_ctrl_c(self, follow, js, stream):
+        """
+        What is stored meanwhile is shown at once; Ctrl-C ends it with 0 and not a word.
+        """
+        self.fill(js, stream, 2)
+        process = follow(stream.name, "--raw")
+        assert [process.stdout.readline() for _ in range(2)] == ["0\n", "1\n"]
+        self.fill(js, stream, 2, start=2)
+        assert [process.stdout.readline() for _ in range(2)] == ["2\n", "3\n"]
+
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(20) == 0
+        assert (process.stdout.read(), process.stderr.read()) == ("", "")
+        assert list(stream.consumer_names()) == []
+
+    def test_a_reader_that_goes_away(self, follow, js, stream):
+        """
+        A closed pipe ends it, without a word.
+        """
+        self.fill(js, stream, 10)
+        process = follow(stream.name, "--raw", "--seq", "1")
+        assert process.stdout.readline() == "0\n"
+        process.stdout.close()
+        self.fill(js, stream, 10, start=10)
+
+        assert process.wait(20) == 0
+        assert process.stderr.read() == ""
+
+    def test_ends_after_a_count(self, follow, js, stream):
+        """
+        Also where the messages are yet to come.
+        """
+        process = follow(stream.name, "--raw", "--count", "2", "--seq", "1")
+        self.fill(js, stream, 3)
+
+        assert process.communicate(timeout=20) == ("0\n1\n", "")
+        assert process.returncode == 0
+
+    def test_what_is_not_there(self, run):
+        """
+        A missing stream is an error of one line.
+        """
+        result = run("tail", "MISSING")
+
+        assert result.exit_code == 1
+        assert result.output.startswith("Error: ")
+
+
 class TestStreams:
     def test_create_show_list_purge_remove(self, run, unique):
         """

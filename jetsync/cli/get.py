@@ -1,0 +1,100 @@
+"""
+`jetsync get`: one message of a stream.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from jetsync.cli._connection import connect, connection_options
+from jetsync.cli._output import (
+    json_option,
+    moment,
+    payload,
+    print_json,
+    print_pairs,
+    write_raw,
+)
+from jetsync.cli._shown import as_dict
+from jetsync.cli._times import moment_of
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    import jetsync
+
+
+@click.command()
+@click.argument("stream")
+@click.argument("sequence", type=click.IntRange(min=1), required=False)
+@click.option("--seq", type=click.IntRange(min=1), metavar="N", help="The same as SEQUENCE.")
+@click.option("--last", metavar="SUBJECT", help="The last message of SUBJECT.")
+@click.option("--next", "following", metavar="SUBJECT", help="The first message of SUBJECT.")
+@click.option(
+    "--from",
+    "start",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --next: the first one at sequence N or after it.",
+)
+@click.option(
+    "--at",
+    type=moment_of,
+    metavar="TIME",
+    help="The first message at TIME or after it: 2026-08-06T18:00, or 1h30m for so long ago.",
+)
+@click.option("--raw", is_flag=True, help="Print the payload alone, byte by byte.")
+@json_option
+@connection_options
+def get(
+    *,
+    options: jetsync.ConnectOptions,
+    stream: str,
+    sequence: int | None,
+    seq: int | None,
+    last: str | None,
+    following: str | None,
+    start: int | None,
+    at: dt.datetime | None,
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """
+    Show one message of STREAM: the one at SEQUENCE, or the one that an option says.
+    """
+    if sum(way is not None for way in (sequence, seq, last, following, at)) != 1:
+        raise click.UsageError("Give SEQUENCE, --last SUBJECT, --next SUBJECT or --at TIME.")
+    if start is not None and following is None:
+        raise click.UsageError("--from goes with --next.")
+    number = seq if sequence is None else sequence
+    with connect(options) as client:
+        found = client.jetstream().stream(stream)
+        if last is not None:
+            message = found.get_last(last)
+        elif following is not None:
+            message = found.get_next(following, start or 1)
+        elif at is not None:
+            message = found.get_at(at)
+        else:
+            assert number is not None
+            message = found.get_message(number)
+    if raw:
+        write_raw(message.data)
+    elif as_json:
+        fields = (message.stream, message.sequence, message.subject, message.timestamp)
+        print_json(as_dict(*fields, message.headers, message.data))
+    else:
+        print_pairs(
+            [
+                ("stream", message.stream),
+                ("sequence", message.sequence),
+                ("subject", message.subject),
+                ("time", moment(message.timestamp)),
+                ("marker", message.marker and message.marker.value),
+                *((f"header {name}", value) for name, value in message.headers.items()),
+            ]
+        )
+        click.echo()
+        click.echo(payload(message.data, lines=True))

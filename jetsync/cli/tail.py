@@ -1,0 +1,216 @@
+"""
+`jetsync tail`: a stream as it grows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+import jetsync
+from jetsync.cli._connection import connection_options
+from jetsync.cli._output import payload, print_json_line, visible, write_raw
+from jetsync.cli._shown import as_dict
+from jetsync.cli._times import moment_of
+from jetsync.consumer_config import DeliverPolicy
+from jetsync.errors import ConsumptionClosedError, WaitTimeoutError
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Generator
+
+USUAL: Final = 10
+"""How many messages are shown first unless told otherwise."""
+
+# One wait for a message, in seconds; the loop around it makes it endless.
+_LOOK: Final = 60.0
+
+
+@click.command()
+@click.argument("stream")
+@click.option(
+    "--subject", "subjects", multiple=True, metavar="FILTER", help="Only such; may be repeated."
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"Begin with the last N messages.  [default: {USUAL}]",
+)
+@click.option("--seq", type=click.IntRange(min=1), metavar="N", help="Begin at sequence N.")
+@click.option(
+    "--since",
+    type=moment_of,
+    metavar="TIME",
+    help="Begin at TIME: 2026-08-06T18:00, or 1h30m for so long ago.",
+)
+@click.option("--new", is_flag=True, help="Begin with what comes from now on.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
+@click.option("--no-follow", is_flag=True, help="End once all that is there was shown.")
+@click.option("--headers", is_flag=True, help="Show headers, too.")
+@click.option("--raw", is_flag=True, help="Print payloads alone, byte by byte, a line end behind.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one message to a line.")
+@connection_options
+def tail(
+    *,
+    options: jetsync.ConnectOptions,
+    stream: str,
+    subjects: tuple[str, ...],
+    count: int | None,
+    no_follow: bool,
+    headers: bool,
+    raw: bool,
+    as_json: bool,
+    **start: Any,
+) -> None:
+    """
+    Follow STREAM: print its messages, one to a line, as they are stored, until Ctrl-C.
+
+    Lost connections are waited out, and no message is left out meanwhile.
+    """
+    if sum(way is not None and way is not False for way in start.values()) > 1:
+        raise click.UsageError("Give one of --last, --seq, --since and --new.")
+    if raw and (as_json or headers):
+        raise click.UsageError("--raw prints payloads alone.")
+    show = show_raw if raw else show_json if as_json else show_all if headers else show_line
+    try:
+        found = follow(options, stream, subjects, count, no_follow=no_follow, **start)
+        with contextlib.closing(found) as messages:
+            for message in messages:
+                show(message)
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        # Nobody reads on. Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def follow(
+    options: jetsync.ConnectOptions,
+    stream: str,
+    subjects: tuple[str, ...],
+    count: int | None,
+    *,
+    no_follow: bool,
+    last: int | None,
+    seq: int | None,
+    since: dt.datetime | None,
+    new: bool,
+) -> Generator[jetsync.Message, None, None]:
+    """
+    Yield the messages to show.
+    """
+    with jetsync.connect(options=options, plugins=[Notices()]) as client:
+        found = client.jetstream().stream(stream)
+        where: dict[str, Any] = {"filter_subjects": list(subjects) or None}
+        if seq is not None:
+            where["opt_start_seq"] = seq
+        elif since is not None:
+            where["opt_start_time"] = since
+        elif new:
+            where["deliver_policy"] = DeliverPolicy.NEW
+        else:
+            where["opt_start_seq"] = start_of_last(found, where, USUAL if last is None else last)
+        with found.ordered_consumer(**where) as ordered:
+            if no_follow:
+                there = ordered.cached_info.num_pending
+                count = there if count is None else min(count, there)
+            if count == 0:
+                return
+            with ordered.consume(stop_after=count) as messages:
+                while True:
+                    try:
+                        yield messages.next(_LOOK)
+                    except WaitTimeoutError:
+                        continue
+                    except ConsumptionClosedError:
+                        return
+
+
+def start_of_last(stream: jetsync.Stream, where: dict[str, Any], wanted: int) -> int:
+    """
+    Return the sequence with which the last so many messages of some subjects begin.
+
+    How many there are from a sequence on is known to a consumer that begins there. As messages may
+    be missing, and those of other subjects lie between, it is looked for by halving.
+    """
+
+    def pending(sequence: int) -> int:
+        with stream.ordered_consumer(opt_start_seq=sequence, **where) as ordered:
+            return ordered.cached_info.num_pending
+
+    state = stream.info().state
+    first, high, step = max(state.first_seq, 1), state.last_seq + 1, wanted
+    if wanted == 0:
+        return high
+    low = max(high - step, first)
+    while (there := pending(low)) < wanted and low > first:
+        step *= 8
+        high, low = low, max(low - step, first)
+    if there <= wanted:
+        return low
+    # There are too many from `low` on, and too few from `high` on.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if pending(middle) >= wanted:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+class Notices:
+    """
+    A plugin that says on standard error why nothing comes.
+    """
+
+    @jetsync.hookimpl
+    def jetsync_status(self, event: jetsync.StatusEvent) -> None:
+        """Tell of a connection that was lost, and of the next one."""
+        if event.kind is jetsync.StatusKind.DISCONNECTED:
+            click.echo("the connection was lost; waiting for another", err=True)
+        elif event.kind is jetsync.StatusKind.RECONNECTED:
+            click.echo("connected again", err=True)
+
+
+def show_line(message: jetsync.Message) -> None:
+    """
+    Print a message as one line.
+    """
+    about = message.metadata
+    time = about.timestamp.astimezone().isoformat(sep=" ", timespec="milliseconds")
+    mark = "" if message.marker is None else f"  [{message.marker.value}]"
+    click.echo(
+        f"{about.stream_sequence}  {time}  {visible(message.subject)}{mark}  "
+        f"{payload(message.data)}"
+    )
+
+
+def show_all(message: jetsync.Message) -> None:
+    """
+    Print a message as one line, and a line for each header.
+    """
+    show_line(message)
+    for name, value in message.headers.items():
+        click.echo(f"    {visible(name)}: {visible(value)}")
+
+
+def show_json(message: jetsync.Message) -> None:
+    """
+    Print a message as one line of JSON.
+    """
+    about = message.metadata
+    fields = (about.stream, about.stream_sequence, message.subject, about.timestamp)
+    print_json_line(as_dict(*fields, message.headers, message.data))
+
+
+def show_raw(message: jetsync.Message) -> None:
+    """
+    Print a payload alone.
+    """
+    write_raw(message.data + b"\n")
