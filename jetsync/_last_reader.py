@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jetsync import _stream_admin
+from jetsync._deadline import Deadline
 from jetsync._message_get import leader_get
 from jetsync._page_reader import PAGE_BYTES, PageReader
 from jetsync._proto.direct_last import LastRead, chunks
-from jetsync.errors import MessageNotFoundError
+from jetsync.errors import MessageNotFoundError, TooManySubjectsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -184,9 +185,7 @@ class LastReader(PageReader[LastRead]):
             candidates = [self._subjects]
         else:
             return []
-        self._left = self.seconds
-        newer = self._newer(candidates, since)
-        found = {message.subject: message for message in newer if message.subject not in came}
+        found = self._newer(candidates, since, came)
         missing = set(found)
         if self._since is not None and engine.moment >= self._since:
             # All that was listed then had a message at the moment.
@@ -202,43 +201,45 @@ class LastReader(PageReader[LastRead]):
     def _exact(self) -> list[str]:
         return [name for name in self._subjects if not has_wildcard(name)]
 
-    def _newer(self, parts: Sequence[tuple[str, ...]], after: int) -> list[StoredMessage]:
-        """Return the last messages of subjects that are behind a sequence."""
-        reader = _NewerReader(self, parts, after)
-        try:
-            return reader.all()
-        finally:
-            reader.close()
+    def _newer(
+        self, parts: list[tuple[str, ...]], after: int, came: set[str]
+    ) -> dict[str, StoredMessage]:
+        """
+        Return what subjects have that did not come, if it is behind a sequence.
+        """
+        found: dict[str, StoredMessage] = {}
+        deadline = Deadline.after(self.seconds)
+        left = list(reversed(parts))
+        while left:
+            part = left.pop()
+            engine = LastRead(self.stream, [part], after=after, page_bytes=PAGE_BYTES)
+            reader = PageReader(
+                self.session, self.stream, engine, name=self.name, seconds=deadline.remaining()
+            )
+            try:
+                messages = reader.everything()
+            except TooManySubjectsError:
+                # There are more of them by now.
+                left += chunks(self._list(part, deadline), self._room)
+                continue
+            named = ((message.subject, message) for message in messages)
+            found.update(each for each in named if each[0] not in came)
+            if engine.vanished:
+                # Lost again, to messages that are newer still. Each part has a moment of its own,
+                # so that only what changes while its one page is made has to be read once more.
+                left.append(part)
+        return found
 
-
-class _NewerReader(LastReader):
-    """
-    Read what subjects have now, if it is newer than a sequence.
-    """
-
-    def __init__(self, of: LastReader, parts: Sequence[tuple[str, ...]], after: int) -> None:
-        super().__init__(
-            of.session,
-            of.stream,
-            tuple(name for part in parts for name in part),
-            moment=None,
-            up_to_time=None,
-            page=None,
-            split=True,
-            reread=False,
-            seconds=of.seconds,
-        )
-        self._after = after
-        self._is_checked = True
-        self.engine = LastRead(of.stream, parts, after=after, page_bytes=PAGE_BYTES)
-
-    def all(self) -> list[StoredMessage]:
-        """Return all of them."""
-        found: list[StoredMessage] = []
-        while run := self._next():
-            found += run
-        self._raise()
-        return [message for message in found if message.sequence > self._after]
+    def _list(self, subjects: tuple[str, ...], deadline: Deadline) -> list[str]:
+        """Return the subjects that the stream has now."""
+        listed: set[str] = set()
+        for each in subjects:
+            if has_wildcard(each):
+                info = _stream_admin.info(self.session, self.stream, deadline, subjects_filter=each)
+                listed.update(info.state.subjects)
+            else:
+                listed.add(each)
+        return sorted(listed)
 
 
 def has_wildcard(subject: str) -> bool:

@@ -37,11 +37,19 @@ if TYPE_CHECKING:
     from jetsync._stream_cache import KnownStream
     from jetsync.typing import Frame
 
-PAGE_BYTES: Final = 4 << 20
+PAGE: Final = 5000
 """
-Bytes that a server may send at once, as nothing slows it down: 4 MiB.
+Messages of one request at most.
 
-A server drops a connection that has 64 MiB waiting, or takes nothing for ten seconds.
+Measured with payloads of 16 bytes to 64 KiB: pages from 1000 to 10 000 messages are equally fast.
+"""
+
+PAGE_BYTES: Final = 2 << 20
+"""
+Bytes of one request, as nothing slows its answer down: 2 MiB, without what servers add.
+
+A server drops a connection that has 64 MiB waiting or takes nothing for ten seconds; this much
+fits into the buffers of the sockets. Measured as above, 1 to 16 MiB are equally fast.
 """
 
 RETRY_WAIT: Final = 0.05
@@ -178,6 +186,17 @@ class PageReader(Generic[EngineT]):
             self._leave()
             self._leave_page(error)
 
+    def everything(self) -> list[StoredMessage]:
+        """Return all messages, of which plugins see nothing yet, or raise why they did not come."""
+        found: list[StoredMessage] = []
+        try:
+            while run := self._next():
+                found += run
+            self._raise()
+        finally:
+            self.close()
+        return found
+
     def _raise(self) -> None:
         """Raise what ended the read, if it was a fault."""
         error, self._error = self._error, None
@@ -237,7 +256,9 @@ class PageReader(Generic[EngineT]):
         if self.engine.error is not None:
             raise self.engine.error
         self._leave_page(None)
-        self._left = self.seconds
+        if self.engine.received > self._page_received:
+            # A page that brought nothing is asked for again within its own time.
+            self._left = self.seconds
         self._pause = RETRY_WAIT
         # Without a connection the asking would wait, and keep back what has come.
         if not self.engine.done and self.session.lane.state is LaneState.OPEN:
@@ -254,9 +275,10 @@ class PageReader(Generic[EngineT]):
         reply = b"%b.%x" % (self._inbox, next(self._numbers))
         self._box.take_denials()
         request = engine.open(reply)
+        if self._entered is None:
+            self._page_received = engine.received
         try:
             if self._entered is None and session.plugins.enter_fetch is not None:
-                self._page_received = engine.received
                 self._entered = session.plugins.enter_fetch(self._operation(request))
             body = request.body()
             session.core.check()

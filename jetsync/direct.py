@@ -18,7 +18,7 @@ from jetsync._deadline import as_seconds
 from jetsync._last_reader import LastReader
 from jetsync._management import sequence_number
 from jetsync._message_get import leader_get
-from jetsync._page_reader import PAGE_BYTES, PageReader, find_stream, require_pages
+from jetsync._page_reader import PAGE, PAGE_BYTES, PageReader, find_stream, require_pages
 from jetsync._proto.direct import NEEDS_PAGES, BatchRead
 from jetsync._stream_cache import known_stream
 from jetsync._subjects import validate_filter
@@ -40,11 +40,6 @@ if TYPE_CHECKING:
     from jetsync.typing import Seconds
 
 __all__ = ["DirectBatch", "StreamScan"]
-
-BATCH_PAGE: Final = 10_000
-"""Messages of one request at most; its bytes are what mostly ends a page."""
-
-SCAN_PAGE: Final = 5_000
 
 LARGEST: Final = (1 << 63) - 1
 """What servers take for a number."""
@@ -231,7 +226,7 @@ def get_batch(
         stream,
         limit=number(batch, "batch"),
         size_limit=None if max_bytes is None else number(max_bytes, "max_bytes"),
-        page=BATCH_PAGE,
+        page=PAGE,
         page_bytes=PAGE_BYTES,
         subject=None if subject is None else validate_filter(subject),
         **_beginning(sequence, start_time, "sequence"),
@@ -310,7 +305,7 @@ def scan(
     beginning = _beginning(start, start_time, "start")
     last = None if end is None else number(end, "end", minimum=0)
     arguments: dict[str, Any] = {
-        "page": SCAN_PAGE if page is None else number(page, "page"),
+        "page": PAGE if page is None else number(page, "page"),
         "page_bytes": PAGE_BYTES if max_bytes is None else number(max_bytes, "max_bytes"),
         "subject": None if subject is None else validate_filter(subject),
     }

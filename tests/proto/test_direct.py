@@ -1,0 +1,635 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jetsync import errors
+from jetsync._proto.direct import BatchRead, PageRequest, size_of
+from jetsync._proto.direct_last import MAX_SUBJECTS, LastRead, chunks
+
+STREAM = "S"
+BIG = 1 << 20
+
+
+def message(sequence, *, left=0, subject="a", own=b"", data=b"", last=0, numbered=True):
+    """Frame of a message that has so many left behind it; its reply subject is still to come."""
+    numbers = b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (left, last)
+    block = (
+        b"NATS/1.0\r\n%bNats-Stream: S\r\nNats-Subject: %b\r\nNats-Sequence: %d\r\n"
+        b"Nats-Time-Stamp: 2026-11-20T16:38:27.7Z\r\n%b\r\n"
+        % (own, subject.encode(), sequence, numbers if numbered else b"")
+    )
+    return block, data
+
+
+def status(line, **headers):
+    """Frame of a status; ``num_pending=1`` is the header Nats-Num-Pending."""
+    names = {"num_pending": "Num-Pending", "last": "Last-Sequence", "up_to": "UpTo-Sequence"}
+    lines = "".join(f"Nats-{names[name]}: {value}\r\n" for name, value in headers.items())
+    return f"NATS/1.0 {line}\r\n{lines}\r\n".encode(), b""
+
+
+def eob(left, last=0, **headers):
+    """Frame of the end of a page."""
+    return status("204 EOB", num_pending=left, last=last, **headers)
+
+
+def answer(engine, *frames, reply=b"_INBOX.1"):
+    """Ask for a page, give it these frames, and return the request and the sequences that came."""
+    request = engine.open(reply)
+    return request, take(engine, *frames, reply=reply)
+
+
+def take(engine, *frames, reply=b"_INBOX.1"):
+    """Give the open page these frames and return the sequences that came out."""
+    return sequences(engine.take([(reply, b"", *frame) for frame in frames]))
+
+
+def sequences(frames):
+    """The sequences of messages."""
+    return [int(frame[2].split(b"Nats-Sequence: ")[-1].split(b"\r\n")[0]) for frame in frames]
+
+
+def batch_read(**arguments):
+    """A read of up to ten messages in pages of three, unless it is said otherwise."""
+    return BatchRead(STREAM, **{"limit": 10, "page": 3, "page_bytes": BIG, **arguments})
+
+
+def last_read(*subjects, **arguments):
+    """A read of these subjects in one part."""
+    return LastRead(STREAM, [subjects or ("a", "b")], page_bytes=BIG, **arguments)
+
+
+class TestRequest:
+    @pytest.mark.parametrize(
+        ("engine", "fields"),
+        [
+            (batch_read(), {"seq": 1, "batch": 3, "max_bytes": BIG}),
+            (
+                batch_read(sequence=4, subject="foo.>", limit=2),
+                {"seq": 4, "next_by_subj": "foo.>", "batch": 2, "max_bytes": BIG},
+            ),
+            (
+                batch_read(start_time="2024-11-04T23:45:02.060192Z"),
+                {"start_time": "2024-11-04T23:45:02.060192Z", "batch": 3, "max_bytes": BIG},
+            ),
+            (batch_read(size_limit=5), {"seq": 1, "batch": 3, "max_bytes": 5}),
+            (batch_read(end=2), {"seq": 1, "batch": 2, "max_bytes": BIG}),
+            (last_read("a", "b.>"), {"multi_last": ["a", "b.>"], "max_bytes": BIG}),
+            (
+                last_read("ü", moment=23, page=2),
+                {"multi_last": ["ü"], "up_to_seq": 23, "batch": 2, "max_bytes": BIG},
+            ),
+            (
+                last_read("a", up_to_time="2024-11-05T00:50:25Z", after=7),
+                {
+                    "multi_last": ["a"],
+                    "up_to_time": "2024-11-05T00:50:25Z",
+                    "seq": 8,
+                    "max_bytes": BIG,
+                },
+            ),
+        ],
+    )
+    def test_what_is_sent(self, engine, fields):
+        """
+        Only what was asked for is in a request, and always a limit of bytes.
+        """
+        assert json.loads(engine.open(b"_INBOX.1").body()) == fields
+
+    def test_nothing_given(self):
+        """
+        A request of nothing is an empty object.
+        """
+        assert PageRequest().body() == b"{}"
+
+
+class TestBatchPages:
+    def test_the_next_page_begins_behind_the_last_message(self):
+        """
+        Scenario 173: while the end of a page says that messages are left.
+        """
+        engine = batch_read(limit=None)
+        first, came = answer(engine, message(1), message(5), message(9), eob(2, 9))
+        assert (first.sequence, came) == (1, [1, 5, 9])
+        assert (engine.is_open, engine.done, engine.pending) == (False, False, 2)
+        second, came = answer(engine, message(11), message(12), eob(0, 12))
+        assert (second.sequence, came) == (10, [11, 12])
+        assert (engine.done, engine.drained, engine.last_sequence) == (True, True, 12)
+
+    def test_only_the_end_is_believed(self):
+        """
+        Servers 2.11 count one too many in the messages of a batch.
+        """
+        engine = batch_read(limit=None)
+        answer(engine, message(1, left=2), message(2, left=1), eob(0, 2))
+        assert engine.done
+
+    def test_a_limit_ends_it(self):
+        """
+        No more is asked for than is wanted, and the rest is told.
+        """
+        engine = batch_read(limit=5)
+        answer(engine, message(1), message(2), message(3), eob(17, 3))
+        request, _ = answer(engine, message(4), message(5), eob(15, 5))
+        assert request.batch == 2
+        assert (engine.done, engine.drained, engine.pending) == (True, False, 15)
+
+    def test_a_page_without_a_message_ends_it(self):
+        """
+        Whatever its numbers say: asking again would go on for ever.
+        """
+        engine = batch_read()
+        answer(engine, eob(5, 0))
+        assert (engine.done, engine.drained) == (True, True)
+
+    def test_nothing_there(self):
+        """
+        Scenario 168: not found is an empty read, and none is left.
+        """
+        engine = batch_read(sequence=21)
+        _, came = answer(engine, status("404 Message Not Found"))
+        assert (came, engine.done, engine.pending, engine.error) == ([], True, 0, None)
+        assert engine.last_sequence == 0
+
+    def test_what_was_stored_behind_the_end_is_left_out(self):
+        """
+        Scenario 173: publishing meanwhile does not make a scan longer.
+        """
+        engine = batch_read(limit=None, end=3, page=100)
+        request, came = answer(engine, message(2), message(3), message(4), message(5))
+        assert (request.batch, came) == (3, [2, 3])
+        assert (engine.done, engine.reached_end, engine.received) == (True, True, 2)
+        assert take(engine, eob(3, 5)) == []
+
+    def test_what_another_read_is_skipped(self):
+        """
+        A message that the leader gave is not asked for again.
+        """
+        engine = batch_read(limit=None, end=9)
+        answer(engine, message(1), eob(0, 1))
+        assert engine.position == 2
+        engine.skip(4)
+        assert (engine.done, engine.open(b"r").sequence) == (False, 5)
+        engine.lost()
+        engine.skip(9)
+        assert engine.done
+
+    def test_a_time_is_asked_for_once(self):
+        """
+        From the first message on, sequences are what counts.
+        """
+        engine = batch_read(start_time="2024-11-04T23:45:02Z")
+        answer(engine, message(7), message(8), message(9), eob(1, 9))
+        request = engine.open(b"r")
+        assert (request.start_time, request.sequence) == (None, 10)
+
+    @pytest.mark.parametrize(
+        ("own", "size"), [(b"", 4), (b"K: v\r\n", 4 + len(b"NATS/1.0\r\nK: v\r\n\r\n"))]
+    )
+    def test_sizes_are_those_of_servers(self, own, size):
+        """
+        Scenario 170: subject, stored headers and payload count, and nothing that servers add.
+        """
+        assert size_of((b"r", b"", *message(1, own=own, data=b"xyz"))) == size
+
+    def test_a_limit_of_bytes_over_pages(self):
+        """
+        Where a page is smaller than the limit, the rest is asked for.
+        """
+        engine = batch_read(size_limit=100, page_bytes=60)
+        answer(engine, message(1, data=b"x" * 59), eob(4, 1))
+        request, _ = answer(engine, message(2, data=b"x" * 60), eob(3, 2))
+        assert request.max_bytes == 40
+        assert (engine.done, engine.pending) == (True, 3)
+
+    def test_the_server_decides_where_bytes_end(self):
+        """
+        A page that was asked for all of the limit is the last one, whatever the sum says here.
+        """
+        engine = batch_read(size_limit=50)
+        answer(engine, message(1), eob(4, 1))
+        assert engine.done
+
+
+class TestLost:
+    def test_it_goes_on_behind_what_came(self):
+        """
+        The rest of the page is asked for, on a subject of its own.
+        """
+        engine = batch_read(limit=5)
+        answer(engine, message(1), message(2))
+        engine.lost()
+        request = engine.open(b"_INBOX.2")
+        assert (request.sequence, request.batch) == (3, 3)
+        assert take(engine, message(3), eob(9), reply=b"_INBOX.1") == []
+        assert take(engine, message(3), message(4), message(5), reply=b"_INBOX.2") == [3, 4, 5]
+
+    def test_late_answers_are_sorted_out(self):
+        """
+        Frames of both requests may come in one run.
+        """
+        engine = batch_read()
+        engine.open(b"_INBOX.1")
+        engine.lost()
+        engine.open(b"_INBOX.2")
+        frames = [(reply, b"", *message(1)) for reply in (b"_INBOX.1", b"_INBOX.2")]
+        assert sequences(engine.take(frames)) == [1]
+
+    def test_before_anything_came(self):
+        """
+        The same is asked for again.
+        """
+        engine = batch_read(start_time="2024-11-04T23:45:02Z")
+        first = engine.open(b"_INBOX.1")
+        engine.lost()
+        assert engine.open(b"_INBOX.2") == first
+
+    def test_only_the_end_was_missing(self):
+        """
+        Nothing is asked for when all that was wanted has come.
+        """
+        engine = batch_read(limit=2)
+        answer(engine, message(1, left=8), message(2, left=7))
+        engine.lost()
+        assert (engine.done, engine.pending) == (True, 7)
+
+
+class TestStatuses:
+    @pytest.mark.parametrize("make", [batch_read, last_read])
+    @pytest.mark.parametrize(
+        ("line", "error"),
+        [
+            ("408 Bad Request", errors.BadDirectRequestError),
+            ("408 Empty Request", errors.BadDirectRequestError),
+            ("412 Required Api Level", errors.RequiredApiLevelError),
+            ("413 Too Many Results", errors.TooManySubjectsError),
+            ("500 whatever", errors.UnknownStatusError),
+            ("299 Fine", errors.UnknownStatusError),
+        ],
+    )
+    def test_faults(self, make, line, error):
+        """
+        Each has a class, and the words of the server.
+        """
+        engine = make()
+        answer(engine, status(line))
+        assert type(engine.error) is error
+        assert line in str(engine.error)
+        assert (engine.is_open, engine.done) == (False, True)
+
+    @pytest.mark.parametrize("make", [batch_read, last_read])
+    def test_nobody_answers(self, make):
+        """
+        That may pass, so it is told apart; asking again clears it.
+        """
+        engine = make()
+        answer(engine, status("503"))
+        assert (engine.unanswered, engine.done, engine.error) == (True, False, None)
+        engine.open(b"_INBOX.2")
+        assert not engine.unanswered
+
+    @pytest.mark.parametrize("make", [batch_read, last_read])
+    def test_an_old_server(self, make):
+        """
+        Scenario 179: a first message without Nats-Num-Pending is not handed out.
+        """
+        engine = make()
+        _, came = answer(engine, message(7, subject="wrong", numbered=False))
+        assert came == []
+        assert isinstance(engine.error, errors.NotSupportedError)
+        assert engine.done
+
+    @pytest.mark.parametrize("frames", [[(None, b"x")], [(None, b"x"), message(1)]])
+    def test_an_answer_without_headers(self, frames):
+        """
+        It can not come from a stream.
+        """
+        engine = batch_read()
+        assert answer(engine, *frames)[1] == []
+        assert isinstance(engine.error, errors.ProtocolError)
+
+    def test_messages_before_a_fault_are_kept(self):
+        """
+        What came is handed out.
+        """
+        engine = batch_read()
+        assert answer(engine, message(1), status("500 broken"))[1] == [1]
+        assert engine.error is not None
+
+
+class TestLastPages:
+    def test_the_first_page_is_kept_back_until_its_moment_is_known(self):
+        """
+        Scenario 175: later pages carry the sequence that the first end told.
+        """
+        engine = last_read("a.*", page=2)
+        _, came = answer(engine, message(3, left=2), message(4, left=1))
+        assert (came, engine.moment) == ([], None)
+        assert take(engine, eob(1, 4, up_to=9)) == [3, 4]
+        request, came = answer(engine, message(7, left=0), eob(0, 7, up_to=9))
+        assert (request.sequence, request.up_to_sequence, came) == (5, 9, [7])
+        assert (engine.done, engine.vanished, engine.pending) == (True, 0, 0)
+
+    def test_only_the_messages_are_believed(self):
+        """
+        Servers 2.11 count one too few in the end of a page that was cut.
+        """
+        engine = last_read("a.*", page=2)
+        answer(engine, message(3, left=2), message(4, left=1), eob(0, 4, up_to=9))
+        assert not engine.done
+        answer(engine, message(7, left=0), eob(0, 7, up_to=9))
+        assert engine.done
+
+    def test_nothing_there(self):
+        """
+        Scenario 174: subjects without a message are no fault.
+        """
+        engine = last_read()
+        _, came = answer(engine, status("404 No Results"))
+        assert (came, engine.done, engine.error) == ([], True, None)
+
+    def test_what_vanished_is_counted(self):
+        """
+        Scenario 175: the first message tells how many there have to be.
+        """
+        engine = last_read("a.*", page=1)
+        answer(engine, message(3, left=4), eob(4, 3, up_to=9))
+        answer(engine, message(7, left=0), eob(0, 7, up_to=9))
+        assert (engine.done, engine.vanished) == (True, 3)
+        assert engine.subjects() == {"a"}
+
+    def test_a_lost_first_page_begins_anew(self):
+        """
+        Nothing of it was handed out, and its moment is not known.
+        """
+        engine = last_read("a.*")
+        answer(engine, message(3, left=2), message(4, left=1))
+        engine.lost()
+        request, came = answer(engine, message(4, left=0), eob(0, 4, up_to=12), reply=b"_INBOX.2")
+        assert (request.sequence, request.up_to_sequence, came) == (None, None, [4])
+        assert (engine.moment, engine.vanished) == (12, 0)
+
+    def test_a_lost_later_page_goes_on(self):
+        """
+        At the same moment, behind the last message.
+        """
+        engine = last_read("a.*", moment=9)
+        _, came = answer(engine, message(3, left=2), message(4, left=1))
+        engine.lost()
+        request = engine.open(b"_INBOX.2")
+        assert (came, request.sequence, request.up_to_sequence) == ([3, 4], 5, 9)
+
+    def test_a_message_that_was_removed_under_the_servers_hands(self):
+        """
+        Before the moment is known another one has to be fixed.
+        """
+        engine = last_read("a.*")
+        _, came = answer(engine, message(3, left=2), status("404 Message Not Found"))
+        assert (came, engine.cut, engine.done) == ([], True, False)
+        engine.begin_anew(8)
+        assert engine.open(b"r").up_to_sequence == 8
+        assert not engine.cut
+
+    def test_a_message_that_was_removed_later(self):
+        """
+        The page goes on behind what came, and the message is counted.
+        """
+        engine = last_read("a.*", moment=9)
+        assert answer(engine, message(3, left=2), status("404 Message Not Found"))[1] == [3]
+        request, _ = answer(engine, message(5, left=0), eob(0, 5, up_to=9))
+        assert (request.sequence, engine.done, engine.vanished) == (4, True, 1)
+
+    def test_the_first_message_was_removed(self):
+        """
+        It is counted too, though no message told of it.
+        """
+        engine = last_read("a.*", moment=9)
+        answer(engine, status("404 Message Not Found"))
+        answer(engine, message(5, left=0), eob(0, 5, up_to=9))
+        assert (engine.done, engine.vanished) == (True, 1)
+
+    def test_a_moment_before_everything(self):
+        """
+        Servers take 0 for "not given", so nothing is asked.
+        """
+        engine = last_read("a.*")
+        answer(engine, status("404 Message Not Found"))
+        engine.begin_anew(0)
+        assert engine.done
+
+    def test_an_end_without_a_sequence(self):
+        """
+        Pages of unknown moments do not belong together.
+        """
+        engine = last_read()
+        answer(engine, message(3), eob(0, 3))
+        assert isinstance(engine.error, errors.ProtocolError)
+
+    def test_what_is_kept_back_is_released(self):
+        """
+        A stalled server: what came is of one moment all the same.
+        """
+        engine = last_read()
+        answer(engine, message(3, left=1), message(4))
+        assert sequences(engine.release()) == [3, 4]
+        assert engine.release() == []
+
+    def test_too_many(self):
+        """
+        Scenario 176: told apart, so that the subjects can be split.
+        """
+        engine = last_read()
+        answer(engine, status("413 Too Many Results"))
+        assert engine.too_many
+        assert isinstance(engine.error, errors.TooManySubjectsError)
+
+    def test_parts_follow_each_other(self):
+        """
+        All at one moment, each from its beginning.
+        """
+        engine = LastRead(STREAM, [("a",), ("b",), ("c",)], moment=9, page_bytes=BIG)
+        answer(engine, message(7), eob(0, 7, up_to=9))
+        request, _ = answer(engine, status("404 No Results"))
+        assert (request.subjects, request.sequence) == (("b",), None)
+        request, _ = answer(engine, message(2, subject="c"), eob(0, 2, up_to=9))
+        assert (request.subjects, request.up_to_sequence) == (("c",), 9)
+        assert (engine.done, engine.received, engine.vanished) == (True, 2, 0)
+
+
+class TestChunks:
+    @given(st.lists(st.text("abü", min_size=1), max_size=50), st.integers(1, 60))
+    def test_all_in_their_order(self, names, room):
+        """
+        Nothing is lost, no part is empty, and each fits or is a single name.
+        """
+        parts = chunks(names, room)
+        assert [name for part in parts for name in part] == names
+        for part in parts:
+            size = len(json.dumps(part, ensure_ascii=False, separators=(",", ":")).encode())
+            assert len(part) == 1 or size <= room + 1
+
+    def test_no_more_than_a_server_resolves(self):
+        """
+        Scenario 176: 1024 at once.
+        """
+        parts = chunks([str(number) for number in range(2500)], BIG)
+        assert [len(part) for part in parts] == [MAX_SUBJECTS, MAX_SUBJECTS, 452]
+
+
+class ModelStream:
+    """
+    A stream as a server answers for it: with limits per subject, and with one of its faults.
+    """
+
+    def __init__(self, keep, old_counts):
+        self.messages = {}
+        self.last = 0
+        self.written = []
+        self._keep = keep
+        self._wrong = int(old_counts)
+
+    def publish(self, subject):
+        """Store a message; the oldest of its subject may have to go."""
+        self.last += 1
+        self.messages[self.last] = subject
+        self.written.append(subject)
+        mine = [number for number, other in self.messages.items() if other == subject]
+        if self._keep and len(mine) > self._keep:
+            del self.messages[mine[0]]
+
+    def delete(self, place):
+        """Delete one of the messages."""
+        if self.messages:
+            del self.messages[sorted(self.messages)[place % len(self.messages)]]
+
+    def state_at(self, sequence):
+        """The last sequence of each subject, as if nothing were ever removed."""
+        return {subject: n for n, subject in enumerate(self.written[:sequence], 1)}
+
+    def batch(self, request):
+        """Answer a batch."""
+        found = sorted(number for number in self.messages if number >= request.sequence)
+        if not found:
+            return [status("404 Message Not Found")]
+        sent = found[: request.batch]
+        left = len(found)
+        frames = [
+            message(number, left=left - place - 1 + self._wrong, subject=self.messages[number])
+            for place, number in enumerate(sent)
+        ]
+        return [*frames, eob(left - len(sent), sent[-1])]
+
+    def last_of(self, request):
+        """Answer a read of several subjects."""
+        moment = request.up_to_sequence or self.last
+        newest = {}
+        for number in sorted(self.messages):
+            if number <= moment and self.messages[number] in request.subjects:
+                newest[self.messages[number]] = number
+        found = sorted(number for number in newest.values() if number >= (request.sequence or 1))
+        if not newest:
+            return [status("404 No Results")]
+        sent = found[: request.batch]
+        frames = [
+            message(number, left=len(found) - place - 1, subject=self.messages[number])
+            for place, number in enumerate(sent)
+        ]
+        left = max(0, len(found) - len(sent) - self._wrong)
+        return [*frames, eob(left, sent[-1] if sent else 0, up_to=moment)]
+
+
+SUBJECTS = ("a", "b", "c", "d", "e")
+CHANGES = st.lists(
+    st.one_of(st.sampled_from(SUBJECTS), st.integers(0, 30)),
+    max_size=4,
+)
+LOSSES = st.dictionaries(st.integers(0, 9), st.integers(0, 7), max_size=4)
+"""Which pages are cut off by a lost connection, behind how many messages."""
+
+
+def change(model, changes):
+    """Publish to subjects, delete by numbers; return what may be deleted under a read."""
+    for each in changes:
+        if isinstance(each, str):
+            model.publish(each)
+        else:
+            model.delete(each)
+
+
+class TestProperties:
+    @given(
+        st.lists(st.sampled_from(SUBJECTS), max_size=30),
+        st.lists(CHANGES, max_size=40),
+        st.integers(1, 7),
+        st.booleans(),
+        LOSSES,
+    )
+    @settings(max_examples=300, deadline=None)
+    def test_a_scan_is_complete(self, start, meanwhile, page, old_counts, losses):
+        """
+        Scenario 173: whatever is published and deleted between pages and whenever a connection is
+        lost, each message that stays is read once, in order, and none behind the end.
+        """
+        model = ModelStream(0, old_counts)
+        change(model, start)
+        there = set(model.messages)
+        engine = BatchRead(STREAM, end=model.last, page=page, page_bytes=BIG)
+        engine.done = engine.reached_end
+        came = []
+        for number, changes in enumerate([*meanwhile, *([()] * 80)]):
+            if engine.done:
+                break
+            reply = b"_INBOX.%d" % number
+            frames = model.batch(engine.open(reply))
+            if losses.get(number) is not None:
+                frames = frames[:-1][: losses[number]]
+            came += take(engine, *frames, reply=reply)
+            if engine.is_open:
+                engine.lost()
+            change(model, changes)
+        assert engine.done
+        assert came == sorted(set(came))
+        assert set(came) <= there
+        assert there & set(model.messages) <= set(came)
+
+    @given(
+        st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=30),
+        st.lists(st.lists(st.sampled_from(SUBJECTS), max_size=4), max_size=20),
+        st.integers(1, 3),
+        st.integers(0, 3),
+        st.booleans(),
+        LOSSES,
+    )
+    @settings(max_examples=300, deadline=None)
+    def test_many_subjects_are_of_one_moment(
+        self, start, meanwhile, page, keep, old_counts, losses
+    ):
+        """
+        Scenario 175: each subject has its message of the moment, or is counted as vanished.
+        """
+        model = ModelStream(keep, old_counts)
+        change(model, start)
+        engine = LastRead(STREAM, [SUBJECTS], page=page, page_bytes=BIG)
+        came = []
+        for number, changes in enumerate([*meanwhile, *([()] * 40)]):
+            if engine.done:
+                break
+            reply = b"_INBOX.%d" % number
+            frames = model.last_of(engine.open(reply))
+            if losses.get(number) is not None:
+                frames = frames[:-1][: losses[number]]
+            came += take(engine, *frames, reply=reply)
+            if engine.is_open:
+                engine.lost()
+            change(model, changes)
+        assert engine.done
+        assert came == sorted(set(came))
+        state = model.state_at(engine.moment)
+        assert {model.written[number - 1]: number for number in came}.items() <= state.items()
+        assert engine.vanished == len(state) - len(came)
+        if not keep:
+            assert engine.vanished == 0

@@ -1,0 +1,181 @@
+"""
+Reading many keys at one moment while somebody writes them.
+
+The long form is ``pytest -m soak tests/soak/test_direct.py``: 200 rounds over 5000 keys.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from array import array
+
+import pytest
+
+import jetsync
+from jetsync.devserver import DevServer
+
+
+class Writer:
+    """
+    One thread that updates random keys as fast as it can.
+
+    It is the only one that writes, so the n-th key it chose is the message with sequence n.
+    """
+
+    def __init__(self, url, stream, keys, seed):
+        self.subjects = [f"{stream}.{number:05d}" for number in range(keys)]
+        self.chosen = array("L")
+        self._random = random.Random(seed)
+        self._stop = threading.Event()
+        self._url = url
+        self._error = None
+        self._thread = threading.Thread(target=self._write, daemon=True)
+
+    def __enter__(self):
+        with jetsync.connect(self._url) as client:
+            # Every key exists before the first round.
+            client.jetstream().publish_many(map(self._choose, range(len(self.subjects))))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info):
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        if self._error is not None and exc_info[0] is None:
+            raise self._error
+
+    def _choose(self, number):
+        self.chosen.append(number)
+        return self.subjects[number], b"%d" % len(self.chosen)
+
+    def _updates(self):
+        while not self._stop.is_set():
+            yield self._choose(self._random.randrange(len(self.subjects)))
+
+    def _write(self):
+        try:
+            with jetsync.connect(self._url) as client:
+                client.jetstream().publish_many(self._updates())
+        except BaseException as error:
+            self._error = error
+            raise
+
+
+class Replay:
+    """
+    What was the last sequence of each subject, at one sequence after the other.
+    """
+
+    def __init__(self, writer):
+        self._writer = writer
+        self._at = 0
+        self.state = {}
+
+    def go_to(self, sequence):
+        """
+        Return the state when *sequence* was the last one; never back.
+        """
+        assert sequence >= self._at, "a later read has an earlier moment"
+        for number in range(self._at, sequence):
+            self.state[self._writer.subjects[self._writer.chosen[number]]] = number + 1
+        self._at = sequence
+        return self.state
+
+
+def read(stream, **options):
+    """
+    Read all keys, and return what came by subject, and the batch.
+    """
+    batch = stream.get_last_for([f"{stream.name}.>"], **options)
+    found = {}
+    for message in batch:
+        assert message.data == b"%d" % message.sequence
+        assert message.subject not in found or message.sequence > batch.up_to_sequence
+        found[message.subject] = message.sequence
+    return found, batch
+
+
+@pytest.fixture(scope="module")
+def server():
+    """
+    A server of its own.
+    """
+    with DevServer() as server:
+        yield server
+
+
+def rounds_of(server, name, keys, rounds, check, **config):
+    """
+    Read so often while a writer writes, and check each round against the replay.
+    """
+    with jetsync.connect(server.url) as client:
+        js = client.jetstream()
+        stream = js.create_stream(
+            name=name, subjects=[f"{name}.>"], storage="memory", allow_direct=True, **config
+        )
+        try:
+            with Writer(server.url, name, keys, seed=rounds) as writer:
+                replay = Replay(writer)
+                for number in range(rounds):
+                    check(stream, replay, number)
+            return len(writer.chosen)
+        finally:
+            stream.delete()
+
+
+class TestConsistency:
+    @pytest.mark.parametrize(
+        ("keys", "rounds"),
+        [(300, 3), (1500, 3), pytest.param(5000, 200, marks=pytest.mark.soak)],
+    )
+    def test_a_stream_that_keeps_history(self, server, keys, rounds, record_property):
+        """
+        Each result is exactly the state at its sequence, in pages and in parts.
+        """
+        pages = itertools.cycle([None, 100, 700])
+
+        def check(stream, replay, number):
+            found, batch = read(stream, batch=next(pages))
+            assert found == replay.go_to(batch.up_to_sequence)
+            assert (batch.missing, batch.vanished) == ((), 0)
+
+        written = rounds_of(server, "HISTORY", keys, rounds, check)
+        record_property("written", written)
+
+    @pytest.mark.parametrize(
+        ("keys", "rounds"),
+        [(300, 3), (1500, 3), pytest.param(5000, 200, marks=pytest.mark.soak)],
+    )
+    def test_a_stream_that_keeps_one_message_of_a_subject(
+        self, server, keys, rounds, record_property
+    ):
+        """
+        Each key is right for the sequence or named as missing; read again, none is left out.
+        """
+        counts = {"right": 0, "missing": 0, "reread": 0}
+        pages = itertools.cycle([None, 50, 700])
+
+        def check(stream, replay, number):
+            again = number % 3 == 2
+            found, batch = read(stream, batch=next(pages), reread=again)
+            moment = batch.up_to_sequence
+            state = dict(replay.go_to(moment))
+            assert found.keys() | set(batch.missing) == state.keys()
+            assert found.keys().isdisjoint(batch.missing)
+            later = {name for name, sequence in found.items() if sequence > moment}
+            assert later == set(batch.later)
+            right = found.keys() - later
+            assert {name: found[name] for name in right} == {name: state[name] for name in right}
+            assert batch.vanished == len(batch.missing) + len(batch.later)
+            if again:
+                assert batch.missing == ()
+            counts["right"] += len(right)
+            counts["missing"] += len(batch.missing)
+            counts["reread"] += len(later)
+
+        written = rounds_of(server, "LATEST", keys, rounds, check, max_msgs_per_subject=1)
+        record_property("written", written)
+        record_property("keys", counts)
