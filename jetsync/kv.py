@@ -344,7 +344,7 @@ class KeyValue:
         Return the entries of the bucket as they are, followed by every change as it is made.
 
         Args:
-            *keys: Keys and patterns, which must not overlap in part; none for all keys.
+            *keys: Keys and patterns; none for all keys.
             include_history: Begin with all revisions that are kept, not with the last of each key.
             updates_only: Begin with the next change.
             from_revision: Begin with this revision, and give every one from there on.

@@ -1,0 +1,542 @@
+"""
+Key-value buckets on real servers: single keys, the bucket itself, times-to-live.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+from patience import eventually
+
+import jetsync
+from jetsync import KeyOperation, MarkerReason
+
+OLD = ("2.10.26", "2.11.11", "2.12.8", "2.14.6")
+
+
+@pytest.fixture
+def make(js, unique):
+    """
+    A function that makes a bucket in memory, removed after the test.
+    """
+
+    def make(**fields):
+        return js.create_key_value(**{"bucket": unique, "storage": "memory", **fields})
+
+    yield make
+    with suppress(jetsync.BucketNotFoundError):
+        js.delete_key_value(unique)
+
+
+@pytest.fixture
+def kv(make):
+    """
+    A bucket that keeps five revisions of each key.
+    """
+    return make(history=5)
+
+
+class Events:
+    """
+    A plugin that keeps status events and markers.
+    """
+
+    def __init__(self):
+        self.events = []
+        self.markers = []
+
+    @jetsync.hookimpl
+    def jetsync_status(self, event):
+        self.events.append(event)
+
+    @jetsync.hookimpl
+    def jetsync_ttl_marker(self, message, reason):
+        self.markers.append((message.subject, reason))
+
+
+def basics(kv):
+    """
+    Scenario 183, on any server.
+    """
+    assert kv.put("a", b"one") == 1
+    assert kv.update("a", "two", 1) == 2
+    with pytest.raises(jetsync.WrongLastRevisionError) as wrong:
+        kv.update("a", b"three", 1)
+    assert (wrong.value.key, wrong.value.expected, wrong.value.last_sequence) == ("a", 1, 2)
+    assert isinstance(wrong.value, jetsync.WrongLastSequenceError)
+    assert kv.get("a").value == b"two"
+    assert kv.delete("a") == 3
+    with pytest.raises(jetsync.KeyNotFoundError) as gone:
+        kv.get("a")
+    assert (gone.value.deleted_at, gone.value.reason) == (3, "deleted")
+    assert kv.create("a", b"again") == 4
+    assert kv.get("a", revision=1).value == b"one"
+    assert kv.put("b", b"other") == 5
+    with pytest.raises(jetsync.KeyNotFoundError):
+        kv.get("a", revision=5)
+    assert sorted(kv.keys()) == ["a", "b"]
+    assert [entry.operation for entry in kv.history("a")] == [
+        KeyOperation.PUT,
+        KeyOperation.PUT,
+        KeyOperation.DELETE,
+        KeyOperation.PUT,
+    ]
+    with kv.watch() as watch:
+        assert [entry.key for entry in watch.initial(10)] == ["a", "b"]
+        kv.purge("a")
+        entry = watch.next(10)
+    assert (entry.key, entry.operation, entry.value) == ("a", KeyOperation.PURGE, b"")
+    assert [entry.operation for entry in kv.history("a")] == [KeyOperation.PURGE]
+    assert kv.purge_deletes(0) == 1
+    assert kv.stream.info().state.messages == 1
+
+
+class TestKeys:
+    def test_basics(self, kv):
+        """
+        Scenario 183: put, update, delete, create again, and what is not found.
+        """
+        basics(kv)
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", OLD)
+    def test_on_older_servers(self, server_for, unique, version):
+        """
+        The same on every server from 2.10 on.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            kv = js.create_key_value(bucket=unique, history=5, storage="memory")
+            basics(kv)
+            level = client.server.api_level or 0
+            assert kv.status().allows_atomic is (level >= 2)
+            js.delete_key_value(unique)
+
+    @pytest.mark.parametrize(
+        ("value", "stored"),
+        [
+            (b"", b""),
+            ("ä", "ä".encode()),
+            (bytearray(b"x"), b"x"),
+            (memoryview(b"\x00\r\n"), b"\x00\r\n"),
+        ],
+    )
+    def test_values(self, kv, value, stored):
+        """
+        A value comes back byte by byte; an empty one is a value.
+        """
+        before = dt.datetime.now(dt.timezone.utc) - dt.timedelta(minutes=1)
+        revision = kv.put("a/b=c.d_e-f", value)
+        entry = kv.get("a/b=c.d_e-f")
+
+        assert entry == kv.get("a/b=c.d_e-f", revision)
+        assert (entry.bucket, entry.key, entry.value) == (kv.bucket, "a/b=c.d_e-f", stored)
+        assert (entry.revision, entry.operation, entry.delta) == (revision, KeyOperation.PUT, 0)
+        assert not entry.is_deleted
+        assert before < entry.created < before + dt.timedelta(minutes=2)
+
+    def test_invalid_names(self, client, js, kv):
+        """
+        Scenario 187: names that cannot be are refused before a byte is sent.
+        """
+        sent = client.statistics().bytes_out
+        for key in ("", ".a", "a..b", "a b", ">", "*", "a.*"):
+            for call in (
+                lambda key=key: kv.get(key),
+                lambda key=key: kv.put(key, b""),
+                lambda key=key: kv.create(key, b""),
+                lambda key=key: kv.update(key, b"", 1),
+                lambda key=key: kv.delete(key),
+                lambda key=key: kv.purge(key),
+                lambda key=key: kv.history(key),
+            ):
+                with pytest.raises(ValueError, match="invalid key") as caught:
+                    call()
+                assert isinstance(caught.value, jetsync.InvalidKeyError)
+        for bucket in ("a.b", "", "a b", ">"):
+            for call in (js.key_value, js.delete_key_value):
+                with pytest.raises(jetsync.InvalidBucketError):
+                    call(bucket)
+            with pytest.raises(jetsync.InvalidBucketError):
+                js.create_key_value(bucket=bucket)
+        for pattern in ("a..b", ">.a", ""):
+            with pytest.raises(jetsync.InvalidKeyError):
+                kv.keys(pattern)
+            with pytest.raises(jetsync.InvalidKeyError):
+                kv.watch(pattern)
+        with pytest.raises(jetsync.InvalidTypeError):
+            kv.put("a", 5)
+        with pytest.raises(jetsync.InvalidTypeError):
+            kv.update("a", b"", "1")
+        with pytest.raises(jetsync.InvalidArgumentError):
+            kv.delete("a", -1)
+        assert client.statistics().bytes_out == sent
+
+    def test_expectations_of_deletes(self, kv):
+        """
+        A delete and a purge can expect a revision; refused, they change nothing.
+        """
+        kv.put("a", b"1")
+        last = kv.put("a", b"2")
+        for refused in (lambda: kv.delete("a", 1), lambda: kv.purge("a", last=1)):
+            with pytest.raises(jetsync.WrongLastRevisionError) as wrong:
+                refused()
+            assert wrong.value.last_sequence == last
+        assert kv.get("a").value == b"2"
+        last = kv.delete("a", last)
+        assert kv.purge("a", last=last) == last + 1
+        with pytest.raises(jetsync.KeyNotFoundError, match="purged at revision 4"):
+            kv.get("a")
+        with pytest.raises(jetsync.KeyNotFoundError, match=r"4 in bucket .*: purged at revision 4"):
+            kv.get("a", revision=4)
+
+    def test_create(self, kv):
+        """
+        A key with a value is not created; one without is, whatever marker stands there.
+        """
+        assert kv.create("a", b"1") == 1
+        with pytest.raises(jetsync.KeyExistsError) as caught:
+            kv.create("a", b"2")
+        assert (caught.value.key, caught.value.last_sequence) == ("a", 1)
+        kv.delete("a")
+        assert kv.create("a", b"3") == 3
+        kv.purge("a")
+        assert kv.create("a", b"4") == 5
+        assert kv.get("a").value == b"4"
+
+    def test_one_thread_creates(self, kv):
+        """
+        Of many threads that create a key at once, over a marker too, exactly one does.
+        """
+
+        def attempt(number):
+            try:
+                return kv.create("a", b"%d" % number)
+            except jetsync.KeyExistsError:
+                return None
+
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(10):
+                made = [found for found in pool.map(attempt, range(8)) if found]
+                assert [kv.get("a").revision] == made
+                kv.delete("a")
+
+    def test_without_direct_gets(self, kv, js):
+        """
+        A bucket without direct gets is read over its leader, and so is one that has just lost them.
+        """
+        kv.put("a", b"1")
+        kv.stream.update(allow_direct=False)
+        other = js.key_value(kv.bucket)
+        kv.stream.update(allow_direct=True)
+        assert kv.get("a").value == other.get("a").value == b"1"
+        js.stream(f"KV_{kv.bucket}").update(allow_direct=False)
+        assert kv.get("a").value == b"1"
+        assert kv.get("a", direct=False).value == b"1"
+        with pytest.raises(jetsync.DirectNotSupportedError):
+            kv.get("a", direct=True)
+
+    def test_the_bucket_is_gone(self, kv, js):
+        """
+        Once a bucket is deleted, every call says so.
+        """
+        kv.put("a", b"1")
+        js.delete_key_value(kv.bucket)
+        calls = (
+            lambda: kv.get("a"),
+            lambda: kv.get("a", 1),
+            lambda: kv.put("a", b"", timeout=10),
+            lambda: kv.create("a", b"", timeout=10),
+            lambda: kv.delete("a", timeout=10),
+            kv.keys,
+            kv.watch,
+            lambda: kv.history("a"),
+            lambda: kv.get_many(">"),
+            kv.status,
+            kv.purge_deletes,
+            kv.atomic,
+            lambda: js.key_value(kv.bucket),
+            lambda: js.update_key_value(bucket=kv.bucket),
+            lambda: js.delete_key_value(kv.bucket),
+        )
+        for call in calls:
+            with pytest.raises(jetsync.BucketNotFoundError) as caught:
+                call()
+            assert caught.value.bucket == kv.bucket
+
+    def test_too_large(self, make):
+        """
+        A value that is larger than the bucket takes is refused, and nothing is stored.
+        """
+        kv = make(max_value_size=100)
+        with pytest.raises(jetsync.MessageTooLargeError):
+            kv.put("a", b"x" * 101)
+        assert kv.keys() == []
+
+
+class TestBucket:
+    def test_create_again(self, make, kv, js):
+        """
+        Creating a bucket once more returns it; with other settings it is refused.
+        """
+        kv.put("a", b"1")
+        again = make(history=5)
+        assert again.get("a").value == b"1"
+        with pytest.raises(jetsync.StreamNameInUseError):
+            make(history=6)
+        assert kv.bucket in list(js.key_value_names())
+        assert js.key_value(kv.bucket).get("a").value == b"1"
+
+    def test_status(self, make):
+        """
+        A bucket says how it is configured and what it holds.
+        """
+        kv = make(history=3, ttl=60, limit_marker_ttl=5, storage="file", compression=True)
+        kv.put("a", b"1")
+        kv.put("a", b"2")
+        status = kv.status()
+        assert (status.bucket, status.values, status.last_revision) == (kv.bucket, 2, 2)
+        assert status.bytes > 0
+        assert (status.history, status.ttl, status.limit_marker_ttl) == (3, 60, 5)
+        assert (status.is_compressed, status.allows_ttl, status.allows_atomic) == (True,) * 3
+
+    def test_atomic(self, make, js, unique):
+        """
+        Transactions are allowed where that is possible, and a bucket without them is found too.
+        """
+        assert make(atomic=False).status().allows_atomic is False
+        assert make().status().allows_atomic is False
+        with pytest.raises(jetsync.StreamNameInUseError):
+            make(atomic=True)
+        js.delete_key_value(unique)
+        assert make().status().allows_atomic is True
+
+    def test_update(self, js, make):
+        """
+        An update changes what is given and keeps what it does not know of.
+        """
+        kv = make(history=2, description="before", metadata={"a": "b"})
+        kv.stream.update(consumer_limits=jetsync.ConsumerLimits(max_ack_pending=7))
+        kv.put("a", b"1")
+        changed = js.update_key_value(bucket=kv.bucket, history=4, ttl=60, limit_marker_ttl=2)
+        config = changed.stream.config
+        assert (config.max_msgs_per_subject, config.max_age) == (4, 60)
+        assert config.duplicate_window == 60
+        assert config.description == "before"
+        assert config.metadata["a"] == "b"
+        assert config.consumer_limits.max_ack_pending == 7
+        assert config.allow_atomic is True
+        assert config.storage is jetsync.StorageType.MEMORY
+        assert changed.get("a").value == b"1"
+        # The other handle learns of it when it matters.
+        assert kv.put("a", b"2", ttl=60) == 2
+        again = js.create_or_update_key_value(bucket=kv.bucket, history=1, storage="memory")
+        assert again.status().history == 1
+        assert again.status().limit_marker_ttl is None
+        assert again.status().ttl is None
+
+    def test_create_or_update(self, js, unique):
+        """
+        A bucket that is not there is created.
+        """
+        kv = js.create_or_update_key_value(bucket=unique, storage="memory", history=2)
+        assert kv.status().history == 2
+        js.delete_key_value(unique)
+
+    def test_a_stream_that_is_no_bucket(self, js, unique):
+        """
+        A stream with the name of a bucket that keeps everything is none.
+        """
+        js.create_stream(name=f"KV_{unique}", subjects=[f"{unique}.>"], storage="memory")
+        with pytest.raises(jetsync.InvalidBucketError, match="does not limit"):
+            js.key_value(unique)
+        js.delete_stream(f"KV_{unique}")
+
+    def test_bad_configurations(self, js):
+        """
+        What is no configuration is refused.
+        """
+        for call in (
+            lambda: js.create_key_value("name"),
+            js.create_key_value,
+            lambda: js.create_key_value(bucket="a", nonsense=1),
+            lambda: js.update_key_value(jetsync.StreamConfig(name="KV_a")),
+        ):
+            with pytest.raises(jetsync.InvalidTypeError):
+                call()
+
+    @pytest.mark.versions
+    def test_limit_markers_need_a_server(self, server_for, unique):
+        """
+        Where the server is too old for limit markers, or for transactions that are insisted on,
+        that is said.
+        """
+        with jetsync.connect(server_for("2.10.26").url) as client:
+            js = client.jetstream()
+            with pytest.raises(jetsync.NotSupportedError, match=r"2\.11"):
+                js.create_key_value(bucket=unique, limit_marker_ttl=5)
+            with pytest.raises(jetsync.NotSupportedError, match=r"2\.12"):
+                js.create_key_value(bucket=f"{unique}a", atomic=True)
+            kv = js.create_key_value(bucket=f"{unique}b")
+            for ttl in (lambda: kv.put("a", b"", ttl=5), lambda: kv.purge("a", ttl=5)):
+                with pytest.raises(jetsync.NotSupportedError, match=r"2\.11"):
+                    ttl()
+            with pytest.raises(jetsync.NotSupportedError, match=r"2\.12"):
+                kv.atomic()
+            with pytest.raises(jetsync.NotSupportedError):
+                kv.get_many(">")
+            assert kv.stream.info().state.messages == 0
+
+
+class TestTtl:
+    def test_markers(self, nats_server, make, unique):
+        """
+        Scenario 180: a key that expires leaves a marker, which is no value on any path, and goes.
+        """
+        make(limit_marker_ttl=2)
+        plugin = Events()
+        with jetsync.connect(nats_server.url, plugins=[plugin]) as client:
+            kv = client.jetstream().key_value(unique)
+            with kv.watch() as watch:
+                assert kv.create("a", b"1", ttl=1) == 1
+                assert kv.get("a").ttl == 1
+                assert watch.next(10).operation is KeyOperation.PUT
+                entry = watch.next(10)
+                assert (entry.key, entry.operation, entry.value) == ("a", KeyOperation.PURGE, b"")
+                assert (entry.marker, entry.ttl, entry.revision) == (MarkerReason.MAX_AGE, 2, 2)
+            assert (f"$KV.{unique}.a", MarkerReason.MAX_AGE) in plugin.markers
+            for direct in (True, False):
+                with pytest.raises(jetsync.KeyNotFoundError, match="expired at revision 2"):
+                    kv.get("a", direct=direct)
+            assert kv.keys() == []
+            assert kv.get_many(">") == {}
+            history = kv.history("a")
+            assert [entry.marker for entry in history] == [MarkerReason.MAX_AGE]
+            assert kv.create("a", b"2", ttl=1) == 3
+            assert kv.get("a").value == b"2"
+            # The second one expires as well, and its marker after it: nothing is left.
+            eventually(lambda: kv.stream.info().state.messages == 0)
+            with pytest.raises(jetsync.KeyNotFoundError, match=r"in bucket '[^']+'$"):
+                kv.get("a")
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.11.11", "2.12.8", "2.14.6"])
+    def test_markers_on_older_servers(self, server_for, unique, version):
+        """
+        So it is on every server from 2.11 on.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            kv = js.create_key_value(bucket=unique, limit_marker_ttl=1, storage="memory")
+            with kv.watch() as watch:
+                kv.create("a", b"1", ttl=1)
+                assert watch.next(10).value == b"1"
+                assert watch.next(10).marker is MarkerReason.MAX_AGE
+            js.delete_key_value(unique)
+
+    def test_raised(self, nats_server, make, unique, caplog):
+        """
+        Scenario 181: a time that the bucket raises is warned of, on a plain publish too.
+        """
+        make(history=3, limit_marker_ttl=5, atomic=True)
+        plugin = Events()
+        with jetsync.connect(nats_server.url, plugins=[plugin]) as client:
+            js = client.jetstream()
+            kv = js.key_value(unique)
+
+            def raised():
+                return [
+                    (event.subject, event.asked, event.stored)
+                    for event in plugin.events
+                    if isinstance(event, jetsync.TtlRaisedEvent)
+                ]
+
+            kv.create("a", b"1", ttl=1)
+            kv.put("b", b"1", ttl=5)
+            kv.put("c", b"1", ttl="never")
+            subject = f"$KV.{unique}.a"
+            assert raised() == [(subject, 1, 5)]
+            assert "ttl_raised" in caplog.text
+            assert kv.get("a").ttl == 5
+            # A publish asks nothing, but knows what a transaction has asked.
+            with kv.atomic() as tx:
+                tx.put("a", b"2", ttl=2)
+            assert raised()[1:] == [(subject, 2, 5)]
+            js.publish(subject, b"3", ttl=3)
+            assert raised()[2:] == [(subject, 3, 5)]
+
+    def test_not_raised(self, make):
+        """
+        With one revision per key the time stays as it is.
+        """
+        kv = make(limit_marker_ttl=5)
+        kv.create("a", b"1", ttl=1)
+        assert kv.get("a").ttl == 1
+
+    def test_purge(self, make):
+        """
+        The marker of a purge goes after its time, and leaves none behind.
+        """
+        kv = make(limit_marker_ttl=1)
+        kv.put("a", b"1")
+        kv.purge("a", ttl=1)
+        with pytest.raises(jetsync.KeyNotFoundError, match="purged"):
+            kv.get("a")
+        eventually(lambda: kv.stream.info().state.messages == 0)
+
+    def test_not_allowed(self, client, kv):
+        """
+        A bucket without limit markers takes no times, which is said before anything is stored.
+        """
+        for call in (
+            lambda: kv.put("a", b"", ttl=5),
+            lambda: kv.create("a", b"", ttl=5),
+            lambda: kv.purge("a", ttl=5),
+            lambda: kv.update("a", b"", 0, ttl=5),
+            lambda: kv.atomic().put("a", b"", ttl=5),
+        ):
+            with pytest.raises(jetsync.MessageTtlDisabledError, match="limit_marker_ttl"):
+                call()
+        assert kv.stream.info().state.messages == 0
+
+    @pytest.mark.parametrize("ttl", [0, 0.5, -1, "5", "soon", None, True])
+    def test_bad_times(self, make, ttl):
+        """
+        What is no time-to-live is a ValueError, and nothing is sent; None is none at all.
+        """
+        kv = make(limit_marker_ttl=1)
+        if ttl is None:
+            assert kv.put("a", b"", ttl=None) == 1
+            assert kv.get("a").ttl is None
+            return
+        with pytest.raises(jetsync.InvalidTtlError):
+            kv.put("a", b"", ttl=ttl)
+        assert kv.stream.info().state.messages == 0
+
+    def test_never(self, make):
+        """
+        Scenario 182: what has ``never`` survives the bucket's own limit.
+        """
+        kv = make(ttl=1, limit_marker_ttl=1)
+        kv.put("a", b"1", ttl="never")
+        kv.put("b", b"1")
+        eventually(lambda: kv.keys() == ["a"])
+        assert kv.get("a").ttl == "never"
+
+
+def test_threads(kv):
+    """
+    A handle is shared by threads.
+    """
+
+    def work(number):
+        for round_ in range(20):
+            kv.put(f"k{number}", b"%d" % round_)
+            assert kv.get(f"k{number}").value == b"%d" % round_
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert sorted(kv.keys()) == [f"k{number}" for number in range(6)]
