@@ -192,7 +192,8 @@ def fetch(
     waiting = worker.cached_info.num_pending
     while received.count < waiting:
         before = received.count
-        batch = worker.fetch(BATCH, expires=5)
+        # No more than there is, so that the last fetch does not wait for what never comes.
+        batch = worker.fetch(min(BATCH, waiting - before), expires=5)
         for message in batch:
             received.add(message.subject, message.data)
             tally.add(message.data)
