@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from filling import fill_in_trouble
 from patience import eventually, timed
 
 import jetsync
@@ -23,12 +24,7 @@ def fill(js, stream, count, start=0, size=0):
     Publish *count* messages with their numbers as payload.
     """
     js.publish_many(
-        (
-            (f"{stream.name}.A", (b"%d" % number).ljust(size))
-            for number in range(start, start + count)
-        ),
-        # A stream that looks for a leader takes its time.
-        retries=60,
+        (f"{stream.name}.A", (b"%d" % number).ljust(size)) for number in range(start, start + count)
     )
 
 
@@ -453,7 +449,7 @@ class TestTrouble:
             first = pool.submit(messages.next, 20)
             eventually(lambda: messages._leader)
             victim.restart()
-            fill(js, stream, 10, start=1)
+            fill_in_trouble(js, stream, 10, start=1)
             with timed(0, 2):
                 message = first.result(20)
             message.ack()
@@ -711,12 +707,12 @@ class TestCluster:
                 for turn in range(1, 3):
                     rest = pool.submit(take_up_to, 10 * turn + 10)
                     client.request(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{unique}.worker", b"")
-                    fill(js, stream, 10, start=10 * turn)
+                    fill_in_trouble(js, stream, 10, start=10 * turn)
                     rest.result(30)
                 index = cluster.wait_stream_leader(unique)
                 rest = pool.submit(take_up_to, 40)
                 cluster.stop(index)
-                fill(js, stream, 10, start=30)
+                fill_in_trouble(js, stream, 10, start=30)
                 rest.result(30)
             assert got == set(range(40))
             assert messages.error is None

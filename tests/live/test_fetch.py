@@ -15,6 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from filling import fill_in_trouble
 from patience import eventually, timed
 
 import jetsync
@@ -36,9 +37,7 @@ def fill(js, stream, count, start=0, subject="A"):
     Publish *count* messages with their numbers as payload.
     """
     name = f"{stream.name}.{subject}"
-    messages = ((name, b"%d" % number) for number in range(start, start + count))
-    # A stream that looks for a leader takes its time.
-    js.publish_many(messages, retries=60)
+    js.publish_many((name, b"%d" % number) for number in range(start, start + count))
 
 
 def numbers(messages):
@@ -821,7 +820,7 @@ class TestConnection:
             with ThreadPoolExecutor(1) as pool:
                 rest = pool.submit(numbers, messages)
                 server.restart()
-                fill(js, stream, 20, start=10)
+                fill_in_trouble(js, stream, 20, start=10)
                 check_resumed(got, rest.result(20), 30)
             # The server said good-bye to the pull before it closed the connection.
             assert statuses(recorder) == [(409, PullOutcome.RETRIED)]
@@ -941,7 +940,7 @@ class TestCluster:
         with ThreadPoolExecutor(1) as pool:
             rest = pool.submit(numbers, messages)
             self.step_down(client, stream)
-            fill(js, stream, 20, start=10)
+            fill_in_trouble(js, stream, 20, start=10)
             check_resumed(got, rest.result(20), 30)
         assert (409, PullOutcome.RETRIED) in statuses(recorder)
         assert {outcome for _, outcome in statuses(recorder)} == {PullOutcome.RETRIED}
@@ -985,7 +984,7 @@ class TestCluster:
         with ThreadPoolExecutor(1) as pool:
             rest = pool.submit(numbers, messages)
             cluster.stop(index)
-            fill(js, stream, 5, start=5)
+            fill_in_trouble(js, stream, 5, start=5)
             rest = rest.result(30)
         cluster.start(index)
         check_resumed(got, rest, 10)

@@ -171,6 +171,7 @@ class TestLife:
         recorder = HookRecorder("jetsync_status")
         with door.connect(plugins=[recorder]) as client, client.subscribe("a") as subscription:
             door.server.restart()
+            eventually(lambda: client.statistics().reconnects == 1)
             client.publish("a", b"1")
             assert subscription.next(10).data == b"1"
             assert client.jetstream().account_info(timeout=10).streams == 0
