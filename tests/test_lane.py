@@ -803,7 +803,6 @@ def interrupted_at(step, call):
     steps = itertools.count(1)
     # A collection would run finalizers of other tests' objects in the middle of the call: an
     # interrupt that strikes one of those is swallowed by the interpreter.
-    gc.collect()
     gc.disable()
 
     def strike(frame, event, argument):

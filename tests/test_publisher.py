@@ -65,9 +65,10 @@ class ScriptedLane:
         return self._take(block)
 
     def _take(self, block):
-        before = len(self.transport.published())
+        # Only what is new is looked at: there may be many writes.
+        before = len(self.transport.commands)
         self.transport.write(block)
-        commands = self.transport.published()[before:]
+        commands = [each for each in self.transport.commands[before:] if each.verb == "PUB"]
         if commands:
             self.writes.append(len(commands))
             self.on_write(commands)
