@@ -12,8 +12,8 @@ from jetsync import errors
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Entry, HeaderRules
 from jetsync.outbound import BatchAck
 
-RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "10000"))
-"""How often the long property test is run; tox does so once, and less on the other interpreters."""
+RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "1000"))
+"""How often the long property test is run; ``tox run -e soak`` does so ten times as often."""
 
 ID = "b1"
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"

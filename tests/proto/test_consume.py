@@ -14,8 +14,8 @@ from jetsync._proto.pull import UNBOUNDED_BATCH, PullEngine, message_size
 from jetsync.events import PullOutcome
 from jetsync.testing import ManualClock
 
-RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "10000"))
-"""How often the long property test is run; tox does so once, and less on the other interpreters."""
+RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "1000"))
+"""How often the long property test is run; ``tox run -e soak`` does so ten times as often."""
 
 INBOX = b"_INBOX.c"
 HEARTBEAT = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\n\r\n"
