@@ -36,6 +36,7 @@ from jetsync.consumer_info import (
     PriorityGroupState,
     SequenceInfo,
 )
+from jetsync.counters import Counter, CounterEntry
 from jetsync.direct import DirectBatch, StreamScan
 from jetsync.errors import (
     AcksNotWantedError,
@@ -149,8 +150,11 @@ from jetsync.errors import (
     ResetAttemptsExceededError,
     RollupNotPermittedError,
     SchedulePatternInvalidError,
+    ScheduleRollupInvalidError,
     SchedulesDisabledError,
+    ScheduleSourceInvalidError,
     ScheduleTargetInvalidError,
+    ScheduleTimeZoneInvalidError,
     ScheduleTtlInvalidError,
     ServerShutdownError,
     SlowConsumerError,
@@ -272,6 +276,8 @@ __all__ = [
     "Consumer",
     "Consumption",
     "ConsumptionStatistics",
+    "Counter",
+    "CounterEntry",
     "DirectBatch",
     "JetStream",
     "MessageBatch",
@@ -490,7 +496,10 @@ __all__ = [
     "ResetAttemptsExceededError",
     "RollupNotPermittedError",
     "SchedulePatternInvalidError",
+    "ScheduleRollupInvalidError",
+    "ScheduleSourceInvalidError",
     "ScheduleTargetInvalidError",
+    "ScheduleTimeZoneInvalidError",
     "ScheduleTtlInvalidError",
     "SchedulesDisabledError",
     "ServerShutdownError",

@@ -191,7 +191,10 @@ __all__ = [
     "ResetAttemptsExceededError",
     "RollupNotPermittedError",
     "SchedulePatternInvalidError",
+    "ScheduleRollupInvalidError",
+    "ScheduleSourceInvalidError",
     "ScheduleTargetInvalidError",
+    "ScheduleTimeZoneInvalidError",
     "ScheduleTtlInvalidError",
     "SchedulesDisabledError",
     "ServerShutdownError",
@@ -1128,6 +1131,30 @@ class ScheduleTtlInvalidError(ApiError):
     """
 
     usual = (400, 10191, "message schedules invalid per-message TTL")
+
+
+class ScheduleRollupInvalidError(ApiError):
+    """
+    A schedule may replace the messages of its target's subject, ``sub``, and nothing else.
+    """
+
+    usual = (400, 10192, "message schedules invalid rollup")
+
+
+class ScheduleSourceInvalidError(ApiError):
+    """
+    The source of a schedule is outside the stream, or the schedule's or target's own subject.
+    """
+
+    usual = (400, 10203, "message schedules source is invalid")
+
+
+class ScheduleTimeZoneInvalidError(ApiError):
+    """
+    The server does not know the schedule's time zone.
+    """
+
+    usual = (400, 10223, "message schedules time zone is invalid")
 
 
 class AtomicPublishDisabledError(ApiError):

@@ -4,12 +4,13 @@ A JetStream context: the streams and consumers of one account, domain or prefix.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jetsync import _consumer_admin, _stream_admin
 from jetsync._codec import from_wire
 from jetsync._kv_door import KeyValueDoor
 from jetsync._management import call, config_of
+from jetsync._schedules import ScheduleOptions, schedule
 from jetsync.account import AccountInfo
 from jetsync.consumer import Consumer
 from jetsync.consumer_config import ConsumerConfig
@@ -19,10 +20,12 @@ from jetsync.stream import Stream
 from jetsync.stream_config import StreamConfig
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterator
 
     from jetsync._session import JetStreamSession
-    from jetsync.typing import Seconds
+    from jetsync.outbound import PubAck
+    from jetsync.typing import HeadersInput, Payload, Seconds
 
 __all__ = ["JetStream"]
 
@@ -54,6 +57,75 @@ class JetStream(PublishDoor, KeyValueDoor):
         answer = call(self._session, "INFO", None, self._session.deadline(timeout))
         answer.pop("type", None)
         return from_wire(AccountInfo, answer)
+
+    # Schedules
+
+    def schedule(
+        self,
+        subject: str,
+        data: Payload = b"",
+        *,
+        target: str,
+        at: dt.datetime | int | None = None,
+        every: Seconds | None = None,
+        cron: str | None = None,
+        time_zone: str | None = None,
+        source: str | None = None,
+        ttl: Seconds | Literal["never"] | None = None,
+        rollup: bool = False,
+        headers: HeadersInput | None = None,
+        msg_id: str | None = None,
+        timeout: Seconds | None = None,
+    ) -> PubAck:
+        """
+        Have the server publish a message later, or again and again (ADR-51).
+
+        The schedule is a message on *subject*, of a stream with ``allow_msg_schedules``; another
+        one on the same subject takes its place, and purging the subject ends it. What it publishes
+        has its payload and headers, and a header that names the schedule. One with *at* is gone
+        once it was published. Any thread.
+
+        Args:
+            subject: Where the schedule is kept.
+            data: What to publish; with a *source*, where that has no message.
+            target: The subject to publish to, of the same stream.
+            at: Once, at this time: an aware datetime, or nanoseconds since 1970; at once if that is
+                over.
+            every: Again and again, so many seconds apart, at least 1. Server 2.14 and later.
+            cron: As six fields say: second, minute, hour, day of the month, month, day of the week;
+                or ``@hourly``, ``@daily``, ``@weekly``, ``@monthly``, ``@yearly``. Server 2.14 and
+                later.
+            time_zone: The zone *cron* is in, such as ``Europe/Berlin``; UTC otherwise.
+            source: Publish the last message of this subject instead. Server 2.14 and later.
+            ttl: Time-to-live of what is published; the stream needs ``allow_msg_ttl``.
+            rollup: What is published takes the place of all that its subject had. Server 2.14 and
+                later.
+            headers: Headers of what is published.
+            msg_id: Id by which the stream drops duplicates of the schedule.
+            timeout: Seconds for the whole call.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: It can not be a schedule; nothing was sent.
+            NotSupportedError: The stream's server does not know all of it; nothing was sent.
+            SchedulesDisabledError: The stream does not allow schedules; nothing was sent.
+            ScheduleTargetInvalidError: The target is none of the stream's subjects.
+            SchedulePatternInvalidError: The server can not read *cron*.
+            NoStreamResponseError, ApiError, PublishOutcomeUnknownError: As for :meth:`publish`.
+        """
+        options = ScheduleOptions(
+            target=target,
+            at=at,
+            every=every,
+            cron=cron,
+            time_zone=time_zone,
+            source=source,
+            ttl=ttl,
+            rollup=rollup,
+        )
+        deadline = self._session.deadline(timeout)
+        return schedule(
+            self._session, subject, data, options, deadline, headers=headers, msg_id=msg_id
+        )
 
     # Streams
 

@@ -11,6 +11,7 @@ from jetsync import _message_get, _stream_admin
 from jetsync import direct as _direct
 from jetsync._management import sequence_number
 from jetsync._subjects import validate_filter
+from jetsync.counters import Counter, read_entries
 from jetsync.direct import require_level, time_text
 from jetsync.errors import DirectNotSupportedError, InvalidArgumentError
 from jetsync.events import DirectReadOperation
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from jetsync._deadline import Deadline
+    from jetsync.counters import CounterEntry
     from jetsync.direct import DirectBatch, StreamScan
     from jetsync.stored import StoredMessage
     from jetsync.stream_config import StreamConfig
@@ -424,6 +426,37 @@ class Stream(StreamConsumers):
             max_bytes=max_bytes,
             timeout=timeout,
         )
+
+    # Counters
+
+    def counter(self, subject: str) -> Counter:
+        """
+        Return the counter of a subject; asks nothing, and there need not be one yet (ADR-49).
+
+        Raises:
+            InvalidSubjectError: this is no subject to publish to.
+        """
+        return Counter(self._session, self, subject)
+
+    def counters(
+        self, subjects: Iterable[str] | str = ">", *, timeout: Seconds | None = None
+    ) -> dict[str, CounterEntry]:
+        """
+        Return the counters of many subjects, by subject.
+
+        They are as they were at one moment; those that were changed while this was under way, and
+        of which the stream does not keep what was before, are as they are now.
+
+        Args:
+            subjects: Subjects and wildcards; those without a counter are left out.
+            timeout: As for :meth:`get_last_for`.
+
+        Raises:
+            CounterDisabledError: the stream does not hold counters.
+            DirectNotSupportedError, NotSupportedError: as for :meth:`get_last_for`.
+        """
+        found = self.get_last_for(subjects, reread=True, timeout=timeout)
+        return read_entries(found, self)
 
     def delete_message(
         self,

@@ -24,7 +24,8 @@ LAYERS = (
     # 0: vocabulary
     {"errors", "typing", "headers", "_deadline", "_log"},
     # 1: values and wire forms: no I/O, no clock, no threads
-    {"_subjects", "_codec", "_fields", "_echo", "ttl", "message", "outbound", "stored", "events"}
+    {"_subjects", "_codec", "_integers", "_fields", "_echo", "ttl"}
+    | {"message", "outbound", "stored", "events"}
     | {"stream_config", "stream_info", "consumer_config", "consumer_info", "account"}
     | {"options", "_server_urls", "_saved_context", "server_info"},
     # 2: engines
@@ -40,6 +41,7 @@ LAYERS = (
     {"publish", "fetch", "subscription", "_page_reader"},
     {"_last_reader"},
     {"direct"},
+    {"counters", "_schedules"},
     {"_consume_options", "_consume_drive", "_consume_handlers", "consume"},
     {"consumer"},
     {"_ordered_source", "ordered_reads", "ordered"},

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync._integers import parse_integer
 from jetsync.errors import ApiError, ProtocolError, from_api_error
 from jetsync.headers import parse_status
 from jetsync.outbound import PubAck
@@ -44,7 +45,7 @@ def parse_ack(data: bytes) -> PubAck | ApiError:
     if error is not None or not isinstance(stream, str) or not isinstance(sequence, int):
         raise ProtocolError(f"not an acknowledgement: {bytes(data[:80])!r}")
     try:
-        number = None if value is None else int(str(value))
+        number = None if value is None else parse_integer(str(value))
     except ValueError as problem:
         raise ProtocolError(f"not an acknowledgement: {bytes(data[:80])!r}") from problem
     return PubAck(
