@@ -1,44 +1,117 @@
 """
-Consuming while connections are cut and servers stop, stand still and are killed.
+Consuming a hundred thousand messages while connections are cut and servers stop, stand still and
+are killed, and a million through a handler that is slower than the server.
 
-``JETSYNC_SOAK_FAULTS`` is how often (100), ``JETSYNC_SOAK_KILLS`` how often a cluster loses the
-server of the consumer's leader (10).
+``JETSYNC_SOAK_CONSUMED`` is how many messages (100,000), ``JETSYNC_SOAK_FAULTS`` how many faults
+they are met by (60), ``JETSYNC_SOAK_SLOW`` how many the slow handler gets (a million). The figures
+of a run are its properties, which ``--junitxml`` writes down.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import threading
 import time
-from collections import Counter
+from pathlib import Path
 
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy
 
-FAULTS = int(os.environ.get("JETSYNC_SOAK_FAULTS", "100"))
-KILLS = int(os.environ.get("JETSYNC_SOAK_KILLS", "10"))
+MESSAGES = int(os.environ.get("JETSYNC_SOAK_CONSUMED", "100_000"))
+FAULTS = int(os.environ.get("JETSYNC_SOAK_FAULTS", "60"))
+SLOW = int(os.environ.get("JETSYNC_SOAK_SLOW", "1_000_000"))
 SEED = int(os.environ.get("JETSYNC_SOAK_SEED", "1"))
 HEARTBEAT = 0.5
+RECONNECT = 2.0
+"""Seconds that a client may take to be connected again, on a machine that does other things."""
+
+STALL = 2 * HEARTBEAT + RECONNECT
+"""Seconds without a message, while there are some, after which something is wrong."""
+
 BUFFER = 200
 BULK = 2000
-STALL = 2 * HEARTBEAT + 2.0
-"""Seconds without a message, while there are some, that a healthy server may let pass."""
+"""How many messages are stored ahead of those that are handled, about."""
+
+FIRST = 0.2
+"""The part of a run after which memory is looked at, and has to stay as it is."""
+
+ALLOWED_GROWTH = 24 << 20
+"""Bytes that it may grow by from then on: the allocator's slack, and buffers of reconnects."""
+
+
+def resident() -> int:
+    """Return the resident memory of this process in bytes; 0 where that can not be told."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return 0
+    pages = int(statm.read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Record:
+    """
+    A handler that notes how often each message is handled, in as much memory at the end as before.
+    """
+
+    def __init__(self, messages: int) -> None:
+        # What was stored without an acknowledgement is published again, so there may be more.
+        self._handled = bytearray(3 * messages + 10 * BULK)
+        self._delivered = bytearray(len(self._handled))
+        self._lock = threading.Lock()
+        self.distinct = 0
+        self.total = 0
+
+    def __call__(self, message: jetsync.Message) -> None:
+        metadata = message.metadata
+        with self._lock:
+            sequence = metadata.stream_sequence
+            self.total += 1
+            self.distinct += not self._handled[sequence]
+            self._handled[sequence] += 1
+            self._delivered[sequence] = max(self._delivered[sequence], metadata.delivered)
+        time.sleep(0.0005)
+
+    def wait_for(self, wanted: int, timeout: float) -> float | None:
+        """Wait until so many were handled; return the seconds that took, None if they were more."""
+        begin = time.monotonic()
+        while self.total < wanted:
+            if time.monotonic() > begin + timeout:
+                return None
+            time.sleep(0.002)
+        return time.monotonic() - begin
+
+    def check(self, last: int, *, forgotten: int) -> None:
+        """
+        Each message was handled, and no more often than its delivery count says.
+
+        Args:
+            last: The last sequence of the stream.
+            forgotten: How often a server was killed, which forgets the deliveries of the moments
+                before.
+        """
+        handled, delivered = self._handled[: last + 1], self._delivered[: last + 1]
+        assert handled.count(0) == 1, "a message was not handled"
+        assert self.distinct == last
+        for often, said in zip(handled, delivered, strict=True):
+            assert often <= said + forgotten
 
 
 class Publishing:
     """
-    A thread that publishes as much as is handled, and knows what is stored.
+    A thread that keeps the stream ahead of what is handled, until it has so many messages.
     """
 
-    def __init__(self, js: jetsync.JetStream, stream: str, handled: Counter[int]) -> None:
+    def __init__(self, js: jetsync.JetStream, record: Record, messages: int) -> None:
         self._js = js
-        self._stream = stream
-        self._handled = handled
+        self._record = record
+        self._messages = messages
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -50,71 +123,83 @@ class Publishing:
         self._stop.set()
         self._thread.join(60)
 
+    def join(self) -> None:
+        """Wait until all is stored."""
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
     def _run(self) -> None:
         last = 0
-        while not self._stop.is_set():
-            if last - len(self._handled) > BULK:
+        while not self._stop.is_set() and last < self._messages:
+            if last - self._record.distinct > BULK:
                 self._stop.wait(0.01)
                 continue
             with contextlib.suppress(jetsync.JetSyncError):
-                subjects = (f"{self._stream}.{number % 8}" for number in range(BULK))
+                numbers = range(min(BULK, self._messages - last))
                 # What is not acknowledged may be stored: the stream is asked in the end.
-                self._js.publish_many(((subject, b"x" * 64) for subject in subjects), ack_timeout=2)
+                self._js.publish_many(
+                    ((f"S.{number % 8}", b"x" * 64) for number in numbers), ack_timeout=2
+                )
             with contextlib.suppress(jetsync.JetSyncError):
-                last = self._js.stream(self._stream).cached_info.state.last_seq
+                last = self._js.stream("S").cached_info.state.last_seq
 
 
-class Handler:
+class Campaign:
     """
-    Count what is handled, and see that nothing stands still.
+    Faults at even intervals of a run, and what was seen after each.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.handled: Counter[int] = Counter()
-        self.delivered: Counter[int] = Counter()
+    def __init__(self, record: Record, messages: int, faults: int) -> None:
+        self._record = record
+        self._messages = messages
+        self._faults = faults
+        self.kinds: dict[str, int] = {}
+        self.stalls: list[float] = []
+        self.memory: list[int] = []
 
-    def __call__(self, message: jetsync.Message) -> None:
-        metadata = message.metadata
-        with self._lock:
-            sequence = metadata.stream_sequence
-            self.handled[sequence] += 1
-            self.delivered[sequence] = max(self.delivered[sequence], metadata.delivered)
-        time.sleep(0.0005)
+    def __iter__(self):
+        """Yield when it is time for a fault."""
+        for number in range(self._faults):
+            due = (number + 1) * self._messages // (self._faults + 1)
+            waited = self._record.wait_for(due, 120)
+            assert waited is not None, f"stands still before fault {number}"
+            if number >= FIRST * self._faults:
+                gc.collect()
+                self.memory.append(resident())
+            yield number
 
-    def wait_for(self, more: int, timeout: float) -> bool:
-        """Wait until so many more were handled."""
-        wanted = self.handled.total() + more
-        end = time.monotonic() + timeout
-        while self.handled.total() < wanted:
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.005)
-        return True
+    def over(self, kind: str, number: int) -> None:
+        """Note that a fault is over: messages come again within the bound."""
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        stall = self._record.wait_for(self._record.total + 10, 4 * STALL)
+        assert stall is not None, f"stands still after fault {number} ({kind})"
+        self.stalls.append(stall)
 
-    def check(self, js: jetsync.JetStream, stream: str, timeout: float, *, counted: bool) -> None:
-        """
-        All that is stored was handled; if deliveries were *counted*, nothing more often than that.
-        """
-        last = last_sequence(js, stream)
-        end = time.monotonic() + timeout
-        while len(self.handled) < last:
-            assert time.monotonic() < end, f"{len(self.handled)} of {last} were handled"
-            time.sleep(0.02)
-        assert set(self.handled) == set(range(1, last + 1))
-        if counted:
-            assert all(count <= self.delivered[each] for each, count in self.handled.items())
+    def report(self, last: int, record_property) -> None:
+        """Note the figures, and see that they keep their bounds."""
+        gc.collect()
+        self.memory.append(resident())
+        figures = {
+            "faults": sum(self.kinds.values()),
+            "kinds": dict(sorted(self.kinds.items())),
+            "messages": last,
+            "handled again": self._record.total - last,
+            "longest stall": round(max(self.stalls), 3),
+            "memory, MiB": [round(each / 2**20, 1) for each in (self.memory[0], self.memory[-1])],
+        }
+        record_property("figures", figures)
+        assert max(self.stalls) <= STALL
+        assert self.memory[-1] - self.memory[0] <= ALLOWED_GROWTH
 
 
-def last_sequence(js: jetsync.JetStream, stream: str) -> int:
+def last_sequence(js: jetsync.JetStream) -> int:
     """Ask until there is an answer: a request that meets a change of leader gets none."""
-    end = time.monotonic() + 60
-    while True:
-        try:
-            return js.stream(stream, timeout=1).cached_info.state.last_seq
-        except jetsync.JetSyncError:
-            if time.monotonic() > end:
-                raise
+
+    def ask():
+        with contextlib.suppress(jetsync.JetSyncError):
+            return js.stream("S", timeout=1).cached_info.state.last_seq
+
+    return eventually(ask, 60)
 
 
 PASSING = ("cut", "reset", "cut", "reset", "restart", "pause")
@@ -139,14 +224,19 @@ def trouble(kind: str, chance: random.Random, server: DevServer, proxy: CutProxy
         server.start()
 
 
-@pytest.mark.parametrize("faults", [6, pytest.param(FAULTS, marks=pytest.mark.soak)])
+LONG = pytest.param(MESSAGES, FAULTS, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.parametrize(("messages", "faults"), [(4000, 6), LONG])
 @pytest.mark.parametrize("kinds", [PASSING, (*PASSING, "kill", "kill")], ids=["passing", "kills"])
-def test_one_server(faults, kinds):
+def test_one_server(messages, faults, kinds, record_property):
     """
-    Every message is handled, none stays away for long, and the buffer keeps its bound.
+    Every message is handled, none too often, none stays away for long, and the buffer keeps its
+    bound, while connections are cut and the server is restarted, stopped and killed.
     """
     chance = random.Random(SEED)
-    handler = Handler()
+    record = Record(messages)
+    campaign = Campaign(record, messages, faults)
     with (
         DevServer() as server,
         CutProxy(server.port) as proxy,
@@ -158,51 +248,171 @@ def test_one_server(faults, kinds):
         stream.create_consumer(durable_name="worker", ack_wait=5, max_ack_pending=-1)
         worker = client.jetstream().consumer("S", "worker")
         running = worker.consume(
-            handler, threads=3, ack="auto", expires=4, heartbeat=HEARTBEAT, max_messages=BUFFER
+            record, threads=3, ack="auto", expires=4, heartbeat=HEARTBEAT, max_messages=BUFFER
         )
-        with Publishing(js, "S", handler.handled):
-            for number in range(faults):
-                assert handler.wait_for(50, 10), f"stands still before fault {number}"
-                trouble(chance.choice(kinds), chance, server, proxy)
-                assert handler.wait_for(10, STALL), f"stands still after fault {number}"
-                statistics = running.statistics()
-                assert statistics.buffered + statistics.pending <= BUFFER
-        handler.check(js, "S", 30, counted="kill" not in kinds)
-        assert running.error is None
-        running.stop()
-        assert running.wait(5)
+        try:
+            with Publishing(js, record, messages) as publishing:
+                for number in campaign:
+                    kind = chance.choice(kinds)
+                    trouble(kind, chance, server, proxy)
+                    campaign.over(kind, number)
+                    statistics = running.statistics()
+                    assert statistics.buffered + statistics.pending <= BUFFER
+                publishing.join()
+            last = last_sequence(js)
+            eventually(lambda: record.distinct == last, 60)
+            assert running.error is None
+            record.check(last, forgotten=campaign.kinds.get("kill", 0))
+        finally:
+            running.stop()
+        assert running.wait(10)
+        campaign.report(last, record_property)
+
+
+def leader_of(worker: jetsync.Consumer, *gone: int) -> tuple[int] | None:
+    """Return which server leads the consumer, None while none does, or one that is gone."""
+    with contextlib.suppress(jetsync.JetSyncError, AttributeError, ValueError):
+        leader = int(worker.info(timeout=0.5).cluster.leader.rpartition("-")[2])
+        return None if leader in gone else (leader,)
+    return None
+
+
+CLUSTER_LONG = pytest.param(MESSAGES, FAULTS, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("kills", [1, pytest.param(KILLS, marks=pytest.mark.soak)])
-def test_the_leader_is_killed(kills):
+@pytest.mark.parametrize(("messages", "faults"), [(3000, 1), CLUSTER_LONG])
+def test_a_cluster(messages, faults, record_property):
     """
-    A consumer that moves to another server goes on there, as soon as there is one.
+    The same while the server of the consumer's leader is killed, stopped and restarted, and the
+    connection is dropped: the consumer goes on where its new leader is, as soon as there is one.
     """
-    handler = Handler()
+    chance = random.Random(SEED)
+    record = Record(messages)
+    campaign = Campaign(record, messages, faults)
     with (
         DevServer(cluster=3) as cluster,
         jetsync.connect(cluster.urls, reconnect_wait=0.05) as client,
+        jetsync.connect(cluster.urls, reconnect_wait=0.05) as other,
     ):
-        js = client.jetstream(timeout=20)
+        js = other.jetstream(timeout=20)
         stream = js.create_stream(name="S", subjects=["S.>"], num_replicas=3)
-        worker = stream.create_consumer(durable_name="worker", ack_wait=5, max_ack_pending=-1)
+        known = stream.create_consumer(durable_name="worker", ack_wait=5, max_ack_pending=-1)
+        worker = client.jetstream(timeout=20).consumer("S", "worker")
         running = worker.consume(
-            handler, threads=2, ack="auto", expires=4, heartbeat=HEARTBEAT, max_messages=BUFFER
+            record, threads=3, ack="auto", expires=4, heartbeat=HEARTBEAT, max_messages=BUFFER
         )
-        with Publishing(js, "S", handler.handled):
-            for number in range(kills):
-                assert handler.wait_for(500, 30), f"stands still before kill {number}"
-                leader = None
-                while leader is None:
-                    with contextlib.suppress(jetsync.JetSyncError, AttributeError):
-                        leader = worker.info(timeout=0.5).cluster.leader
-                index = int(leader.rpartition("-")[2])
-                cluster.kill(index)
-                # A new leader is elected after up to 7 seconds.
-                assert handler.wait_for(10, 15), f"stands still after kill {number}"
-                cluster.start(index)
-        handler.check(js, "S", 60, counted=False)
-        assert running.error is None
-        running.stop()
-        assert running.wait(5)
+        try:
+            with Publishing(js, record, messages) as publishing:
+                for number in campaign:
+                    (leader,) = eventually(lambda: leader_of(known), 30)
+                    # The first is the one that the short form has.
+                    kind = chance.choice(("kill", "kill", "pause", "restart", "drop"))
+                    kind = kind if number else "kill"
+                    if kind == "kill":
+                        cluster.kill(leader)
+                        # Others elect a new one, which takes up to 7 seconds.
+                        eventually(lambda gone=leader: leader_of(known, gone), 30)
+                    elif kind == "pause":
+                        cluster.pause(leader)
+                        time.sleep(chance.uniform(0.1, 1.5))
+                        cluster.resume(leader)
+                    elif kind == "restart":
+                        cluster.restart(leader)
+                    else:
+                        client.reconnect(20)
+                    eventually(lambda: leader_of(known), 30)
+                    campaign.over(kind, number)
+                    if kind == "kill":
+                        cluster.start(leader)
+                publishing.join()
+            last = last_sequence(js)
+            eventually(lambda: record.distinct == last, 60)
+            assert running.error is None
+            # A leader that goes away takes with it what it had not told the others yet.
+            moves = sum(campaign.kinds.get(kind, 0) for kind in ("kill", "pause", "restart"))
+            record.check(last, forgotten=moves)
+        finally:
+            running.stop()
+        assert running.wait(10)
+        campaign.report(last, record_property)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [20_000, pytest.param(SLOW, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])],
+)
+def test_a_slow_handler(messages, record_property):
+    """
+    Never more than the buffer holds are in the client or on their way to it, however many wait.
+    """
+    buffer, threads = 50, 2
+    lock = threading.Lock()
+    handled = 0
+    memory = []
+
+    def handle(message):
+        nonlocal handled
+        with lock:
+            handled += 1
+            number = handled
+        if number % 200 == 0:
+            time.sleep(0.01)
+        if number % 20 == 0:
+            seen = running.statistics()
+            # The handlers have what they are at; the rest is here or was asked for.
+            worst[0] = max(worst[0], seen.buffered + seen.pending)
+        if number % (messages // 100) == 0:
+            memory.append(resident())
+
+    worst = [0]
+    with (
+        DevServer() as server,
+        jetsync.connect(server.url) as client,
+        jetsync.connect(server.url) as other,
+    ):
+        js = client.jetstream()
+        stream = js.create_stream(name="S", subjects=["S.>"])
+        report = js.publish_many(("S.a", b"0123456789abcdef") for _ in range(messages))
+        assert report.count == messages
+        worker = stream.create_consumer(durable_name="worker", max_ack_pending=-1)
+        watched = other.jetstream().consumer("S", "worker")
+        gate = threading.Event()
+
+        def first(message):
+            gate.wait(30)
+            handle(message)
+
+        running = worker.consume(first, threads=threads, ack="auto", max_messages=buffer)
+        gate.set()
+
+        def keeps_its_bound():
+            before = handled
+            info = watched.info()
+            # What was delivered was handled before the answer came, is being handled, or is here or
+            # on its way.
+            assert info.delivered.consumer_seq <= handled + buffer + threads
+            # Acknowledgements are sent together, so some of what was handled may still count.
+            return info.num_ack_pending <= handled - before + 2 * (buffer + threads)
+
+        try:
+            looks = 0
+            while handled < messages:
+                eventually(keeps_its_bound)
+                looks += 1
+                time.sleep(0.01 if messages < 100_000 else 0.2)
+        finally:
+            running.stop()
+        assert running.wait(10)
+        assert worst[0] <= buffer
+        assert running.statistics().received == messages
+        eventually(lambda: watched.info().num_ack_pending == 0, 30)
+        assert watched.info().num_redelivered == 0
+    figures = {
+        "messages": messages,
+        "most": worst[0],
+        "looks": looks,
+        "memory, MiB": [round(each / 2**20, 1) for each in (memory[0], memory[-1], max(memory))],
+    }
+    record_property("figures", figures)
+    assert max(memory) - memory[len(memory) // 10] <= ALLOWED_GROWTH
