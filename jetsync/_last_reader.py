@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from jetsync import _stream_admin
 from jetsync._deadline import Deadline
 from jetsync._message_get import leader_get
-from jetsync._page_reader import PAGE_BYTES, PageReader
+from jetsync._page_reader import PAGE_BYTES, PageReader, repeated
 from jetsync._proto.direct_last import LastRead, chunks
 from jetsync.errors import MessageNotFoundError, TooManySubjectsError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from jetsync._session import JetStreamSession
     from jetsync.stored import StoredMessage
+    from jetsync.stream_info import StreamState
     from jetsync.typing import Frame
 
 REQUEST_ROOM: Final = 256 << 10
@@ -116,16 +117,29 @@ class LastReader(PageReader[LastRead]):
 
     def _moment_now(self) -> int:
         """Return the sequence up to which to look, as the leader knows it; 0 for nothing at all."""
-        if self.engine.moment is not None:
-            return self.engine.moment
         with self.spending() as deadline:
             if self._up_to_time is not None:
                 first = {"start_time": self._up_to_time, "next_by_subj": ">"}
                 try:
-                    return leader_get(self.session, self.stream, first, deadline).sequence - 1
+                    return (
+                        repeated(
+                            lambda until: leader_get(self.session, self.stream, first, until),
+                            deadline,
+                        ).sequence
+                        - 1
+                    )
                 except MessageNotFoundError:
                     pass  # The time has not come yet: everything is before it.
-            return _stream_admin.info(self.session, self.stream, deadline).state.last_seq
+            return self._state(deadline).last_seq
+
+    def _state(self, deadline: Deadline, subjects: str | None = None) -> StreamState:
+        """Return how the stream is, with its subjects that a wildcard matches."""
+        return repeated(
+            lambda until: _stream_admin.info(
+                self.session, self.stream, until, subjects_filter=subjects
+            ),
+            deadline,
+        ).state
 
     def _split(self) -> None:
         """
@@ -143,14 +157,14 @@ class LastReader(PageReader[LastRead]):
             if not has_wildcard(each):
                 continue
             with self.spending() as deadline:
-                info = _stream_admin.info(self.session, self.stream, deadline, subjects_filter=each)
+                state = self._state(deadline, each)
             # Servers note the last sequence before they list the subjects.
             if self._since is None:
-                self._since = info.state.last_seq
-            listed.update(info.state.subjects)
+                self._since = state.last_seq
+            listed.update(state.subjects)
         if self._since is None:
             with self.spending() as deadline:
-                self._since = _stream_admin.info(self.session, self.stream, deadline).state.last_seq
+                self._since = self._state(deadline).last_seq
         self._listed = frozenset(listed)
         moment = self._since if moment is None else min(moment, self._since)
         names = sorted(listed.union(exact)) if moment else []
@@ -235,8 +249,7 @@ class LastReader(PageReader[LastRead]):
         listed: set[str] = set()
         for each in subjects:
             if has_wildcard(each):
-                info = _stream_admin.info(self.session, self.stream, deadline, subjects_filter=each)
-                listed.update(info.state.subjects)
+                listed.update(self._state(deadline, each).subjects)
             else:
                 listed.add(each)
         return sorted(listed)

@@ -21,15 +21,19 @@ from jetsync._proto import frames
 from jetsync._proto.direct import NEEDS_PAGES, PagedRead
 from jetsync._session import raise_failure
 from jetsync.errors import (
+    ConnectionLostError,
     DirectNotSupportedError,
+    JetStreamNotEnabledError,
     NotSupportedError,
     RequestTimeoutError,
+    TemporarilyUnavailableError,
+    TransportError,
 )
 from jetsync.events import DirectReadOperation
 from jetsync.stored import StoredMessage, stored_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from jetsync._hookcalls import Entered
     from jetsync._proto.direct import PageRequest
@@ -57,6 +61,18 @@ RETRY_WAIT: Final = 0.05
 
 RETRY_WAIT_LIMIT: Final = 1.0
 
+PROBE_WAIT: Final = 1.0
+"""Seconds to wait for the stream's info when nobody answered a request."""
+
+PASSING: Final = (
+    JetStreamNotEnabledError,
+    RequestTimeoutError,
+    TemporarilyUnavailableError,
+    TransportError,
+)
+"""Errors of asking for the stream that say nothing about it."""
+
+T = TypeVar("T")
 EngineT = TypeVar("EngineT", bound=PagedRead)
 
 
@@ -76,20 +92,42 @@ def require_pages(known: KnownStream, server: str) -> None:
         raise DirectNotSupportedError(known.name)
 
 
-def find_stream(session: JetStreamSession, name: str, deadline: Deadline) -> KnownStream:
+def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
     """
-    Return the stream if it answers direct reads of many messages.
+    Return what *call* returns, which asks something and stores nothing.
+
+    It is made again if the connection was lost, or if nobody answered: a request that meets a
+    change of leader gets no answer, however long it waits.
+    """
+    while True:
+        attempt = deadline.at_most(max(PROBE_WAIT, deadline.remaining() / 2.0))
+        try:
+            return call(attempt)
+        except (ConnectionLostError, TemporarilyUnavailableError):
+            if deadline.remaining() <= RETRY_WAIT:
+                raise
+            time.sleep(RETRY_WAIT)
+        except RequestTimeoutError as error:
+            if deadline.expired():
+                raise RequestTimeoutError(error.subject, deadline.total) from error
+
+
+def check_stream(
+    session: JetStreamSession, name: str, deadline: Deadline, *, fresh: bool = False
+) -> None:
+    """
+    Raise unless the stream answers direct reads of many messages; with *fresh* it is asked anew.
 
     Raises: as :func:`require_pages`, and StreamNotFoundError.
     """
-    known = session.streams.named(name, deadline)
+    known = repeated(lambda until: session.streams.named(name, until, fresh=fresh), deadline)
     try:
         require_pages(known, session.server.version)
     except NotSupportedError:
+        if fresh:
+            raise
         # It may have been changed since it was asked for.
-        known = session.streams.named(name, deadline, fresh=True)
-        require_pages(known, session.server.version)
-    return known
+        check_stream(session, name, deadline, fresh=True)
 
 
 class PageReader(Generic[EngineT]):
@@ -329,8 +367,10 @@ class PageReader(Generic[EngineT]):
         So it is while a cluster elects a leader, or a server starts again.
         """
         with self.spending() as deadline:
-            known = self.session.streams.named(self.stream, deadline, fresh=True)
-            require_pages(known, self.session.server.version)
+            # Leaderless it does not answer this either.
+            with contextlib.suppress(*PASSING):
+                probe = deadline.at_most(PROBE_WAIT)
+                check_stream(self.session, self.stream, probe, fresh=True)
             if deadline.remaining() <= self._pause:
                 raise DirectNotSupportedError(
                     self.stream, needs="a server that answers them, which none does at the moment"

@@ -9,6 +9,7 @@ request, and knows nothing of the one before it.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ from jetsync._deadline import as_seconds
 from jetsync._last_reader import LastReader
 from jetsync._management import sequence_number
 from jetsync._message_get import leader_get
-from jetsync._page_reader import PAGE, PAGE_BYTES, PageReader, find_stream, require_pages
+from jetsync._page_reader import PAGE, PAGE_BYTES, PageReader, check_stream, repeated, require_pages
 from jetsync._proto.direct import NEEDS_PAGES, BatchRead
 from jetsync._stream_cache import known_stream
 from jetsync._subjects import validate_filter
@@ -195,7 +196,9 @@ class ScanReader(PageReader[BatchRead]):
             request["seq"] = engine.position
         try:
             with self.spending() as deadline:
-                message = leader_get(self.session, self.stream, request, deadline)
+                message = repeated(
+                    lambda until: leader_get(self.session, self.stream, request, until), deadline
+                )
         except MessageNotFoundError:
             engine.drained = False
             return False
@@ -232,7 +235,7 @@ def get_batch(
         **_beginning(sequence, start_time, "sequence"),
     )
     deadline = session.deadline(seconds)
-    find_stream(session, stream, deadline)
+    check_stream(session, stream, deadline)
     reader = PageReader(session, stream, engine, name="get_batch", seconds=seconds)
     reader.begin(deadline)
     return DirectBatch(reader)
@@ -266,10 +269,12 @@ def get_last_for(
     time = None if up_to_time is None else time_text(up_to_time, "up_to_time")
     page = None if batch is None else number(batch, "batch")
     deadline = session.deadline(seconds)
-    find_stream(session, stream, deadline)
+    check_stream(session, stream, deadline)
     if moment is not None and moment > known_last:
         # Servers look up to where they are: the next page would see what was stored meanwhile.
-        last = _stream_admin.info(session, stream, deadline).state.last_seq
+        last = repeated(
+            lambda until: _stream_admin.info(session, stream, until), deadline
+        ).state.last_seq
         moment = min(moment, last) or None
     reader = LastReader(
         session,
@@ -310,7 +315,7 @@ def scan(
         "subject": None if subject is None else validate_filter(subject),
     }
     deadline = session.deadline(seconds)
-    info = _stream_admin.info(session, stream, deadline)
+    info = repeated(lambda until: _stream_admin.info(session, stream, until), deadline)
     require_pages(known_stream(stream, info.config, session.lane.epoch), session.server.version)
     if last is None:
         last = info.state.last_seq
@@ -340,13 +345,14 @@ def require_level(session: JetStreamSession, stream: str, deadline: Deadline, fe
     """
     Raise NotSupportedError if the stream's server is older than 2.11.
     """
-    known = session.streams.named(stream, deadline)
-    if not known.level:
-        known = session.streams.named(stream, deadline, fresh=True)
-    if not known.level:
-        raise NotSupportedError(
-            feature, needs=NEEDS_PAGES, server=known.version or session.server.version
-        )
+    for fresh in (False, True):
+        ask = functools.partial(session.streams.named, stream, fresh=fresh)
+        known = repeated(ask, deadline)
+        if known.level:
+            return
+    raise NotSupportedError(
+        feature, needs=NEEDS_PAGES, server=known.version or session.server.version
+    )
 
 
 def number(value: int, name: str, *, minimum: int = 1) -> int:

@@ -593,30 +593,6 @@ class TestWhereItIsRead:
         mirror.delete()
         origin.delete()
 
-    def test_a_mirror_that_is_behind(self, js, unique):
-        """
-        What a mirror has not got yet is asked of the leader: a scan ends where the stream did.
-        """
-        stream = make_foo(js, unique)
-        # It answers for its origin, and never gets the second half.
-        mirror = js.create_stream(
-            name=f"{unique}-M",
-            mirror=jetsync.StreamSource(name=unique),
-            storage="memory",
-            max_msgs=8,
-            discard="new",
-            mirror_direct=True,
-            allow_direct=True,
-        )
-        try:
-            for _ in range(10):
-                assert sequences(stream.scan(page=5)) == [*range(1, 21)]
-                found = sequences(stream.scan(subject=f"{unique}.B"))
-                assert found == [*range(2, 21, 2)]
-        finally:
-            mirror.delete()
-            stream.delete()
-
 
 class TestPlugins:
     def test_each_page_is_one_operation(self, nats_server, unique):
