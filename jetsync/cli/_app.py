@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "demo": "jetsync.cli.demo:demo",
     "doctor": "jetsync.cli.doctor:doctor",
     "get": "jetsync.cli.get:get",
+    "kv": "jetsync.cli.kv:kv",
     "plugins": "jetsync.cli.plugins:plugins",
     "pub": "jetsync.cli.messages:pub",
     "server": "jetsync.cli.server:server",

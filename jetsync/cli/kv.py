@@ -1,0 +1,456 @@
+"""
+`jetsync kv`: key-value buckets, their keys and their changes.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+import jetsync
+from jetsync.cli._connection import connect, connection_options
+from jetsync.cli._output import (
+    json_option,
+    moment,
+    payload,
+    print_json,
+    print_json_line,
+    print_pairs,
+    print_table,
+    size,
+    visible,
+    write_raw,
+)
+from jetsync.cli.messages import time_to_live
+from jetsync.cli.tail import Notices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+ttl_option = click.option(
+    "--ttl", type=time_to_live, metavar="SECONDS", help="Time to live, or 'never'."
+)
+last_option = click.option(
+    "--last", type=click.IntRange(min=0), metavar="N", help="Only if the key is at revision N."
+)
+
+
+@click.group()
+def kv() -> None:
+    """
+    Key-value buckets: make, list, read, change, watch.
+    """
+
+
+@kv.command("ls")
+@json_option
+@connection_options
+def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
+    """
+    List the buckets.
+    """
+    with connect(options) as client:
+        js = client.jetstream()
+        found = []
+        for name in sorted(js.key_value_names()):
+            # A stream with such a name need not be a bucket, and one may go meanwhile.
+            with contextlib.suppress(jetsync.InvalidBucketError, jetsync.BucketNotFoundError):
+                found.append(js.key_value(name).status())
+    if as_json:
+        print_json([status_dict(status) for status in found])
+    elif not found:
+        click.echo("There are no buckets.")
+    else:
+        print_table(
+            ("bucket", "revisions", "size", "history", "ttl"),
+            (
+                (
+                    status.bucket,
+                    f"{status.values:,}",
+                    size(status.bytes),
+                    status.history,
+                    "none" if status.ttl is None else f"{status.ttl:g} s",
+                )
+                for status in found
+            ),
+            numbers=("revisions", "size", "history"),
+        )
+
+
+@kv.command()
+@click.argument("bucket")
+@click.option("--description", metavar="TEXT", help="What it is for.")
+@click.option("--history", type=int, metavar="N", default=1, help="Revisions kept of each key.")
+@click.option("--ttl", type=float, metavar="SECONDS", help="How long revisions are kept.")
+@click.option(
+    "--limit-marker-ttl",
+    type=float,
+    metavar="SECONDS",
+    help="Let keys expire, and leave a marker for so long.",
+)
+@click.option("--max-value-size", type=int, metavar="BYTES", help="Size of the largest value.")
+@click.option("--max-bytes", type=int, metavar="BYTES", help="Size of the bucket.")
+@click.option("--storage", type=click.Choice(["file", "memory"]), help="Where it is kept.")
+@click.option("--replicas", "num_replicas", type=int, metavar="N", help="Servers with a copy.")
+@click.option("--compression", is_flag=True, default=None, help="Compress its files.")
+@click.option("--mirror", metavar="BUCKET", help="Make it a copy of another bucket.")
+@click.option(
+    "--atomic/--no-atomic", default=None, help="Transactions.  [default: where the server can]"
+)
+@connection_options
+def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
+    """
+    Make the bucket BUCKET.
+    """
+    config = jetsync.KeyValueConfig(bucket=bucket, **fields)
+    with connect(options) as client:
+        made = client.jetstream().create_key_value(config)
+    click.echo(f"made the bucket {made.bucket}")
+
+
+@kv.command("rm")
+@click.argument("bucket")
+@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@connection_options
+def remove(*, options: jetsync.ConnectOptions, bucket: str, force: bool) -> None:
+    """
+    Remove the bucket BUCKET with all that is in it.
+    """
+    with connect(options) as client:
+        js = client.jetstream()
+        js.key_value(bucket)
+        if not force:
+            click.confirm(f"Remove the bucket {bucket} with all its keys?", abort=True)
+        js.delete_key_value(bucket)
+    click.echo(f"removed the bucket {bucket}")
+
+
+@kv.command()
+@click.argument("bucket")
+@json_option
+@connection_options
+def status(*, options: jetsync.ConnectOptions, bucket: str, as_json: bool) -> None:
+    """
+    Show how BUCKET is configured and what it holds.
+    """
+    with connect(options) as client:
+        found = client.jetstream().key_value(bucket).status()
+    if as_json:
+        print_json(status_dict(found))
+        return
+    config = found.stream_info.config
+    print_pairs(
+        [
+            ("bucket", found.bucket),
+            ("description", config.description),
+            ("mirror of", config.mirror and config.mirror.name),
+            ("revisions", f"{found.values:,}"),
+            ("last revision", f"{found.last_revision:,}"),
+            ("size", size(found.bytes)),
+            ("history", found.history),
+            ("ttl", None if found.ttl is None else f"{found.ttl:g} s"),
+            (
+                "limit markers",
+                None if found.limit_marker_ttl is None else f"{found.limit_marker_ttl:g} s",
+            ),
+            ("transactions", "yes" if found.allows_atomic else "no"),
+            ("compressed", "yes" if found.is_compressed else "no"),
+            ("storage", config.storage and config.storage.value),
+            ("replicas", config.num_replicas),
+        ]
+    )
+
+
+@kv.command()
+@click.argument("bucket")
+@click.argument("key")
+@click.option("--revision", type=click.IntRange(min=1), metavar="N", help="As it was then.")
+@click.option("--raw", is_flag=True, help="Print the value alone, byte by byte.")
+@json_option
+@connection_options
+def get(
+    *,
+    options: jetsync.ConnectOptions,
+    bucket: str,
+    key: str,
+    revision: int | None,
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """
+    Show the value of KEY in BUCKET.
+    """
+    with connect(options) as client:
+        entry = client.jetstream().key_value(bucket).get(key, revision)
+    if raw:
+        write_raw(entry.value)
+    elif as_json:
+        print_json(entry_dict(entry))
+    else:
+        print_pairs(
+            [
+                ("bucket", entry.bucket),
+                ("key", entry.key),
+                ("revision", entry.revision),
+                ("time", moment(entry.created)),
+                ("ttl", entry.ttl),
+            ]
+        )
+        click.echo()
+        click.echo(payload(entry.value, lines=True))
+
+
+@kv.command()
+@click.argument("bucket")
+@click.argument("key")
+@click.argument("value", required=False)
+@ttl_option
+@last_option
+@connection_options
+def put(
+    *,
+    options: jetsync.ConnectOptions,
+    bucket: str,
+    key: str,
+    value: str | None,
+    ttl: float | Literal["never"] | None,
+    last: int | None,
+) -> None:
+    """
+    Set the value of KEY in BUCKET, and print the revision.
+
+    The value is VALUE, or what comes on standard input where that is left out or is `-`.
+    """
+    data = read_value(value)
+
+    def change(found: jetsync.KeyValue) -> int:
+        if last is None:
+            return found.put(key, data, ttl=ttl)
+        return found.update(key, data, last, ttl=ttl)
+
+    changed(options, bucket, change)
+
+
+@kv.command()
+@click.argument("bucket")
+@click.argument("key")
+@click.argument("value", required=False)
+@ttl_option
+@connection_options
+def create(
+    *,
+    options: jetsync.ConnectOptions,
+    bucket: str,
+    key: str,
+    value: str | None,
+    ttl: float | Literal["never"] | None,
+) -> None:
+    """
+    Set the value of KEY in BUCKET if it has none, and print the revision.
+
+    The value is VALUE, or what comes on standard input where that is left out or is `-`.
+    """
+    data = read_value(value)
+    changed(options, bucket, lambda found: found.create(key, data, ttl=ttl))
+
+
+@kv.command()
+@click.argument("bucket")
+@click.argument("key")
+@last_option
+@connection_options
+def delete(*, options: jetsync.ConnectOptions, bucket: str, key: str, last: int | None) -> None:
+    """
+    Delete KEY in BUCKET; its history stays.
+    """
+    changed(options, bucket, lambda found: found.delete(key, last))
+
+
+@kv.command()
+@click.argument("bucket")
+@click.argument("key")
+@ttl_option
+@last_option
+@connection_options
+def purge(
+    *,
+    options: jetsync.ConnectOptions,
+    bucket: str,
+    key: str,
+    ttl: float | Literal["never"] | None,
+    last: int | None,
+) -> None:
+    """
+    Delete KEY in BUCKET with its history; its marker goes after --ttl.
+    """
+    changed(options, bucket, lambda found: found.purge(key, ttl, last))
+
+
+@kv.command()
+@click.argument("bucket")
+@click.argument("patterns", nargs=-1)
+@json_option
+@connection_options
+def keys(
+    *, options: jetsync.ConnectOptions, bucket: str, patterns: tuple[str, ...], as_json: bool
+) -> None:
+    """
+    List the keys in BUCKET that match one of PATTERNS, or all.
+    """
+    with connect(options) as client:
+        found = sorted(client.jetstream().key_value(bucket).keys(*patterns))
+    if as_json:
+        print_json(found)
+    else:
+        for key in found:
+            click.echo(visible(key))
+
+
+@kv.command()
+@click.argument("bucket")
+@click.argument("key")
+@json_option
+@connection_options
+def history(*, options: jetsync.ConnectOptions, bucket: str, key: str, as_json: bool) -> None:
+    """
+    Show the revisions of KEY in BUCKET that are kept, oldest first.
+    """
+    with connect(options) as client:
+        found = client.jetstream().key_value(bucket).history(key)
+    if as_json:
+        print_json([entry_dict(entry) for entry in found])
+    else:
+        for entry in found:
+            show(entry)
+
+
+@kv.command()
+@click.argument("bucket")
+@click.argument("patterns", nargs=-1)
+@click.option("--history", "include_history", is_flag=True, help="Begin with all revisions.")
+@click.option("--updates-only", is_flag=True, help="Begin with the next change.")
+@click.option(
+    "--from-revision", type=click.IntRange(min=1), metavar="N", help="Begin with revision N."
+)
+@click.option("--ignore-deletes", is_flag=True, help="Leave out deletions.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N entries.")
+@click.option("--no-follow", is_flag=True, help="End once all that is there was shown.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one entry to a line.")
+@connection_options
+def watch(
+    *,
+    options: jetsync.ConnectOptions,
+    bucket: str,
+    patterns: tuple[str, ...],
+    count: int | None,
+    no_follow: bool,
+    as_json: bool,
+    **start: Any,
+) -> None:
+    """
+    Print the entries in BUCKET that match one of PATTERNS, or all, as they change, until Ctrl-C.
+    """
+    try:
+        with contextlib.closing(entries(options, bucket, patterns, no_follow, start)) as found:
+            for number, entry in enumerate(found, 1):
+                if as_json:
+                    print_json_line(entry_dict(entry))
+                else:
+                    show(entry)
+                sys.stdout.flush()
+                if number == count:
+                    return
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        # Nobody reads on. Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def entries(
+    options: jetsync.ConnectOptions,
+    bucket: str,
+    patterns: tuple[str, ...],
+    no_follow: bool,  # noqa: FBT001 - a private step
+    start: dict[str, Any],
+) -> Generator[jetsync.Entry, None, None]:
+    """
+    Yield the entries to show.
+    """
+    with (
+        jetsync.connect(options=options, plugins=[Notices()]) as client,
+        client.jetstream().key_value(bucket).watch(*patterns, **start) as found,
+    ):
+        yield from found.initial() if no_follow else found
+
+
+def changed(
+    options: jetsync.ConnectOptions, bucket: str, change: Callable[[jetsync.KeyValue], int]
+) -> None:
+    """
+    Change a bucket and print the revision.
+    """
+    with connect(options) as client:
+        revision = change(client.jetstream().key_value(bucket))
+    click.echo(revision)
+
+
+def read_value(value: str | None) -> bytes | str:
+    """
+    Return the value that was given, or standard input.
+    """
+    return sys.stdin.buffer.read() if value is None or value == "-" else value
+
+
+def show(entry: jetsync.Entry) -> None:
+    """
+    Print an entry as one line.
+    """
+    time = entry.created.astimezone().isoformat(sep=" ", timespec="milliseconds")
+    what = payload(entry.value)
+    if entry.is_deleted:
+        what = f"[{entry.operation.value if entry.marker is None else entry.marker.value}]"
+    click.echo(f"{entry.revision}  {time}  {visible(entry.key)}  {what}")
+
+
+def entry_dict(entry: jetsync.Entry) -> dict[str, Any]:
+    """
+    Return an entry as JSON can hold it: the value as text where it is text, else in base64.
+    """
+    fields: dict[str, Any] = {
+        "bucket": entry.bucket,
+        "key": entry.key,
+        "revision": entry.revision,
+        "time": entry.created.isoformat(),
+        "operation": entry.operation.value,
+        "marker": None if entry.marker is None else entry.marker.value,
+        "ttl": entry.ttl,
+    }
+    try:
+        fields["value"] = entry.value.decode("utf-8")
+    except UnicodeDecodeError:
+        fields["value_base64"] = base64.b64encode(entry.value).decode("ascii")
+    return fields
+
+
+def status_dict(found: jetsync.KeyValueStatus) -> dict[str, Any]:
+    """
+    Return what a bucket is as JSON can hold it.
+    """
+    return {
+        "bucket": found.bucket,
+        "values": found.values,
+        "bytes": found.bytes,
+        "last_revision": found.last_revision,
+        "history": found.history,
+        "ttl": found.ttl,
+        "limit_marker_ttl": found.limit_marker_ttl,
+        "is_compressed": found.is_compressed,
+        "allows_ttl": found.allows_ttl,
+        "allows_atomic": found.allows_atomic,
+    }

@@ -1,0 +1,142 @@
+"""
+`jetsync kv` against a real server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+from click.testing import CliRunner
+
+import jetsync
+from jetsync.cli._app import jetsync as app
+
+
+@pytest.fixture
+def kv(nats_server, js, monkeypatch, unique):
+    """
+    Run a command about a bucket, which is removed after the test; a function from arguments.
+    """
+    monkeypatch.delenv("NATS_CONTEXT", raising=False)
+    monkeypatch.setenv("NATS_URL", nats_server.url)
+
+    def kv(command, *arguments, fails=0, **options):
+        done = CliRunner().invoke(app, ("kv", command, unique, *arguments), **options)
+        assert done.exit_code == fails, done.output
+        return done.output
+
+    kv("add", "--history", "3", "--storage", "memory", "--limit-marker-ttl", "60")
+    yield kv
+    with suppress(jetsync.BucketNotFoundError):
+        js.delete_key_value(unique)
+
+
+def lines(output):
+    """
+    Revision, key and value of the lines that entries are shown on.
+    """
+    return [(line.split()[0], *line.split()[3:]) for line in output.splitlines()]
+
+
+class TestKeys:
+    def test_put_and_get(self, kv, unique):
+        """
+        What was put is shown, as text, as bytes and as JSON.
+        """
+        assert kv("put", "a", "one") == "1\n"
+        assert kv("put", "a", input=b"two\x1b") == "2\n"
+        shown = kv("get", "a")
+        assert f"bucket    {unique}" in shown
+        assert shown.endswith("\ntwo\\x1b\n")
+        assert kv("get", "a", "--raw") == "two\x1b"
+        assert kv("get", "a", "--revision", "1", "--raw") == "one"
+        found = json.loads(kv("get", "a", "--json"))
+        assert (found["key"], found["revision"], found["value"]) == ("a", 2, "two\x1b")
+        assert (found["operation"], found["marker"], found["ttl"]) == ("PUT", None, None)
+
+    def test_expectations(self, kv):
+        """
+        A change that does not fit is refused in one line.
+        """
+        assert kv("create", "a", "one", "--ttl", "60") == "1\n"
+        assert "has a value already at revision 1" in kv("create", "a", "x", fails=1)
+        assert "is not at revision 7: it is at 1" in kv("put", "a", "x", "--last", "7", fails=1)
+        assert kv("put", "a", "two", "--last", "1") == "2\n"
+        assert kv("delete", "a", "--last", "2") == "3\n"
+        assert "Error: no key 'a'" in kv("get", "a", fails=1)
+        assert kv("purge", "a", "--ttl", "60") == "4\n"
+        assert "Error: invalid key" in kv("get", "a..b", fails=1)
+
+    def test_many(self, kv):
+        """
+        Keys, histories and watches list what there is.
+        """
+        for key in ("a.1", "a.2", "b"):
+            kv("put", key, f"of {key}")
+        kv("delete", "a.2")
+        assert kv("keys").split() == ["a.1", "b"]
+        assert kv("keys", "a.*").split() == ["a.1"]
+        assert json.loads(kv("keys", "--json")) == ["a.1", "b"]
+        assert lines(kv("history", "a.2")) == [("2", "a.2", "of", "a.2"), ("4", "a.2", "[DEL]")]
+        assert [each["operation"] for each in json.loads(kv("history", "a.2", "--json"))] == [
+            "PUT",
+            "DEL",
+        ]
+        assert [line[:2] for line in lines(kv("watch", "--no-follow"))] == [
+            ("1", "a.1"),
+            ("3", "b"),
+            ("4", "a.2"),
+        ]
+        assert len(kv("watch", "a.>", "--history", "--count", "2").splitlines()) == 2
+        found = kv("watch", "--no-follow", "--json", "--ignore-deletes", "--from-revision", "2")
+        assert [json.loads(line)["key"] for line in found.splitlines()] == ["a.2", "b"]
+
+    def test_watch_until_interrupted(self, nats_server, kv, js, unique):
+        """
+        A watch shows each change as it is made, and Ctrl-C ends it quietly.
+        """
+        kv("put", "a", "1")
+        watch = subprocess.Popen(
+            [sys.executable, "-m", "jetsync", "kv", "watch", unique, "-s", nats_server.url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            assert lines(watch.stdout.readline()) == [("1", "a", "1")]
+            js.key_value(unique).put("a", b"2")
+            assert lines(watch.stdout.readline()) == [("2", "a", "2")]
+            watch.send_signal(signal.SIGINT)
+            rest = watch.communicate(timeout=30)
+        finally:
+            watch.kill()
+            watch.wait()
+        assert (watch.returncode, *rest) == (0, "", "")
+
+
+class TestBuckets:
+    def test_life(self, kv, unique):
+        """
+        A bucket is made, listed, shown and removed.
+        """
+        kv("put", "a", "1")
+        status = json.loads(kv("status", "--json"))
+        assert (status["history"], status["limit_marker_ttl"], status["values"]) == (3, 60, 1)
+        shown = kv("status")
+        assert "limit markers  60 s" in shown
+        assert "transactions   yes" in shown
+        listed = CliRunner().invoke(app, ("kv", "ls"))
+        assert any(line.split()[:2] == [unique, "1"] for line in listed.output.splitlines())
+        listed = json.loads(CliRunner().invoke(app, ("kv", "ls", "--json")).output)
+        assert status in listed
+        assert "already in use" in kv("add", "--history", "4", fails=1)
+        assert "Aborted" in kv("rm", input="n\n", fails=1)
+        assert kv("rm", "--force") == f"removed the bucket {unique}\n"
+        assert f"bucket '{unique}' not found" in kv("status", fails=1)
