@@ -72,7 +72,7 @@ def main() -> int:
                 if any(part in contender.label for part in parts)
             ]
             results = run_row(server.url, row, contenders, settings, progress)
-            count = settings.single if row.latency else settings.bulk
+            count = settings.count(row)
             heading = (
                 f"\n{row.title}: {count:,} x {settings.size} bytes, {settings.storage} storage, "
                 f"median of {settings.rounds} rounds"

@@ -45,6 +45,12 @@ class Settings:
     batch: int
     storage: str
 
+    def count(self, row: Row) -> int:
+        """
+        Return how many messages a row has.
+        """
+        return self.single if row.latency else max(1, self.bulk // row.part)
+
 
 @dataclass
 class Result:
@@ -154,7 +160,7 @@ class Stage:
         self._settings = settings
         self._admin = RawConnection(url)
         self._consumers = 0
-        self.count = settings.single if row.latency else settings.bulk
+        self.count = settings.count(row)
         self._api("STREAM.DELETE", STREAM)
         config = {
             "name": STREAM,
@@ -185,14 +191,14 @@ class Stage:
             consumer = self._consumer()
         settings = self._settings
         return Job(
-            row=self._row.name,
+            row=self._row.method,
             stream=STREAM,
             subject=SUBJECT,
             consumer=consumer,
             count=count,
             size=settings.size,
             window=settings.window,
-            batch=min(settings.batch, count),
+            batch=min(self._row.batch or settings.batch, count),
             options=contender.options,
         )
 
@@ -209,6 +215,9 @@ class Stage:
         while True:
             info = self._api("CONSUMER.INFO", path, must=True)
             delivered = info["delivered"]["consumer_seq"]
+            if self._row.own_consumer:
+                problem = ""
+                break
             if delivered != job.count:
                 problem = f"{delivered} messages delivered, not {job.count}"
                 break
@@ -283,7 +292,7 @@ def run_row(
         for result, worker in zip(results, workers, strict=True):
             if worker.missing:
                 result.note = f"not here: {worker.missing}"
-            elif row.name not in worker.rows:
+            elif row.method not in worker.rows:
                 result.note = "has nothing like it"
             else:
                 # Everything once, unmeasured: imports, caches, the first growth of buffers.

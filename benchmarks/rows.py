@@ -30,8 +30,6 @@ class Row:
     """
 
     name: str
-    """Also the name of the peers' method."""
-
     title: str
     kind: Kind
     """``publish`` starts with an empty stream, ``read`` with a full one and a new consumer."""
@@ -47,6 +45,25 @@ class Row:
 
     extra: tuple[Contender, ...] = ()
     """Contenders of this row only."""
+
+    work: str = ""
+    """The peers' method; empty where it is called like the row."""
+
+    batch: int | None = None
+    """How many messages one fetch asks for, where it is not what the run says."""
+
+    part: int = 1
+    """Which part of the messages of a rate is enough, one in so many."""
+
+    own_consumer: bool = False
+    """Whether contenders read with a consumer of their own, which they make and count by."""
+
+    @property
+    def method(self) -> str:
+        """
+        The name of the peers' method.
+        """
+        return self.work or self.name
 
 
 RAW = Contender("raw socket", "raw_socket")
@@ -102,6 +119,56 @@ ROWS = (
         extra=(
             Contender("jetsync, batch.ack()", "jetsync", {"loop": "uvloop", "batch_ack": True}),
         ),
+    ),
+    Row(
+        "fetch_1",
+        "fetch of one message, no acks",
+        "read",
+        extra=(Contender("jetsync, next()", "jetsync", {"loop": "uvloop", "next": True}),),
+        work="fetch",
+        batch=1,
+        part=20,
+    ),
+    Row(
+        "fetch_1_ack",
+        "fetch of one message, acknowledged",
+        "read",
+        ack_policy="explicit",
+        extra=(Contender("jetsync, next()", "jetsync", {"loop": "uvloop", "next": True}),),
+        work="fetch_ack",
+        batch=1,
+        part=20,
+    ),
+    Row("fetch_100", "fetch of 100, no acks", "read", work="fetch", batch=100),
+    Row(
+        "fetch_100_ack",
+        "fetch of 100, each message acknowledged",
+        "read",
+        ack_policy="explicit",
+        extra=(
+            Contender("jetsync, batch.ack()", "jetsync", {"loop": "uvloop", "batch_ack": True}),
+        ),
+        work="fetch_ack",
+        batch=100,
+    ),
+    Row("fetch_10000", "fetch of 10,000, no acks", "read", work="fetch", batch=10_000),
+    Row(
+        "fetch_10000_ack",
+        "fetch of 10,000, each message acknowledged",
+        "read",
+        ack_policy="explicit",
+        extra=(
+            Contender("jetsync, batch.ack()", "jetsync", {"loop": "uvloop", "batch_ack": True}),
+        ),
+        work="fetch_ack",
+        batch=10_000,
+    ),
+    Row(
+        "ordered",
+        "read in order, with a consumer that is made again where it has to be",
+        "read",
+        extra=(Contender("jetsync, fetch", "jetsync", {"loop": "uvloop", "fetch": True}),),
+        own_consumer=True,
     ),
     Row(
         "consume",

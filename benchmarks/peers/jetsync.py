@@ -125,11 +125,14 @@ class Peer:
 
     def fetch(self, job: Job) -> Sample:
         """
-        Fetch batch after batch.
+        Fetch batch after batch, or take one message after the other when the options say so.
         """
         consumer = self.jetstream.consumer(job.stream, job.consumer)
         left = job.count
         with measured(job.count) as sample:
+            if job.options.get("next"):
+                while left:
+                    left -= consumer.next(30) is not None
             while left:
                 for _ in consumer.fetch(min(job.batch, left), expires=30):
                     left -= 1
@@ -143,6 +146,12 @@ class Peer:
         whole = bool(job.options.get("batch_ack"))
         left = job.count
         with measured(job.count) as sample:
+            if job.options.get("next"):
+                while left:
+                    message = consumer.next(30)
+                    if message is not None:
+                        message.ack()
+                        left -= 1
             while left:
                 batch = consumer.fetch(min(job.batch, left), expires=30)
                 if whole:
@@ -154,6 +163,24 @@ class Peer:
                         message.ack()
                         left -= 1
             self.client.flush()
+        return sample
+
+    def ordered(self, job: Job) -> Sample:
+        """
+        Iterate over an ordered consumer, or fetch from it when the options say so.
+        """
+        stream = self.jetstream.stream(job.stream)
+        left = job.count
+        with measured(job.count) as sample, stream.ordered_consumer() as ordered:
+            if job.options.get("fetch"):
+                while left:
+                    for _ in ordered.fetch(min(job.batch, left)):
+                        left -= 1
+            else:
+                for _ in ordered.consume(stop_after=job.count):
+                    left -= 1
+        if left:
+            raise RuntimeError(f"{left} messages did not come")
         return sample
 
     def consume(self, job: Job) -> Sample:

@@ -93,6 +93,22 @@ class Peer(LoopPeer):
         """
         return self.run(self._fetch(job, ack=True))
 
+    def ordered(self, job: Job) -> Sample:
+        """
+        Subscribe with its ordered consumer, to which the server pushes.
+        """
+        return self.run(self._ordered(job))
+
+    async def _ordered(self, job: Job) -> Sample:
+        with measured(job.count) as sample:
+            subscription = await self.jetstream.subscribe(
+                job.subject, stream=job.stream, ordered_consumer=True
+            )
+            for _ in range(job.count):
+                await subscription.next_msg(30)
+        await subscription.unsubscribe()
+        return sample
+
     # There is no consume for pull consumers; its users fetch in a loop.
     consume = fetch
     consume_ack = fetch_ack

@@ -259,6 +259,7 @@ class Peer:
         return sample
 
     consume_ack = fetch_ack
+    ordered = consume
 
 
 def _publish(job: Job, inbox: bytes) -> bytes:
