@@ -57,6 +57,32 @@ class Signal:
         return self._lock.acquire(timeout=max(timeout, 0.0))
 
 
+class Bell:
+    """
+    Wakes all threads that wait; not synchronised.
+
+    A condition would do, but for Ctrl-C: where it comes while a condition lets go of its lock, the
+    lock is released twice, and a RuntimeError takes the place of the KeyboardInterrupt.
+    """
+
+    __slots__ = ("_signals",)
+
+    def __init__(self) -> None:
+        self._signals: list[Signal] = []
+
+    def listen(self) -> Signal:
+        """Return what the next ring sets; its thread waits for it without the owner's lock."""
+        signal = Signal()
+        self._signals.append(signal)
+        return signal
+
+    def ring(self) -> None:
+        """Wake all that have listened."""
+        signals, self._signals = self._signals, []
+        for signal in signals:
+            signal.set()
+
+
 class Receiver:
     """What the lane knows of a waiting party: whether it has something, and how to wake it."""
 

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from jetsync import _log
-from jetsync._deadline import Deadline, as_seconds
+from jetsync._deadline import Deadline
+from jetsync._handoff import Bell, Signal
 from jetsync._session import raise_failure
 from jetsync.errors import HandleClosedError, PublishManyError, PublishOutcomeUnknownError
 from jetsync.outbound import Expect, OutboundMessage, PubAck, PublishFailure, PublishReport
@@ -104,7 +105,7 @@ class Publisher:
         self._wrapped = None if enter is None else WrappedWindows(enter, options)
         self._hooked = self._wrapped is not None or self._window.prepares
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
+        self._work = Signal()
         """There is something to wait for, or the publisher closes."""
 
         self._roomy = options.size - max(min(BLOCK_MESSAGES, options.size) // 2, 1)
@@ -113,10 +114,10 @@ class Publisher:
         places each of them would cost more than it brings.
         """
 
-        self._room = threading.Condition(self._lock)
+        self._room = Bell()
         """The window has room, or the publisher closes."""
 
-        self._ended = threading.Condition(self._lock)
+        self._ended = Bell()
         """Messages have ended."""
 
         self._futures: dict[int, PublishFuture] = self._window.tokens
@@ -266,7 +267,7 @@ class Publisher:
                 self._window.staged.remove(entry)
             except ValueError:
                 return
-            self._ended.notify_all()
+            self._ended.ring()
         assert self._stopped is not None
         raise_failure(self._stopped)
 
@@ -285,14 +286,29 @@ class Publisher:
 
     def _wait_room(self) -> None:
         """Wait until the window has room, or raise why no message is taken any more."""
-        with self._lock:
-            while self._stopped is None and self._window.open_count >= self._options.size:
+        while True:
+            with self._lock:
+                if self._stopped is not None:
+                    raise_failure(self._stopped)
+                if self._window.open_count < self._options.size:
+                    return
                 self._owner.check_thread("room in the window")
                 self._window.flush()
-                self._room.wait()
-                self._core.check()
-            if self._stopped is not None:
-                raise_failure(self._stopped)
+                room = self._room.listen()
+            room.wait(threading.TIMEOUT_MAX)
+            self._core.check()
+
+    def _wait_ended(self, is_over: Callable[[], bool], deadline: Deadline | None) -> None:
+        """Wait until enough messages have ended, or for as long as there is time."""
+        while True:
+            with self._lock:
+                if is_over():
+                    return
+                ended = self._ended.listen()
+            seconds = threading.TIMEOUT_MAX if deadline is None else deadline.remaining()
+            if seconds <= 0.0:
+                return
+            ended.wait(seconds)
 
     def flush(self, timeout: Seconds | None = None) -> int:
         """
@@ -308,9 +324,9 @@ class Publisher:
         """
         self._core.check()
         window = self._window
-        seconds = None if timeout is None else as_seconds(timeout)
+        deadline = None if timeout is None else Deadline.after(timeout)
         if threading.get_ident() == self._owner.thread:
-            seconds = 0.0
+            deadline = Deadline.after(0.0)
         if self._wrapped is not None:
             self._wrapped.cut()
         with self._lock:
@@ -318,11 +334,12 @@ class Publisher:
             self._wake_worker()
             last = window.number + len(window.staged)
 
-            # Futures are kept in the order of their numbers, so the first one tells.
-            def is_over() -> bool:
-                return window.number >= last and next(iter(self._futures), last) >= last
+        # Futures are kept in the order of their numbers, so the first one tells.
+        def is_over() -> bool:
+            return window.number >= last and next(iter(self._futures), last) >= last
 
-            self._ended.wait_for(is_over, seconds)
+        self._wait_ended(is_over, deadline)
+        with self._lock:
             return sum(number < last for number in self._futures) + max(0, last - window.number)
 
     def close(self, timeout: Seconds | None = None, *, _raise: bool = True) -> None:
@@ -339,18 +356,17 @@ class Publisher:
         Raises:
             PublishManyError: Messages failed that nobody asked about.
         """
-        seconds = None if timeout is None else as_seconds(timeout)
+        deadline = None if timeout is None else Deadline.after(timeout)
         if self._core.state == "forked":
             # The worker, and perhaps the lock's owner, are in the parent.
             return
-        deadline = None if seconds is None else Deadline.after(seconds)
         with self._lock:
             self._stopped = self._stopped or HandleClosedError("publisher")
-            self._room.notify_all()
+            self._room.ring()
             self._wake_worker()
-            if threading.get_ident() == self._owner.thread:
-                return
-            self._ended.wait_for(lambda: not self._window.open_count, seconds)
+        if threading.get_ident() == self._owner.thread:
+            return
+        self._wait_ended(lambda: not self._window.open_count, deadline)
         self._window.box.fail(HandleClosedError("publisher"))
         self._lane.nudge()
         # Without a timeout, also callbacks are waited for.
@@ -378,8 +394,7 @@ class Publisher:
     def _wake_worker(self) -> None:
         """End the worker's wait, for acks or for something to do; the lock is held."""
         if self._idle:
-            self._idle = False
-            self._work.notify()
+            self._work.set()
         else:
             self._window.box.poke()
             self._lane.nudge()
@@ -416,41 +431,48 @@ class Publisher:
                 )
             self._failed += len(open_futures)
             self._futures.clear()
-            self._room.notify_all()
-            self._ended.notify_all()
+            self._room.ring()
+            self._ended.ring()
 
     def _next_due(self) -> float | None:
         """
         Return until when to wait for acks, None at the end; waits while there is nothing to do.
         """
-        window, wrapped = self._window, self._wrapped
-        with self._lock:
-            self._telling = False
-            while True:
-                window.flush()
-                due = 0.0 if window.failures else window.due()
-                self._attentive = window.number != self._looked_at
-                if self._attentive:
-                    self._looked_at = window.number
-                    soon = time.monotonic() + LINGER
-                    return soon if due is None else min(due, soon)
-                if due is not None:
-                    if window.staged and window.room > 0:
-                        continue
+        while True:
+            with self._lock:
+                self._telling = self._idle = False
+                due = self._look()
+                if not self._idle:
                     return due
-                # From here on nothing will be in flight, if there is a reason. Who has staged a
-                # message before it was set, or before the worker ceased to be attentive, relies on
-                # being found here.
-                self._stopped = self._stopped or window.box.failure
-                if window.staged:
+            self._work.wait(threading.TIMEOUT_MAX)
+
+    def _look(self) -> float | None:
+        """Do what :meth:`_next_due` does, but do not wait; the lock is held."""
+        window, wrapped = self._window, self._wrapped
+        while True:
+            window.flush()
+            due = 0.0 if window.failures else window.due()
+            self._attentive = window.number != self._looked_at
+            if self._attentive:
+                self._looked_at = window.number
+                soon = time.monotonic() + LINGER
+                return soon if due is None else min(due, soon)
+            if due is not None:
+                if window.staged and window.room > 0:
                     continue
-                if self._stopped is not None and (wrapped is None or wrapped.close()):
-                    return None
-                if wrapped is not None and wrapped.over:
-                    return 0.0
-                self._idle = True
-                self._work.wait()
-                self._idle = False
+                return due
+            # From here on nothing will be in flight, if there is a reason. Who has staged a message
+            # before it was set, or before the worker ceased to be attentive, relies on being found
+            # here.
+            self._stopped = self._stopped or window.box.failure
+            if window.staged:
+                continue
+            if self._stopped is not None and (wrapped is None or wrapped.close()):
+                return None
+            if wrapped is not None and wrapped.over:
+                return 0.0
+            self._idle = True
+            return None
 
     def _settle(self) -> None:
         """Complete what has ended: decide under the lock, tell the user without it."""
@@ -480,8 +502,8 @@ class Publisher:
                 self._keep_failure(number, future)
         self._failed += len(failures)
         if self._window.open_count <= self._roomy:
-            self._room.notify_all()
-        self._ended.notify_all()
+            self._room.ring()
+        self._ended.ring()
         told = ended if self._on_report is not None else [f for f in ended if f.callbacks]
         if told:
             self._attentive, self._telling = False, True
