@@ -181,7 +181,8 @@ def jetsync_fetch(
 
     *Returns*: a result to hand on instead of the operation's own, or `None` to keep the outcome as
     it is, be it a result or an error. Where messages were handed over one by one, as in a fetch,
-    they can not be taken back and a result changes nothing.
+    they can not be taken back and a result changes nothing. The result of a page of many messages
+    is how many it brought.
 
     *If it raises*: an error of the operation that passes through, or one raised `from` it, reaches
     the caller as it is. Any other error becomes `PluginError`.
