@@ -228,7 +228,9 @@ class TestReset:
         """
         fill(js, stream, 200)
         got = []
-        for message in ordered.consume(stop_after=150, max_messages=20):
+        # The deletion may overtake a pull, and then only heartbeats tell.
+        options = {"max_messages": 20, "expires": 2, "heartbeat": 0.5}
+        for message in ordered.consume(stop_after=150, **options):
             got.append(int(message.data))
             if len(got) == 100:
                 stream.delete_consumer(ordered.name)
