@@ -82,6 +82,14 @@ class ConsumptionStatistics:
     """How often the connection was lost."""
 
 
+class _Taken(threading.local):
+    """
+    What the thread that looks took last; a thread that ends takes it along, unacknowledged.
+    """
+
+    message: Message | None = None
+
+
 class Consumption:
     """
     The messages of a consumer, one after the other, without end; made by ``Consumer.consume``.
@@ -131,7 +139,7 @@ class Consumption:
         self._seen = threading.Event()
         """Set once somebody has come back for another message and learned that it is over."""
 
-        self._taken: dict[int, Message] = {}
+        self._taken = _Taken()
         """The message that each thread took last, where it is acknowledged for it."""
 
         self._pool = None if handler is None else HandlerPool(self, handler)
@@ -184,7 +192,7 @@ class Consumption:
             self._refill()
         message = self.make(frame)
         if self._auto_ack:
-            self._taken[threading.get_ident()] = message
+            self._taken.message = message
         return message
 
     def next(self, timeout: Seconds | None = None) -> Message:
@@ -212,7 +220,7 @@ class Consumption:
         self.refill_if_low()
         message = self.make(frame)
         if self._auto_ack:
-            self._taken[threading.get_ident()] = message
+            self._taken.message = message
         return message
 
     # How it ends.
@@ -451,7 +459,7 @@ class Consumption:
 
     def _ack_taken(self) -> None:
         """Acknowledge the message that this thread took last, soon and together with others."""
-        message = self._taken.pop(threading.get_ident(), None)
+        message, self._taken.message = self._taken.message, None
         if message is None or message.is_acked or not self.is_connected:
             # Without its connection it is delivered again anyway.
             return

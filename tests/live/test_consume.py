@@ -212,6 +212,30 @@ class TestIterator:
             raise KeyError
         assert worker.info().ack_floor.stream_seq == 5
 
+    def test_a_thread_that_died(self, js, stream, worker):
+        """
+        What a thread left unfinished is not acknowledged by a later one that has its number.
+        """
+        fill(js, stream, 2)
+        idents = []
+
+        def take_one():
+            ident = threading.get_ident()
+            if not idents or ident == idents[0]:
+                idents.append(ident)
+                next(messages)
+
+        with worker.consume(ack="auto") as messages:
+            for _ in range(100):
+                thread = threading.Thread(target=take_one)
+                thread.start()
+                thread.join()
+                if len(idents) == 2:
+                    break
+            eventually(lambda: messages.statistics().received == 2)
+            js.account_info()
+            assert worker.info().ack_floor.stream_seq == 0
+
     def test_hooks(self, nats_server, stream, js):
         """
         Each pull is wrapped once and left when it is over; each message is shown.
