@@ -10,11 +10,16 @@ goes back with the next update.
 from __future__ import annotations
 
 import datetime as dt
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from jetsync._codec import ConfigModel
 from jetsync._fields import DURATION, Choice, aware_time, checked, choose, duration
+from jetsync.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "ConsumerLimits",
@@ -31,6 +36,10 @@ __all__ = [
     "StreamSource",
     "SubjectTransform",
 ]
+
+
+MARKER_TTL: Final = 60.0
+"""Seconds that limit markers stay where nothing else is said."""
 
 
 class RetentionPolicy(Choice):
@@ -360,3 +369,50 @@ class StreamConfig(ConfigModel):
 
     template_owner: str | None = None
     """Template that made the stream. Servers up to 2.12 only, refused by later ones."""
+
+    def lacks(self, *features: str) -> dict[str, Any]:
+        """
+        Return the fields that stand in the way of features, each with a value that would do.
+
+        Empty if nothing does: ``stream.update(**stream.config.lacks("ttl", "atomic"))`` makes a
+        stream fit. Whether the server can do it is another question, which it answers then.
+
+        Args:
+            *features: ``"atomic"`` batches, ``"fast"`` ingest, ``"direct"`` reads, message
+                ``"ttl"``, limit ``"markers"``, ``"rollup"``, ``"counters"``, ``"schedules"``.
+
+        Raises:
+            InvalidArgumentError: There is no such feature.
+        """
+        wanted: dict[str, Any] = {}
+        for feature in features:
+            if feature not in _NEEDS:
+                known = ", ".join(_NEEDS)
+                raise InvalidArgumentError(
+                    f"no feature {feature!r}: there are {known}", argument="features"
+                )
+            for name, value in _NEEDS[feature].items():
+                has = getattr(self, name)
+                # Any time will do for markers, and what is not set is as good as False.
+                fits = bool(has) if isinstance(value, float) else (has or False) == value
+                if not fits:
+                    wanted[name] = value
+        return wanted
+
+
+_NEEDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "atomic": {"allow_atomic": True},
+    "counters": {"allow_msg_counter": True},
+    "direct": {"allow_direct": True},
+    "fast": {"allow_batched": True},
+    "markers": {
+        "allow_msg_ttl": True,
+        "subject_delete_marker_ttl": MARKER_TTL,
+        "allow_rollup_hdrs": True,
+        "deny_purge": False,
+    },
+    "rollup": {"allow_rollup_hdrs": True},
+    "schedules": {"allow_msg_schedules": True},
+    "ttl": {"allow_msg_ttl": True},
+}
+"""What the features of a stream need of its configuration."""

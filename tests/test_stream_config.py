@@ -321,3 +321,53 @@ class TestRefusal:
         """
         error = InvalidJsonError(description="invalid JSON: unexpected end")
         assert explain_refusal(error, {"max_age": 1}, STREAM_NEEDS, "2.12.8") is None
+
+
+class TestLacks:
+    @pytest.mark.parametrize(
+        ("fields", "features", "expected"),
+        [
+            ({}, (), {}),
+            ({}, ("direct",), {"allow_direct": True}),
+            ({"allow_direct": True}, ("direct",), {}),
+            (
+                {"allow_atomic": False},
+                ("atomic", "ttl"),
+                {"allow_atomic": True, "allow_msg_ttl": True},
+            ),
+            (
+                {"deny_purge": True},
+                ("markers",),
+                {
+                    "allow_msg_ttl": True,
+                    "subject_delete_marker_ttl": 60.0,
+                    "allow_rollup_hdrs": True,
+                    "deny_purge": False,
+                },
+            ),
+            (
+                {
+                    "allow_msg_ttl": True,
+                    "subject_delete_marker_ttl": 5,
+                    "allow_rollup_hdrs": True,
+                },
+                ("markers", "ttl", "rollup"),
+                {},
+            ),
+            (
+                {},
+                ("fast", "counters", "schedules"),
+                {"allow_batched": True, "allow_msg_counter": True, "allow_msg_schedules": True},
+            ),
+        ],
+    )
+    def test_fields(self, fields, features, expected):
+        """What stands in the way of a feature is named, with a value that would do."""
+        config = StreamConfig(**fields)
+        assert config.lacks(*features) == expected
+        assert attrs.evolve(config, **expected).lacks(*features) == {}
+
+    def test_unknown(self):
+        """A feature that there is not is an error."""
+        with pytest.raises(InvalidArgumentError, match="no feature 'speed'"):
+            StreamConfig().lacks("direct", "speed")

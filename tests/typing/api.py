@@ -187,6 +187,35 @@ def consuming(worker: jetsync.Consumer) -> None:
     print(following, over, error, counts.received, counts.pending)
 
 
+# --- key-value --------------------------------------------------------------------------------
+
+
+def keys_and_values(js: jetsync.JetStream) -> None:
+    """
+    A bucket, its keys, a watch and a transaction.
+    """
+    kv: jetsync.KeyValue = js.create_key_value(
+        jetsync.KeyValueConfig(bucket="B", history=5, ttl=dt.timedelta(hours=1), storage="memory")
+    )
+    kv = js.create_key_value(bucket="B")
+    revision: int = kv.put("a", "text", ttl="never")
+    revision = kv.update("a", b"x", revision) + kv.create("b", b"", 5) + kv.delete("a")
+    entry: jetsync.Entry = kv.get("b", revision)
+    value: bytes = entry.value
+    found: dict[str, jetsync.Entry] = kv.get_many(["a", "b.*"], at=dt.datetime.now(dt.timezone.utc))
+    names: list[str] = kv.keys("a.*", "b")
+    with kv.watch("a.>", updates_only=True) as watch:
+        for each in watch.initial():
+            print(each.operation is jetsync.KeyOperation.PUT, each.marker)
+        following: jetsync.Entry = watch.next(1.5)
+    with kv.atomic(timeout=5) as tx:
+        tx.update("a", b"", 3)
+        tx.create("c", b"")
+    changed: int = tx.revisions["a"]
+    status: jetsync.KeyValueStatus = kv.status()
+    print(value, found, names, following, changed, status.values, list(js.key_value_names()))
+
+
 # --- errors -----------------------------------------------------------------------------------
 
 
