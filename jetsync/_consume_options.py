@@ -147,8 +147,20 @@ def handler_options(
                 "threads, ordered_by, on_error and keep_alive go with a handler", argument="handler"
             )
         return None
-    if not callable(handler):
+    given: object = handler
+    if not callable(given):
+        if isinstance(given, int):
+            raise InvalidTypeError(
+                f"handler must be a function; did you mean max_messages={given}?",
+                argument="handler",
+            )
         raise InvalidTypeError("handler must be a function", argument="handler")
+    if ack == "auto" and config.ack_policy is AckPolicy.ALL:
+        raise InvalidArgumentError(
+            "ack='auto' would acknowledge messages whose handler failed, as the consumer's "
+            "ack_policy is 'all': each acknowledgement is one of all messages before it too",
+            argument="ack",
+        )
     acked = config.ack_policy is not AckPolicy.NONE
     # Where there are steps, the first one is the time until the first repetition.
     wait = (config.backoff or [config.ack_wait or DEFAULT_ACK_WAIT])[0]

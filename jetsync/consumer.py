@@ -276,7 +276,8 @@ class Consumer:
             stop_after: End after so many messages; no more than these are pulled.
             ack: ``"auto"`` acknowledges a message when its handler has returned; of an iterator,
                 when the same thread takes its next one, or leaves the ``with`` block without an
-                exception.
+                exception. Not with a handler where the consumer's ``ack_policy`` is ``all``, as
+                each acknowledgement would be one of the messages before it that failed.
             threads: How many threads call the handler.
             ordered_by: ``"subject"`` calls the handler with one message of each subject at a time,
                 in their order; None in any order.

@@ -209,6 +209,23 @@ class TestThreads:
         with pytest.raises(jetsync.InvalidArgumentError, match="handler"):
             worker.consume(threads=2)
 
+    def test_all_before_it(self, stream):
+        """
+        Where one acknowledgement is for all messages before it, none is given by itself.
+        """
+        every = stream.create_consumer(durable_name="every", ack_policy="all")
+        with pytest.raises(jetsync.InvalidArgumentError, match="ack_policy is 'all'"):
+            every.consume(print, ack="auto")
+        assert every.info().num_waiting == 0
+        every.consume(print).stop()
+
+    def test_a_number_in_its_place(self, worker):
+        """
+        Who forgets the name of max_messages is told it.
+        """
+        with pytest.raises(jetsync.InvalidTypeError, match="did you mean max_messages=100"):
+            worker.consume(100)
+
 
 class TestEnd:
     @pytest.mark.parametrize("end", ["stop", "drain"])
