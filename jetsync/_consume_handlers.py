@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
@@ -41,6 +40,14 @@ THREAD_NAME: Final = "jetsync-consume"
 LONGEST_NAK_DELAY: Final = 30.0
 """Seconds after which a message that fails again and again is delivered once more, at most."""
 
+KEEP_ALIVE_STEPS: Final = 8
+"""How many times during one ack wait there is a look at whether messages have to be kept alive."""
+
+KEEP_ALIVE_AT: Final = 3
+"""
+After how many of these looks they are: twice within one ack wait, so that one may come late.
+"""
+
 _logger = _log.get_logger("consume")
 
 
@@ -59,7 +66,7 @@ class HandlerOptions:
     """Whether the consumer wants acknowledgements at all."""
 
     keep_alive: float | None = None
-    """The consumer's ack wait, if it is to be started anew for handlers that take long."""
+    """The consumer's ack wait, if it is to be started anew for messages that are here for long."""
 
 
 class HandlerPool:
@@ -73,8 +80,8 @@ class HandlerPool:
         self._lock = threading.Lock()
         """Guards all that follows; held for moments only."""
 
-        self._running: dict[int, tuple[Message, float]] = {}
-        """The message that each worker is at, and when its ack wait began, where that matters."""
+        self._running: dict[int, bytes] = {}
+        """The reply subject of the message that each worker is at, where it is kept alive."""
 
         self._queues: dict[bytes, deque[Frame]] = {}
         """What waits behind the message of a subject that is being worked on."""
@@ -174,16 +181,25 @@ class HandlerPool:
 
     def _call(self, frame: Frame) -> None:
         """Call the handler; raises nothing."""
+        if not self._options.keep_alive:
+            self._call_handler(frame)
+            return
+        ident = threading.get_ident()
+        with self._lock:
+            self._running[ident] = frame[1]
+        try:
+            self._call_handler(frame)
+        finally:
+            with self._lock:
+                del self._running[ident]
+
+    def _call_handler(self, frame: Frame) -> None:
         options = self._options
         try:
             message = self._source.make(frame)
         except Exception as error:  # noqa: BLE001 - a plugin refuses this message, and only this.
             self._report(error, None)
             return
-        ident = threading.get_ident()
-        if options.keep_alive:
-            with self._lock:
-                self._running[ident] = (message, time.monotonic())
         try:
             options.handler(message)
         except Exception as error:  # noqa: BLE001 - whatever it is, others wait to be handled.
@@ -195,10 +211,6 @@ class HandlerPool:
         else:
             if options.auto_ack:
                 self._answer(message, message.ack)
-        finally:
-            if options.keep_alive:
-                with self._lock:
-                    del self._running[ident]
 
     def _failed(self, message: Message, error: Exception) -> None:
         """Act on what a handler raised, as the policy says."""
@@ -253,16 +265,21 @@ class HandlerPool:
     # The thread that keeps messages alive.
 
     def _keep_alive(self) -> None:
-        """Start the ack wait anew of messages whose handler has used up half of it."""
+        """
+        Start the ack wait of all that is here anew, often enough that none runs out.
+
+        It runs from the delivery on, so what waits in the buffer or behind another message of its
+        subject needs that as much as what a handler is at. So it does after a reconnect.
+        """
         wait = self._options.keep_alive
         assert wait
-        while not self.done.wait(wait / 8.0):
-            now = time.monotonic()
+        epoch, steps = self._source.epoch, 0
+        while not self.done.wait(wait / KEEP_ALIVE_STEPS):
+            steps += 1
+            if steps < KEEP_ALIVE_AT and epoch == self._source.epoch:
+                continue
+            epoch, steps = self._source.epoch, 0
             with self._lock:
-                due = []
-                for ident, (message, since) in self._running.items():
-                    if now - since >= wait / 2.0 - wait / 8.0:
-                        due.append(message)
-                        self._running[ident] = (message, now)
-            for message in due:
-                self._answer(message, message.in_progress)
+                replies = list(self._running.values())
+                replies += [frame[1] for queue in self._queues.values() for frame in queue]
+            self._source.prolong(replies)

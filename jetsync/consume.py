@@ -24,6 +24,7 @@ from jetsync._consume_drive import ConsumeDriver
 from jetsync._consume_handlers import HandlerPool
 from jetsync._deadline import Deadline, as_seconds
 from jetsync._outbox import LaneState
+from jetsync._proto import frames
 from jetsync._pull_inbox import give_back, message_maker
 from jetsync._session import raise_failure
 from jetsync.errors import (
@@ -34,6 +35,7 @@ from jetsync.errors import (
     TransportError,
     WaitTimeoutError,
 )
+from jetsync.message import IN_PROGRESS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -314,6 +316,20 @@ class Consumption:
         """Whether acknowledgements go out now."""
         return self._session.lane.state is LaneState.OPEN
 
+    @property
+    def epoch(self) -> int:
+        """The number of the connection."""
+        return self._session.lane.epoch
+
+    def prolong(self, replies: list[bytes]) -> None:
+        """Start the ack wait anew for these messages, and for all that was not taken yet."""
+        # What has come and nobody has looked at is in the buffer after that.
+        self._refill()
+        replies = replies + [frame[1] for frame in self._engine.snapshot()]
+        if replies:
+            block = b"".join([frames.pub(reply, b"", IN_PROGRESS) for reply in replies])
+            self._session.lane.answer(block)
+
     def take_frame(self, deadline: Deadline | None) -> Frame | None:
         """Return the next message's frame, None at the end; raises WaitTimeoutError."""
         try:
@@ -340,10 +356,10 @@ class Consumption:
             # Whoever leads may sleep for long, as nothing was due.
             self._interfere()
 
-    def give_back(self, frames: list[Frame]) -> None:
+    def give_back(self, unused: list[Frame]) -> None:
         """Have messages that were taken delivered again at once."""
         if self._acked:
-            give_back(self._session.lane, frames)
+            give_back(self._session.lane, unused)
 
     def fail(self, error: Exception | BaseException) -> None:
         """Note why it ends, unless there was a reason before."""

@@ -285,7 +285,8 @@ class Consumer:
                 again, at once the first time, then after 1, 2, 4, ... up to 30 seconds;
                 ``"leave"`` does nothing, so that it comes again after the consumer's ack wait;
                 ``"stop"`` has it delivered again and ends the consumption.
-            keep_alive: Start the ack wait anew while a handler is at work for long.
+            keep_alive: Start the ack wait anew, time and again, for the message that a handler is
+                at and for those in the buffer, which wait for it.
             group: Priority group, which consumers with groups need.
             min_pending: Only deliver while at least so many messages are pending (overflow policy).
             min_ack_pending: Only deliver while at least so many acks are pending (overflow policy).

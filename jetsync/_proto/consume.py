@@ -201,7 +201,7 @@ class ConsumeEngine:
 
     def buffered_bytes(self) -> int:
         """Return the size of what is in the buffer, as servers count it."""
-        return self.aside_bytes + sum(map(message_size, self._snapshot()))
+        return self.aside_bytes + sum(map(message_size, self.snapshot()))
 
     def low_mark(self) -> int:
         """
@@ -219,7 +219,7 @@ class ConsumeEngine:
         if self._until_empty:
             left = min(left, 0)
         count = -1 if left < 0 else 0
-        for frame in reversed(self._snapshot()):
+        for frame in reversed(self.snapshot()):
             left -= message_size(frame)
             if left < 0:
                 break
@@ -359,7 +359,7 @@ class ConsumeEngine:
         if self.error is None:
             self.error = error
 
-    def _snapshot(self) -> list[Frame]:
+    def snapshot(self) -> list[Frame]:
         """Return what is in the buffer while other threads may take from it."""
         while True:
             with contextlib.suppress(RuntimeError):  # Changed under our eyes.

@@ -57,14 +57,6 @@ class Log:
 
 
 @pytest.fixture
-def worker(stream):
-    """
-    A durable pull consumer of the test's stream.
-    """
-    return stream.create_consumer(durable_name="worker")
-
-
-@pytest.fixture
 def observed(nats_server, stream, worker):
     """
     A recorder of events, and the consumer over a client that has it.
@@ -511,6 +503,20 @@ class TestAcknowledgement:
             eventually(lambda: slow.info().num_ack_pending == 0, 4)
         assert log.deliveries == [1]
         eventually(lambda: threads() == 0)
+
+    @pytest.mark.parametrize("ordered_by", [None, "subject"])
+    def test_what_waits_for_its_turn_is_kept_alive(self, js, stream, ordered_by):
+        """
+        The ack wait runs from the delivery on: each message in the buffer comes once, too.
+        """
+        slow = stream.create_consumer(durable_name="slow", ack_wait=1.2)
+        log = Log(lambda message: time.sleep(0.5))
+        fill(js, stream, 5)
+        workers = 1 if ordered_by is None else 2
+        with slow.consume(log, ack="auto", keep_alive=True, ordered_by=ordered_by, threads=workers):
+            assert log.wait(5) == [0, 1, 2, 3, 4]
+            eventually(lambda: slow.info().num_ack_pending == 0, 4)
+        assert log.deliveries == [1] * 5
 
     def test_not_kept_alive(self, js, stream):
         """
