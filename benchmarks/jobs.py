@@ -42,6 +42,9 @@ class Job:
     batch: int
     """How many messages one fetch asks for."""
 
+    subjects: int = 1
+    """How many subjects there are; more than one are :meth:`names`."""
+
     options: dict[str, Any] = field(default_factory=dict)
     """What makes this contender differ from others of the same peer."""
 
@@ -57,6 +60,12 @@ class Job:
         Read the line that the controller sent.
         """
         return cls(**json.loads(line))
+
+    def names(self) -> list[str]:
+        """
+        Return the subjects of rows that have many.
+        """
+        return [f"{self.subject}.{number}" for number in range(self.subjects)]
 
     def payload(self) -> bytes:
         """

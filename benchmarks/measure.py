@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from benchmarks.rows import Contender, Row
 
-STREAM = "BENCH"
+# Named so that it can be a bucket too.
+STREAM = "KV_BENCH"
 SUBJECT = "bench.x"
 SETTLE_TIMEOUT = 30.0
 
@@ -169,7 +170,7 @@ class Stage:
             **row.stream_config,
         }
         self._api("STREAM.CREATE", STREAM, config, must=True)
-        if row.kind == "read":
+        if row.kind != "publish":
             self._fill()
 
     def close(self) -> None:
@@ -187,7 +188,7 @@ class Stage:
         consumer = ""
         if self._row.kind == "publish":
             self._api("STREAM.PURGE", STREAM, must=True)
-        else:
+        elif self._row.kind == "read":
             consumer = self._consumer()
         settings = self._settings
         return Job(
@@ -199,6 +200,7 @@ class Stage:
             size=settings.size,
             window=settings.window,
             batch=min(self._row.batch or settings.batch, count),
+            subjects=self._row.subjects,
             options=contender.options,
         )
 
@@ -209,6 +211,9 @@ class Stage:
         if self._row.kind == "publish":
             stored = self._api("STREAM.INFO", STREAM, must=True)["state"]["messages"]
             return "" if stored == job.count else f"{stored} messages stored, not {job.count}"
+        if not job.consumer:
+            # Whoever reads without a consumer counts by itself.
+            return ""
         path = f"{STREAM}.{job.consumer}"
         # Acks are not answered; the server may still be busy with the last ones.
         deadline = time.monotonic() + SETTLE_TIMEOUT
@@ -237,11 +242,14 @@ class Stage:
         """
         payload = b"0123456789abcdef" * (self._settings.size // 16 + 1)
         size = self._settings.size
-        block = b"PUB %b %d\r\n%b\r\n" % (SUBJECT.encode(), size, payload[:size])
+        many = self._row.subjects
+        names = [f"{SUBJECT}.{number}" for number in range(many)] if many > 1 else [SUBJECT]
+        blocks = [b"PUB %b %d\r\n%b\r\n" % (name.encode(), size, payload[:size]) for name in names]
         left = self.count
         while left:
             now = min(left, 1000)
-            self._admin.send(block * now)
+            whole, part = divmod(now, len(blocks))
+            self._admin.send(b"".join(blocks) * whole + b"".join(blocks[:part]))
             left -= now
             self._admin.flush()
         deadline = time.monotonic() + SETTLE_TIMEOUT

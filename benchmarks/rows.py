@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["publish", "read"]
+Kind = Literal["publish", "read", "direct"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,10 @@ class Row:
     name: str
     title: str
     kind: Kind
-    """``publish`` starts with an empty stream, ``read`` with a full one and a new consumer."""
+    """
+    ``publish`` starts with an empty stream, ``read`` with a full one and a new consumer, ``direct``
+    with a full one.
+    """
 
     latency: bool = False
     """Whether single calls are measured; else the rate is."""
@@ -55,6 +58,9 @@ class Row:
     part: int = 1
     """Which part of the messages of a rate is enough, one in so many."""
 
+    subjects: int = 1
+    """How many subjects the messages that are read have; more than one are numbered."""
+
     own_consumer: bool = False
     """Whether contenders read with a consumer of their own, which they make and count by."""
 
@@ -74,6 +80,16 @@ JETSYNC = Contender("jetsync, asyncio", "jetsync", {"loop": "asyncio"})
 JETSYNC_UVLOOP = Contender("jetsync, uvloop", "jetsync", {"loop": "uvloop"})
 
 CONTENDERS = (RAW, NATS_PY, NATS_PY_UVLOOP, NATSRPY, JETSYNC, JETSYNC_UVLOOP)
+
+BUCKET = {
+    "subjects": ["bench.>", "$KV.BENCH.>"],
+    "max_msgs_per_subject": 1,
+    "allow_direct": True,
+    "allow_rollup_hdrs": True,
+    "deny_delete": True,
+    "discard": "new",
+}
+"""What makes the stream a key-value bucket."""
 
 ROWS = (
     Row("publish", "publish, one at a time", "publish", latency=True),
@@ -185,5 +201,46 @@ ROWS = (
             Contender("jetsync, ack='auto'", "jetsync", {"loop": "uvloop", "auto": True}),
             Contender("jetsync, handler", "jetsync", {"loop": "uvloop", "handler": True}),
         ),
+    ),
+    Row("kv_put", "put keys, one at a time", "publish", latency=True, stream_config=BUCKET),
+    Row("kv_get", "get keys, one at a time", "publish", latency=True, stream_config=BUCKET),
+    Row("kv_watch", "watch a bucket until all is there", "publish", stream_config=BUCKET, part=8),
+    Row(
+        "kv_get_many",
+        "read a hundred keys at a time",
+        "publish",
+        stream_config=BUCKET,
+        batch=100,
+        part=8,
+    ),
+    Row(
+        "scan",
+        "read a stream directly, in pages of 1,000",
+        "direct",
+        stream_config={"allow_direct": True},
+        batch=1000,
+    ),
+    Row(
+        "scan_10000",
+        "read a stream directly, in pages of 10,000",
+        "direct",
+        stream_config={"allow_direct": True},
+        work="scan",
+        batch=10_000,
+    ),
+    Row(
+        "get_last",
+        "read the last message of a subject directly",
+        "direct",
+        latency=True,
+        stream_config={"allow_direct": True},
+    ),
+    Row(
+        "get_last_for",
+        "read the last messages of 100 subjects directly",
+        "direct",
+        latency=True,
+        stream_config={"allow_direct": True},
+        subjects=100,
     ),
 )

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import jetsync
 from benchmarks.jobs import measured
+from benchmarks.peers._buckets import BlockingBuckets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from benchmarks.jobs import Job, Sample
 
 
@@ -29,7 +32,7 @@ class IdlePlugin:
         """
 
 
-class Peer:
+class Peer(BlockingBuckets):
     """
     Do the rows with jetsync.
     """
@@ -212,4 +215,47 @@ class Peer:
                             message.ack()
             if ack:
                 self.client.flush()
+        return sample
+
+    def scan(self, job: Job) -> Sample:
+        """
+        Iterate over the stream.
+        """
+        stream = self.jetstream.stream(job.stream)
+        left = job.count
+        with measured(job.count) as sample:
+            for _ in stream.scan(end=job.count, page=job.batch):
+                left -= 1
+        if left:
+            raise RuntimeError(f"{left} messages were not read")
+        return sample
+
+    def get_last(self, job: Job) -> Sample:
+        """
+        Read the last message again and again.
+        """
+        stream = self.jetstream.stream(job.stream)
+        return self._timed(job, lambda: stream.get_last(job.subject, direct=True))
+
+    def get_last_for(self, job: Job) -> Sample:
+        """
+        Read the last messages of all subjects in one call, again and again.
+        """
+        stream = self.jetstream.stream(job.stream)
+        names = job.names()
+        sample = self._timed(job, lambda: list(stream.get_last_for(names)))
+        if len(list(stream.get_last_for(names))) != job.subjects:
+            raise RuntimeError("messages are missing")
+        return sample
+
+    @staticmethod
+    def _timed(job: Job, call: Callable[[], object]) -> Sample:
+        times = []
+        now = time.perf_counter_ns
+        with measured(job.count) as sample:
+            for _ in range(job.count):
+                begin = now()
+                call()
+                times.append(now() - begin)
+        sample.latencies(times)
         return sample

@@ -4,19 +4,23 @@ nats-py, used as its documentation says.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
 import nats
 
 from benchmarks.jobs import measured
+from benchmarks.peers._buckets import AwaitedBuckets
 from benchmarks.peers._loop import LoopPeer
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from benchmarks.jobs import Job, Sample
 
 
-class Peer(LoopPeer):
+class Peer(AwaitedBuckets, LoopPeer):
     """
     Do the rows with nats-py.
     """
@@ -126,4 +130,37 @@ class Peer(LoopPeer):
             if ack:
                 await self.client.flush()
         await subscription.unsubscribe()
+        return sample
+
+    def get_last(self, job: Job) -> Sample:
+        """
+        Await the last message again and again.
+        """
+
+        async def get_last() -> None:
+            await self.jetstream.get_last_msg(job.stream, job.subject, direct=True)
+
+        return self.run(self._timed(job, get_last))
+
+    def get_last_for(self, job: Job) -> Sample:
+        """
+        Await the last message of each subject, all at once: there is no call for many.
+        """
+        names = job.names()
+
+        async def get_last_for() -> None:
+            get = self.jetstream.get_last_msg
+            await asyncio.gather(*[get(job.stream, name, direct=True) for name in names])
+
+        return self.run(self._timed(job, get_last_for))
+
+    async def _timed(self, job: Job, call: Callable[[], Awaitable[None]]) -> Sample:
+        times = []
+        now = time.perf_counter_ns
+        with measured(job.count) as sample:
+            for _ in range(job.count):
+                begin = now()
+                await call()
+                times.append(now() - begin)
+        sample.latencies(times)
         return sample

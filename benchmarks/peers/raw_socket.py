@@ -32,6 +32,12 @@ FLOW = 500
 OUTSTANDING = 2
 
 
+# Line ends of a message in a page of a direct read: HMSG, NATS/1.0, stream, subject, sequence,
+# time, how many are left, the one before, the empty line; one behind the payload. And of its end.
+DIRECT_LINES = 10
+END_LINES = 6
+
+
 class RawConnection:
     """
     Speak the client protocol over one blocking socket.
@@ -260,6 +266,57 @@ class Peer:
 
     consume_ack = fetch_ack
     ordered = consume
+
+    def scan(self, job: Job) -> Sample:
+        """
+        Ask for a page, count its lines, ask for the next.
+        """
+        connection = self.connection
+        begin = 1
+        with measured(job.count) as sample:
+            while begin <= job.count:
+                size = min(job.batch, job.count - begin + 1)
+                # Not limited in bytes: a blocking socket that does nothing else drains any page.
+                body = json.dumps({"batch": size, "seq": begin}).encode()
+                connection.send(_direct(job, connection.inbox, body))
+                connection.count_lines(size * DIRECT_LINES + END_LINES)
+                begin += size
+        return sample
+
+    def get_last(self, job: Job) -> Sample:
+        """
+        Ask for the last message, again and again.
+        """
+        request = _direct(job, self.connection.inbox, b"", f".{job.subject}")
+        # Two of its lines are only in pages.
+        return self._timed(job, request, DIRECT_LINES - 2)
+
+    def get_last_for(self, job: Job) -> Sample:
+        """
+        Ask for the last messages of all subjects, again and again.
+        """
+        body = json.dumps({"multi_last": job.names()}).encode()
+        request = _direct(job, self.connection.inbox, body)
+        # Its end has one line more than that of a batch.
+        return self._timed(job, request, job.subjects * DIRECT_LINES + END_LINES + 1)
+
+    def _timed(self, job: Job, request: bytes, lines: int) -> Sample:
+        connection = self.connection
+        times = []
+        now = time.perf_counter_ns
+        with measured(job.count) as sample:
+            for _ in range(job.count):
+                begin = now()
+                connection.send(request)
+                connection.count_lines(lines)
+                times.append(now() - begin)
+        sample.latencies(times)
+        return sample
+
+
+def _direct(job: Job, inbox: bytes, body: bytes, subject: str = "") -> bytes:
+    where = f"$JS.API.DIRECT.GET.{job.stream}{subject}".encode()
+    return b"PUB %b %b %d\r\n%b\r\n" % (where, inbox, len(body), body)
 
 
 def _publish(job: Job, inbox: bytes) -> bytes:
