@@ -218,6 +218,9 @@ def chunks(names: Sequence[str], room: int) -> list[tuple[str, ...]]:
     """
     Return *names* in parts that one request each can have: in number, and in *room* bytes.
     """
+    if 0 < len(names) <= MAX_SUBJECTS and 4 * sum(map(len, names)) + 3 * len(names) <= room:
+        # Certainly small enough: a character has four bytes at most.
+        return [tuple(names)]
     parts: list[tuple[str, ...]] = []
     part: list[str] = []
     size = 0
