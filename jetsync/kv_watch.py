@@ -37,6 +37,9 @@ __all__ = ["Watch"]
 FOREVER: Final = 1e9
 """Seconds of a wait without a bound."""
 
+AHEAD_OF_NAMES: Final = 5000
+"""Entries without values that are pulled ahead; with values it is as for any consumption."""
+
 QUIET: Final = 0.25
 """
 Seconds without an entry after which a watch that is not up to date asks whether it is.
@@ -77,11 +80,15 @@ class Watch:
         self._taking = threading.Lock()
         """Held by the thread that takes an entry."""
 
+        self._step = Deadline.after(0.0)
+        """How long to wait for an entry at a time; belongs to the thread that takes one."""
+
         self._revision = 0
         self._is_current = updates_only or not ordered.cached_info.num_pending
         if self._is_current:
             self._current.set()
-        self._messages = ordered.consume()
+        only_names = ordered.cached_info.config.headers_only
+        self._messages = ordered.consume(max_messages=AHEAD_OF_NAMES if only_names else None)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "current" if self._is_current else "loading"
@@ -230,8 +237,14 @@ class Watch:
 
     def _receive(self, until: Deadline) -> Entry:
         """Wait for an entry, for as long as makes sense at a time."""
-        longest = self._messages.options.expires if self._is_current else QUIET
-        message = self._messages.next(until.at_most(longest).remaining())
+        messages = self._messages
+        try:
+            # What is here is given out whatever the time: most entries need no new deadline.
+            message = messages.take(self._step)
+        except WaitTimeoutError:
+            longest = messages.options.expires if self._is_current else QUIET
+            self._step = until.at_most(longest)
+            message = messages.take(self._step)
         key = self._bucket.layout.key_of(message.subject)
         entry = delivered_entry(self._bucket.name, message.subject if key is None else key, message)
         self._revision = entry.revision

@@ -144,7 +144,11 @@ class OrderedConsumption:
             ConflictingUseError: Another thread is taking a message.
             JetSyncError: What ended it, once.
         """
-        message = self._take(Deadline.after(self.options.expires if timeout is None else timeout))
+        return self.take(Deadline.after(self.options.expires if timeout is None else timeout))
+
+    def take(self, deadline: Deadline) -> Message:
+        """Do as :meth:`next`, for other handles of the package."""
+        message = self._take(deadline)
         if message is None:
             self._raise_error()
             error = self._error

@@ -117,10 +117,11 @@ def marker_of(headers: Headers | None) -> MarkerReason | None:
 
     A reason that is not specified counts as none.
     """
-    if headers is None:
+    reason = None if headers is None else headers.get(MARKER_REASON)
+    if reason is None:
         return None
     try:
-        return MarkerReason(headers.get(MARKER_REASON))
+        return MarkerReason(reason)
     except ValueError:
         return None
 

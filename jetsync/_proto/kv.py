@@ -68,6 +68,8 @@ def operation_of(headers: Headers) -> tuple[KeyOperation, MarkerReason | None]:
     Servers write markers of their own where the last value of a key expired. A reason or an
     operation that is not specified makes a message an ordinary value.
     """
+    if not headers:
+        return KeyOperation.PUT, None
     operation = headers.get(KV_OPERATION)
     if operation == DELETED:
         return KeyOperation.DELETE, None
@@ -178,11 +180,17 @@ def covering(patterns: Sequence[str]) -> list[str]:
 
     Servers refuse filters of which one matches all that another one does.
     """
-    kept: list[str] = []
-    for pattern in dict.fromkeys(patterns):
-        if not any(_contains(other, pattern) for other in kept):
-            kept = [each for each in kept if not _contains(pattern, each)] + [pattern]
-    return kept
+    wild: list[str] = []
+    for pattern in filter(is_pattern, dict.fromkeys(patterns)):
+        if not any(_contains(other, pattern) for other in wild):
+            wild = [each for each in wild if not _contains(pattern, each)] + [pattern]
+    kept = set(wild)
+    # Keys may be a thousand, and contain nothing but themselves.
+    return [
+        each
+        for each in dict.fromkeys(patterns)
+        if each in kept or not (is_pattern(each) or any(_contains(other, each) for other in wild))
+    ]
 
 
 def _contains(one: str, other: str) -> bool:
