@@ -23,22 +23,15 @@ import attrs
 
 from jetsync import _log, events
 from jetsync._proto.pull import message_size
-from jetsync.errors import (
-    JetSyncError,
-    MessageAlreadyAckedError,
-    NotJetStreamMessageError,
-    TransportError,
-)
-from jetsync.message import Message
+from jetsync._pull_inbox import refusal
+from jetsync.errors import JetSyncError, NotJetStreamMessageError
+from jetsync.message import ACK, Message
 
 if TYPE_CHECKING:
     from jetsync.consume import Consumption
     from jetsync.typing import Frame
 
 THREAD_NAME: Final = "jetsync-consume"
-
-LONGEST_NAK_DELAY: Final = 30.0
-"""Seconds after which a message that fails again and again is delivered once more, at most."""
 
 KEEP_ALIVE_STEPS: Final = 8
 """How many times during one ack wait there is a look at whether messages have to be kept alive."""
@@ -210,7 +203,7 @@ class HandlerPool:
             self._source.stop()
         else:
             if options.auto_ack:
-                self._answer(message, message.ack)
+                self._answer(message, ACK)
 
     def _failed(self, message: Message, error: Exception) -> None:
         """Act on what a handler raised, as the policy says."""
@@ -219,22 +212,15 @@ class HandlerPool:
         if policy == "leave":
             return
         with contextlib.suppress(NotJetStreamMessageError):
-            # A message that always fails must not keep a worker busy.
-            again = min(message.metadata.delivered - 2, 10)
-            delay = min(2.0**again, LONGEST_NAK_DELAY) if again >= 0 else None
-            self._answer(message, lambda: message.nak(delay))
+            self._answer(message, refusal(message.metadata.delivered))
         if policy == "stop":
             self._source.fail(error)
             self._source.stop()
 
-    def _answer(self, message: Message, answer: Callable[[], None]) -> None:
-        """Acknowledge or refuse a message, unless its handler did so or its connection is gone."""
-        if not self._options.acked or message.is_acked or not self._source.is_connected:
-            return
-        with contextlib.suppress(
-            MessageAlreadyAckedError, NotJetStreamMessageError, TransportError
-        ):
-            answer()
+    def _answer(self, message: Message, body: bytes) -> None:
+        """Acknowledge or refuse a message, unless its handler did so."""
+        if self._options.acked and not message.is_acked:
+            self._source.answer(message, body)
 
     def _report(self, error: BaseException, message: Message | None) -> None:
         """Tell the log and the plugins."""

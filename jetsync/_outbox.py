@@ -21,6 +21,7 @@ import enum
 import socket
 import ssl
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -99,6 +100,10 @@ class Outbox:
         self.visited: Callable[[], bool] = lambda: False
         """Whether somebody will flush what is posted soon, without being asked to."""
 
+        self._kept: list[tuple[float, bytes]] = []
+        """What goes out first on the next connection, and until when that makes sense."""
+
+        self._kept_size = 0
         self._posted_size = 0
         self._post_scheduled = False
         self._writing = False
@@ -156,30 +161,38 @@ class Outbox:
             self._post_scheduled = True
             self._loop.call_soon_threadsafe(self.flush_posted)
 
-    def answer(self, block: bytes, epoch: int | None = None) -> None:
+    def answer(self, block: bytes, epoch: int | None = None, *, keep: float = 0.0) -> None:
         """
         Send *block* soon if there is a connection, and forget it if there is none; never waits.
 
         For what only means something on the connection that it is about; with an *epoch*, sent on
-        that one alone. Any thread.
+        that one alone. What means something on the next one too is kept for it, for *keep* seconds,
+        up to :data:`OUT_LIMIT` bytes in all. Any thread.
         """
         if not self.lock.acquire(blocking=False):
             # Perhaps this very thread holds it: the garbage collector, which ends the fetches and
             # consumers that nobody holds any more, sets in anywhere.
             with contextlib.suppress(RuntimeError):  # The loop is closed: nobody to answer to.
-                self._loop.call_soon_threadsafe(self._answer_later, block, epoch)
+                self._loop.call_soon_threadsafe(self._answer_later, block, epoch, keep)
             return
         try:
-            if self.state is LaneState.OPEN and (epoch is None or epoch == self.epoch):
-                self._post(block)
+            self._post_or_keep(block, epoch, keep)
         finally:
             self.lock.release()
 
-    def _answer_later(self, block: bytes, epoch: int | None) -> None:
+    def _answer_later(self, block: bytes, epoch: int | None, keep: float) -> None:
         """Do what :meth:`answer` could not do at once; loop thread."""
         with self.lock:
-            if self.state is LaneState.OPEN and (epoch is None or epoch == self.epoch):
+            self._post_or_keep(block, epoch, keep)
+
+    def _post_or_keep(self, block: bytes, epoch: int | None, keep: float) -> None:
+        """Post *block*, or keep it for the next connection; the write lock is held."""
+        if self.state is LaneState.OPEN:
+            if epoch is None or epoch == self.epoch:
                 self._post(block)
+        elif keep and self.state is LaneState.DOWN and self._kept_size + len(block) <= OUT_LIMIT:
+            self._kept.append((time.monotonic() + keep, block))
+            self._kept_size += len(block)
 
     def control(self, block: bytes) -> None:
         """
@@ -352,7 +365,11 @@ class Outbox:
             if self.state is LaneState.CLOSED:
                 return
             self.epoch += 1
-            self._send(block)
+            now = time.monotonic()
+            kept = [answer for until, answer in self._kept if now <= until]
+            self._kept.clear()
+            self._kept_size = 0
+            self._send(b"".join([block, *kept]))
             self.state = LaneState.OPEN
             self._changed.notify_all()
 
@@ -402,6 +419,7 @@ class Outbox:
                 return False
             self.reason = reason
             self.state = LaneState.CLOSED
+            self._kept.clear()
             self._changed.notify_all()
             return True
 

@@ -31,6 +31,17 @@ LINGER: Final = 5.0
 """Seconds for which messages that still arrive for an abandoned pull are given back."""
 
 
+KEPT_REFUSALS: Final = 30.0
+"""
+Seconds for which refusals wait for a connection: the ack wait that servers choose by themselves,
+after which they deliver a message again without being asked to.
+"""
+
+
+LONGEST_NAK_DELAY: Final = 30.0
+"""Seconds after which a message that fails again and again is delivered once more, at most."""
+
+
 class PullInbox:
     """
     The subscription that pulls are answered on, with its mailbox and its engine.
@@ -160,7 +171,25 @@ def message_maker(session: JetStreamSession, *, acked: bool = True) -> Callable[
 
 
 def give_back(lane: Lane, unused: Iterable[Frame]) -> None:
-    """Refuse messages that nobody took, so that they are delivered again at once; never waits."""
+    """
+    Refuse messages that nobody took, so that they are delivered again at once; never waits.
+
+    Without a connection they are refused on the next one, if that is soon enough.
+    """
     replies = [frame[1] for frame in unused if frame[1].startswith(ACK_PREFIX)]
     if replies:
-        lane.answer(b"".join([frames.pub(reply, b"", NAK) for reply in replies]))
+        block = b"".join([frames.pub(reply, b"", NAK) for reply in replies])
+        lane.answer(block, keep=KEPT_REFUSALS)
+
+
+def refusal(delivered: int) -> bytes:
+    """
+    Return what refuses a message that failed when it was delivered for the so-manieth time.
+
+    At once the first time, later on after a growing pause: one that always fails must not keep
+    anybody busy.
+    """
+    if delivered < 2:
+        return NAK
+    delay = min(2.0 ** min(delivered - 2, 10), LONGEST_NAK_DELAY)
+    return b'%b {"delay": %d}' % (NAK, round(delay * 1e9))

@@ -4,20 +4,35 @@ Many acknowledgements in one write.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Final
 
+from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync._pull_inbox import UnwantedAcks
 from jetsync._session import Session
+from jetsync.errors import (
+    DisconnectedError,
+    MessageAlreadyAckedError,
+    NotJetStreamMessageError,
+    TransportError,
+)
 from jetsync.message import ACK, AckClaim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from jetsync._lane import Lane
     from jetsync.message import Message
     from jetsync.typing import Seconds
 
 __all__ = ["ack_many"]
+
+LATE_ANSWER: Final = 3600.0
+"""
+Seconds for which acknowledgements wait for a connection. They are never too late: that a message
+was handled stays true, whoever has it by then.
+"""
 
 
 def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> int:
@@ -40,6 +55,26 @@ def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> 
             be acknowledged; ``Message.is_acked`` tells which were, if there are several clients.
     """
     return write_claim(AckClaim(messages, whole=True), timeout)
+
+
+def answer_soon(lane: Lane, message: Message, body: bytes) -> None:
+    """
+    Acknowledge, or refuse, a message for its user, unless that was done.
+
+    Sent soon and together with others; without a connection, on the next one. Never waits for it.
+    """
+    try:
+        if lane.state is LaneState.OPEN:
+            message._finish(body)  # noqa: SLF001 - as its methods do.
+            return
+    except DisconnectedError:
+        # Lost in between, and not back in time.
+        pass
+    except (MessageAlreadyAckedError, NotJetStreamMessageError, TransportError):
+        return
+    with contextlib.suppress(NotJetStreamMessageError):
+        replies = AckClaim([message]).replies
+        lane.answer(b"".join([frames.pub(reply, b"", body) for reply in replies]), keep=LATE_ANSWER)
 
 
 def write_claim(claim: AckClaim, timeout: Seconds | None) -> int:

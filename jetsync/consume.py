@@ -23,19 +23,17 @@ import attrs
 from jetsync._consume_drive import ConsumeDriver
 from jetsync._consume_handlers import HandlerPool
 from jetsync._deadline import Deadline, as_seconds
-from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync._pull_inbox import give_back, message_maker
 from jetsync._session import raise_failure
+from jetsync.acks import answer_soon
 from jetsync.errors import (
     ConflictingUseError,
     ConnectionClosedError,
     ConsumptionClosedError,
-    MessageAlreadyAckedError,
-    TransportError,
     WaitTimeoutError,
 )
-from jetsync.message import IN_PROGRESS
+from jetsync.message import ACK, IN_PROGRESS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -311,10 +309,9 @@ class Consumption:
         """Whether what was not taken is to be given back."""
         return self._stopping
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether acknowledgements go out now."""
-        return self._session.lane.state is LaneState.OPEN
+    def answer(self, message: Message, body: bytes) -> None:
+        """Acknowledge or refuse a message for its user; never waits for a connection."""
+        answer_soon(self._session.lane, message, body)
 
     @property
     def epoch(self) -> int:
@@ -476,10 +473,5 @@ class Consumption:
     def _ack_taken(self) -> None:
         """Acknowledge the message that this thread took last, soon and together with others."""
         message, self._taken.message = self._taken.message, None
-        if message is None or message.is_acked or not self.is_connected:
-            # Without its connection it is delivered again anyway.
-            return
-        try:
-            message.ack()
-        except (MessageAlreadyAckedError, TransportError):
-            return
+        if message is not None and not message.is_acked:
+            self.answer(message, ACK)
