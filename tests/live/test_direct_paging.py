@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
 import threading
 import time
 
@@ -355,6 +356,16 @@ class TestManySubjects:
         assert batch.missing == ()
         stream.delete()
 
+    def test_values_that_fill_pages(self, any_client, unique):
+        """
+        Scenario 175: pages that end by their bytes, which servers 2.11 count wrongly.
+        """
+        stream = make(any_client, unique, 16, size=200_000, subjects=16)
+        batch = stream.get_last_for([f"{unique}.>"])
+        assert numbers(batch) == [*range(1, 17)]
+        assert (batch.missing, batch.vanished, batch.pending) == ((), 0, 0)
+        stream.delete()
+
     def test_a_moment_that_has_not_come(self, any_client, unique):
         """
         Scenario 175: it is now, and stays so while pages are read.
@@ -536,6 +547,34 @@ class TestFaults:
                 server.resume()
             assert numbers(stream.scan()) == [*range(1, 1001)]
             assert subscriptions(client) == 1
+
+    def test_ctrl_c(self, unique):
+        """
+        A waiting read is interrupted, leaves nothing behind, and can be made again.
+        """
+
+        def handler(*_):
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            with DevServer() as server, jetsync.connect(server.url) as client:
+                stream = make(client, unique, 300)
+                scan = stream.scan(page=100)
+                came = [next(scan).sequence]
+                server.pause()
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.3)
+                    with timed(0, 4), pytest.raises(KeyboardInterrupt):
+                        take_all(scan, came)
+                finally:
+                    server.resume()
+                assert list(scan) == []
+                assert subscriptions(client) == 1
+                came += numbers(stream.scan(start=came[-1] + 1))
+                assert came == [*range(1, 301)]
+        finally:
+            signal.signal(signal.SIGALRM, before)
 
     def test_the_stream_is_deleted_meanwhile(self, client, unique):
         """

@@ -58,7 +58,8 @@ class Writer:
     def _write(self):
         try:
             with jetsync.connect(self._url) as client:
-                client.jetstream().publish_many(self._updates())
+                # A server that looks for thousands of keys lets the publishers wait.
+                client.jetstream().publish_many(self._updates(), ack_timeout=60)
         except BaseException as error:
             self._error = error
             raise
@@ -114,7 +115,7 @@ def rounds_of(server, name, keys, rounds, check, **config):
     with jetsync.connect(server.url) as client:
         js = client.jetstream()
         stream = js.create_stream(
-            name=name, subjects=[f"{name}.>"], storage="memory", allow_direct=True, **config
+            name=name, subjects=[f"{name}.>"], storage="file", allow_direct=True, **config
         )
         try:
             with Writer(server.url, name, keys, seed=rounds) as writer:
@@ -142,7 +143,7 @@ class TestConsistency:
             assert found == replay.go_to(batch.up_to_sequence)
             assert (batch.missing, batch.vanished) == ((), 0)
 
-        written = rounds_of(server, "HISTORY", keys, rounds, check)
+        written = rounds_of(server, "HISTORY", keys, rounds, check, max_msgs_per_subject=64)
         record_property("written", written)
 
     @pytest.mark.parametrize(

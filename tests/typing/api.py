@@ -251,3 +251,24 @@ class Plugin:
         Leave the message as it is.
         """
         return message
+
+
+# --- reading without a consumer -----------------------------------------------------------------
+
+
+def reading(stream: jetsync.Stream, moment: dt.datetime) -> None:
+    """
+    Single messages, batches, many subjects at one moment, whole streams.
+    """
+    one: jetsync.StoredMessage = stream.get_at(moment, direct=True)
+    batch: jetsync.DirectBatch = stream.get_batch(10, sequence=1, subject="a.>", max_bytes=1000)
+    left: int | None = batch.pending
+    then: jetsync.DirectBatch = stream.get_last_for({"a", "b"}, up_to_time=moment, reread=True)
+    with then:
+        values: dict[str, bytes] = {message.subject: message.data for message in then}
+    gone: tuple[tuple[str, ...], int] = (then.missing, then.vanished)
+    scan: jetsync.StreamScan = stream.scan(start_time=one.timestamp_ns, end=9, timeout=1)
+    first: jetsync.StoredMessage = next(scan)
+    rest: Iterator[jetsync.StoredMessage] = iter(scan)
+    scan.close()
+    print(left, values, gone, first, rest)
