@@ -17,7 +17,7 @@ from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._pull_inbox import PullInbox, give_back
-from jetsync.errors import DisconnectedError, TransportError
+from jetsync.errors import DisconnectedError, InvalidGroupError, TransportError
 
 if TYPE_CHECKING:
     from jetsync._hookcalls import Entered
@@ -124,7 +124,9 @@ class ConsumeDriver:
         engine.refused = []
         if not keep:
             unused += self._take_buffer()
-        if engine.pulls.is_idle and not inbox.box.frames:
+        # Servers before 2.14 serve a pull that they refused for its group all the same.
+        refused = isinstance(engine.error, InvalidGroupError)
+        if engine.pulls.is_idle and not inbox.box.frames and not refused:
             inbox.close()
             if self._acked:
                 give_back(self._session.lane, unused)

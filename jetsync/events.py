@@ -77,7 +77,7 @@ class PullOutcome(str, enum.Enum):
     """
 
     IGNORED = "ignored"
-    """The pull goes on as before."""
+    """The pull goes on as before, or had all that it asked for already."""
 
     ENDED = "ended"
     """The pull is over in the ordinary way: nothing there, its time is up, or it is full."""
@@ -118,7 +118,8 @@ class PullStatusEvent(StatusEvent):
     """
     Report a status line that answered a pull.
 
-    Every status is reported, also where the call returns normally, as an empty fetch does.
+    Every status but heartbeats is reported, also where the call returns normally, as an empty fetch
+    does. One that comes behind a fetch that had all it asked for is reported by the next one.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.PULL_STATUS, init=False)

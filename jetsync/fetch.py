@@ -26,6 +26,7 @@ from jetsync._session import raise_failure
 from jetsync.acks import write_claim
 from jetsync.errors import (
     ApiError,
+    InvalidGroupError,
     JetSyncError,
     NoHeartbeatError,
     RequestTimeoutError,
@@ -270,12 +271,23 @@ class MessageBatch:
         self._received += len(received.messages)
         if self._request.max_bytes is not None:
             self._received_bytes += sum(map(message_size, received.messages))
+        for status in received.others:
+            self._tell(status, events.PullOutcome.IGNORED)
         for status in received.statuses:
             self._on_status(status)
         if inbox.engine.is_idle and not self._ask_again:
             self._inbox = None
-            self._pool.append(inbox)
+            self._lay_down(inbox)
         return received.messages
+
+    def _lay_down(self, inbox: PullInbox) -> None:
+        """Leave an inbox whose pull is over to the next fetch, if it is over at the server too."""
+        if isinstance(self._error, InvalidGroupError):
+            # Servers before 2.14 refuse such a pull and serve it all the same (seen on 2.11.11 and
+            # 2.12.8).
+            inbox.abandon([])
+        else:
+            self._pool.append(inbox)
 
     def _wait_for_frames(self, inbox: PullInbox) -> bool:
         """Wait until there are frames; return False if something else has to be done first."""
@@ -361,6 +373,10 @@ class MessageBatch:
         elif self._asks_again(status):
             outcome = events.PullOutcome.RETRIED
             self._ask_again = True
+        self._tell(status, outcome)
+
+    def _tell(self, status: Status, outcome: events.PullOutcome) -> None:
+        """Tell the log and the plugins of a status and what it did."""
         _logger.debug(
             _log.PULL_STATUS,
             stream=self._stream,

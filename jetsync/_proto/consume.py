@@ -304,11 +304,14 @@ class ConsumeEngine:
         received = self.pulls.receive(frames, now)
         if received.messages:
             self._admit(received.messages)
-        if not received.statuses:
+        if not received.statuses and not received.others:
             return []
         return [
-            StatusNote(status, self._judge(status, pull, now))
-            for status, pull in zip(received.statuses, received.pulls, strict=True)
+            *(StatusNote(status, PullOutcome.IGNORED) for status in received.others),
+            *(
+                StatusNote(status, self._judge(status, pull, now))
+                for status, pull in zip(received.statuses, received.pulls, strict=True)
+            ),
         ]
 
     def look(self, now: float) -> SilenceNote | None:

@@ -35,7 +35,7 @@ from typing import Any, Final
 import attrs
 
 from jetsync._proto.heartbeat import HeartbeatWatch
-from jetsync._proto.status import Effect, Status, read_status
+from jetsync._proto.status import HEARTBEAT_CODE, Effect, Status, read_status
 from jetsync.typing import Frame
 
 NANOSECONDS: Final = 1_000_000_000
@@ -148,6 +148,9 @@ class Received:
 
     pulls: Sequence[Pull] = ()
     """The pulls that the statuses ended, one for each."""
+
+    others: Sequence[Status] = ()
+    """Statuses that ended none: of pulls that had all they asked for, and notes of any kind."""
 
 
 class PullEngine:
@@ -281,6 +284,7 @@ class PullEngine:
         messages: list[Frame] = []
         statuses: list[Status] = []
         ended: list[Pull] = []
+        others: list[Status] = []
         counted = 0
         for frame in frames:
             status = None
@@ -293,12 +297,14 @@ class PullEngine:
             counted = len(messages)
             pull = self._open.get(frame[0]) or self._full.get(frame[0])
             if pull is None or status.effect is Effect.ALIVE:
+                if status.code != HEARTBEAT_CODE:
+                    others.append(status)
                 continue
             self._end(pull, status)
             statuses.append(status)
             ended.append(pull)
         self._count(messages[counted:])
-        return Received(messages, statuses, ended)
+        return Received(messages, statuses, ended, others)
 
     def _count(self, messages: Sequence[Frame]) -> None:
         """Count messages against the oldest pulls that have room."""

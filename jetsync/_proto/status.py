@@ -95,8 +95,18 @@ def _row(
     return StatusRule(code, text, effect, error, pending, meaning, turned_away)
 
 
+HEARTBEAT_CODE: Final = 100
+"""The status of a sign of life."""
+
 STATUS_RULES: Final = (
-    _row(100, "", Effect.ALIVE, None, pending=False, meaning="heartbeat: nothing to deliver"),
+    _row(
+        HEARTBEAT_CODE,
+        "",
+        Effect.ALIVE,
+        None,
+        pending=False,
+        meaning="heartbeat: nothing to deliver",
+    ),
     _row(404, "", Effect.ENDED, None, pending=False, meaning="no (more) messages are there"),
     _row(408, "", Effect.ENDED, None, pending=True, meaning="the pull's time is over"),
     _row(

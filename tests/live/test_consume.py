@@ -122,6 +122,25 @@ class TestIterator:
             assert got == list(range(10))
             assert statistics.pulls >= least
 
+    def test_pulls_that_are_full_before_their_bytes(self, nats_server, js, stream):
+        """
+        Scenario 135: the status that says so does not stall what follows, small or large.
+        """
+        recorder = HookRecorder("jetsync_status", "jetsync_fetch")
+        stream.create_consumer(durable_name="few", max_batch=2)
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            few = client.jetstream().consumer(stream.name, "few")
+            with few.consume(max_bytes=1024, threshold_bytes=0) as messages:
+                fill(js, stream, 10)
+                assert take(messages, 10) == list(range(10))
+                pulls = [call["operation"] for call in recorder.of("jetsync_fetch")]
+                assert {pull.max_bytes for pull in pulls} == {1024}
+                assert len(pulls) in {5, 6}
+                js.publish_many((f"{stream.name}.A", b"%-900d" % number) for number in range(10))
+                assert take(messages, 10) == list(range(10))
+        texts = {event.description for event in seen(recorder, "pull_status")}
+        assert "Batch Completed" in texts
+
     def test_a_message_larger_than_the_buffer(self, js, stream, worker):
         """
         It ends the consumption, as it would stay in the way for ever.
@@ -741,7 +760,7 @@ class TestCluster:
             assert got == set(range(40))
             assert messages.error is None
             outcomes = {event.outcome.value for event in seen(recorder, "pull_status")}
-            assert outcomes <= {"retried", "ended"}
+            assert outcomes <= {"retried", "ended", "ignored"}
             assert "retried" in outcomes
             messages.stop()
 

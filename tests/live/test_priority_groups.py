@@ -8,6 +8,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -123,6 +124,39 @@ class TestErrors:
         group("overflow")
         with pytest.raises(jetsync.InvalidGroupError, match="Priority Group missing"):
             next(plain.consume())
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", PINNING)
+    @pytest.mark.parametrize("consuming", [False, True])
+    def test_what_comes_for_a_refused_pull(
+        self, server_for, nats_server, unique, version, consuming
+    ):
+        """
+        Servers before 2.14 refuse such a pull and serve it all the same: what it brings is given
+        back, and comes to who asks rightly.
+        """
+        server = nats_server if version is None else server_for(version)
+        with jetsync.connect(server.url) as client, jetsync.connect(server.url) as other:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            config = {"durable_name": "worker", "priority_groups": ["A"], "ack_wait": 60}
+            stale = stream.create_consumer(**config, priority_policy="overflow")
+            stream.delete_consumer("worker")
+            stream.create_consumer(**config, priority_policy="pinned_client", priority_timeout=1)
+            options = {"group": "A", "min_pending": 1, "expires": 5}
+            with pytest.raises(jetsync.InvalidGroupError):
+                list(stale.consume(**options) if consuming else stale.fetch(3, **options))
+            client.flush()
+            fill(js, stream, 4)
+            worker = other.jetstream().consumer(unique, "worker")
+            got = set()
+            end = time.monotonic() + 30
+            while len(got) < 4 and time.monotonic() < end:
+                for message in worker.fetch(4 - len(got), group="A", expires=2):
+                    message.ack()
+                    got.add(int(message.data))
+            assert got == {0, 1, 2, 3}
+            js.delete_stream(unique)
 
 
 @pytest.mark.versions
