@@ -228,10 +228,16 @@ class OrderedConsumption:
                 leg.refill_if_low()
                 order = self._source.cursor.take(frame[1])
                 if order is Order.NEXT:
+                    try:
+                        message = self._make(frame)
+                    except BaseException:
+                        # A plugin refuses it. Whoever reads on from here gets it again.
+                        self._source.cursor.put_back()
+                        raise
                     self._received += 1
                     if self._received == self.options.stop_after or (leg.is_drained and leg.closed):
                         self._over.set()
-                    return self._make(frame)
+                    return message
                 if order is Order.GAP:
                     leg.stop()
                     self._leg, self._reason = None, "gap"

@@ -89,6 +89,8 @@ class OrderedCursor:
         self._token = b""
         self._expected = 1
         self._pause = 0.0
+        self._before: tuple[int | None, int] = (self.last, self._expected)
+        """Where it stood before the message that was taken last."""
 
     def __repr__(self) -> str:
         return f"<OrderedCursor {self.name} last={self.last} delivered={self.delivered}>"
@@ -147,11 +149,22 @@ class OrderedCursor:
             return Order.REPEAT
         if int(tokens[first + 3]) != self._expected:
             return Order.GAP
+        before = self.last, self._expected
         self._expected += 1
         sequence = int(tokens[first + 2])
         if self.last is not None and sequence <= self.last:
             return Order.REPEAT
+        self._before = before
         self.last = sequence
         self.delivered += 1
         self._pause = 0.0
         return Order.NEXT
+
+    def put_back(self) -> None:
+        """
+        Undo the last :meth:`take` that returned ``NEXT``: the message was not given out after all.
+
+        Whatever its consumer sends after it is a gap then.
+        """
+        self.last, self._expected = self._before
+        self.delivered -= 1

@@ -117,6 +117,19 @@ class TestOrder:
         assert len(got) >= 8
 
 
+def test_a_message_that_is_put_back():
+    """
+    The position is that before it, whatever comes next is a gap, and the next consumer has it.
+    """
+    it = cursor()
+    assert it.take(reply(5, 1)) is Order.NEXT
+    assert it.take(reply(7, 2)) is Order.NEXT
+    it.put_back()
+    assert (it.last, it.delivered) == (5, 1)
+    assert it.take(reply(8, 3)) is Order.GAP
+    assert it.next_config().opt_start_seq == 6
+
+
 def test_pauses_grow_until_a_message_comes():
     """
     None before the first attempt, and up to a limit.
