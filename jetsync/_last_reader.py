@@ -15,19 +15,23 @@ from jetsync._message_get import leader_get
 from jetsync._page_reader import PAGE_BYTES, PageReader, repeated
 from jetsync._proto.direct_last import LastRead, chunks
 from jetsync.errors import MessageNotFoundError, TooManySubjectsError
+from jetsync.stream_config import RetentionPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jetsync._session import JetStreamSession
     from jetsync.stored import StoredMessage
-    from jetsync.stream_info import StreamState
+    from jetsync.stream_info import StreamInfo
     from jetsync.typing import Frame
 
 REQUEST_ROOM: Final = 256 << 10
 """Bytes of names in one request at most; and no more than half of what the server takes."""
 
 NAME: Final = "get_last_for"
+
+FEW: Final = 16
+"""Subjects that are looked up one by one, rather than in a list of all there are."""
 
 
 class LastReader(PageReader[LastRead]):
@@ -77,8 +81,9 @@ class LastReader(PageReader[LastRead]):
         self._since: int | None = None
         """The last sequence of the stream right before its subjects were listed."""
 
-        self._listed: frozenset[str] = frozenset()
-        """The subjects that the stream had then."""
+        self._first_sequence = 0
+        self._counts: dict[str, int] = {}
+        """The subjects that the stream had then, and how many messages of each."""
 
         self._is_checked = False
         self.missing: tuple[str, ...] = ()
@@ -130,16 +135,16 @@ class LastReader(PageReader[LastRead]):
                     )
                 except MessageNotFoundError:
                     pass  # The time has not come yet: everything is before it.
-            return self._state(deadline).last_seq
+            return self._info(deadline).state.last_seq
 
-    def _state(self, deadline: Deadline, subjects: str | None = None) -> StreamState:
-        """Return how the stream is, with its subjects that a wildcard matches."""
+    def _info(self, deadline: Deadline, subjects: str | None = None) -> StreamInfo:
+        """Ask the leader for the stream, with its subjects that a wildcard matches."""
         return repeated(
             lambda until: _stream_admin.info(
                 self.session, self.stream, until, subjects_filter=subjects
             ),
             deadline,
-        ).state
+        )
 
     def _split(self) -> None:
         """
@@ -151,23 +156,17 @@ class LastReader(PageReader[LastRead]):
         moment = self.engine.moment
         if moment is None and self._up_to_time is not None:
             moment = self._moment_now()
-        exact = [name for name in self._subjects if not has_wildcard(name)]
-        listed: set[str] = set()
-        for each in self._subjects:
-            if not has_wildcard(each):
-                continue
+        wildcards: list[str | None] = [*filter(has_wildcard, self._subjects)]
+        for wildcard in wildcards or [None]:
             with self.spending() as deadline:
-                state = self._state(deadline, each)
-            # Servers note the last sequence before they list the subjects.
+                state = self._info(deadline, wildcard).state
             if self._since is None:
-                self._since = state.last_seq
-            listed.update(state.subjects)
-        if self._since is None:
-            with self.spending() as deadline:
-                self._since = self._state(deadline).last_seq
-        self._listed = frozenset(listed)
+                # Servers note these before they list the subjects.
+                self._since, self._first_sequence = state.last_seq, state.first_seq
+            self._counts.update(state.subjects)
+        assert self._since is not None
         moment = self._since if moment is None else min(moment, self._since)
-        names = sorted(listed.union(exact)) if moment else []
+        names = sorted(self._names()) if moment else []
         self.engine = LastRead(
             self.stream,
             chunks(names, self._room),
@@ -176,53 +175,85 @@ class LastReader(PageReader[LastRead]):
             page_bytes=PAGE_BYTES,
         )
 
+    def _names(self) -> set[str]:
+        """Return the subjects that are asked for by name."""
+        return {name for name in self._subjects if not has_wildcard(name)}.union(self._counts)
+
     def _look_for_missing(self) -> list[StoredMessage]:
         """
         Find out which subjects had a message at the moment that is gone; return what they have now
         if they are to be read again.
         """
-        engine = self.engine
+        engine, since = self.engine, self._since
         self.vanished = engine.vanished
-        if engine.moment is None:
+        if not engine.moment or (since is None and not engine.vanished):
             return []
-        candidates: list[tuple[str, ...]]
-        if self._since is not None:
-            came = engine.subjects()
-            names = sorted((self._listed.union(self._exact())) - came)
-            if not names:
-                return []
-            since = self._since
-            candidates = chunks(names, self._room)
-        elif engine.vanished:
-            came = engine.subjects()
-            since = engine.moment
-            candidates = [self._subjects]
-        else:
-            return []
-        found = self._newer(candidates, since, came)
-        missing = set(found)
-        if self._since is not None and engine.moment >= self._since:
-            # All that was listed then had a message at the moment.
-            missing.update(self._listed - came)
+        came = engine.subjects()
+        certain: set[str] = set()
+        parts: list[tuple[str, ...]] = [self._subjects]
+        if since is not None:
+            absent = self._names() - came
+            parts = chunks(sorted(absent), self._room)
+            if engine.moment >= since:
+                # All that was listed then had a message at the moment.
+                certain = absent.intersection(self._counts)
+        deadline = Deadline.after(self.seconds)
+        found = self._newer(parts, engine.moment if since is None else since, came, deadline)
+        missing = certain | found.keys()
+        if missing != certain:
+            new = self._new_ones(missing - certain, deadline)
+            # As many as are known to have vanished are named in any case.
+            if len(missing) - len(new) >= engine.vanished:
+                missing -= new
         self.vanished = max(self.vanished, len(missing))
+        self.missing = tuple(sorted(missing))
         if not self._rereads:
-            self.missing = tuple(sorted(missing))
             return []
-        self.later = tuple(sorted(found))
-        self.missing = tuple(sorted(missing - set(found)))
-        return sorted(found.values(), key=lambda message: message.sequence)
+        again = [message for name, message in found.items() if name in missing]
+        self.later = tuple(sorted(message.subject for message in again))
+        self.missing = tuple(sorted(missing.difference(self.later)))
+        return sorted(again, key=lambda message: message.sequence)
 
-    def _exact(self) -> list[str]:
-        return [name for name in self._subjects if not has_wildcard(name)]
+    def _new_ones(self, names: set[str], deadline: Deadline) -> set[str]:
+        """
+        Return those subjects of which the stream has lost nothing: they were written since for the
+        first time.
+
+        That can be told of a stream that loses messages by its limits alone. What somebody deletes
+        while the read is under way shows only if nothing is written in its place.
+        """
+        filters = [*filter(has_wildcard, self._subjects)]
+        if not names <= self._counts.keys() and (self._since is not None or not filters):
+            filters = [*names] if len(names) <= FEW else [">"]
+        counts: dict[str, int] = {}
+        for each in filters:
+            info = self._info(deadline, each)
+            counts.update(info.state.subjects)
+        config = info.config
+        limits = (config.max_age, config.max_bytes, config.max_msgs)
+        if (
+            config.allow_msg_ttl
+            or config.retention not in {None, RetentionPolicy.LIMITS}
+            or (
+                info.state.first_seq != self._first_sequence
+                and any(limit and limit > 0 for limit in limits)
+            )
+        ):
+            return set()
+        most = config.max_msgs_per_subject or 0
+        return {
+            name
+            for name in names.intersection(counts)
+            if self._counts.get(name, 0) <= counts[name] and not 0 < most <= counts[name]
+        }
 
     def _newer(
-        self, parts: list[tuple[str, ...]], after: int, came: set[str]
+        self, parts: list[tuple[str, ...]], after: int, came: set[str], deadline: Deadline
     ) -> dict[str, StoredMessage]:
         """
         Return what subjects have that did not come, if it is behind a sequence.
         """
         found: dict[str, StoredMessage] = {}
-        deadline = Deadline.after(self.seconds)
         left = list(reversed(parts))
         while left:
             part = left.pop()
@@ -249,7 +280,7 @@ class LastReader(PageReader[LastRead]):
         listed: set[str] = set()
         for each in subjects:
             if has_wildcard(each):
-                listed.update(self._state(deadline, each).subjects)
+                listed.update(self._info(deadline, each).state.subjects)
             else:
                 listed.add(each)
         return sorted(listed)

@@ -342,6 +342,27 @@ class TestManySubjects:
         assert sorted(numbers(batch)) == [*range(1, 1051)]
         stream.delete()
 
+    @pytest.mark.parametrize("keep", [-1, 5, 1])
+    @pytest.mark.parametrize("by_name", [False, True])
+    def test_subjects_that_came_after_the_moment(self, any_client, unique, keep, by_name):
+        """
+        Scenario 175: a subject that did not exist yet is not missing, as far as the stream's
+        history tells; where it keeps one message it can not be told.
+        """
+        stream = make(any_client, unique, 1500, subjects=1500, max_msgs_per_subject=keep)
+        subjects = [f"{unique}.>"]
+        if by_name:
+            subjects = [f"{unique}.{number:05d}" for number in range(1500)]
+        batch = stream.get_last_for(subjects, batch=300, up_to_sequence=1100)
+        # These were first written behind 1100, and are written again while pages are read.
+        write(any_client, unique, range(2700, 2720), subjects=1500)
+        assert sorted(numbers(batch)) == [*range(1, 1101)]
+        if keep == 1:
+            assert batch.missing == tuple(f"{unique}.{number:05d}" for number in range(1200, 1220))
+        else:
+            assert (batch.missing, batch.vanished) == ((), 0)
+        stream.delete()
+
     def test_more_names_than_a_server_resolves(self, any_client, unique):
         """
         Scenario 176: names are split without asking for them; those without a message are left out.
