@@ -4,7 +4,6 @@ The consumer on a server behind an ordered consumer: made, and made again, and d
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +51,33 @@ often and briefly would never get on.
 """
 
 _logger = _log.get_logger("ordered")
+
+
+FORGOTTEN: Final = 300.0
+"""
+Seconds for which the deletion of a consumer waits for a connection; after that servers have
+forgotten it by themselves, unless it was made with another threshold.
+"""
+
+
+class UnlessOver(Deadline):
+    """
+    A deadline that is there as soon as an event is set; whoever waits looks often enough.
+    """
+
+    __slots__ = ("_over",)
+
+    def __init__(self, at: float, total: float, over: threading.Event) -> None:
+        super().__init__(at, total)
+        self._over = over
+
+    def remaining(self) -> float:
+        """Return how long to wait before the next look, 0 once it is over."""
+        return 0.0 if self._over.is_set() else min(super().remaining(), LOOK)
+
+    def expired(self) -> bool:
+        """Return whether it is over."""
+        return self._over.is_set() or super().expired()
 
 
 def _passes(error: JetSyncError) -> bool:
@@ -181,9 +207,12 @@ class OrderedSource:
                 failure = error
                 continue
             attempts += 1
+            seconds = max(min(MAKING, until.remaining()), SHORTEST_MAKING)
             try:
-                self.make(Deadline.after(max(min(MAKING, until.remaining()), SHORTEST_MAKING)))
+                self.make(UnlessOver(time.monotonic() + seconds, seconds, over))
             except JetSyncError as error:
+                if over.is_set():
+                    return
                 if not _passes(error):
                     raise
                 failure = error
@@ -222,18 +251,29 @@ class OrderedSource:
         """Delete the consumer on the server."""
         self.closed = True
         name, self._live = self._live, ""
-        if not name:
+        while name:
+            try:
+                _consumer_admin.delete(self.session, self.stream, name, deadline)
+            except (ConnectionLostError, NoRespondersError):
+                # The server was perhaps not told, and can be once it is back.
+                if not deadline.expired():
+                    time.sleep(min(LOOK, deadline.remaining()))
+                    continue
+                self._forget(name)
+            except (TransportError, RequestTimeoutError):
+                self._forget(name)
+            except (ConsumerNotFoundError, StreamNotFoundError):
+                pass
             return
-        with contextlib.suppress(
-            ConsumerNotFoundError, StreamNotFoundError, TransportError, RequestTimeoutError
-        ):
-            _consumer_admin.delete(self.session, self.stream, name, deadline)
 
     def _forget(self, name: str) -> None:
-        """Have a consumer deleted without waiting for it; its threshold sees to the rest."""
+        """
+        Have a consumer deleted without waiting for it, on the next connection if there is none.
+
+        Its threshold sees to what can not be told.
+        """
         session = self.session
         self._live = ""
         subject = f"{session.prefix}.CONSUMER.DELETE.{self.stream}.{name}"
         block = frames.pub(subject.encode(), session.core.new_inbox().encode(), b"")
-        with contextlib.suppress(TransportError):
-            session.lane.write(block, Deadline(time.monotonic(), 0.0))
+        session.lane.answer(block, keep=FORGOTTEN)

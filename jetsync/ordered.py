@@ -310,7 +310,8 @@ class OrderedConsumer:
         """
         End whatever reads it, and delete the consumer on the server; safe to repeat.
 
-        Without a connection the server does that itself after the inactive threshold.
+        Without a connection it is deleted when there is one again, if the client lives as long;
+        otherwise the server does that itself after the inactive threshold.
 
         Args:
             timeout: Seconds for the whole call; None is the context's default.

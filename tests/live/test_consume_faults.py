@@ -4,14 +4,15 @@ Consuming on real servers: acknowledgements, plugins, processes and clients that
 
 from __future__ import annotations
 
+import contextlib
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from patience import eventually
+from patience import eventually, timed
 
 import jetsync
-from jetsync.devserver import DevServer
+from jetsync.testing import CutProxy
 
 
 def fill(js, stream, count, start=0):
@@ -21,25 +22,37 @@ def fill(js, stream, count, start=0):
     js.publish_many((f"{stream.name}.A", b"%d" % number) for number in range(start, start + count))
 
 
-@pytest.fixture(scope="module")
-def mortal():
+@pytest.fixture
+def proxy(nats_server):
     """
-    A server that tests may stop; each test leaves it running.
+    What stands between a client and the server, and may cut them off.
     """
-    with DevServer() as server:
-        yield server
+    with CutProxy(nats_server.url) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def lasting(mortal, unique):
+def distant(proxy):
     """
-    A client of the server that may be stopped, a stream in a file, its consumer.
+    A client behind the proxy.
     """
-    with jetsync.connect(mortal.url, reconnect_wait=0.05) as client:
-        js = client.jetstream()
-        stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
-        yield client, js, stream, stream.create_consumer(durable_name="worker", ack_wait=60)
-        js.delete_stream(unique)
+    with jetsync.connect(proxy.url, reconnect_wait=0.05) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def cut_off(proxy, client):
+    """
+    Keep a client without a connection.
+    """
+    proxy.refuse()
+    proxy.cut()
+    try:
+        eventually(lambda: not client.is_connected)
+        yield
+    finally:
+        proxy.accept()
+    eventually(lambda: client.is_connected)
 
 
 class TestAnswersWithoutAConnection:
@@ -47,11 +60,19 @@ class TestAnswersWithoutAConnection:
     What was handled, or given back, while there is no connection is told once there is one.
     """
 
-    def test_acknowledged_by_the_handler_form(self, mortal, lasting):
+    @pytest.fixture
+    def there(self, distant, stream):
+        """
+        The consumer's handle of the client that is cut off, and one of another client.
+        """
+        near = stream.create_consumer(durable_name="worker", ack_wait=60)
+        return distant.jetstream().consumer(stream.name, "worker"), near
+
+    def test_acknowledged_by_the_handler_form(self, proxy, distant, js, stream, there):
         """
         All ten are handled once, and acknowledged.
         """
-        client, js, stream, worker = lasting
+        worker, near = there
         fill(js, stream, 10)
         gate, numbers = threading.Event(), []
 
@@ -62,58 +83,77 @@ class TestAnswersWithoutAConnection:
         running = worker.consume(handler, ack="auto")
         try:
             eventually(lambda: running.statistics().received == 10)
-            mortal.stop()
-            eventually(lambda: not client.is_connected)
-            gate.set()
-            eventually(lambda: len(numbers) == 10)
+            with cut_off(proxy, distant):
+                gate.set()
+                eventually(lambda: len(numbers) == 10)
+            eventually(lambda: near.info().ack_floor.stream_seq == 10)
         finally:
             gate.set()
-            mortal.start()
-        eventually(lambda: client.is_connected)
-        eventually(lambda: worker.info(timeout=10).ack_floor.stream_seq == 10)
-        running.stop()
+            running.stop()
         assert running.wait(5)
         assert numbers == list(range(10))
 
-    def test_acknowledged_by_the_iterator(self, mortal, lasting):
+    def test_acknowledged_by_the_iterator(self, proxy, distant, js, stream, there):
         """
         The next message is not waited for any longer than it has to be, and all are acknowledged.
         """
-        client, js, stream, worker = lasting
+        worker, near = there
         fill(js, stream, 3)
         with worker.consume(ack="auto") as messages:
             next(messages)
             eventually(lambda: messages.statistics().received == 3)
-            mortal.stop()
-            try:
-                eventually(lambda: not client.is_connected)
-                start = time.monotonic()
+            with cut_off(proxy, distant), timed(0, 1):
                 assert [int(messages.next(1).data) for _ in range(2)] == [1, 2]
-                assert time.monotonic() - start < 4
-            finally:
-                mortal.start()
-            eventually(lambda: client.is_connected)
-        eventually(lambda: worker.info(timeout=10).ack_floor.stream_seq == 3)
+        eventually(lambda: near.info().ack_floor.stream_seq == 3)
 
-    def test_given_back(self, mortal, lasting):
+    def test_given_back(self, proxy, distant, js, stream, there):
         """
         What a stop gives back meanwhile comes again long before the ack wait is over.
         """
-        client, js, stream, worker = lasting
+        worker, near = there
         fill(js, stream, 5)
         messages = worker.consume()
         next(messages).ack_sync()
         eventually(lambda: messages.statistics().received == 5)
-        mortal.stop()
-        try:
-            eventually(lambda: not client.is_connected)
+        with cut_off(proxy, distant):
             messages.stop()
             assert messages.closed
-        finally:
-            mortal.start()
-        eventually(lambda: client.is_connected)
-        with worker.consume() as again:
+        with near.consume() as again:
             assert sorted(int(again.next(20).data) for _ in range(4)) == [1, 2, 3, 4]
+
+
+class TestOrderedConsumers:
+    def test_stopped_while_the_server_stands_still(self, proxy, distant, js, stream):
+        """
+        Whoever waits for a consumer that is being made again is woken.
+        """
+        fill(js, stream, 1)
+        ordered = distant.jetstream().stream(stream.name).ordered_consumer()
+        messages = ordered.consume(heartbeat=0.5, expires=2)
+        assert next(messages).data == b"0"
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(list, messages)
+            try:
+                proxy.pause()
+                eventually(distant._session.router.pending)
+                with timed(0, 0.5):
+                    messages.stop()
+                    assert waiting.result(10) == []
+            finally:
+                proxy.resume()
+        ordered.close()
+
+    def test_closed_without_a_connection(self, proxy, distant, js, stream):
+        """
+        The consumer is deleted on the server as soon as there is one.
+        """
+        fill(js, stream, 1)
+        ordered = distant.jetstream().stream(stream.name).ordered_consumer()
+        assert ordered.next(10).data == b"0"
+        with cut_off(proxy, distant):
+            ordered.close(timeout=0.1)
+            assert list(stream.consumer_names()) == [ordered.name]
+        eventually(lambda: list(stream.consumer_names()) == [])
 
 
 class TestRefusingPlugins:
