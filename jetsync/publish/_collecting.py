@@ -141,19 +141,19 @@ class CollectingWindow(Window):
             for number, (_, _, head, tail) in enumerate(chunk, first):
                 pieces += (head, b"%d" % number, tail)
             epoch = self._send(b"".join(pieces), range(self._first, self.number), _AT_ONCE)
+            self._note(epoch)
         except DisconnectedError:
             if not waiting:
                 self._until = time.monotonic() + self.options.ack_timeout
         except ConnectionClosedError as error:
             self._fail_collected(error)
         except BaseException:
-            # Ctrl-C: the lane has ended the connection, and nobody knows what the server got.
+            # Ctrl-C: in the write, where the lane ends the connection and nobody knows what the
+            # server got, or beside it. Whatever was done, it may be done again, but not sent again.
             if self.number == first:
                 self._enter(chunk)
             self._note(epoch)
             raise
-        else:
-            self._note(epoch)
 
     def _enter(self, chunk: list[Staged]) -> None:
         """Give the oldest staged messages their numbers."""

@@ -143,7 +143,7 @@ class Publisher:
 
         self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
-        self._owner = FutureOwner(self._lock, self._window.flush)
+        self._owner = FutureOwner(self._lock, self._hurry)
         try:
             self._window.open()
         except BaseException:
@@ -276,13 +276,18 @@ class Publisher:
         now = time.monotonic()
         if now - self._written > LINGER or self._telling:
             self._written = now
-            self._window.flush()
-            if self._idle:
-                self._wake_worker()
+            self._hurry()
         else:
             # One soon after another: there may be many.
             self._attentive = True
             self._wake_worker()
+
+    def _hurry(self) -> None:
+        """Have what is staged written and looked after; the lock is held."""
+        if self._idle:
+            # First, so that Ctrl-C in the write leaves nothing in flight that nobody looks after.
+            self._work.set()
+        self._window.flush()
 
     def _wait_room(self) -> None:
         """Wait until the window has room, or raise why no message is taken any more."""
@@ -293,7 +298,7 @@ class Publisher:
                 if self._window.open_count < self._options.size:
                     return
                 self._owner.check_thread("room in the window")
-                self._window.flush()
+                self._hurry()
                 room = self._room.listen()
             room.wait(threading.TIMEOUT_MAX)
             self._core.check()
