@@ -87,6 +87,24 @@ def test_again_if_wanted(server, find):
     assert len(server.asked) == 4
 
 
+def test_by_name(server):
+    """
+    A stream whose name is known is asked about once for each connection, and again if wanted.
+    """
+    cache = StreamCache(server)
+    deadline = Deadline.after(1)
+    known = cache.named("S", deadline)
+    assert (known.name, known.level) == ("S", 5)
+    assert cache.named("S", deadline) is known
+    assert cache.find("S.A", deadline) is known
+    assert cache.named("S", deadline, fresh=True) is not known
+    server.lane.epoch = 2
+    assert cache.named("S", deadline).epoch == 2
+    assert server.asked == ["STREAM.INFO.S"] * 3
+    with pytest.raises(errors.StreamNotFoundError):
+        cache.named("OTHER", deadline)
+
+
 def test_a_new_connection(server, find):
     """
     After a reconnect, perhaps to a server of another version, everything is asked again.
