@@ -1,20 +1,18 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib.util
-import itertools
 import os
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 
 import pytest
+from interrupts import interrupted_at
 
 from jetsync import _gate, _lane
 from jetsync._deadline import Deadline
@@ -796,29 +794,6 @@ class Interrupting(Receiver):
             self.struck = True
             raise KeyboardInterrupt
         super().wake()
-
-
-def interrupted_at(step, call):
-    """Raise KeyboardInterrupt at one step of a call; return whether it ended before that step."""
-    steps = itertools.count(1)
-    # A collection would run finalizers of other tests' objects in the middle of the call: an
-    # interrupt that strikes one of those is swallowed by the interpreter.
-    gc.disable()
-
-    def strike(frame, event, argument):
-        if event in {"call", "c_return"} and next(steps) == step:
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-
-    sys.setprofile(strike)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return False
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return True
 
 
 class TestInterrupts:

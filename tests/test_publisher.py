@@ -9,6 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from interrupts import interrupted_at
 from patience import eventually, timed
 
 import jetsync
@@ -385,6 +386,31 @@ class TestStaging:
         errors = [reason(future) for future in futures]
         assert [type(error) for error in errors] == [jetsync.PublishOutcomeUnknownError] * 3
         assert (lane.payloads, tokens) == ([b"next"], {})
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize("size", [1, 100])
+    def test_between_any_two_steps(self, lane, make, size):
+        """
+        Wherever Ctrl-C meets a publish, the publisher goes on, and no message is sent twice.
+        """
+        lane.on_write = lane.ack
+        publisher = make(size=size, ack_timeout=0.05)
+        step, finished = 0, False
+        while not finished:
+            step += 1
+
+            def publish(payload=b"%d" % step):
+                publisher.publish("a.b")
+                publisher.publish("a.b", payload).result(5)
+
+            finished = interrupted_at(step, publish)
+            assert publisher.publish("a.b", b"after %d" % step).result(5)
+            assert publisher.flush(5) == 0
+            assert publisher.pending == 0
+        payloads = [payload for payload in lane.payloads if payload]
+        assert len(payloads) == len(set(payloads))
+        assert step > 50
 
 
 class TestFailures:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from jetsync._deadline import as_seconds
+from jetsync._handoff import Bell
 from jetsync._session import raise_failure
 from jetsync.errors import WaitTimeoutError
 from jetsync.outbound import OutboundMessage, PubAck, coerce_outbound
@@ -61,7 +62,7 @@ class PublishFuture:
     The outcome of one message, once it is known. Any thread.
     """
 
-    __slots__ = ("_event", "_item", "_outcome", "_owner", "callbacks", "observed", "span")
+    __slots__ = ("_bell", "_item", "_outcome", "_owner", "callbacks", "observed", "span")
 
     def __init__(self, owner: FutureOwner, item: Any, span: WrappedWindow | None = None) -> None:
         self.observed = False
@@ -70,7 +71,7 @@ class PublishFuture:
         self._owner = owner
         self._item = item
         self._outcome: PubAck | Exception | None = None
-        self._event: threading.Event | None = None
+        self._bell: Bell | None = None
         self.callbacks: list[Callable[[PublishFuture], object]] | None = None
         """What to call with the outcome; whole as soon as that is known."""
 
@@ -141,8 +142,8 @@ class PublishFuture:
     def settle_nowait(self, outcome: PubAck | Exception) -> None:
         """Set the outcome; the publisher holds its lock."""
         self._outcome = outcome
-        if self._event is not None:
-            self._event.set()
+        if self._bell is not None:
+            self._bell.ring()
 
     def report(self) -> DeliveryReport:
         """Return the outcome as a report, which does not count as asking for it."""
@@ -157,12 +158,13 @@ class PublishFuture:
         if self._outcome is None:
             self._owner.check_thread("the acknowledgement")
             with self._owner.lock:
-                event = self._event = self._event or threading.Event()
+                self._bell = self._bell or Bell()
+                signal = self._bell.listen()
                 if self.done():
-                    event.set()
+                    signal.set()
                 else:
                     self._owner.flush()
-            event.wait(seconds)
+            signal.wait(threading.TIMEOUT_MAX if seconds is None else seconds)
         outcome = self._outcome
         if outcome is None:
             raise WaitTimeoutError("the acknowledgement", seconds or 0.0)

@@ -1,0 +1,34 @@
+"""
+Ctrl-C at any moment of a call, one after the other.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+
+
+def interrupted_at(step, call):
+    """
+    Raise KeyboardInterrupt at one step of a call; return whether it ended before that step.
+    """
+    steps = itertools.count(1)
+    # A collection would run finalizers of other tests' objects in the middle of the call: an
+    # interrupt that strikes one of those is swallowed by the interpreter.
+    gc.disable()
+
+    def strike(frame, event, argument):
+        if event in {"call", "c_return"} and next(steps) == step:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(strike)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return True
