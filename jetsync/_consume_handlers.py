@@ -80,7 +80,7 @@ class HandlerPool:
         """What waits behind the message of a subject that is being worked on."""
 
         self._taking = threading.Lock()
-        """Held while a message is taken and its turn noted, where the order matters."""
+        """Held for moments, while a message is taken and its turn noted, for their order."""
 
         self._idents: set[int] = set()
         self._open = options.threads
@@ -136,18 +136,22 @@ class HandlerPool:
     def _take_in_order(self) -> Frame | None:
         """Return the next message of a subject that nobody is at, None at the end."""
         while True:
+            queue = None
             with self._taking:
-                frame = self._source.take_frame(None)
-                if frame is None:
+                frame = self._source.take_now()
+                if frame is not None:
+                    with self._lock:
+                        queue = self._queues.get(frame[0])
+                        if queue is None:
+                            self._queues[frame[0]] = deque()
+                        else:
+                            queue.append(frame)
+                    if queue is not None:
+                        self._source.set_aside(1, message_size(frame))
+            if frame is None:
+                if not self._source.wait_for_frame(None):
                     return None
-                with self._lock:
-                    queue = self._queues.get(frame[0])
-                    if queue is None:
-                        self._queues[frame[0]] = deque()
-                    else:
-                        queue.append(frame)
-                if queue is not None:
-                    self._source.set_aside(1, message_size(frame))
+                continue
             self._source.refill_if_low()
             if queue is None:
                 return frame

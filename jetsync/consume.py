@@ -90,6 +90,17 @@ class _Taken(threading.local):
     message: Message | None = None
 
 
+class _Lead:
+    """
+    One turn of one thread at driving the engine; whoever took it, and nobody else, ends it.
+    """
+
+    __slots__ = ("thread",)
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+
 class Consumption:
     """
     The messages of a consumer, one after the other, without end; made by ``Consumer.consume``.
@@ -128,8 +139,8 @@ class Consumption:
         self._turn = threading.Condition()
         """Guards who leads; notified when there are messages, and when nobody leads any more."""
 
-        self._leader = 0
-        """The thread that drives the engine, 0 if none does."""
+        self._leader: _Lead | None = None
+        """The turn of the thread that drives the engine, None if none does."""
 
         self._stopping = False
         self._told = False
@@ -183,7 +194,7 @@ class Consumption:
         try:
             frame = self._buffer.popleft()
         except IndexError:
-            found = self._wait(None)
+            found = self.take_frame(None)
             if found is None:
                 self._raise_error(iterating=True)
                 raise StopIteration from None
@@ -243,6 +254,8 @@ class Consumption:
         woken. Does not wait, see :meth:`wait`.
         """
         self._stopping = True
+        # Whoever drives sends no pull from now on, wherever it is.
+        self._engine.draining = True
         self._interfere()
 
     def drain(self) -> None:
@@ -329,14 +342,19 @@ class Consumption:
 
     def take_frame(self, deadline: Deadline | None) -> Frame | None:
         """Return the next message's frame, None at the end; raises WaitTimeoutError."""
+        while True:
+            try:
+                return self._buffer.popleft()
+            except IndexError:
+                if not self.wait_for_frame(deadline):
+                    return None
+
+    def take_now(self) -> Frame | None:
+        """Return the next message's frame if it is here."""
         try:
-            frame = self._buffer.popleft()
+            return self._buffer.popleft()
         except IndexError:
-            found = self._wait(deadline)
-            if found is None:
-                return None
-            frame = found
-        return frame
+            return None
 
     def refill_if_low(self) -> None:
         """Have a look at what is due, if that may be anything; belongs behind every taking."""
@@ -349,7 +367,7 @@ class Consumption:
         with self._turn:
             engine.aside += messages
             engine.aside_bytes += size
-        if len(self._buffer) <= engine.low_mark():
+        if messages < 0 and len(self._buffer) <= engine.low_mark():
             # Whoever leads may sleep for long, as nothing was due.
             self._interfere()
 
@@ -369,33 +387,40 @@ class Consumption:
 
     # Who drives.
 
-    def _wait(self, deadline: Deadline | None) -> Frame | None:
-        """Return the next message's frame, None at the end; leads if nobody else does."""
+    def wait_for_frame(self, deadline: Deadline | None) -> bool:
+        """
+        Wait until there is a message to take, return False at the end; raises WaitTimeoutError.
+
+        Leads if nobody else does.
+        """
         self._session.core.check_process()
-        me, turn, buffer = threading.get_ident(), self._turn, self._buffer
-        while True:
+        lead, turn, buffer = _Lead(), self._turn, self._buffer
+        while not buffer:
             try:
                 with turn:
                     while True:
                         if buffer:
-                            try:
-                                return buffer.popleft()
-                            except IndexError:  # Taken by a thread that did not have to wait.
-                                continue
+                            return True
                         if self._over.is_set():
                             self._seen.set()
-                            return None
-                        if self._leader in {0, me}:
-                            self._leader = me
+                            return False
+                        if self._leader is None:
+                            self._leader = lead
                             break
+                        if self._leader.thread == lead.thread:
+                            # In a plugin, or in a signal handler.
+                            raise ConflictingUseError("this thread waits for a message already")
                         if deadline is not None and deadline.expired():
                             raise WaitTimeoutError("a message", deadline.total)
                         turn.wait(TURN if deadline is None else deadline.remaining())
                 self._lead(deadline)
             finally:
-                self._release(me)
-            if deadline is not None and deadline.expired() and not buffer and not self.closed:
+                self._release(lead)
+            if deadline is None or buffer or self._over.is_set():
+                continue
+            if deadline.expired():
                 raise WaitTimeoutError("a message", deadline.total)
+        return True
 
     def _lead(self, deadline: Deadline | None) -> None:
         """Drive until there are messages, it is over, or the deadline is."""
@@ -415,27 +440,27 @@ class Consumption:
 
     def _refill(self) -> None:
         """Have a look at what there is to do, unless another thread does."""
-        me = threading.get_ident()
+        lead = _Lead()
         try:
             with self._turn:
-                if self._leader:
+                if self._leader is not None:
                     return
-                self._leader = me
+                self._leader = lead
             self._drive()
         finally:
-            self._release(me)
+            self._release(lead)
 
     def _interfere(self) -> None:
         """Have the leader look at what has changed, or be it."""
         self._driver.wake()
         self._refill()
 
-    def _release(self, me: int) -> None:
-        """Lead no longer, if this thread did."""
+    def _release(self, lead: _Lead) -> None:
+        """Lead no longer, if this is the turn at which that was done."""
         with self._turn:
-            if self._leader != me:
+            if self._leader is not lead:
                 return
-            self._leader = 0
+            self._leader = None
             self._turn.notify(len(self._buffer) + 1)
         if self._driver.is_open and (self._stopping or self._engine.draining):
             # Asked for while this thread was about to leave.

@@ -12,6 +12,7 @@ import pytest
 from patience import eventually, timed
 
 import jetsync
+from jetsync._consume_drive import ConsumeDriver
 from jetsync.testing import CutProxy
 
 
@@ -191,3 +192,43 @@ class TestRefusingPlugins:
                 got.append(int(ordered.next(10).data))
             assert ordered.statistics().delivered == 4
         assert got == [0, 1, 2, 3]
+
+
+class TestEndedInAHook:
+    @pytest.mark.parametrize("end", ["stop", "drain"])
+    def test_whoever_drives_goes_on_driving(self, nats_server, stream, monkeypatch, end):
+        """
+        No other thread, and no second turn of this one, gets between; no pull is sent any more.
+        """
+        inside, most = [], []
+        turn = ConsumeDriver.turn
+
+        def watched(driver):
+            inside.append(threading.get_ident())
+            most.append(len(inside))
+            try:
+                turn(driver)
+            finally:
+                inside.pop()
+
+        class Ender:
+            @jetsync.hookimpl
+            def jetsync_status(self, event):
+                if isinstance(event, jetsync.PullStatusEvent):
+                    getattr(messages, end)()
+                    with pytest.raises(jetsync.ConflictingUseError):
+                        messages.next(5)
+                    told.set()
+
+        monkeypatch.setattr(ConsumeDriver, "turn", watched)
+        stream.create_consumer(durable_name="worker")
+        told = threading.Event()
+        with jetsync.connect(nats_server.url, plugins=[Ender()]) as client:
+            messages = client.jetstream().consumer(stream.name, "worker").consume(expires=1)
+            with ThreadPoolExecutor(3) as pool:
+                parts = [pool.submit(list, messages) for _ in range(3)]
+                assert [part.result(20) for part in parts] == [[], [], []]
+            assert told.is_set()
+            assert messages.closed
+            assert messages.statistics().pulls == 1
+        assert max(most) == 1
