@@ -72,9 +72,10 @@ def _is_left_out(item: pytest.Item) -> bool:
     if _LIVE not in item.path.parents:
         return False
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    if "version" in parameters:
-        # None is the newest one.
-        return parameters["version"] is not None
+    for name in ("version", "everywhere"):
+        if name in parameters:
+            # None is the newest one.
+            return parameters[name] is not None
     return item.get_closest_marker("versions") is not None
 
 

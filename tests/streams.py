@@ -1,5 +1,5 @@
 """
-Messages for tests to read: numbered, in streams that may have trouble meanwhile.
+Streams for tests, numbered messages for them, and what is in them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,69 @@ import contextlib
 from patience import eventually
 
 import jetsync
+
+
+def memory_stream(js, name, **fields):
+    """
+    Make a stream over ``<name>.>``, in memory unless told otherwise.
+    """
+    return js.create_stream(name=name, subjects=[f"{name}.>"], **{"storage": "memory", **fields})
+
+
+def batch_stream(js, name, **fields):
+    """
+    Make a stream that takes atomic batches.
+    """
+    return memory_stream(js, name, **{"allow_atomic": True, **fields})
+
+
+def fast_stream(js, name, **fields):
+    """
+    Make a stream that takes fast ingest.
+    """
+    return memory_stream(js, name, **{"allow_batched": True, **fields})
+
+
+class Batches:
+    """
+    A stream that takes batches, and the subjects on it.
+    """
+
+    def __init__(self, js, name):
+        self.js = js
+        self.name = name
+        self.stream = batch_stream(js, name, allow_direct=True)
+
+    def __call__(self, subject):
+        """
+        Return a subject of the stream.
+        """
+        return f"{self.name}.{subject}"
+
+    def stored(self):
+        """
+        Return the payloads that are in the stream, in order.
+        """
+        return payloads(self.stream)
+
+
+def payloads(stream):
+    """
+    Return the payloads that are in a stream, in order.
+    """
+    found = []
+    for sequence in range(1, stream.info().state.last_seq + 1):
+        with contextlib.suppress(jetsync.MessageNotFoundError):
+            found.append(stream.get_message(sequence).data)
+    return found
+
+
+def fill(js, stream, count, start=0, subject="A", size=0):
+    """
+    Publish *count* messages with their numbers as payload, filled up to *size* bytes.
+    """
+    name = f"{stream.name}.{subject}"
+    js.publish_many((name, (b"%d" % number).ljust(size)) for number in range(start, start + count))
 
 
 def fill_in_trouble(js, stream, count, start=0):
@@ -28,3 +91,10 @@ def fill_in_trouble(js, stream, count, start=0):
                 return js.publish(f"{stream.name}.A", data, msg_id=msg_id, timeout=2)
 
         eventually(stored, 40)
+
+
+def numbers(messages):
+    """
+    Return the payloads of messages that :func:`fill` published.
+    """
+    return [int(message.data) for message in messages]

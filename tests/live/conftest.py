@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from streams import Batches
 
+import jetsync
 from jetsync.devserver import DevServer
+from jetsync.testing import CutProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import jetsync
 
 _HERE = Path(__file__).parent
 _numbers = itertools.count(1)
@@ -74,8 +75,6 @@ def client(nats_server: DevServer) -> Iterator[jetsync.Client]:
     """
     A client of the shared server, closed after the test.
     """
-    import jetsync
-
     with jetsync.connect(nats_server.url) as client:
         yield client
 
@@ -93,8 +92,6 @@ def stream(js: jetsync.JetStream, unique: str) -> Iterator[jetsync.Stream]:
     """
     A fresh stream in memory, named uniquely, over ``<its name>.>``; removed afterwards.
     """
-    import jetsync
-
     made = js.create_stream(
         jetsync.StreamConfig(name=unique, subjects=[f"{unique}.>"], storage="memory")
     )
@@ -102,3 +99,94 @@ def stream(js: jetsync.JetStream, unique: str) -> Iterator[jetsync.Stream]:
     # The test may have removed it itself.
     with suppress(jetsync.StreamNotFoundError):
         js.delete_stream(unique)
+
+
+@pytest.fixture
+def worker(stream: jetsync.Stream) -> jetsync.Consumer:
+    """
+    A durable pull consumer of the test's stream.
+    """
+    return stream.create_consumer(durable_name="worker")
+
+
+@pytest.fixture
+def js_of(
+    server_for: Callable[[str], DevServer], nats_server: DevServer
+) -> Iterator[Callable[[str | None], jetsync.JetStream]]:
+    """
+    A factory of JetStream contexts by server version; None is the newest.
+    """
+    with ExitStack() as stack:
+
+        def js_of(version: str | None) -> jetsync.JetStream:
+            server = nats_server if version is None else server_for(version)
+            return stack.enter_context(jetsync.connect(server.url)).jetstream()
+
+        yield js_of
+
+
+# What may break.
+
+
+@pytest.fixture(scope="module")
+def victim() -> Iterator[DevServer]:
+    """
+    A server that tests may pause, stop and kill; each test leaves it running.
+    """
+    with DevServer() as server:
+        yield server
+
+
+@pytest.fixture
+def fragile(victim: DevServer) -> Iterator[jetsync.JetStream]:
+    """
+    JetStream on the server that may be stopped, over a client that reconnects soon.
+    """
+    with jetsync.connect(victim.url, reconnect_wait=0.05) as client:
+        yield client.jetstream()
+
+
+@pytest.fixture
+def proxied(
+    nats_server: DevServer,
+) -> Iterator[Callable[..., tuple[jetsync.JetStream, CutProxy]]]:
+    """
+    A factory of JetStream contexts, with plugins, whose connection goes through a proxy that can
+    cut it.
+    """
+    with ExitStack() as stack:
+
+        def proxied(*plugins: object) -> tuple[jetsync.JetStream, CutProxy]:
+            proxy = stack.enter_context(CutProxy(nats_server.url))
+            client = jetsync.connect(proxy.url, plugins=plugins, reconnect_wait=0.05)
+            return stack.enter_context(client).jetstream(), proxy
+
+        yield proxied
+
+
+# Atomic batches.
+
+
+@pytest.fixture
+def batches(js: jetsync.JetStream, unique: str) -> Iterator[Batches]:
+    """
+    A stream for batches on the newest server.
+    """
+    made = Batches(js, unique)
+    yield made
+    with suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(unique)
+
+
+@pytest.fixture(params=["2.12.8", "2.14.6", None])
+def everywhere(
+    request: pytest.FixtureRequest,
+    js_of: Callable[[str | None], jetsync.JetStream],
+    unique: str,
+) -> Iterator[Batches]:
+    """
+    A stream for batches on each version whose batches differ.
+    """
+    made = Batches(js_of(request.param), unique)
+    yield made
+    made.js.delete_stream(unique)

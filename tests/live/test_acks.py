@@ -10,26 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from patience import eventually, timed
+from streams import fill, numbers
 
 import jetsync
 from jetsync.devserver import DevServer
 
 VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
 """Servers from the oldest to the newest, which is None."""
-
-
-def fill(js, stream, count):
-    """
-    Publish *count* messages with their numbers as payload.
-    """
-    js.publish_many((f"{stream.name}.A", b"%d" % number) for number in range(count))
-
-
-def numbers(messages):
-    """
-    The payloads of messages that :func:`fill` published.
-    """
-    return [int(message.data) for message in messages]
 
 
 def pending(consumer):
@@ -53,14 +40,6 @@ def record_writes(monkeypatch, lane, writes):
 
 
 @pytest.fixture
-def worker(stream):
-    """
-    A durable pull consumer of the test's stream.
-    """
-    return stream.create_consumer(durable_name="worker")
-
-
-@pytest.fixture
 def wire(nats_server, stream):
     """
     A subscription of another client that hears every acknowledgement of the test's stream.
@@ -71,15 +50,6 @@ def wire(nats_server, stream):
     ):
         client.flush()
         yield wire
-
-
-@pytest.fixture(scope="module")
-def victim():
-    """
-    A server that tests may pause, stop and kill; each test leaves it running.
-    """
-    with DevServer() as server:
-        yield server
 
 
 @pytest.fixture

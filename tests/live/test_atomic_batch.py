@@ -10,6 +10,7 @@ import ipaddress
 
 import pytest
 from patience import eventually
+from streams import Batches
 
 import jetsync
 from jetsync import OutboundMessage
@@ -20,70 +21,6 @@ VERSIONS = ["2.12.8", "2.14.6", None]
 
 OLD = ["2.10.26", "2.11.11", "2.12.0"]
 """Servers that no batch is sent to."""
-
-
-@pytest.fixture
-def js_of(server_for, nats_server):
-    """
-    A factory of JetStream contexts by server version.
-    """
-    with contextlib.ExitStack() as stack:
-
-        def js_of(version):
-            server = nats_server if version is None else server_for(version)
-            return stack.enter_context(jetsync.connect(server.url)).jetstream()
-
-        yield js_of
-
-
-class Batches:
-    """
-    A stream that takes batches, and the subjects on it.
-    """
-
-    def __init__(self, js, name, **fields):
-        self.js = js
-        self.name = name
-        fields = {"storage": "memory", "allow_atomic": True, "allow_direct": True, **fields}
-        self.stream = js.create_stream(name=name, subjects=[f"{name}.>"], **fields)
-
-    def __call__(self, subject):
-        """
-        Return a subject of the stream.
-        """
-        return f"{self.name}.{subject}"
-
-    def stored(self):
-        """
-        Return the payloads that are in the stream, in order.
-        """
-        last = self.stream.info().state.last_seq
-        found = []
-        for sequence in range(1, last + 1):
-            with contextlib.suppress(jetsync.MessageNotFoundError):
-                found.append(self.stream.get_message(sequence).data)
-        return found
-
-
-@pytest.fixture
-def batches(js, unique):
-    """
-    A stream for batches on the newest server.
-    """
-    made = Batches(js, unique)
-    yield made
-    with contextlib.suppress(jetsync.StreamNotFoundError):
-        js.delete_stream(unique)
-
-
-@pytest.fixture(params=VERSIONS)
-def everywhere(request, js_of, unique):
-    """
-    A stream for batches on each version that has them.
-    """
-    made = Batches(js_of(request.param), unique)
-    yield made
-    made.js.delete_stream(unique)
 
 
 @pytest.mark.versions

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from patience import eventually, timed
+from streams import batch_stream, payloads
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -25,32 +26,15 @@ OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
 
 
-def make_stream(js, name, **fields):
-    """
-    Make a stream for batches over ``<name>.>``, in memory unless told otherwise.
-    """
-    fields = {"storage": "memory", "allow_atomic": True, **fields}
-    return js.create_stream(name=name, subjects=[f"{name}.>"], **fields)
-
-
 @pytest.fixture
 def stream(js, unique):
     """
     A stream for batches on the shared server.
     """
-    made = make_stream(js, unique)
+    made = batch_stream(js, unique)
     yield made
     with contextlib.suppress(jetsync.StreamNotFoundError):
         js.delete_stream(unique)
-
-
-@pytest.fixture(scope="module")
-def victim():
-    """
-    A server that tests may pause and restart; each test leaves it running.
-    """
-    with DevServer() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -60,38 +44,6 @@ def hasty():
     """
     with DevServer(config={"jetstream": {"limits": {"batch": HASTY}}}) as server:
         yield server
-
-
-@pytest.fixture
-def fragile(victim):
-    """
-    JetStream on the server that may be stopped, over a client that reconnects soon.
-    """
-    with jetsync.connect(victim.url, reconnect_wait=0.05) as client:
-        yield client.jetstream()
-
-
-@pytest.fixture
-def proxied(nats_server):
-    """
-    A factory of JetStream contexts whose connection goes through a proxy that can cut it.
-    """
-    with contextlib.ExitStack() as stack:
-
-        def proxied(*plugins):
-            proxy = stack.enter_context(CutProxy(nats_server.url))
-            client = jetsync.connect(proxy.url, plugins=plugins, reconnect_wait=0.05)
-            return stack.enter_context(client).jetstream(), proxy
-
-        yield proxied
-
-
-def stored(stream):
-    """
-    Return the payloads that are in the stream.
-    """
-    last = stream.info().state.last_seq
-    return [stream.get_message(number).data for number in range(1, last + 1)]
 
 
 class Again:
@@ -121,7 +73,7 @@ class TestAbandoned:
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(hasty.url, plugins=[recorder]) as client:
             js = client.jetstream()
-            stream = make_stream(js, unique)
+            stream = batch_stream(js, unique)
             batch = js.atomic_batch(ack_first=ack_first)
             batch.add(f"{unique}.A", b"1")
             other = js.atomic_batch()
@@ -142,7 +94,7 @@ class TestAbandoned:
             assert (caught.value.err_code, caught.value.stream) == (10176, unique)
             with pytest.raises(jetsync.BatchClosedError, match="timeout"):
                 batch.commit()
-            assert stored(stream) == [b"2"]
+            assert payloads(stream) == [b"2"]
 
     def test_another_one_is_idle(self, hasty, unique):
         """
@@ -151,7 +103,7 @@ class TestAbandoned:
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(hasty.url, plugins=[recorder]) as client:
             js = client.jetstream()
-            make_stream(js, unique)
+            batch_stream(js, unique)
             idle, busy = js.atomic_batch(), js.atomic_batch(ack_every=1)
             idle.add(f"{unique}.A")
             end = time.monotonic() + 1.5
@@ -170,15 +122,15 @@ class TestAbandoned:
         """
         with jetsync.connect(hasty.url) as client:
             js = client.jetstream()
-            stream = make_stream(js, unique)
+            stream = batch_stream(js, unique)
             batch = js.atomic_batch()
             batch.add(f"{unique}.A", b"1")
             time.sleep(1.3)
             with pytest.raises(jetsync.BatchIncompleteError, match="timeout"):
                 batch.commit(f"{unique}.A", b"2")
-            assert stored(stream) == []
+            assert payloads(stream) == []
             assert batch.resend().size == 2
-            assert stored(stream) == [b"1", b"2"]
+            assert payloads(stream) == [b"1", b"2"]
 
     @pytest.mark.versions
     @pytest.mark.parametrize(
@@ -197,7 +149,7 @@ class TestAbandoned:
             jetsync.connect(server.url, user="u", password="p") as client,
         ):
             js = client.jetstream()
-            stream = make_stream(js, unique)
+            stream = batch_stream(js, unique)
             batch = js.atomic_batch()
             batch.add(f"{unique}.A", b"1")
             batch.add(f"{unique}.A", b"2")
@@ -205,7 +157,7 @@ class TestAbandoned:
             with pytest.raises(jetsync.BatchIncompleteError, match=since) as caught:
                 batch.commit()
             assert caught.value.err_code == 10176
-            assert stored(stream) == []
+            assert payloads(stream) == []
             assert js.publish_batch([(f"{unique}.A", b"3")]).size == 1
 
     @pytest.mark.parametrize("ack_every", [0, 1])
@@ -227,7 +179,7 @@ class TestAbandoned:
             batch.add(f"{stream.name}.A", b"3")
             with pytest.raises(jetsync.BatchIncompleteError):
                 batch.commit()
-        assert stored(stream) == []
+        assert payloads(stream) == []
 
 
 class TestSlots:
@@ -256,7 +208,7 @@ class TestSlots:
         batches = [one_more() for _ in range(OPEN_BATCHES)]
         for batch in batches:
             batch.discard()
-        assert stored(stream) == [b"1"]
+        assert payloads(stream) == [b"1"]
 
     @pytest.mark.versions
     def test_fifty_on_an_older_server(self, server_for, unique):
@@ -265,7 +217,7 @@ class TestSlots:
         """
         with jetsync.connect(server_for("2.12.8").url) as client:
             js = client.jetstream()
-            stream = make_stream(js, unique)
+            stream = batch_stream(js, unique)
             batches = [js.atomic_batch() for _ in range(OPEN_BATCHES + 1)]
             for batch in batches:
                 batch.add(f"{unique}.A", b"1")
@@ -275,7 +227,7 @@ class TestSlots:
                 batches[-1].add(f"{unique}.A", b"2")
             batches[0].discard()
             js.publish_batch([(f"{unique}.A", b"3")] * 2)
-            assert stored(stream) == [b"3", b"3"]
+            assert payloads(stream) == [b"3", b"3"]
             for batch in batches[1:]:
                 batch.discard()
             js.delete_stream(unique)
@@ -316,7 +268,7 @@ class TestSlots:
         for batch in batches:
             batch.discard()
         proxy.resume()
-        assert stored(stream) == [b"0"]
+        assert payloads(stream) == [b"0"]
 
 
 class TestConnection:
@@ -325,7 +277,7 @@ class TestConnection:
         Scenario 88: nothing of the batch is stored, and its next use ends it; it is never sent
         again by itself.
         """
-        stream = make_stream(fragile, unique, storage="file")
+        stream = batch_stream(fragile, unique, storage="file")
         batch = fragile.atomic_batch()
         for number in range(5):
             batch.add(f"{unique}.A", b"%d" % number)
@@ -335,9 +287,9 @@ class TestConnection:
         with pytest.raises(jetsync.BatchClosedError):
             batch.add(f"{unique}.A")
         eventually(lambda: fragile.account_info(timeout=5))
-        assert stored(stream) == []
+        assert payloads(stream) == []
         assert batch.resend(timeout=10).size == 5
-        assert stored(stream) == [b"0", b"1", b"2", b"3", b"4"]
+        assert payloads(stream) == [b"0", b"1", b"2", b"3", b"4"]
         fragile.delete_stream(unique)
 
     def test_a_cut_between_two_adds(self, proxied, stream):
@@ -353,7 +305,7 @@ class TestConnection:
             batch.add(f"{stream.name}.A", b"2")
         with js.atomic_batch() as batch:
             batch.add(f"{stream.name}.A", b"3")
-        assert stored(stream) == [b"3"]
+        assert payloads(stream) == [b"3"]
 
     def test_a_batch_begins_without_a_connection(self, proxied, stream):
         """
@@ -376,7 +328,7 @@ class TestConnection:
         batch.add(f"{stream.name}.A", b"1")
         batch.commit()
         timer.join()
-        assert stored(stream) == [b"0", b"1"]
+        assert payloads(stream) == [b"0", b"1"]
 
     def test_another_server_is_asked_again(self, server_for, nats_server, unique):
         """
@@ -392,7 +344,7 @@ class TestConnection:
                 name=unique, subjects=[f"{unique}.>"], storage="memory"
             )
             js = client.jetstream()
-            make_stream(js, unique)
+            batch_stream(js, unique)
             batch = js.atomic_batch()
             batch.add(f"{unique}.A")
             js.publish_batch([(f"{unique}.A", b"")])
@@ -412,7 +364,7 @@ class TestDeadlines:
         """
         Every call ends with its time, and says what is known.
         """
-        make_stream(fragile, unique)
+        batch_stream(fragile, unique)
         fresh, batch = fragile.atomic_batch(), fragile.atomic_batch()
         batch.add(f"{unique}.A")
         started = fragile.atomic_batch(ack_every=1)
@@ -445,7 +397,7 @@ class TestDeadlines:
         """
         A batch larger than all buffers ends with its time too, and is not stored.
         """
-        stream = make_stream(fragile, unique)
+        stream = batch_stream(fragile, unique)
         fragile.publish_batch([(f"{unique}.A", b"")])
         victim.pause()
         try:
@@ -461,7 +413,7 @@ class TestDeadlines:
         """
         Who waits for another thread's call on the same batch waits no longer than it may.
         """
-        make_stream(fragile, unique)
+        batch_stream(fragile, unique)
         batch = fragile.atomic_batch(ack_every=1)
         batch.add(f"{unique}.A")
         victim.pause()

@@ -11,23 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from patience import eventually, timed
+from streams import batch_stream
 
 import jetsync
 from jetsync._outbox import Outbox
-from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
 from jetsync.publish._batch_run import BatchRun
-from jetsync.testing import CutProxy
 
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
-
-
-def make_stream(js, name):
-    """
-    Make a stream for batches over ``<name>.>``, in memory.
-    """
-    return js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory", allow_atomic=True)
 
 
 @pytest.fixture
@@ -35,31 +27,10 @@ def stream(js, unique):
     """
     A stream for batches on the shared server.
     """
-    made = make_stream(js, unique)
+    made = batch_stream(js, unique)
     yield made
     with contextlib.suppress(jetsync.StreamNotFoundError):
         js.delete_stream(unique)
-
-
-@pytest.fixture(scope="module")
-def victim():
-    """
-    A server that tests may pause; each test leaves it running.
-    """
-    with DevServer() as server:
-        yield server
-
-
-@pytest.fixture
-def proxied(nats_server):
-    """
-    JetStream over a proxy that can cut the connection, and the proxy.
-    """
-    with (
-        CutProxy(nats_server.url) as proxy,
-        jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
-    ):
-        yield client.jetstream(), proxy
 
 
 @contextlib.contextmanager
@@ -84,7 +55,7 @@ class TestDiscard:
         """
         with jetsync.connect(victim.url) as client:
             js = client.jetstream()
-            stream = make_stream(js, unique)
+            stream = batch_stream(js, unique)
             batch = js.atomic_batch(ack_every=1)
             batch.add(f"{unique}.A", b"1")
             with busy(victim, batch, f"{unique}.A") as call:
@@ -103,7 +74,7 @@ class TestDiscard:
         """
         with jetsync.connect(victim.url) as client:
             js = client.jetstream()
-            make_stream(js, unique)
+            batch_stream(js, unique)
             batch = js.atomic_batch(ack_every=1)
             batch.add(f"{unique}.A", b"1")
             with busy(victim, batch, f"{unique}.A") as call:
@@ -120,7 +91,7 @@ class TestDiscard:
         """
         with jetsync.connect(victim.url) as client:
             js = client.jetstream()
-            make_stream(js, unique)
+            batch_stream(js, unique)
             batch = js.atomic_batch(ack_every=1)
             batch.add(f"{unique}.A", b"1")
             came = []
@@ -239,7 +210,7 @@ class TestCtrlC:
         """
         A resend that was interrupted does not make the outcome of the attempt before it known.
         """
-        far, proxy = proxied
+        far, proxy = proxied()
         batch = far.atomic_batch()
         batch.add(f"{stream.name}.A", b"1", msg_id="1")
         proxy.pause("to_client")
@@ -317,7 +288,7 @@ class TestPlaces:
         """
         A commit that ran out of time before its last message was sent frees the place too.
         """
-        far, proxy = proxied
+        far, proxy = proxied()
         # As on a server that needs a last message: the first one waits for the commit, and asks.
         monkeypatch.setattr("jetsync.publish._batch_run.MARKER_LEVEL", 99)
         batch = far.atomic_batch()

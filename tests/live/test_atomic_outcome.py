@@ -11,20 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from patience import eventually, timed
+from streams import batch_stream, payloads
 
 import jetsync
 from jetsync import OutboundMessage
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
-from jetsync.testing import CutProxy
-
-
-def make_stream(js, name, **fields):
-    """
-    Make a stream for batches over ``<name>.>``, in memory unless told otherwise.
-    """
-    fields = {"storage": "memory", "allow_atomic": True, **fields}
-    return js.create_stream(name=name, subjects=[f"{name}.>"], **fields)
 
 
 @pytest.fixture
@@ -32,19 +24,10 @@ def stream(js, unique):
     """
     A stream for batches on the shared server.
     """
-    made = make_stream(js, unique)
+    made = batch_stream(js, unique)
     yield made
     with contextlib.suppress(jetsync.StreamNotFoundError):
         js.delete_stream(unique)
-
-
-@pytest.fixture(scope="module")
-def victim():
-    """
-    A server that tests may pause and restart; each test leaves it running.
-    """
-    with DevServer() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -56,30 +39,6 @@ def hasty():
         yield server
 
 
-@pytest.fixture
-def fragile(victim):
-    """
-    JetStream on the server that may be stopped, over a client that reconnects soon.
-    """
-    with jetsync.connect(victim.url, reconnect_wait=0.05) as client:
-        yield client.jetstream()
-
-
-@pytest.fixture
-def proxied(nats_server):
-    """
-    A factory of JetStream contexts whose connection goes through a proxy that can cut it.
-    """
-    with contextlib.ExitStack() as stack:
-
-        def proxied(*plugins):
-            proxy = stack.enter_context(CutProxy(nats_server.url))
-            client = jetsync.connect(proxy.url, plugins=plugins, reconnect_wait=0.05)
-            return stack.enter_context(client).jetstream(), proxy
-
-        yield proxied
-
-
 def with_ids(stream, count=3):
     """
     Messages that all have ids.
@@ -88,14 +47,6 @@ def with_ids(stream, count=3):
         OutboundMessage(f"{stream.name}.A", b"%d" % number, msg_id=f"{stream.name}-{number}")
         for number in range(count)
     ]
-
-
-def stored(stream):
-    """
-    Return the payloads that are in the stream.
-    """
-    last = stream.info().state.last_seq
-    return [stream.get_message(number).data for number in range(1, last + 1)]
 
 
 class Again:
@@ -171,7 +122,7 @@ class TestUnknownOutcome:
         ack = batch.resend(timeout=10)
         assert (ack.duplicate, ack.size, ack.first_sequence) == (False, 3, 1)
         assert ack.batch_id == batch.id != error.batch_id
-        assert stored(stream) == [b"0", b"1", b"2"]
+        assert payloads(stream) == [b"0", b"1", b"2"]
 
     def test_no_answer_in_time(self, proxied, stream):
         """
@@ -211,7 +162,7 @@ class TestUnknownOutcome:
                 error.batch.resend(timeout=0.5)
             assert caught.value.batch is error.batch
             assert isinstance(caught.value.__cause__, jetsync.NoStreamResponseError)
-        make_stream(js, stream.name)
+        batch_stream(js, stream.name)
         assert error.batch.resend().duplicate is False
 
     def test_a_plugin_asks_for_it(self, proxied, stream):
@@ -273,7 +224,7 @@ class TestUnknownOutcome:
         """
         with jetsync.connect(victim.url) as client:
             js = client.jetstream()
-            make_stream(js, unique)
+            batch_stream(js, unique)
             batch = js.atomic_batch()
             batch.add(f"{unique}.A")
             victim.pause()
@@ -304,7 +255,7 @@ class TestRetries:
         """
         The stream is made after 300 ms, and a later attempt is stored.
         """
-        timer = threading.Timer(0.3, make_stream, (js, unique))
+        timer = threading.Timer(0.3, batch_stream, (js, unique))
         timer.start()
         assert js.publish_batch([(f"{unique}.A", b"")] * 3).sequence == 3
         timer.join()
@@ -341,7 +292,7 @@ class TestRetries:
         """
         js.publish_batch([(f"{stream.name}.A", b"")])
         js.delete_stream(stream.name)
-        timer = threading.Timer(0.3, make_stream, (js, stream.name))
+        timer = threading.Timer(0.3, batch_stream, (js, stream.name))
         timer.start()
         assert js.publish_batch([(f"{stream.name}.A", b"")] * 3).sequence == 3
         timer.join()
@@ -383,10 +334,10 @@ class TestRetries:
         again = Again()
         with jetsync.connect(hasty.url, plugins=[again]) as client:
             js = client.jetstream()
-            stream = make_stream(js, unique)
+            stream = batch_stream(js, unique)
             batch = js.atomic_batch()
             batch.add(f"{unique}.A", b"1")
             time.sleep(1.3)
             assert batch.commit(f"{unique}.A", b"2").size == 2
-            assert stored(stream) == [b"1", b"2"]
+            assert payloads(stream) == [b"1", b"2"]
             assert [type(error) for error in again.errors] == [jetsync.BatchIncompleteError]

@@ -8,6 +8,7 @@ import contextlib
 
 import pytest
 from patience import eventually
+from streams import batch_stream
 
 import jetsync
 from jetsync._outbox import NeverWrittenError
@@ -17,35 +18,15 @@ from jetsync.hookspecs import hookimpl
 from jetsync.testing import CutProxy, HookRecorder
 
 
-def make_stream(js, name, **fields):
-    """
-    Make a stream for batches over ``<name>.>``, in memory.
-    """
-    fields = {"storage": "memory", "allow_atomic": True, **fields}
-    return js.create_stream(name=name, subjects=[f"{name}.>"], **fields)
-
-
 @pytest.fixture
 def stream(js, unique):
     """
     A stream for batches on the shared server.
     """
-    made = make_stream(js, unique)
+    made = batch_stream(js, unique)
     yield made
     with contextlib.suppress(jetsync.StreamNotFoundError):
         js.delete_stream(unique)
-
-
-@pytest.fixture
-def proxied(nats_server):
-    """
-    JetStream over a proxy that can cut the connection, and the proxy.
-    """
-    with (
-        CutProxy(nats_server.url) as proxy,
-        jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
-    ):
-        yield client.jetstream(), proxy
 
 
 class TestDuplicate:
@@ -54,7 +35,7 @@ class TestDuplicate:
         """
         A factory of batches of two messages whose commit was not answered, stored or not.
         """
-        js, proxy = proxied
+        js, proxy = proxied()
 
         def lost(*, stored):
             batch = js.atomic_batch()
@@ -124,7 +105,7 @@ class TestErrors:
             jetsync.connect(server.url, user="u", password="p") as client,
         ):
             js = client.jetstream()
-            stream = make_stream(js, unique)
+            stream = batch_stream(js, unique)
             messages = [(f"{unique}.secret", b""), (f"{unique}.open", b"")]
             with pytest.raises(jetsync.PermissionDeniedError, match="secret"):
                 js.publish_batch(messages)
@@ -136,7 +117,7 @@ class TestErrors:
         """
         The loss of the connection is told by a public error, which says what it means.
         """
-        js, proxy = proxied
+        js, proxy = proxied()
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         proxy.cut()
@@ -175,7 +156,7 @@ class TestErrors:
         """
         A stream that takes no batches: the error says how it would.
         """
-        make_stream(js, unique, allow_atomic=False)
+        batch_stream(js, unique, allow_atomic=False)
         with pytest.raises(jetsync.AtomicPublishDisabledError, match="allow_atomic"):
             js.publish_batch([(f"{unique}.A", b"")])
         with pytest.raises(jetsync.FastPublishDisabledError, match="allow_batched"):
@@ -231,7 +212,7 @@ def test_who_may_not_listen_is_told_once(unique):
         jetsync.connect(server.url, user="u", password="p", plugins=[recorder]) as client,
     ):
         js = client.jetstream()
-        make_stream(js, unique)
+        batch_stream(js, unique)
 
         def denials():
             events = [call["event"] for call in recorder.of("jetsync_status")]
@@ -256,9 +237,9 @@ def test_a_next_server_that_takes_less(nats_server, unique):
         CutProxy(nats_server.url) as proxy,
         jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
     ):
-        make_stream(direct.jetstream(), unique)
+        batch_stream(direct.jetstream(), unique)
         js = client.jetstream()
-        make_stream(js, unique)
+        batch_stream(js, unique)
         batch = js.atomic_batch()
         batch.add(f"{unique}.A", bytes(2000))
         proxy._forwarder._target = ("127.0.0.1", small.port)

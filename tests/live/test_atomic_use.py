@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 import pytest
 from patience import eventually
+from streams import batch_stream, payloads
 
 import jetsync
 from jetsync import Expect, OutboundMessage
@@ -22,20 +23,12 @@ from jetsync.testing import HookRecorder
 NO_SECRETS = {"permissions": {"publish": {"deny": ["*.secret"]}}}
 
 
-def make_stream(js, name, **fields):
-    """
-    Make a stream for batches over ``<name>.>``, in memory unless told otherwise.
-    """
-    fields = {"storage": "memory", "allow_atomic": True, **fields}
-    return js.create_stream(name=name, subjects=[f"{name}.>"], **fields)
-
-
 @pytest.fixture
 def stream(js, unique):
     """
     A stream for batches on the shared server.
     """
-    made = make_stream(js, unique)
+    made = batch_stream(js, unique)
     yield made
     with contextlib.suppress(jetsync.StreamNotFoundError):
         js.delete_stream(unique)
@@ -53,14 +46,6 @@ def with_plugins(nats_server):
             return stack.enter_context(client).jetstream()
 
         yield with_plugins
-
-
-def stored(stream):
-    """
-    Return the payloads that are in the stream.
-    """
-    last = stream.info().state.last_seq
-    return [stream.get_message(number).data for number in range(1, last + 1)]
 
 
 def asked(js):
@@ -104,7 +89,7 @@ class TestPrepare:
             batch.add(subject, b"b", msg_id="b")
             batch.commit(subject, b"c")
         js.publish_batch([(subject, b"d"), OutboundMessage(subject, b"e")])
-        assert stored(stream) == [b"A", b"B", b"C", b"D", b"E"]
+        assert payloads(stream) == [b"A", b"B", b"C", b"D", b"E"]
         assert len(recorder.of("jetsync_prepare_message")) == 5
 
     def test_a_veto(self, with_plugins, stream):
@@ -122,7 +107,7 @@ class TestPrepare:
             assert batch.size == 1
         with pytest.raises(jetsync.PluginError):
             js.publish_batch([(subject, b"b"), (subject, b"veto")])
-        assert stored(stream) == [b"A"]
+        assert payloads(stream) == [b"A"]
 
 
 class TestCommitHook:
@@ -192,7 +177,7 @@ class TestCommitHook:
         nosy.batch.add(f"{stream.name}.A", b"outer")
         assert nosy.batch.commit().size == 2
         assert nosy.seen == (jetsync.BatchClosedError, jetsync.ConflictingUseError, type(None))
-        assert stored(stream) == [b"inner", b"outer"]
+        assert payloads(stream) == [b"inner", b"outer"]
 
     def test_a_plugin_that_raises_after_the_commit(self, with_plugins, stream):
         """
@@ -212,7 +197,7 @@ class TestCommitHook:
         assert batch.ack.size == 1
         with pytest.raises(jetsync.ConflictingUseError):
             batch.resend()
-        assert stored(stream) == [b"1"]
+        assert payloads(stream) == [b"1"]
 
     def test_a_plugin_that_raises_before_it(self, with_plugins, stream):
         """
@@ -236,7 +221,7 @@ class TestCommitHook:
         assert batch.ack is None
         plugin.stop = False
         assert batch.resend().size == 2
-        assert stored(stream) == [b"1", b"2"]
+        assert payloads(stream) == [b"1", b"2"]
 
 
 class TestThreads:
@@ -253,7 +238,7 @@ class TestThreads:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(4)))
         assert batch.commit().size == 800
-        found = stored(stream)
+        found = payloads(stream)
         for thread in range(4):
             own = [data for data in found if data.startswith(b"%d-" % thread)]
             assert own == [b"%d-%d" % (thread, number) for number in range(200)]
@@ -276,7 +261,7 @@ class TestThreads:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(4)))
         assert len({ack.batch_id for ack in acks}) == 80
-        found = stored(stream)
+        found = payloads(stream)
         assert len(found) == 1600
         for ack in acks:
             own = set(found[ack.first_sequence - 1 : ack.sequence])
@@ -347,7 +332,7 @@ class TestNotAllowed:
         """
         Scenario 73: a stream that allows no batches is not sent one, and can come to allow them.
         """
-        stream = make_stream(js, unique, allow_atomic=False)
+        stream = batch_stream(js, unique, allow_atomic=False)
         for call in (
             lambda: js.atomic_batch().add(f"{unique}.A"),
             lambda: js.atomic_batch(ack_first=False).add(f"{unique}.A"),
@@ -378,7 +363,7 @@ class TestNotAllowed:
         assert caught.value.err_code == 10174
         with pytest.raises(jetsync.AtomicPublishDisabledError):
             js.publish_batch([(f"{stream.name}.A", b"2")] * 5)
-        assert stored(stream) == [b"0"]
+        assert payloads(stream) == [b"0"]
 
     def test_mirrors_and_asynchronous_streams(self, js, stream, unique):
         """
@@ -387,11 +372,11 @@ class TestNotAllowed:
         name = f"{unique}-x"
         slow = {"storage": "file", "persist_mode": "async"}
         with pytest.raises(jetsync.StreamConfigInvalidError):
-            make_stream(js, name, **slow)
+            batch_stream(js, name, **slow)
         with pytest.raises(jetsync.ApiError) as caught:
             js.create_stream(name=name, mirror=jetsync.StreamSource(stream.name), allow_atomic=True)
         assert caught.value.err_code == 10198
-        plain = make_stream(js, name, allow_atomic=False, **slow)
+        plain = batch_stream(js, name, allow_atomic=False, **slow)
         with pytest.raises(jetsync.AtomicPublishDisabledError):
             js.publish_batch([(f"{name}.A", b"")])
         assert plain.info().state.last_seq == 0
@@ -401,7 +386,7 @@ class TestNotAllowed:
         """
         A stream that confirms nothing is refused before anything is sent.
         """
-        stream = make_stream(js, unique, no_ack=True)
+        stream = batch_stream(js, unique, no_ack=True)
         with pytest.raises(jetsync.NotSupportedError, match="acks"):
             js.publish_batch([(f"{unique}.A", b"")])
         assert stream.info().state.last_seq == 0
@@ -455,7 +440,7 @@ class TestInput:
         """
         Each mistake has its error, and the batch is as it was before.
         """
-        other = make_stream(js, f"{unique}-other")
+        other = batch_stream(js, f"{unique}-other")
         subject = subject.format(unique) if isinstance(subject, str) else subject
         batch = js.atomic_batch()
         batch.add(f"{unique}.A", b"1", expect=Expect(last_sequence=0))
@@ -464,14 +449,14 @@ class TestInput:
         assert batch.size == 1
         batch.add(f"{unique}.A", b"2")
         assert batch.commit().size == 2
-        assert stored(stream) == [b"1", b"2"]
+        assert payloads(stream) == [b"1", b"2"]
         js.delete_stream(other.name)
 
     def test_a_first_message_that_can_not_be_sent(self, js, stream, unique):
         """
         A mistake in the first message settles nothing: neither the stream nor that it was first.
         """
-        other = make_stream(js, f"{unique}-other")
+        other = batch_stream(js, f"{unique}-other")
         batch = js.atomic_batch()
         for data, headers in ((5, None), (b"", {"Nats-Batch-Id": "x"}), (bytes(2 << 20), None)):
             with pytest.raises((TypeError, ValueError)):
@@ -498,7 +483,7 @@ class TestInput:
         """
         A message over max_msg_size would leave a gap, so it is refused here; then it may be more.
         """
-        stream = make_stream(js, unique, max_msg_size=500)
+        stream = batch_stream(js, unique, max_msg_size=500)
         batch = js.atomic_batch()
         batch.add(f"{unique}.A", b"1")
         with pytest.raises(ValueError, match="max_msg_size"):
@@ -518,13 +503,13 @@ class TestInput:
         stream.update(subjects=[f"{unique}.>", f"{unique}-new"])
         batch.add(f"{unique}-new", b"2")
         assert batch.commit().size == 2
-        assert stored(stream) == [b"1", b"2"]
+        assert payloads(stream) == [b"1", b"2"]
 
     def test_counters(self, js, unique):
         """
         A batch may change counters, and each of them keeps its value.
         """
-        stream = make_stream(js, unique, allow_msg_counter=True, allow_direct=True)
+        stream = batch_stream(js, unique, allow_msg_counter=True, allow_direct=True)
         with js.atomic_batch() as batch:
             batch.add(f"{unique}.hits", headers={"Nats-Incr": "+1"})
             batch.add(f"{unique}.hits", headers={"Nats-Incr": "+2"})

@@ -11,21 +11,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from filling import fill_in_trouble
 from patience import eventually, timed
+from streams import fill, fill_in_trouble
 
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
-
-
-def fill(js, stream, count, start=0, size=0):
-    """
-    Publish *count* messages with their numbers as payload.
-    """
-    js.publish_many(
-        (f"{stream.name}.A", (b"%d" % number).ljust(size)) for number in range(start, start + count)
-    )
 
 
 def take(messages, count):
@@ -46,23 +37,6 @@ def seen(recorder, kind):
     """
     events = [call["event"] for call in recorder.of("jetsync_status")]
     return [event for event in events if event.kind.value == kind]
-
-
-@pytest.fixture
-def worker(stream):
-    """
-    A durable pull consumer of the test's stream.
-    """
-    return stream.create_consumer(durable_name="worker")
-
-
-@pytest.fixture(scope="module")
-def victim():
-    """
-    A server that tests may pause, stop and kill; each test leaves it running.
-    """
-    with DevServer() as server:
-        yield server
 
 
 @pytest.fixture

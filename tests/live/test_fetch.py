@@ -15,8 +15,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from filling import fill_in_trouble
 from patience import eventually, timed
+from streams import fill, fill_in_trouble, numbers
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -30,21 +30,6 @@ DEADLINE_ROUNDS = 200 if FULL else 40
 
 VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
 """Servers whose statuses differ; None is the newest."""
-
-
-def fill(js, stream, count, start=0, subject="A"):
-    """
-    Publish *count* messages with their numbers as payload.
-    """
-    name = f"{stream.name}.{subject}"
-    js.publish_many((name, b"%d" % number) for number in range(start, start + count))
-
-
-def numbers(messages):
-    """
-    The payloads of messages that :func:`fill` published.
-    """
-    return [int(message.data) for message in messages]
 
 
 def check_resumed(first, rest, count):
@@ -86,32 +71,6 @@ def remove(js, name):
     """
     with contextlib.suppress(jetsync.StreamNotFoundError):
         js.delete_stream(name)
-
-
-@pytest.fixture
-def worker(stream):
-    """
-    A durable pull consumer of the test's stream.
-    """
-    return stream.create_consumer(durable_name="worker")
-
-
-@pytest.fixture(scope="module")
-def victim():
-    """
-    A server that tests may pause, stop and kill; each test leaves it running.
-    """
-    with DevServer() as server:
-        yield server
-
-
-@pytest.fixture
-def fragile(victim):
-    """
-    JetStream on the server that may be stopped, over a client that reconnects soon.
-    """
-    with jetsync.connect(victim.url, reconnect_wait=0.05) as client:
-        yield client.jetstream()
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +253,10 @@ class TestNoWait:
         # 2.10 ends an incomplete batch with 408, the others with 404; a complete one needs no end.
         end = 408 if version == "2.10.26" else 404
         nothing = [(404, PullOutcome.RETRIED), (408, PullOutcome.ENDED)]
-        assert statuses(recorder) == nothing * 5 + [(end, PullOutcome.ENDED)]
+        assert statuses(recorder)[:10] == nothing * 5
+        # A consumer may be told late of what was just published, and say first that it has nothing.
+        rest = [each for each in statuses(recorder)[10:] if each != nothing[0]]
+        assert rest == [(end, PullOutcome.ENDED)]
 
     @pytest.mark.versions
     @pytest.mark.parametrize("version", VERSIONS)
@@ -969,9 +931,10 @@ class TestCluster:
         fill(js, stream, 5)
 
         def leader():
-            # Nobody answers while there is none.
-            with contextlib.suppress(jetsync.RequestTimeoutError):
-                return worker.info(timeout=0.3).cluster.leader
+            # While there is none, nobody answers, or one who has only just begun to know of it.
+            with contextlib.suppress(jetsync.RequestTimeoutError, jetsync.ApiError):
+                found = worker.info(timeout=1).cluster
+                return found and found.leader
             return None
 
         name = client.server.server_name

@@ -12,18 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from patience import timed
+from streams import fill
 
 import jetsync
 from jetsync.devserver import DevServer
-
-
-def fill(js, stream, count, start=0, subject="A"):
-    """
-    Publish *count* messages with their numbers as payload.
-    """
-    js.publish_many(
-        (f"{stream.name}.{subject}", b"%d" % number) for number in range(start, start + count)
-    )
 
 
 def take(messages, count):

@@ -4,7 +4,6 @@ Publishing one message on real servers: what is acknowledged, what is refused, w
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import threading
 import time
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 import pytest
 from patience import eventually, timed
+from streams import memory_stream
 
 import jetsync
 from jetsync import Expect, PubAck
@@ -23,45 +23,6 @@ VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
 """Servers whose answers differ; None is the newest."""
 
 WITH_TTL = VERSIONS[1:]
-
-
-@pytest.fixture(scope="module")
-def victim():
-    """
-    A server that tests may pause, stop and kill; each test leaves it running.
-    """
-    with DevServer() as server:
-        yield server
-
-
-@pytest.fixture
-def fragile(victim):
-    """
-    JetStream on the server that may be stopped, over a client that reconnects soon.
-    """
-    with jetsync.connect(victim.url, reconnect_wait=0.05) as client:
-        yield client.jetstream()
-
-
-@pytest.fixture
-def js_of(server_for, nats_server):
-    """
-    A factory of JetStream contexts by server version.
-    """
-    with contextlib.ExitStack() as stack:
-
-        def js_of(version):
-            server = nats_server if version is None else server_for(version)
-            return stack.enter_context(jetsync.connect(server.url)).jetstream()
-
-        yield js_of
-
-
-def memory_stream(js, name, **fields):
-    """
-    Make a stream in memory over ``<name>.>``.
-    """
-    return js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory", **fields)
 
 
 class TestAck:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 import pytest
 from patience import eventually, timed
+from streams import memory_stream
 
 import jetsync
 from jetsync import Expect, OutboundMessage, PublishReport
@@ -22,31 +23,6 @@ from jetsync.testing import HookRecorder
 
 VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
 """Servers whose acks differ; None is the newest."""
-
-
-@pytest.fixture(scope="module")
-def victim():
-    """
-    A server that tests may pause, stop and kill; each test leaves it running.
-    """
-    with DevServer() as server:
-        yield server
-
-
-@pytest.fixture
-def fragile(victim):
-    """
-    JetStream on the server that may be stopped, over a client that reconnects soon.
-    """
-    with jetsync.connect(victim.url, reconnect_wait=0.05) as client:
-        yield client.jetstream()
-
-
-def memory_stream(js, name, **fields):
-    """
-    Make a stream in memory over ``<name>.>``.
-    """
-    return js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory", **fields)
 
 
 def stored_in(stream):

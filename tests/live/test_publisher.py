@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 import pytest
 from patience import eventually, timed
+from streams import memory_stream
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -28,15 +29,6 @@ def workers():
     How many publishers have a thread.
     """
     return sum(thread.name == WORKER for thread in threading.enumerate())
-
-
-@pytest.fixture(scope="module")
-def victim():
-    """
-    A server that tests may pause, stop and kill; each test leaves it running.
-    """
-    with DevServer() as server:
-        yield server
 
 
 @pytest.fixture
@@ -105,13 +97,6 @@ def silent(js, unique):
     js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory", no_ack=True)
     yield f"{unique}.A"
     js.delete_stream(unique)
-
-
-def memory_stream(js, name, **fields):
-    """
-    Make a stream in memory over ``<name>.>``.
-    """
-    return js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory", **fields)
 
 
 def payloads(stream):
