@@ -95,6 +95,25 @@ class TestOverflow:
                     got[-1].ack()
         assert len(got) == 10
 
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.11.11", "2.12.8", "2.14.6"])
+    def test_on_older_servers(self, server_for, unique, version):
+        """
+        Scenario 142: both thresholds mean the same to them.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer(
+                durable_name="worker", priority_groups=["A"], priority_policy="overflow"
+            )
+            fill(js, stream, 10)
+            assert list(worker.fetch(5, group="A", min_pending=11, expires=0.3)) == []
+            assert len(list(worker.fetch(5, group="A", min_pending=6, expires=5))) == 5
+            assert len(list(worker.fetch(2, group="A", min_ack_pending=5, expires=5))) == 2
+            assert list(worker.fetch(1, group="A", min_ack_pending=8, expires=0.3)) == []
+            js.delete_stream(unique)
+
 
 class TestErrors:
     @pytest.mark.parametrize(
@@ -300,6 +319,39 @@ class TestPrioritized:
         fill(js, stream, 100)
         assert len(list(early)) == first
         assert len(list(late)) == second
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.12.8", "2.14.6"])
+    def test_on_older_servers(self, server_for, unique, version):
+        """
+        Scenario 147: on all that know priorities.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer(
+                durable_name="worker", priority_groups=["A"], priority_policy="prioritized"
+            )
+            late = worker.fetch(10, group="A", priority=1, expires=2)
+            early = worker.fetch(6, group="A", priority=0, expires=2)
+            fill(js, stream, 10)
+            assert [len(list(early)), len(list(late))] == [6, 4]
+            js.delete_stream(unique)
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.10.26", "2.11.11"])
+    def test_on_servers_without(self, server_for, unique, version):
+        """
+        2.11 refuses the policy, 2.10 drops it, which is said.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            with pytest.raises((jetsync.NotSupportedError, jetsync.InvalidJsonError)):
+                stream.create_consumer(
+                    durable_name="worker", priority_groups=["A"], priority_policy="prioritized"
+                )
+            js.delete_stream(unique)
 
     def test_consumptions(self, js, stream, group):
         """
