@@ -468,13 +468,14 @@ class TestTtl:
             js.publish(subject, b"3", ttl=3)
             assert raised()[2:] == [(subject, 3, 5)]
 
-    def test_not_raised(self, make):
+    def test_not_raised(self, make, caplog):
         """
-        With one revision per key the time stays as it is.
+        With one revision per key the time stays as it is, and there is nothing to warn of.
         """
         kv = make(limit_marker_ttl=5)
         kv.create("a", b"1", ttl=1)
         assert kv.get("a").ttl == 1
+        assert "ttl_raised" not in caplog.text
 
     def test_purge(self, make):
         """
