@@ -138,7 +138,7 @@ class TestInitial:
 
     def test_the_last_one_is_not_known(self, kv, monkeypatch):
         """
-        Where what was to follow the last entry was removed, the server is asked whether that was it.
+        Where what was to follow the last entry was removed, the server is asked if that was it.
         """
         fill(kv)
         make = jetsync.kv_watch.delivered_entry
