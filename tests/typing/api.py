@@ -219,6 +219,26 @@ def keys_and_values(js: jetsync.JetStream) -> None:
 # --- errors -----------------------------------------------------------------------------------
 
 
+def counting(js: jetsync.JetStream, stream: jetsync.Stream, moment: dt.datetime) -> None:
+    """
+    Counters, schedules, and many acknowledgements.
+    """
+    counter = stream.counter("hits.home")
+    value: int = counter.add()
+    value = counter.add(-5, msg_id="a", timeout=dt.timedelta(seconds=1)) + counter.load()
+    entry: jetsync.CounterEntry = counter.entry()
+    value += entry.value + entry.sources["EU"]["hits.eu"]
+    entries: dict[str, jetsync.CounterEntry] = stream.counters("hits.>")
+    print(value, entries)
+    ack: jetsync.PubAck = js.schedule(
+        "plan.a", b"x", target="out.a", at=moment, ttl=60, headers={"A": "b"}
+    )
+    js.schedule("plan.b", target="out.b", every=dt.timedelta(minutes=1), rollup=True)
+    js.schedule("plan.c", target="out.c", cron="@daily", time_zone="UTC", source="in.c")
+    many: int = jetsync.ack_many(stream.consumer("worker").fetch(10))
+    print(ack, many)
+
+
 def failing(js: jetsync.JetStream) -> None:
     """
     What errors carry.
