@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 
 import attrs
 import pytest
+from fast import fast, subscriptions
 from patience import eventually, timed
+from streams import fast_stream, payloads
 
 import jetsync
 from jetsync import OutboundMessage, errors
@@ -23,36 +25,6 @@ from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
 from jetsync.publish import _fast_link
 from jetsync.testing import CutProxy
-
-
-def fast_stream(js, name, **fields):
-    """
-    Make a stream over ``<name>.>`` that takes fast ingest.
-    """
-    config = {"storage": "memory", "allow_batched": True, **fields}
-    return js.create_stream(name=name, subjects=[f"{name}.>"], **config)
-
-
-def fast(js, **options):
-    """
-    A fast publisher.
-    """
-    return js.fast_publisher(**{"timeout": 5.0, **options})
-
-
-def stored_in(stream):
-    """
-    The payloads of a stream, in order.
-    """
-    reader = stream.create_consumer(ack_policy="none", deliver_policy="all")
-    return [message.data for message in reader.fetch(100_000, no_wait=True)]
-
-
-def subscriptions(client):
-    """
-    How many mailboxes the client listens with.
-    """
-    return len(client._session.lane.receivers())
 
 
 def interrupt(monkeypatch, publisher, *, times=1):
@@ -69,35 +41,6 @@ def interrupt(monkeypatch, publisher, *, times=1):
         return wait(box, deadline)
 
     monkeypatch.setattr(lane, "wait", waits)
-
-
-@pytest.fixture
-def stream(js, unique):
-    """
-    A stream in memory that takes fast ingest.
-    """
-    made = fast_stream(js, unique)
-    yield made
-    with contextlib.suppress(jetsync.StreamNotFoundError):
-        js.delete_stream(unique)
-
-
-@pytest.fixture
-def cut(nats_server):
-    """
-    A proxy before the server, to cut connections.
-    """
-    with CutProxy(nats_server.url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def fragile(cut):
-    """
-    JetStream through the proxy, over a client that reconnects soon.
-    """
-    with jetsync.connect(cut.url, reconnect_wait=0.05) as client:
-        yield client.jetstream()
 
 
 class TestLostCommit:
@@ -119,7 +62,7 @@ class TestLostCommit:
             with pytest.raises(jetsync.BatchClosedError):
                 publisher.commit()
         cut.accept()
-        assert stored_in(stream) == [b"0", b"1"]
+        assert payloads(stream) == [b"0", b"1"]
         fragile.delete_stream(unique)
 
     @pytest.mark.parametrize(
@@ -171,7 +114,7 @@ class TestLostCommit:
             with pytest.raises(jetsync.BatchClosedError):
                 publisher.add(f"{stream.name}.a", b"1")
             publisher.close()
-        assert stored_in(stream) == [b"0"]
+        assert payloads(stream) == [b"0"]
 
     def test_interrupted_after_the_answer(self, js, stream, monkeypatch):
         """
@@ -230,7 +173,7 @@ class TestInterruptedStart:
             assert publisher.add(f"{stream.name}.a", b"1") == 1
         assert (publisher.statistics().flow, publisher.statistics().batches) == (500, 1)
         assert publisher.commit().size == 1
-        assert stored_in(stream) == [b"0", b"1"]
+        assert payloads(stream) == [b"0", b"1"]
 
     def test_write(self, js, stream, monkeypatch):
         """
@@ -252,7 +195,7 @@ class TestInterruptedStart:
         with timed(0.0, 1.0):
             assert publisher.add(f"{stream.name}.a", b"1") == 1
         assert publisher.commit().size == 1
-        assert stored_in(stream) == [b"1"]
+        assert payloads(stream) == [b"1"]
 
     def test_refusal_is_not_kept(self, client, js, unique):
         """
@@ -398,7 +341,7 @@ class TestPrepare:
             with pytest.raises(LookupError):
                 publisher.add_many(broken())
             assert publisher.statistics().added == 201
-        assert stored_in(stream) == [b"first!", *(b"%d!" % n for n in range(200))]
+        assert payloads(stream) == [b"first!", *(b"%d!" % n for n in range(200))]
 
     @pytest.mark.parametrize("wrong", ["veto", "type"])
     def test_what_is_before(self, stamped, stream, unique, wrong):
@@ -414,7 +357,7 @@ class TestPrepare:
             with pytest.raises(error):
                 publisher.add_many([(subject, b"0"), (subject, b"1"), bad, (subject, b"3")])
             assert publisher.statistics().added == 2
-        assert stored_in(stream) == [b"0!", b"1!"]
+        assert payloads(stream) == [b"0!", b"1!"]
 
 
 class TestArguments:
@@ -458,7 +401,7 @@ class TestArguments:
         with pytest.raises(jetsync.InvalidTypeError):
             publisher.commit(f"{stream.name}.a", 0)
         publisher.commit(f"{stream.name}.a")
-        assert stored_in(stream) == [b"0", b""]
+        assert payloads(stream) == [b"0", b""]
 
 
 class TestFailure:
@@ -478,7 +421,7 @@ class TestFailure:
 
 
 class TestOtherThreads:
-    def test_left_while_another_waits(self, client, fragile, cut, unique):
+    def test_left_while_another_waits(self, fragile, cut, unique):
         """
         Leaving by an exception waits for nobody; who waits for room is told at once.
         """
@@ -504,7 +447,7 @@ class TestOtherThreads:
         cut.resume()
         assert isinstance(ended[0], jetsync.BatchClosedError)
         # The batch was ended, so the next one has the whole flow.
-        with fast(client.jetstream()) as other:
+        with fast(fragile) as other:
             other.add(f"{unique}.a", b"1")
             assert other.statistics().flow == 500
         fragile.delete_stream(unique)

@@ -1,0 +1,48 @@
+"""
+Fixtures of the tests of fast ingest.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from streams import fast_stream
+
+import jetsync
+from jetsync.testing import CutProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jetsync.devserver import DevServer
+
+
+@pytest.fixture
+def stream(js: jetsync.JetStream, unique: str) -> Iterator[jetsync.Stream]:
+    """
+    A stream in memory that takes fast ingest.
+    """
+    made = fast_stream(js, unique)
+    yield made
+    with suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(unique)
+
+
+@pytest.fixture
+def cut(victim: DevServer) -> Iterator[CutProxy]:
+    """
+    A proxy before a server that may be stopped, to cut connections.
+    """
+    with CutProxy(victim.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def fragile(cut: CutProxy) -> Iterator[jetsync.JetStream]:
+    """
+    JetStream through the proxy, over a client that reconnects soon.
+    """
+    with jetsync.connect(cut.url, reconnect_wait=0.05) as client:
+        yield client.jetstream()
