@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 from rich.console import Console
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 import jetsync
+from jetsync.cli import _moment
 from jetsync.cli._flights import FLIGHTS, Digest, Tally, airlines, flights
 from jetsync.devserver import DevServer
 
@@ -32,8 +33,13 @@ __all__ = ["demo"]
 
 STREAM: Final = "FLIGHTS"
 DAY_STREAM: Final = "FLIGHTS_BY_AIRCRAFT"
+STATUS_STREAM: Final = "FLIGHTS_STATUS"
+BUCKET: Final = "flights_now"
 DAY: Final = "2013-1-1"
-"""Its flights are written as atomic batches: the first ones, which no --limit leaves out."""
+"""
+Its flights are written as atomic batches, and looked back to: the first ones, which no --limit
+leaves out.
+"""
 
 DESCRIPTION: Final = "made by `jetsync demo`"
 """By this a stream that an earlier demo has left is known, and may be replaced."""
@@ -78,6 +84,8 @@ def demo(server: str | None, limit: int | None, keep: bool, picture: Path) -> No
     Publishes every flight that left New York in 2013, reads all of them back through a durable
     consumer, compares count and digest, and shows what came back as a table and a picture. Then
     writes the flights of one day as atomic batches, one per aircraft, and lets one batch fail.
+    At last reads where the aircraft of that day were at 18:00, changes several keys of a bucket in
+    one transaction, and watches a key expire.
     """
     console = Console()
     expected = min(limit or FLIGHTS, FLIGHTS)
@@ -95,16 +103,17 @@ def demo(server: str | None, limit: int | None, keep: bool, picture: Path) -> No
             f"nats-server {client.server.version} at {client.server.url}", highlight=False
         )
         js = client.jetstream()
-        for name in (STREAM, DAY_STREAM):
+        for name in (STREAM, DAY_STREAM, STATUS_STREAM, f"KV_{BUCKET}"):
             remove(js, name)
         try:
-            stream = make_stream(js, STREAM, "flights.>", storage="file")
+            stream = make_stream(js, STREAM, "flights.>", storage="file", allow_direct=True)
             columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate()]
             with Progress(*columns, console=console) as progress:
                 bar = progress.add_task("publish", total=expected)
                 publish(js, sent, limit, progress, bar)
                 bar = progress.add_task("fetch", total=sent.count)
                 fetch(stream, received, tally, progress, bar)
+            statuses = read_day(stream, console)
         finally:
             if not keep:
                 remove(js, STREAM)
@@ -120,6 +129,7 @@ def demo(server: str | None, limit: int | None, keep: bool, picture: Path) -> No
             good=same,
         )
         as_it_should = batches(js, console, limit, keep=keep)
+        as_it_should &= moment(js, console, statuses, keep=keep)
 
     if not (same and as_it_should and sent.count == expected):
         sys.exit(1)
@@ -150,7 +160,7 @@ def make_stream(
     subjects: str,
     *,
     storage: Literal["file", "memory"],
-    allow_atomic: bool | None = None,
+    **options: Any,
 ) -> jetsync.Stream:
     """
     Create a stream that a later demo will know by its description.
@@ -160,7 +170,7 @@ def make_stream(
         description=DESCRIPTION,
         subjects=[subjects],
         storage=storage,
-        allow_atomic=allow_atomic,
+        **options,
     )
 
 
@@ -283,6 +293,66 @@ def fail_on_purpose(
         good=more == 0,
     )
     return more == 0
+
+
+def read_day(stream: jetsync.Stream, console: Console) -> list[_moment.Status]:
+    """
+    Return what became known on the day; nothing where the server cannot read many messages at once.
+    """
+    try:
+        return _moment.statuses_of_day(stream, DAY)
+    except jetsync.NotSupportedError as error:
+        console.print(f"no direct reads: {error}", highlight=False, soft_wrap=True)
+        return []
+
+
+def moment(
+    js: jetsync.JetStream, console: Console, statuses: list[_moment.Status], *, keep: bool
+) -> bool:
+    """
+    Look back to six o'clock, change keys together and let one expire; return whether all is right.
+    """
+    if not statuses:
+        return True
+    try:
+        stream = make_stream(js, STATUS_STREAM, "status.*", storage="memory", allow_direct=True)
+        found, expected = _moment.at_six(js, stream, statuses)
+        flying = sum(text.startswith("in the air") for text in found.values())
+        right = found == expected
+        say(
+            console,
+            f"{DAY} as it was at 18:00: {len(found):,} aircraft, {flying:,} of them in the air"
+            f"{'' if right else ', which is WRONG'}",
+            good=right,
+        )
+        bucket = js.create_key_value(
+            bucket=BUCKET, description=DESCRIPTION, storage="memory", limit_marker_ttl=60
+        )
+        seen = _moment.expire(bucket)
+        as_expected = seen == ["PUT", jetsync.MarkerReason.MAX_AGE.value]
+        say(
+            console,
+            f"a key kept for {_moment.KEPT} s: who watches it saw {', then '.join(seen)}",
+            good=as_expected,
+        )
+        aircraft = sorted({status.aircraft for status in statuses})[:3]
+        together = _moment.change_together(bucket, aircraft)
+        say(
+            console,
+            f"{len(aircraft)} keys changed in one transaction: {', '.join(aircraft)}",
+            good=together,
+        )
+    except jetsync.NotSupportedError as error:
+        console.print(f"no transactions: {error}", highlight=False, soft_wrap=True)
+        # An old server may have made a bucket all the same.
+        keep = False
+        return True
+    else:
+        return right and as_expected and together
+    finally:
+        if not keep:
+            remove(js, STATUS_STREAM)
+            remove(js, f"KV_{BUCKET}")
 
 
 def show(console: Console, tally: Tally) -> None:

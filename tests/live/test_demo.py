@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import jetsync
+from jetsync.cli import _moment
 from jetsync.cli._app import jetsync as command_line
 
 pytestmark = [
@@ -21,12 +22,16 @@ pytestmark = [
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, monkeypatch):
     """
-    Give a function that runs the demo and returns its exit code and output.
+    Give a function that runs the demo, and returns its exit code and output.
+
+    The key that expires takes seconds to do so: it is left out unless it is asked for.
     """
 
-    def call(*arguments):
+    def call(*arguments, expire=False):
+        if not expire:
+            monkeypatch.setattr(_moment, "expire", lambda _: ["PUT", "MaxAge"])
         picture = tmp_path / "picture.png"
         command = ["demo", "--picture", str(picture), *arguments]
         result = CliRunner().invoke(command_line, command)
@@ -74,12 +79,16 @@ def test_kept_streams_are_replaced_by_the_next_run(run, nats_server):
         in_batches = js.stream("FLIGHTS_BY_AIRCRAFT").info().state.messages
         js.delete_stream("FLIGHTS")
         js.delete_stream("FLIGHTS_BY_AIRCRAFT")
+        js.delete_stream("FLIGHTS_STATUS")
+        js.delete_key_value("flights_now")
     assert messages == in_batches == 700
     assert "700 out, 700 back, digests equal" in output
     assert code == 0
 
 
-@pytest.mark.parametrize("name", ["FLIGHTS", "FLIGHTS_BY_AIRCRAFT"])
+@pytest.mark.parametrize(
+    "name", ["FLIGHTS", "FLIGHTS_BY_AIRCRAFT", "FLIGHTS_STATUS", "KV_flights_now"]
+)
 def test_a_stream_of_somebody_else_is_left_alone(run, nats_server, name):
     """
     A stream of such a name that the demo has not made ends the demo before it has done anything.
@@ -115,7 +124,7 @@ def test_the_batch_that_fails_stores_nothing(run):
     code, output = run("--limit", "1")
 
     assert "1 flights of 2013-1-1 in 1 atomic batches, one per aircraft: 1 stored" in output
-    assert output.endswith("expects what is wrong: WrongLastSequenceError, 0 stored\n")
+    assert "expects what is wrong: WrongLastSequenceError, 0 stored\n" in output
     assert code == 0
 
 
@@ -133,6 +142,50 @@ def test_a_server_without_atomic_batches_is_told_so(run, server_for, version):
     assert f"the server is {version}" in output
     with jetsync.connect(server.url) as client:
         assert "FLIGHTS_BY_AIRCRAFT" not in list(client.jetstream().stream_names())
+    assert code == 0
+
+
+def test_a_moment_of_the_past(run):
+    """
+    Where each aircraft was at six in the evening is what the data say; keys change and expire.
+    """
+    code, output = run("--limit", "1000", expire=True)
+
+    assert "2013-1-1 as it was at 18:00: 533 aircraft, 155 of them in the air\n" in output
+    assert "a key kept for 1 s: who watches it saw PUT, then MaxAge\n" in output
+    assert "3 keys changed in one transaction: N0EGMQ, N11107, N11119\n" in output
+    assert code == 0
+
+
+def test_a_wrong_answer_fails_the_demo(run, monkeypatch):
+    """
+    A status that is not the one of six o'clock is seen, and said.
+    """
+    at_six = _moment.at_six
+
+    def wrong(*arguments):
+        found, expected = at_six(*arguments)
+        return found | {"N0EGMQ": "lost"}, expected
+
+    monkeypatch.setattr(_moment, "at_six", wrong)
+    code, output = run("--limit", "100")
+
+    assert "which is WRONG" in output
+    assert code == 1
+
+
+@pytest.mark.versions
+def test_a_server_without_direct_reads_is_told_so(run, server_for):
+    """
+    Where many messages cannot be read at once the demo says why, and leaves nothing behind.
+    """
+    server = server_for("2.10.26")
+
+    code, output = run("--limit", "500", "--server", server.url)
+
+    assert "no direct reads: " in output
+    with jetsync.connect(server.url) as client:
+        assert list(client.jetstream().stream_names()) == []
     assert code == 0
 
 

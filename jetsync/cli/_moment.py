@@ -1,0 +1,118 @@
+"""
+The last part of the demo: reading at a moment of the past, and keys that change together or expire.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import jetsync
+
+__all__ = ["KEPT", "Status", "at_six", "change_together", "expire", "statuses_of_day"]
+
+SIX: Final = 18 * 60
+"""The moment that is looked back to, in minutes of the day."""
+
+KEPT: Final = 1
+"""Seconds that the key is kept which expires."""
+
+PATIENCE: Final = 15.0
+"""Seconds to wait for the marker in its place, which the server sets when it comes to that."""
+
+
+class Status(NamedTuple):
+    """
+    What became known of an aircraft, and when.
+    """
+
+    minute: int
+    """Of the day, by the clocks of the airport; what arrives after midnight goes on from 24 h."""
+    aircraft: str
+    text: str
+
+
+def statuses_of_day(stream: jetsync.Stream, day: str) -> list[Status]:
+    """
+    Read the flights of the day back, and return departures and arrivals in the order of time.
+    """
+    found: list[Status] = []
+    for message in stream.scan():
+        row = json.loads(message.data)
+        if f"{row['year']}-{row['month']}-{row['day']}" != day:
+            break
+        found += _statuses(row)
+    return sorted(found)
+
+
+def _statuses(row: dict[str, str | int | None]) -> Iterator[Status]:
+    """
+    Yield what one flight says; nothing if it did not take place.
+    """
+    aircraft, left, landed = row["tailnum"], row["dep_time"], row["arr_time"]
+    if isinstance(aircraft, str) and isinstance(left, int):
+        yield Status(_minute(left), aircraft, f"in the air to {row['dest']}")
+        if isinstance(landed, int):
+            after_midnight = 0 if landed > left else 24 * 60
+            yield Status(_minute(landed) + after_midnight, aircraft, f"landed in {row['dest']}")
+
+
+def _minute(clock: int) -> int:
+    """
+    Return the minute of the day: 1755 is five to six in the afternoon.
+    """
+    return clock // 100 * 60 + clock % 100
+
+
+def at_six(
+    js: jetsync.JetStream, stream: jetsync.Stream, statuses: list[Status]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """
+    Publish all of the day, and only then ask how things were at six.
+
+    Returns:
+        The status of each aircraft, as the server says and as it should be.
+    """
+    js.publish_many((f"status.{status.aircraft}", status.text) for status in statuses)
+    before = [status for status in statuses if status.minute <= SIX]
+    if not before:
+        return {}, {}
+    # The first message that is too late tells the moment: what was stored before it counts.
+    too_late = len(before) + 1
+    if too_late <= len(statuses):
+        snapshot = stream.get_last_for(
+            "status.*", up_to_time=stream.get_message(too_late).timestamp_ns
+        )
+    else:
+        snapshot = stream.get_last_for("status.*")
+    found = {message.subject.removeprefix("status."): message.data.decode() for message in snapshot}
+    return found, {status.aircraft: status.text for status in before}
+
+
+def change_together(bucket: jetsync.KeyValue, aircraft: list[str]) -> bool:
+    """
+    Set the status of several aircraft in one transaction; return whether all of them have it.
+    """
+    with bucket.atomic() as transaction:
+        for key in aircraft:
+            transaction.put(key, b"boarding")
+    entries = bucket.get_many(aircraft)
+    return {key: entry.value for key, entry in entries.items()} == dict.fromkeys(
+        aircraft, b"boarding"
+    )
+
+
+def expire(bucket: jetsync.KeyValue) -> list[str]:
+    """
+    Set a key that expires, and return what somebody who watches it sees.
+    """
+    seen = []
+    with bucket.watch("gate", updates_only=True) as watch:
+        bucket.create("gate", b"closes soon", ttl=KEPT)
+        for _ in range(2):
+            entry = watch.next(PATIENCE)
+            seen.append(entry.marker.value if entry.marker is not None else entry.operation.value)
+    return seen
