@@ -11,6 +11,7 @@ from patience import eventually
 
 import jetsync
 from jetsync import headers as names
+from jetsync._codec import parse_time
 
 
 def soon(seconds=1.0):
@@ -122,7 +123,7 @@ class TestAgain:
         for message in (first, second):
             assert message.data == b"tick"
             assert message.headers[names.SCHEDULER] == f"{name}.plan.a"
-        due = dt.datetime.fromisoformat(first.headers[names.SCHEDULE_NEXT].replace("Z", "+00:00"))
+        due = parse_time(first.headers[names.SCHEDULE_NEXT])
         assert abs((second.metadata.timestamp - due).total_seconds()) < 1
         assert plan.get_last(f"{name}.plan.a").headers[names.SCHEDULE] == "@every 1s"
 
