@@ -101,6 +101,23 @@ class HandlerPool:
         """Return whether the calling thread is a worker."""
         return threading.get_ident() in self._idents
 
+    def give_back_waiting(self) -> None:
+        """Give back what waits behind the message of its subject, as it is over for all of them."""
+        with self._lock:
+            waiting = [frame for queue in self._queues.values() for frame in queue]
+            for queue in self._queues.values():
+                queue.clear()
+        self._source.give_back(waiting)
+
+    def leave_to_parent(self) -> None:
+        """Learn that this process is a forked child, where no worker exists. Takes no lock."""
+        self._lock = threading.Lock()
+        self._taking = threading.Lock()
+        self._idents = set()
+        self._queues = {}
+        self.done = threading.Event()
+        self.done.set()
+
     # The workers.
 
     def _work(self) -> None:

@@ -195,6 +195,8 @@ class Session:
         """Leave the connection to the process that made it; this one is its forked child."""
         if self._connection is not None:
             self.lane.leave_to_parent()
+        for consumption in list(self.consumptions):
+            consumption.leave_to_parent()
 
     def _finish(self, cause: Exception | None) -> None:
         """Announce the end, once."""

@@ -123,13 +123,16 @@ class Client:
         """
         Close the connection; safe to repeat, from any thread.
 
-        What was handed over before (publishes, acks) is sent first, as far as the server takes it
-        in time. Every call that waits in any thread ends with ConnectionClosedError.
+        Consumptions are stopped: what they have and nobody took is delivered again at once. That,
+        and what was handed over before (publishes, acks), is sent first, as far as the server takes
+        it in time. Every call that waits in any thread ends with ConnectionClosedError.
 
         Args:
             timeout: Seconds at most; None is 5.
         """
-        self._session.close(CLOSE_TIMEOUT if timeout is None else as_seconds(timeout))
+        deadline = Deadline.after(CLOSE_TIMEOUT if timeout is None else timeout)
+        self._end_consumptions(deadline)
+        self._session.close(deadline.remaining())
 
     def drain(self, timeout: Seconds | None = None) -> None:
         """
@@ -170,6 +173,7 @@ class Client:
             for consumption in consumptions:
                 if not consumption.settle(deadline):
                     outcome["consuming"] = outcome.get("consuming", 0) + 1
+            self._end_consumptions(deadline)
             session.close(max(deadline.remaining(), 1.0))
 
     @property
@@ -360,6 +364,16 @@ class Client:
         header = None if headers is None else encode_headers(header_pairs(headers))
         self._session.check_size(len(payload) + (0 if header is None else len(header)))
         return subject.encode(), payload, header
+
+    def _end_consumptions(self, deadline: Deadline) -> None:
+        """Have what consumptions still hold given back."""
+        if self._session.closed.is_set():
+            return
+        consumptions = self._consumptions()
+        for consumption in consumptions:
+            consumption.end_with_client()
+        for consumption in consumptions:
+            consumption.wait_until_given_back(deadline)
 
     def _consumptions(self) -> list[Consumption]:
         while True:

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from jetsync._consume_drive import ConsumeDriver
 from jetsync._consume_handlers import HandlerPool
-from jetsync._deadline import Deadline, as_seconds
+from jetsync._deadline import Deadline
 from jetsync._proto import frames
 from jetsync._pull_inbox import give_back, message_maker
 from jetsync._session import raise_failure
@@ -31,6 +32,7 @@ from jetsync.errors import (
     ConflictingUseError,
     ConnectionClosedError,
     ConsumptionClosedError,
+    ForkedProcessError,
     WaitTimeoutError,
 )
 from jetsync.message import ACK, IN_PROGRESS
@@ -49,6 +51,12 @@ __all__ = ["Consumption", "ConsumptionStatistics"]
 
 LAST_TURN: Final = 1.0
 """Seconds that a client that drains leaves to the thread that took the last message."""
+
+LOOK: Final = 0.2
+"""Seconds between two looks at whether a consumption has ended, where nobody takes messages."""
+
+FOREVER: Final = 1e9
+"""Seconds of a wait without a bound."""
 
 TURN: Final = 3600.0
 """Seconds of one turn of an unbounded wait; an iteration takes as many turns as it needs."""
@@ -80,6 +88,11 @@ class ConsumptionStatistics:
 
     connections_lost: int
     """How often the connection was lost."""
+
+
+def is_own_close(error: BaseException | None) -> bool:
+    """Return whether an error says that the client was closed by its user, which is no fault."""
+    return isinstance(error, ConnectionClosedError) and error.__cause__ is None
 
 
 class _Taken(threading.local):
@@ -167,7 +180,8 @@ class Consumption:
 
     def __repr__(self) -> str:
         options = self.options
-        state = "closed" if self.closed else "ending" if self._engine.is_ending else "open"
+        over = self._over if self._pool is None else self._pool.done
+        state = "closed" if over.is_set() else "ending" if self._engine.is_ending else "open"
         return (
             f"<Consumption {options.stream}/{options.consumer} {state} "
             f"received={self._engine.admitted} buffered={len(self._buffer)}>"
@@ -239,12 +253,18 @@ class Consumption:
     @property
     def closed(self) -> bool:
         """Whether it has ended, and all that came was taken, and handled if there is a handler."""
-        return self._over.is_set() if self._pool is None else self._pool.done.is_set()
+        if self._pool is not None:
+            return self._pool.done.is_set()
+        if not self._over.is_set():
+            # The end may have come while nobody took messages.
+            self._refill()
+        return self._over.is_set()
 
     @property
     def error(self) -> BaseException | None:
         """What made it end, None if it goes on or was ended in an ordinary way."""
-        return self._engine.error
+        error = self._engine.error
+        return None if is_own_close(error) else error
 
     def stop(self) -> None:
         """
@@ -280,12 +300,17 @@ class Consumption:
         Raises:
             ConflictingUseError: This is the handler, which would wait for itself.
         """
-        seconds = None if timeout is None else as_seconds(timeout)
-        if self._pool is None:
-            return self._over.wait(seconds)
-        if self._pool.is_own_thread():
-            raise ConflictingUseError("a handler can not wait for itself to return")
-        return self._pool.done.wait(seconds)
+        until = Deadline.after(FOREVER if timeout is None else timeout)
+        if self._pool is not None:
+            if self._pool.is_own_thread():
+                raise ConflictingUseError("a handler can not wait for itself to return")
+            return self._pool.done.wait(until.remaining())
+        while not self.closed:
+            if until.expired():
+                return False
+            # Perhaps nobody takes messages, who would see the end.
+            self._over.wait(min(until.remaining(), LOOK))
+        return True
 
     def statistics(self) -> ConsumptionStatistics:
         """Return the counters as they are now."""
@@ -314,6 +339,35 @@ class Consumption:
         if self._pool is None and self._engine.admitted:
             self._seen.wait(deadline.at_most(LAST_TURN).remaining())
         return True
+
+    def end_with_client(self) -> None:
+        """Stop it, as its client is being closed; those that wait in ``next`` are told that."""
+        self._engine.fail(ConnectionClosedError())
+        self.stop()
+        if self._pool is not None:
+            self._pool.give_back_waiting()
+
+    def wait_until_given_back(self, deadline: Deadline) -> None:
+        """Wait until a thread that drives has stopped it, unless that is this one."""
+        leader = self._leader
+        if leader is None or leader.thread != threading.get_ident():
+            self._over.wait(deadline.at_most(LAST_TURN).remaining())
+
+    def leave_to_parent(self) -> None:
+        """
+        End it in a forked child: what has come is the parent's to handle. Takes no lock.
+        """
+        self._turn = threading.Condition()
+        self._leader = None
+        self._taken = _Taken()
+        self._buffer = self._engine.buffer = deque()
+        self._driver.is_open = False
+        self._engine.fail(ForkedProcessError())
+        # New ones, as threads that do not exist here may hold the locks of the others.
+        self._over = threading.Event()
+        self._over.set()
+        if self._pool is not None:
+            self._pool.leave_to_parent()
 
     # For handlers and other handles of the package.
 
@@ -446,7 +500,9 @@ class Consumption:
                 if self._leader is not None:
                     return
                 self._leader = lead
+            self._engine.back(time.monotonic())
             self._drive()
+            self._engine.leave(time.monotonic())
         finally:
             self._release(lead)
 
@@ -491,8 +547,7 @@ class Consumption:
             return
         with self._turn:
             told, self._told = self._told, True
-        closed_here = isinstance(error, ConnectionClosedError) and error.__cause__ is None
-        if not told and not (iterating and closed_here):
+        if not told and not (iterating and is_own_close(error)):
             raise_failure(error)
 
     def _ack_taken(self) -> None:

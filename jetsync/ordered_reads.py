@@ -18,10 +18,9 @@ from jetsync._ordered_source import FOREVER, OrderedSource
 from jetsync._proto.ordered import Order
 from jetsync._pull_inbox import message_maker
 from jetsync._session import raise_failure
-from jetsync.consume import Consumption
+from jetsync.consume import Consumption, is_own_close
 from jetsync.errors import (
     ConflictingUseError,
-    ConnectionClosedError,
     ConsumerDeletedError,
     ConsumerNotFoundError,
     ConsumptionClosedError,
@@ -67,6 +66,11 @@ class _Leg(Consumption):
     def is_drained(self) -> bool:
         """Whether somebody asked it to bring no more."""
         return self._engine.draining
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What made it end, the end of the client too."""
+        return self._engine.error
 
     @property
     def was_cut_off(self) -> bool:
@@ -124,8 +128,7 @@ class OrderedConsumption:
     def __next__(self) -> Message:
         message = self._take(None)
         if message is None:
-            error = self._error
-            if not (isinstance(error, ConnectionClosedError) and error.__cause__ is None):
+            if not is_own_close(self._error):
                 self._raise_error()
             raise StopIteration
         return message
@@ -163,7 +166,7 @@ class OrderedConsumption:
     @property
     def error(self) -> BaseException | None:
         """What made it end, None if it goes on or was ended in an ordinary way."""
-        return self._error
+        return None if is_own_close(self._error) else self._error
 
     @property
     def received(self) -> int:
@@ -267,7 +270,7 @@ class OrderedConsumption:
     def _end(self, leg: _Leg) -> None:
         """See why a leg brings no more."""
         self._leg = None
-        error = leg.error
+        error = leg.failure
         if isinstance(error, (*GONE, NoHeartbeatError)):
             if leg.was_cut_off:
                 self._reason = "reconnected"

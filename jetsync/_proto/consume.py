@@ -170,8 +170,11 @@ class ConsumeEngine:
         self._silent_before = 0.0
         """Seconds of silence that were told of already."""
 
-        self._left = 0.0
-        """When the driver went away."""
+        self._left: float | None = None
+        """When the driver went away; None before it was there."""
+
+        self._excused = False
+        """Whether silence was forgiven since the last sign of life, as the driver was away."""
 
         self._wants_probe = False
         self._probe: bytes | None = None
@@ -300,6 +303,7 @@ class ConsumeEngine:
         if not frames:
             return []
         self._silent_before = 0.0
+        self._excused = False
         self._strike_at = None
         received = self.pulls.receive(frames, now)
         if received.messages:
@@ -340,9 +344,13 @@ class ConsumeEngine:
         Note that the driver is back.
 
         After a long time away silence counts from now on: what has come meanwhile may still be on
-        its way through this process.
+        its way through this process. Only once for each sign of life, though: a pull that was lost
+        has to be noticed also by a driver that comes back now and then.
         """
+        if self._left is None or self._excused:
+            return
         if now - self._left > self.options.heartbeat:
+            self._excused = True
             self._silent_before = 0.0
             self.pulls.heartbeat.restart(now)
 
@@ -352,6 +360,7 @@ class ConsumeEngine:
         self._probe = None
         self._strike_at = None
         self._silent_before = 0.0
+        self._excused = False
         self._not_before = 0.0
         self._wait = RETRY_WAIT
         self.pulls.heartbeat.restart(now)

@@ -5,6 +5,8 @@ Consuming on real servers: acknowledgements, plugins, processes and clients that
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -232,3 +234,116 @@ class TestEndedInAHook:
             assert messages.closed
             assert messages.statistics().pulls == 1
         assert max(most) == 1
+
+
+class TestEndOfTheClient:
+    @pytest.mark.parametrize("shape", ["iterator", "handler", "ordered"])
+    def test_what_was_not_taken_is_given_back(self, nats_server, js, stream, shape, caplog):
+        """
+        Another client gets it at once; the end of one's own client is no fault.
+        """
+        worker = stream.create_consumer(durable_name="worker", ack_wait=60)
+        fill(js, stream, 20)
+        gate = threading.Event()
+        options = {
+            "iterator": {},
+            "handler": {"handler": lambda message: gate.wait(20)},
+            "ordered": {"handler": lambda message: gate.wait(20), "ordered_by": "subject"},
+        }
+        try:
+            with jetsync.connect(nats_server.url) as client:
+                mine = client.jetstream().consumer(stream.name, "worker")
+                messages = mine.consume(**options[shape])
+                if shape == "iterator":
+                    next(messages)
+                eventually(lambda: messages.statistics().received == 20)
+            with worker.consume() as rest:
+                assert sorted(int(rest.next(20).data) for _ in range(19)) == [*range(1, 20)]
+        finally:
+            gate.set()
+        assert messages.wait(5)
+        assert messages.error is None
+        assert "consumption_ended" not in caplog.text
+
+    def test_while_another_thread_waits(self, nats_server, js, stream):
+        """
+        It gives back what it has, too, before the connection is closed.
+        """
+        worker = stream.create_consumer(durable_name="worker", ack_wait=60)
+        client = jetsync.connect(nats_server.url)
+        messages = client.jetstream().consumer(stream.name, "worker").consume()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(messages.next, 20)
+            eventually(lambda: messages._leader)
+            client.close()
+            assert isinstance(waiting.exception(10), jetsync.ConnectionClosedError)
+        assert worker.info().num_waiting == 0
+
+
+class TestNobodyIterates:
+    def test_the_end_is_seen(self, js, stream):
+        """
+        Whoever only waits, or looks, learns that the consumer was deleted.
+        """
+        worker = stream.create_consumer(durable_name="worker")
+        waited, looked = worker.consume(), worker.consume()
+        assert not waited.wait(0.1)
+        worker.delete()
+        assert waited.wait(10)
+        eventually(lambda: looked.closed)
+        assert isinstance(waited.error, jetsync.ConsumerDeletedError)
+        assert isinstance(looked.error, jetsync.ConsumerDeletedError)
+
+
+FORK = """
+import os, sys, threading
+import jetsync
+
+client = jetsync.connect(sys.argv[1])
+worker = client.jetstream().consumer(sys.argv[2], "worker")
+messages = worker.consume()
+next(messages)
+while messages.statistics().received < 10:
+    threading.Event().wait(0.01)
+gate = threading.Event()
+with worker.consume(lambda message: gate.wait(20)) as running:
+    pid = os.fork()
+    if pid:
+        assert os.waitpid(pid, 0)[1] == 0
+        gate.set()
+        print("parent", [int(next(messages).data) for _ in range(9)])
+    else:
+        for call in (lambda: next(messages), lambda: messages.next(1), lambda: list(messages)):
+            try:
+                print("child got", call())
+            except jetsync.ForkedProcessError:
+                print("child refused")
+        print("child", messages.wait(), running.wait(), type(running.error).__name__)
+if not pid:
+    print("child left", flush=True)
+    os._exit(0)
+"""
+
+
+def test_fork(nats_server, js, stream):
+    """
+    A forked child gets none of what its parent has, and waits for none of its parent's threads.
+    """
+    stream.create_consumer(durable_name="worker")
+    fill(js, stream, 10)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, nats_server.url, stream.name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == [
+        "child True True ForkedProcessError",
+        "child left",
+        "child refused",
+        "child refused",
+        "child refused",
+        "parent [1, 2, 3, 4, 5, 6, 7, 8, 9]",
+    ]

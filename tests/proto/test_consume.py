@@ -350,6 +350,18 @@ class TestSilence:
         rig.clock.advance(10.0)
         assert rig.engine.look(rig.clock()) is not None
 
+    def test_away_again_and_again(self):
+        """A pull that was lost is noticed by a driver that only comes back now and then, too."""
+        rig = Rig()
+        rig.send()
+        for _ in range(4):
+            rig.engine.leave(rig.clock())
+            rig.clock.advance(6.0)
+            rig.engine.back(rig.clock())
+            if rig.engine.look(rig.clock()) is not None:
+                break
+        assert rig.engine.misses == 1
+
     def test_nothing_is_open(self):
         """Without a pull silence means nothing."""
         rig = Rig()
