@@ -9,7 +9,7 @@ General layout, lowest first; a file imports only from those before it:
 - plumbing: ``hookspecs``, ``_plugins``, ``_bridge`` (the one thread), ``_transport`` and ``_lane``
   (the one socket), ``_session`` (what all handles share);
 - blocking handles: ``publish/``, ``fetch``, ``consume``, ``consumer``, ``ordered``, ``stream``,
-  ``jetstream``, ``client``;
+  ``kv``, ``jetstream``, ``client``;
 - tools: ``devserver``, ``testing``, ``cli``.
 
 Everything for users is here; names with an underscore are jetsync's own.

@@ -528,6 +528,62 @@ class TestTtl:
         assert kv.get("a").ttl == "never"
 
 
+def test_hooks(nats_server, kv):
+    """
+    Changes and reads pass the hooks of the publishes and reads that they are made of.
+    """
+    calls = []
+
+    class Plugin:
+        @jetsync.hookimpl
+        def jetsync_prepare_message(self, message):
+            calls.append(("prepare", message.subject.rpartition(".")[2]))
+
+        @jetsync.hookimpl(wrapper=True)
+        def jetsync_publish(self, operation):
+            calls.append("publish")
+            return (yield)
+
+        @jetsync.hookimpl(wrapper=True)
+        def jetsync_batch_commit(self, operation):
+            calls.append(("commit", operation.size))
+            return (yield)
+
+        @jetsync.hookimpl(wrapper=True)
+        def jetsync_fetch(self, operation):
+            calls.append(operation.name)
+            return (yield)
+
+    def called():
+        found = list(calls)
+        calls.clear()
+        return found
+
+    with jetsync.connect(nats_server.url, plugins=[Plugin()]) as client:
+        other = client.jetstream().key_value(kv.bucket)
+        other.put("a", b"1")
+        other.delete("a")
+        assert called() == ["publish", ("prepare", "a")] * 2
+        with other.atomic() as tx:
+            tx.put("b", b"1")
+            tx.put("c", b"1")
+        found = called()
+        assert ("commit", 2) in found
+        assert [each for each in found if each[0] == "prepare"] == [
+            ("prepare", "b"),
+            ("prepare", "c"),
+        ]
+        other.get("b")
+        assert called() == ["get_last"]
+        other.get("b", 3)
+        assert called() == ["get_message"]
+        other.get_many(["b", "c"])
+        assert called() == ["get_last_for"]
+        with other.watch() as watch:
+            assert len(list(watch.initial(10))) == 3
+        assert set(called()) <= {"consume"}
+
+
 def test_threads(kv):
     """
     A handle is shared by threads.
