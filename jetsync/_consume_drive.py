@@ -22,6 +22,7 @@ from jetsync.errors import DisconnectedError, InvalidGroupError, TransportError
 if TYPE_CHECKING:
     from jetsync._hookcalls import Entered
     from jetsync._proto.consume import ConsumeOptions, StatusNote
+    from jetsync._proto.pins import Pins
     from jetsync._proto.pull import PullRequest
     from jetsync._session import JetStreamSession
     from jetsync.typing import Frame
@@ -40,14 +41,22 @@ class ConsumeDriver:
         session: The connection.
         options: What to pull.
         acked: Whether the consumer wants acknowledgements.
+        pins: The pins of the consumer's groups.
     """
 
-    def __init__(self, session: JetStreamSession, options: ConsumeOptions, *, acked: bool) -> None:
+    def __init__(
+        self,
+        session: JetStreamSession,
+        options: ConsumeOptions,
+        *,
+        acked: bool,
+        pins: Pins | None = None,
+    ) -> None:
         self._session = session
         self._options = options
         self._acked = acked
         self._inbox = PullInbox(session)
-        self.engine = ConsumeEngine(self._inbox.engine, options)
+        self.engine = ConsumeEngine(self._inbox.engine, options, pins)
         consumer = f"{options.stream}.{options.consumer}"
         self._subject = f"{session.prefix}.CONSUMER.MSG.NEXT.{consumer}".encode()
         self._info_subject = f"{session.prefix}.CONSUMER.INFO.{consumer}".encode()

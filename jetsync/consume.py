@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from jetsync._consume_handlers import HandlerOptions
     from jetsync._proto.consume import ConsumeOptions
+    from jetsync._proto.pins import Pins
     from jetsync._session import JetStreamSession
     from jetsync.events import StatusEvent
     from jetsync.message import Message
@@ -136,13 +137,14 @@ class Consumption:
         acked: bool = True,
         auto_ack: bool = False,
         handler: HandlerOptions | None = None,
+        pins: Pins | None = None,
     ) -> None:
         session.core.check()
         self._session = session
         self.options = options
         self._acked = acked
         self._auto_ack = auto_ack
-        self._driver = ConsumeDriver(session, options, acked=acked)
+        self._driver = ConsumeDriver(session, options, acked=acked, pins=pins)
         self._engine = self._driver.engine
         self._buffer = self._engine.buffer
         self.make = message_maker(session, acked=acked)

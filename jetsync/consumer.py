@@ -16,6 +16,7 @@ from jetsync._consumer_admin import delete as delete_consumer
 from jetsync._consumer_admin import info as consumer_info
 from jetsync._deadline import as_seconds
 from jetsync._fields import check_count
+from jetsync._proto.pins import Pins
 from jetsync._proto.pull import UNBOUNDED_BATCH, PullRequest
 from jetsync.consume import Consumption
 from jetsync.consumer_config import AckPolicy
@@ -78,6 +79,9 @@ class Consumer:
         self._stream_name = stream_name
         self._info = info
         self._pool: list[PullInbox] = []
+        self._pins = Pins()
+        """What the server calls this client where it serves one of a group, for all pulls."""
+
         self._last: tuple[tuple[Any, ...], PullRequest, float] | None = None
 
     def __repr__(self) -> str:
@@ -335,6 +339,7 @@ class Consumer:
             acked=acked,
             auto_ack=acked and ack == "auto" and pool is None,
             handler=pool,
+            pins=self._pins,
         )
 
     def _fetch(self, name: str, options: tuple[Any, ...]) -> MessageBatch:
@@ -356,6 +361,7 @@ class Consumer:
             wait=wait,
             name=name,
             acked=self._info.config.ack_policy is not AckPolicy.NONE,
+            pins=self._pins,
         )
 
 

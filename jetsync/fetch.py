@@ -29,6 +29,7 @@ from jetsync.errors import (
     InvalidGroupError,
     JetSyncError,
     NoHeartbeatError,
+    PinIdMismatchError,
     RequestTimeoutError,
     TransportError,
 )
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._hookcalls import Entered
+    from jetsync._proto.pins import Pins
+    from jetsync._proto.pull import Pull
     from jetsync._session import JetStreamSession
     from jetsync.typing import Frame
 
@@ -112,8 +115,12 @@ class MessageBatch:
         wait: float,
         name: Any = "fetch",
         acked: bool = True,
+        pins: Pins | None = None,
     ) -> None:
         self._session = session
+        self._pins = pins
+        if pins is not None and request.group is not None:
+            request = attrs.evolve(request, pin_id=pins.get(request.group))
         self._acked = acked
         self._stream = stream
         self._consumer = consumer
@@ -269,12 +276,14 @@ class MessageBatch:
             return ()
         received = inbox.engine.receive(inbox.box.drain(), time.monotonic())
         self._received += len(received.messages)
+        if self._pins is not None:
+            self._pins.learn(self._request.group, received.messages)
         if self._request.max_bytes is not None:
             self._received_bytes += sum(map(message_size, received.messages))
         for status in received.others:
             self._tell(status, events.PullOutcome.IGNORED)
-        for status in received.statuses:
-            self._on_status(status)
+        for status, pull in zip(received.statuses, received.pulls, strict=True):
+            self._on_status(status, pull)
         if inbox.engine.is_idle and not self._ask_again:
             self._inbox = None
             self._lay_down(inbox)
@@ -362,7 +371,7 @@ class MessageBatch:
             inbox.engine.lost(self._session.lane.epoch)
             self._ask_again = True
 
-    def _on_status(self, status: Status) -> None:
+    def _on_status(self, status: Status, pull: Pull) -> None:
         """Act on a status that ended the pull."""
         effect = status.effect
         self.status = status
@@ -371,6 +380,9 @@ class MessageBatch:
             outcome = events.PullOutcome.FAILED
             self._error = status.error(self._stream, self._consumer)
         elif self._asks_again(status):
+            if self._pins is not None and status.rule.error is PinIdMismatchError:
+                # Another client is pinned, or ours was given another id meanwhile.
+                self._pins.drop(pull.request.group, pull.request.pin_id)
             outcome = events.PullOutcome.RETRIED
             self._ask_again = True
         self._tell(status, outcome)
@@ -435,6 +447,7 @@ class MessageBatch:
             request,
             max_messages=messages,
             max_bytes=size,
+            pin_id=None if self._pins is None else self._pins.get(request.group),
             expires=(SECOND_LOOK if self._look == 2 else 0.0) if request.no_wait else expires,
             heartbeat=heartbeat,
         )

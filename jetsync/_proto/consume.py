@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from jetsync._proto.pins import Pins
 from jetsync._proto.pull import UNBOUNDED_BATCH, PullEngine, PullRequest, message_size
 from jetsync._proto.status import Effect, Status
 from jetsync.errors import (
@@ -43,7 +44,6 @@ from jetsync.errors import (
     from_api_error,
 )
 from jetsync.events import PullOutcome
-from jetsync.headers import PIN_ID, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,8 +78,6 @@ The faults that end a consumption, as the same pull would meet them for ever.
 
 The limits of a consumer are warnings to the ADR: another pull follows, after a pause.
 """
-
-PIN_MARK: Final = PIN_ID.encode() + b":"
 
 
 @attrs.frozen(kw_only=True)
@@ -134,9 +132,12 @@ class ConsumeEngine:
     Args:
         pulls: The books of its pulls.
         options: What to pull.
+        pins: The pins of the consumer's groups, shared with others that pull from it.
     """
 
-    def __init__(self, pulls: PullEngine, options: ConsumeOptions) -> None:
+    def __init__(
+        self, pulls: PullEngine, options: ConsumeOptions, pins: Pins | None = None
+    ) -> None:
         self.pulls = pulls
         self.options = options
         self.buffer: deque[Frame] = deque()
@@ -155,7 +156,7 @@ class ConsumeEngine:
         self.draining = False
         """Whether no more pulls are sent."""
 
-        self.pin_id: str | None = None
+        self.pins = Pins() if pins is None else pins
         self.admitted = 0
         """How many messages have come into the buffer so far."""
 
@@ -266,7 +267,7 @@ class ConsumeEngine:
             min_pending=options.min_pending,
             min_ack_pending=options.min_ack_pending,
             priority=options.priority,
-            pin_id=self.pin_id,
+            pin_id=self.pins.get(options.group),
         )
 
     def probe_due(self, now: float) -> bytes | None:
@@ -392,18 +393,8 @@ class ConsumeEngine:
         self._wait = RETRY_WAIT
         self._until_empty = False
         if self.options.group is not None:
-            self._learn_pin(messages)
+            self.pins.learn(self.options.group, messages)
         self.buffer.extend(messages)
-
-    def _learn_pin(self, messages: Sequence[Frame]) -> None:
-        """Keep the pin id of the newest message that has one."""
-        for frame in reversed(messages):
-            if frame[2] is not None and PIN_MARK in frame[2]:
-                # The server's own header stands behind those of the publisher.
-                values = Headers.parse(frame[2])[2].get_all(PIN_ID)
-                if values:
-                    self.pin_id = values[-1]
-                return
 
     def _judge(self, status: Status, pull: Pull, now: float) -> PullOutcome:
         """Act on a status that ended *pull*."""
@@ -428,8 +419,7 @@ class ConsumeEngine:
             return self._conclude(status)
         if kind is PinIdMismatchError and asked.pin_id is not None:
             # Another client is pinned; ours was perhaps given a new id meanwhile.
-            if asked.pin_id == self.pin_id:
-                self.pin_id = None
+            self.pins.drop(asked.group, asked.pin_id)
             return PullOutcome.RETRIED
         self._learn_limit(status)
         if status.effect is Effect.ABSENT:

@@ -226,6 +226,35 @@ class TestPinned:
         assert "id" not in own[0]
         assert len(own) >= 3
 
+    def test_by_whatever_way_it_pulls(self, pinned):
+        """
+        Fetches, next and consumptions of one handle are one client: none waits for the others' pin.
+        """
+        js, stream, _, _, _ = pinned
+        worker = stream.create_consumer(
+            durable_name="patient",
+            priority_groups=["A"],
+            priority_policy="pinned_client",
+            priority_timeout=60,
+            ack_wait=60,
+        )
+        fill(js, stream, 8)
+        got = []
+        with timed(0.0, 5):
+            for _ in range(2):
+                got += list(worker.fetch(1, group="A", expires=20))
+                got.append(worker.next(20, group="A"))
+                with worker.consume(group="A", max_messages=2, stop_after=2) as messages:
+                    got += list(messages)
+        assert [int(message.data) for message in got] == list(range(8))
+        assert len(ids(got)) == 1
+        stream.unpin_consumer("patient", "A")
+        fill(js, stream, 1, start=8)
+        with timed(0.0, 5):
+            (message,) = worker.fetch(1, group="A", expires=20)
+        assert int(message.data) == 8
+        assert ids([message]) != ids(got)
+
     def test_another_client_is_pinned(self, pinned):
         """
         Scenario 145: who was silent for too long is told so, and goes on without its id.
