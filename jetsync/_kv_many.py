@@ -42,6 +42,9 @@ def get_many(
             with bucket.named():
                 batch = bucket.stream.get_last_for(subjects, **moment, timeout=deadline.remaining())
                 for message in batch:
+                    if deadline.expired():
+                        # The read itself has a time for each of its pages.
+                        raise RequestTimeoutError(subjects[0], deadline.total)
                     key = message.subject.removeprefix(prefix)
                     found[key] = stored_entry(bucket.name, key, message)
         except MessageNotFoundError:

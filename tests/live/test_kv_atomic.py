@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from patience import timed
 
 import jetsync
 from jetsync import KeyOperation
@@ -410,6 +411,16 @@ class TestGetMany:
         with pytest.raises(jetsync.KeysVanishedError) as caught:
             kv.get_many(">", at=2)
         assert (caught.value.keys, caught.value.revision) == (("b",), 2)
+
+    def test_in_time(self, kv):
+        """
+        Reading many keys ends by its deadline, however much there is and whatever vanishes.
+        """
+        for number in range(3):
+            kv.put(f"k{number}", b"")
+        with pytest.raises(TimeoutError), timed(0, 5):
+            kv.get_many(">", timeout=0)
+        assert len(kv.get_many(">", timeout=10)) == 3
 
     def test_no_direct_gets(self, kv):
         """

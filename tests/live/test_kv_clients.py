@@ -105,7 +105,7 @@ class TestNatsPy:
         A bucket that was made and written here is read, watched and written by nats-py.
         """
         kv = js.create_key_value(
-            bucket=bucket, history=5, limit_marker_ttl=2, storage="memory", atomic=False
+            bucket=bucket, history=5, limit_marker_ttl=1, storage="memory", atomic=False
         )
 
         async def read(other):
@@ -128,7 +128,7 @@ class TestNatsPy:
                 kv.put(key, key)
             kv.delete("b")
             kv.purge("c")
-            kv.create("d", b"d", ttl=2)
+            kv.create("d", b"d", ttl=1)
 
         revision = with_nats_py(nats_server, read)
         assert kv.get("a").value == b"theirs"
