@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 LOOK: Final = 0.1
 """Seconds between two looks at whether a consumption goes on, while there is no connection."""
 
+REFUSALS_TOLD: Final = 5
+"""After how many refusals in a row a warning is logged: it may go on like that for ever."""
+
 _logger = _log.get_logger("consume")
 
 
@@ -226,6 +229,14 @@ class ConsumeDriver:
             code=status.code,
             description=status.description,
         )
+        if note.outcome is events.PullOutcome.RETRIED and self.engine.refusals == REFUSALS_TOLD:
+            _logger.warning(
+                _log.PULLS_REFUSED,
+                stream=self._options.stream,
+                consumer=self._options.consumer,
+                code=status.code,
+                description=status.description,
+            )
         if self._session.plugins.status is not None:
             self._session.plugins.status(
                 events.PullStatusEvent(

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,7 @@ from jetsync.errors import (
     ConsumerDeletedError,
     ConsumerNotFoundError,
     MaxRequestBatchError,
+    MaxRequestExpiresError,
     MaxRequestMaxBytesError,
     MessageSizeExceedsMaxBytesError,
     NotPullConsumerError,
@@ -78,6 +80,18 @@ The faults that end a consumption, as the same pull would meet them for ever.
 
 The limits of a consumer are warnings to the ADR: another pull follows, after a pause.
 """
+
+
+DURATION_UNITS: Final = {
+    "h": 3600.0,
+    "m": 60.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "\u00b5s": 1e-6,
+    "\u03bcs": 1e-6,
+    "ns": 1e-9,
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -163,6 +177,11 @@ class ConsumeEngine:
         self.misses = 0
         self._max_batch = options.max_batch
         self._max_batch_bytes = options.max_batch_bytes
+        self._expires = options.expires
+        self._heartbeat = options.heartbeat
+        self.refusals = 0
+        """How many pulls in a row were refused, or not answered by anybody."""
+
         self._not_before = 0.0
         self._wait = RETRY_WAIT
         self._until_empty = False
@@ -261,8 +280,8 @@ class ConsumeEngine:
         return PullRequest(
             max_messages=messages,
             max_bytes=size,
-            expires=options.expires,
-            heartbeat=options.heartbeat,
+            expires=self._expires,
+            heartbeat=self._heartbeat,
             group=options.group,
             min_pending=options.min_pending,
             min_ack_pending=options.min_ack_pending,
@@ -350,7 +369,7 @@ class ConsumeEngine:
         """
         if self._left is None or self._excused:
             return
-        if now - self._left > self.options.heartbeat:
+        if now - self._left > self._heartbeat:
             self._excused = True
             self._silent_before = 0.0
             self.pulls.heartbeat.restart(now)
@@ -391,6 +410,7 @@ class ConsumeEngine:
             messages = messages[:room]
         self.admitted += len(messages)
         self._wait = RETRY_WAIT
+        self.refusals = 0
         self._until_empty = False
         if self.options.group is not None:
             self.pins.learn(self.options.group, messages)
@@ -414,6 +434,7 @@ class ConsumeEngine:
                 self._back_off(now)
             else:
                 self._wait = RETRY_WAIT
+                self.refusals = 0
             return PullOutcome.ENDED
         if kind is not None and issubclass(kind, CONCLUDING):
             return self._conclude(status)
@@ -422,6 +443,7 @@ class ConsumeEngine:
             self.pins.drop(asked.group, asked.pin_id)
             return PullOutcome.RETRIED
         self._learn_limit(status)
+        self.refusals += 1
         if status.effect is Effect.ABSENT:
             self._wants_probe = True
         self._back_off(now)
@@ -444,6 +466,11 @@ class ConsumeEngine:
             self._max_batch = error.limit
         elif isinstance(error, MaxRequestMaxBytesError) and error.limit:
             self._max_batch_bytes = error.limit
+        elif isinstance(error, MaxRequestExpiresError):
+            longest = read_duration(error.limit or "")
+            if longest:
+                self._expires = min(self._expires, longest)
+                self._heartbeat = min(self._heartbeat, self._expires / 2.0)
 
     def _take_answers(self, frames: Sequence[Frame], now: float) -> Sequence[Frame]:
         """Take the answers to probes, late ones too, out of a block of frames."""
@@ -462,8 +489,18 @@ class ConsumeEngine:
                 if answer[2] is None and gone is None and silent:
                     # It is well, and pulls that it knows would have given a sign of life by now.
                     # If it stood still, its heartbeats are on their way with its answer.
-                    self._strike_at = now + min(self.options.heartbeat, STRIKE_WAIT)
+                    self._strike_at = now + min(self._heartbeat, STRIKE_WAIT)
         return [frame for frame in frames if not frame[0].startswith(prefix)]
+
+
+def read_duration(text: str) -> float | None:
+    """Return the seconds of a duration as servers write it, ``1m30s``; None if it is none."""
+    parts = re.findall(r"([0-9.]+)([a-zµμ]+)", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    with contextlib.suppress(ValueError, KeyError):
+        return sum(float(number) * DURATION_UNITS[unit] for number, unit in parts)
+    return None
 
 
 def read_gone(answer: bytes) -> ConsumerNotFoundError | StreamNotFoundError | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -595,6 +596,29 @@ class TestTrouble:
             stream.update_consumer(durable_name="w", max_batch=3, max_expires=2)
             assert sorted(take(messages, 70)) == list(range(30, 100))
             assert messages.error is None
+
+    def test_a_time_that_was_lowered(self, js, stream, worker):
+        """
+        Pulls that live too long for the consumer by now are refused once, and shorter from then on.
+        """
+        fill(js, stream, 3)
+        stream.update_consumer(durable_name="worker", max_expires=2)
+        with worker.consume() as messages, timed(0, 2):
+            assert take(messages, 3) == [0, 1, 2]
+
+    def test_refused_again_and_again(self, stream, caplog):
+        """
+        A consumer that takes no pull for long is worth a warning.
+        """
+        worker = stream.create_consumer(durable_name="narrow", max_waiting=1)
+        with (
+            worker.fetch(1, expires=30),
+            caplog.at_level(logging.WARNING, "jetsync.consume"),
+            worker.consume() as messages,
+        ):
+            with pytest.raises(TimeoutError):
+                messages.next(5)
+            assert caplog.text.count("pulls_refused") == 1
 
 
 @pytest.mark.versions

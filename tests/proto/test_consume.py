@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jetsync import errors
-from jetsync._proto.consume import ConsumeEngine, ConsumeOptions, read_gone
+from jetsync._proto.consume import ConsumeEngine, ConsumeOptions, read_duration, read_gone
 from jetsync._proto.pull import UNBOUNDED_BATCH, PullEngine, message_size
 from jetsync.events import PullOutcome
 from jetsync.testing import ManualClock
@@ -392,6 +392,39 @@ class TestConnections:
         assert rig.engine.lost(1, rig.clock()) == 2
         assert rig.engine.pulls.pending_messages == 0
         assert rig.asked() == [10]
+
+
+class TestLimits:
+    def test_a_shorter_time(self):
+        """What the consumer allows a pull is learned, and its heartbeat is half of that at most."""
+        rig = Rig()
+        rig.send()
+        assert rig.status("409 Exceeded MaxRequestExpires of 2s") is PullOutcome.RETRIED
+        assert rig.engine.refusals == 1
+        rig.clock.advance(1.0)
+        (pull,) = rig.send()
+        assert (pull.request.expires, pull.request.heartbeat) == (2.0, 1.0)
+        rig.receive(message())
+        assert rig.engine.refusals == 0
+
+    @pytest.mark.parametrize(
+        ("text", "seconds"),
+        [
+            ("2s", 2.0),
+            ("1m30s", 90.0),
+            ("1h0m0s", 3600.0),
+            ("1.5s", 1.5),
+            ("500ms", 0.5),
+            ("", None),
+            ("soon", None),
+            ("2 s", None),
+            ("1.2.3s", None),
+            ("3w", None),
+        ],
+    )
+    def test_durations(self, text, seconds):
+        """Durations are read as servers write them, and others not at all."""
+        assert read_duration(text) == seconds
 
 
 class TestPins:
