@@ -606,19 +606,17 @@ class TestTrouble:
         with worker.consume() as messages, timed(0, 2):
             assert take(messages, 3) == [0, 1, 2]
 
-    def test_refused_again_and_again(self, stream, caplog):
+    def test_refused_again_and_again(self, client, stream, worker, caplog):
         """
-        A consumer that takes no pull for long is worth a warning.
+        Pulls that nobody takes for long are worth a warning, and it goes on.
         """
-        worker = stream.create_consumer(durable_name="narrow", max_waiting=1)
-        with (
-            worker.fetch(1, expires=30),
-            caplog.at_level(logging.WARNING, "jetsync.consume"),
-            worker.consume() as messages,
-        ):
+        elsewhere = client.jetstream(prefix="nobody.listens.here")
+        lost = jetsync.Consumer(elsewhere._session, stream.name, worker.cached_info)
+        with caplog.at_level(logging.WARNING, "jetsync.consume"), lost.consume() as messages:
             with pytest.raises(TimeoutError):
-                messages.next(5)
+                messages.next(4)
             assert caplog.text.count("pulls_refused") == 1
+            assert messages.error is None
 
 
 @pytest.mark.versions
