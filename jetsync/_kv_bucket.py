@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from jetsync._echo import api_level_of
 from jetsync._message_get import leader_get, observed
-from jetsync._proto.kv import layout_of, why_gone
+from jetsync._proto.kv import STREAM_PREFIX, layout_of, why_gone
 from jetsync._session import JetStreamSession
 from jetsync.errors import (
     BucketNotFoundError,
@@ -18,7 +18,9 @@ from jetsync.errors import (
     MessageTtlDisabledError,
     NoStreamResponseError,
     NotSupportedError,
+    RequestTimeoutError,
     StreamNotFoundError,
+    TransportError,
 )
 from jetsync.kv_entry import stored_entry
 from jetsync.outbound import Expect, OutboundMessage
@@ -72,14 +74,20 @@ class Bucket:
         return self.stream.config
 
     @contextlib.contextmanager
-    def named(self) -> Iterator[None]:
-        """Have an error about the missing stream say that there is no such bucket."""
+    def named(self, *, origin: bool = False) -> Iterator[None]:
+        """
+        Have an error about the missing stream say that there is no such bucket.
+
+        Args:
+            origin: Whether it is about the bucket that stores what is written.
+        """
         try:
             yield
         except BucketNotFoundError:
             raise
         except StreamNotFoundError as error:
-            raise BucketNotFoundError(self.name) from error
+            name = self.layout.origin_stream.removeprefix(STREAM_PREFIX) if origin else self.name
+            raise BucketNotFoundError(name) from error
 
     def not_found(
         self, key: str, entry: Entry | None = None, *, revision: int | None = None
@@ -103,7 +111,7 @@ class Bucket:
         layout = self.layout
         request = {"last_by_subj": layout.origin_subject(key)}
         try:
-            with self.named():
+            with self.named(origin=True):
                 found = leader_get(self.origin, layout.origin_stream, request, deadline)
         except MessageNotFoundError:
             return None
@@ -140,7 +148,7 @@ class Bucket:
                 self.session, message, deadline, retries=RETRIES, retry_wait=RETRY_WAIT
             )
         except NoStreamResponseError:
-            self._check_exists(deadline)
+            self.check_exists(deadline)
             raise
         if ttl is not None:
             tell_if_raised(self.session, self.config, subject, ttl)
@@ -175,7 +183,11 @@ class Bucket:
             stream=self.stream.name,
         )
 
-    def _check_exists(self, deadline: Deadline) -> None:
-        """Raise if the bucket that nobody took a change for is gone."""
-        with self.named():
+    def check_exists(self, deadline: Deadline) -> None:
+        """
+        Raise if the bucket that nobody took a change for is gone.
+
+        Where that cannot be told in time, this is no reason to say anything else than before.
+        """
+        with self.named(origin=True), contextlib.suppress(RequestTimeoutError, TransportError):
             self.origin.streams.named(self.layout.origin_stream, deadline, fresh=True)

@@ -423,7 +423,7 @@ class KeyValue:
         for key, entry in deleted.items():
             old = (now - entry.created).total_seconds() >= age
             # Never more than up to the marker: what came behind it is a new value.
-            with bucket.named():
+            with bucket.named(origin=True):
                 _stream_admin.purge(
                     bucket.origin,
                     layout.origin_stream,

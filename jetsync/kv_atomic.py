@@ -18,6 +18,7 @@ from jetsync.errors import (
     InvalidArgumentError,
     JetSyncError,
     KeyExistsError,
+    NoStreamResponseError,
     WrongLastRevisionError,
     WrongLastSequenceError,
 )
@@ -103,7 +104,7 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
         BucketNotFoundError: There is none.
     """
     layout, streams, version = bucket.layout, bucket.origin.streams, bucket.session.server.version
-    with bucket.named():
+    with bucket.named(origin=True):
         known = streams.named(layout.origin_stream, deadline)
         try:
             require_atomic(known, version, broken_servers=False)
@@ -319,6 +320,9 @@ class Transaction:
             except WrongLastSequenceError as error:
                 refusal = error
                 expected |= self._look(refusal, deadline)
+            except NoStreamResponseError:
+                self._bucket.check_exists(deadline)
+                raise
         raise WrongLastRevisionError(self._bucket.name) from refusal
 
     def _look(self, refusal: WrongLastSequenceError, deadline: Deadline) -> dict[str, int]:

@@ -239,13 +239,16 @@ class TestKeys:
         with pytest.raises(jetsync.DirectNotSupportedError):
             kv.get("a", direct=True)
 
-    def test_the_bucket_is_gone(self, kv, js):
+    def test_the_bucket_is_gone(self, nats_server, kv, js):
         """
         Once a bucket is deleted, every call says so.
         """
         kv.put("a", b"1")
+        begun = kv.atomic(timeout=10)
+        begun.put("a", b"2")
         js.delete_key_value(kv.bucket)
         calls = (
+            begun.commit,
             lambda: kv.get("a"),
             lambda: kv.get("a", 1),
             lambda: kv.put("a", b"", timeout=10),
@@ -257,7 +260,6 @@ class TestKeys:
             lambda: kv.get_many(">"),
             kv.status,
             kv.purge_deletes,
-            kv.atomic,
             lambda: js.key_value(kv.bucket),
             lambda: js.update_key_value(bucket=kv.bucket),
             lambda: js.delete_key_value(kv.bucket),
@@ -266,6 +268,13 @@ class TestKeys:
             with pytest.raises(jetsync.BucketNotFoundError) as caught:
                 call()
             assert caught.value.bucket == kv.bucket
+        # A connection that has not asked before learns of it at once.
+        js.create_key_value(bucket=kv.bucket, storage="memory")
+        with jetsync.connect(nats_server.url) as client:
+            other = client.jetstream().key_value(kv.bucket)
+            js.delete_key_value(kv.bucket)
+            with pytest.raises(jetsync.BucketNotFoundError):
+                other.atomic()
 
     def test_too_large(self, make):
         """

@@ -211,6 +211,14 @@ class TestMirrors:
         with pytest.raises(jetsync.KeyNotFoundError):
             origin.history("a")
         assert {bucket, f"{unique}-m"} <= set(js.key_value_names())
+        transaction = mirror.atomic()
+        transaction.put("a", b"")
+        js.delete_key_value(bucket)
+        for change in (lambda: mirror.put("a", b""), transaction.commit):
+            with pytest.raises(jetsync.BucketNotFoundError) as gone:
+                change()
+            assert gone.value.bucket == bucket
+        assert mirror.get("b").value == b"6"
         js.delete_key_value(f"{unique}-m")
 
     def test_sources(self, js, bucket, unique):
