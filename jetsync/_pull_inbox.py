@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from jetsync._handoff import Mailbox
 from jetsync._proto import frames
 from jetsync._proto.pull import PullEngine
-from jetsync._subjects import ACK_PREFIX
+from jetsync._subjects import ACK_PREFIX, parse_ack_reply
 from jetsync.errors import AcksNotWantedError
 from jetsync.message import NAK, Message
 
@@ -150,6 +150,8 @@ def message_maker(session: JetStreamSession, *, acked: bool = True) -> Callable[
     """
     Return what makes the message of a frame, plugins included where some look at messages.
 
+    One that a plugin refuses is given back, as nobody else will ever have it to acknowledge.
+
     Args:
         session: Where messages are acknowledged.
         acked: Whether their consumer wants acknowledgements.
@@ -163,9 +165,14 @@ def message_maker(session: JetStreamSession, *, acked: bool = True) -> Callable[
 
     def make_observed(frame: Frame) -> Message:
         message = make(frame)
-        if marked is not None and message.marker is not None:
-            marked(message, message.marker)
-        return message if received is None else received(message)
+        try:
+            if marked is not None and message.marker is not None:
+                marked(message, message.marker)
+            return message if received is None else received(message)
+        except BaseException:
+            if acked:
+                _refuse(session.lane, frame)
+            raise
 
     return make if received is None and marked is None else make_observed
 
@@ -180,6 +187,13 @@ def give_back(lane: Lane, unused: Iterable[Frame]) -> None:
     if replies:
         block = b"".join([frames.pub(reply, b"", NAK) for reply in replies])
         lane.answer(block, keep=KEPT_REFUSALS)
+
+
+def _refuse(lane: Lane, frame: Frame) -> None:
+    """Refuse one message that failed; never waits."""
+    said = parse_ack_reply(frame[1])
+    if said is not None:
+        lane.answer(frames.pub(frame[1], b"", refusal(said.delivered)), keep=KEPT_REFUSALS)
 
 
 def refusal(delivered: int) -> bytes:

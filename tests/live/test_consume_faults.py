@@ -8,6 +8,7 @@ import contextlib
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -178,6 +179,30 @@ class TestRefusingPlugins:
 
         with jetsync.connect(nats_server.url, plugins=[Picky()]) as client:
             yield client.jetstream()
+
+    @pytest.mark.parametrize("way", ["fetch", "iterator", "handler"])
+    def test_given_back(self, picky, js, stream, way):
+        """
+        What a plugin refused is delivered again at once, and does not wait for the ack wait.
+        """
+        stream.create_consumer(durable_name="worker", ack_wait=60)
+        worker = picky.consumer(stream.name, "worker")
+        fill(js, stream, 3)
+        got, end = [], time.monotonic() + 20
+        with contextlib.ExitStack() as stack:
+            if way == "handler":
+                stack.enter_context(worker.consume(got.append, ack="auto"))
+                eventually(lambda: len(got) == 3)
+            elif way == "iterator":
+                messages = stack.enter_context(worker.consume())
+            while len(got) < 3 and time.monotonic() < end:
+                with contextlib.suppress(jetsync.PluginError):
+                    if way == "fetch":
+                        got += list(worker.fetch(1, expires=5))
+                    else:
+                        got.append(messages.next(5))
+                        got[-1].ack()
+        assert {int(message.data) for message in got} == {0, 1, 2}
 
     def test_ordered(self, picky, js, stream):
         """
