@@ -268,7 +268,8 @@ class Consumer:
 
         Args:
             handler: Called with each message, in threads of the consumption's own.
-            max_messages: How many messages the buffer has room for; 500 if neither is given.
+            max_messages: How many messages the buffer has room for; 500 if neither is given. More
+                than can be handled within the consumer's ack wait are delivered twice.
             max_bytes: How many bytes the buffer has room for, as the server counts them; not
                 together with *max_messages*.
             expires: Seconds that the server keeps one pull, at least 1.
@@ -284,7 +285,8 @@ class Consumer:
                 each acknowledgement would be one of the messages before it that failed.
             threads: How many threads call the handler.
             ordered_by: ``"subject"`` calls the handler with one message of each subject at a time,
-                in their order; None in any order.
+                in the order they are delivered, so that one that is delivered again comes behind
+                newer ones of its subject; None in any order.
             on_error: What happens to a message whose handler raised: ``"nak"`` has it delivered
                 again, at once the first time, then after 1, 2, 4, ... up to 30 seconds;
                 ``"leave"`` does nothing, so that it comes again after the consumer's ack wait;

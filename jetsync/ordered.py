@@ -250,6 +250,7 @@ class OrderedConsumer:
 
     def consume(
         self,
+        handler: None = None,
         *,
         max_messages: int | None = None,
         max_bytes: int | None = None,
@@ -266,6 +267,7 @@ class OrderedConsumer:
         context's default timeout; from then on whatever passes is waited out.
 
         Args:
+            handler: None; handlers are for other consumers.
             max_messages: How many messages the buffer has room for; 500 if neither is given.
             max_bytes: How many bytes the buffer has room for, not together with *max_messages*.
             expires: Seconds that the server keeps one pull, at least 1.
@@ -281,6 +283,10 @@ class OrderedConsumer:
             StreamNotFoundError: The stream is gone.
             HandleClosedError: It was closed.
         """
+        if handler is not None:
+            raise InvalidArgumentError(
+                "an ordered consumer calls no handler: iterate over consume()", argument="handler"
+            )
         if heartbeat is None:
             heartbeat = min(HEARTBEAT, as_seconds(expires, "expires") / 2.0)
         options = consume_options(

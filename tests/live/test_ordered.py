@@ -350,6 +350,14 @@ class TestEnd:
 
 
 class TestUse:
+    def test_no_handler(self, ordered):
+        """
+        Who passes a handler, or a number, is told that there is no such form.
+        """
+        for given in (print, 100):
+            with pytest.raises(jetsync.InvalidArgumentError, match="calls no handler"):
+                ordered.consume(given)
+
     def test_conflicts(self, js, stream, ordered):
         """
         Scenario 153: one use at a time, and the error names the other one.
