@@ -7,14 +7,18 @@ the server's hands, and finds out which subjects are missing from the moment.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import contextlib
+import datetime as dt
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import _stream_admin
+from jetsync._codec import format_time
 from jetsync._deadline import Deadline
 from jetsync._message_get import leader_get
-from jetsync._page_reader import PAGE_BYTES, PageReader, repeated
+from jetsync._page_reader import PAGE_BYTES, RETRY_WAIT, PageReader, repeated
 from jetsync._proto.direct_last import LastRead, chunks
-from jetsync.errors import MessageNotFoundError, TooManySubjectsError
+from jetsync.errors import MessageNotFoundError, RequestTimeoutError, TooManySubjectsError
 from jetsync.stream_config import RetentionPolicy
 
 if TYPE_CHECKING:
@@ -29,6 +33,9 @@ REQUEST_ROOM: Final = 256 << 10
 """Bytes of names in one request at most; and no more than half of what the server takes."""
 
 NAME: Final = "get_last_for"
+
+LAG_WAIT: Final = 0.002
+"""Seconds before a server is asked again that has not got to the moment; doubled each time."""
 
 FEW: Final = 16
 """Subjects that are looked up one by one, rather than in a list of all there are."""
@@ -47,6 +54,7 @@ class LastReader(PageReader[LastRead]):
         page: Messages of one request at most.
         split: Whether to narrow what is too much for one request.
         reread: Whether to read subjects again that are missing.
+        doubts: How often to ask again where a server has nothing at all.
         seconds: How long to wait for one page.
     """
 
@@ -61,6 +69,7 @@ class LastReader(PageReader[LastRead]):
         page: int | None,
         split: bool,
         reread: bool,
+        doubts: int,
         seconds: float,
     ) -> None:
         engine = LastRead(
@@ -70,11 +79,13 @@ class LastReader(PageReader[LastRead]):
             up_to_time=up_to_time,
             page=page,
             page_bytes=PAGE_BYTES,
+            doubts=doubts,
         )
         super().__init__(session, stream, engine, name=NAME, seconds=seconds)
         self._subjects = subjects
         self._up_to_time = up_to_time
         self._page = page
+        self._doubts = doubts
         self._may_split = split
         self._rereads = reread
         self._room = min(REQUEST_ROOM, session.server.max_payload // 2)
@@ -89,9 +100,13 @@ class LastReader(PageReader[LastRead]):
         self.missing: tuple[str, ...] = ()
         self.later: tuple[str, ...] = ()
         self.vanished = 0
+        self._lag_wait = LAG_WAIT
         if split and len(chunks(subjects, self._room)) > 1:
             # Too much for one request in any case; it is split before the first one.
             engine.done = engine.too_many = True
+        elif moment is not None or page is not None:
+            # All pages shall be of one moment, whoever answers them.
+            engine.done = engine.cut = True
 
     def rest(self) -> Sequence[Frame]:
         return self.engine.release()
@@ -101,8 +116,10 @@ class LastReader(PageReader[LastRead]):
 
     def recovers(self) -> bool:
         engine = self.engine
-        if engine.cut:
-            engine.begin_anew(self._moment_now())
+        if engine.lagging:
+            self._wait_for_lag()
+        elif engine.cut:
+            self._begin_anew()
         elif engine.too_many and self._may_split:
             self._split()
         else:
@@ -120,22 +137,54 @@ class LastReader(PageReader[LastRead]):
                 self._error = error
         return run
 
-    def _moment_now(self) -> int:
-        """Return the sequence up to which to look, as the leader knows it; 0 for nothing at all."""
+    def _wait_for_lag(self) -> None:
+        """Wait a little, as the server that answered has not got to the moment yet."""
         with self.spending() as deadline:
-            if self._up_to_time is not None:
-                first = {"start_time": self._up_to_time, "next_by_subj": ">"}
-                try:
-                    return (
-                        repeated(
-                            lambda until: leader_get(self.session, self.stream, first, until),
-                            deadline,
-                        ).sequence
-                        - 1
-                    )
-                except MessageNotFoundError:
-                    pass  # The time has not come yet: everything is before it.
-            return self._info(deadline).state.last_seq
+            if deadline.remaining() <= self._lag_wait:
+                raise RequestTimeoutError(self._where.decode(), self.seconds)
+            time.sleep(self._lag_wait)
+        self._lag_wait = min(2.0 * self._lag_wait, RETRY_WAIT)
+
+    def _begin_anew(self) -> None:
+        """Fix the moment, as one page is not enough, or as it is not now."""
+        engine = self.engine
+        if engine.moment is not None:
+            engine.begin_anew(engine.moment, self._time_behind(engine.moment))
+            return
+        before = self._before_time()
+        if before is None:
+            # Now: what is there now is listed, so that nothing of it can be lost unseen.
+            self._split()
+        else:
+            engine.begin_anew(before, self._up_to_time)
+
+    def _before_time(self) -> int | None:
+        """Return the last sequence before the time that was asked for, if it was and has come."""
+        if self._up_to_time is None:
+            return None
+        first = self._first_since({"start_time": self._up_to_time})
+        return None if first is None else first.sequence - 1
+
+    def _time_behind(self, moment: int) -> str | None:
+        """Return a time that only messages behind a sequence have reached, if it can be told."""
+        first = self._first_since({"seq": moment + 1})
+        if first is not None:
+            return format_time(first.timestamp_ns)
+        with self.spending() as deadline:
+            state = self._info(deadline).state
+        if state.last_seq > moment or state.last_ts is None:
+            return None
+        # The last digits of its time are not told; nothing else was stored in that microsecond.
+        return format_time(state.last_ts + dt.timedelta(microseconds=1))
+
+    def _first_since(self, where: dict[str, Any]) -> StoredMessage | None:
+        """Return the leader's first message from somewhere on."""
+        request = {**where, "next_by_subj": ">"}
+        with self.spending() as deadline, contextlib.suppress(MessageNotFoundError):
+            return repeated(
+                lambda until: leader_get(self.session, self.stream, request, until), deadline
+            )
+        return None
 
     def _info(self, deadline: Deadline, subjects: str | None = None) -> StreamInfo:
         """Ask the leader for the stream, with its subjects that a wildcard matches."""
@@ -154,8 +203,8 @@ class LastReader(PageReader[LastRead]):
         moment has, and a subject that is new since simply has no message yet.
         """
         moment = self.engine.moment
-        if moment is None and self._up_to_time is not None:
-            moment = self._moment_now()
+        if moment is None:
+            moment = self._before_time()
         wildcards: list[str | None] = [*filter(has_wildcard, self._subjects)]
         for wildcard in wildcards or [None]:
             with self.spending() as deadline:
@@ -166,13 +215,17 @@ class LastReader(PageReader[LastRead]):
             self._counts.update(state.subjects)
         assert self._since is not None
         moment = self._since if moment is None else min(moment, self._since)
-        names = sorted(self._names()) if moment else []
+        parts = chunks(sorted(self._names()), self._room) if moment else []
+        if len(parts) > 1 and not self._may_split:
+            raise TooManySubjectsError(stream=self.stream)
         self.engine = LastRead(
             self.stream,
-            chunks(names, self._room),
+            parts,
             moment=moment,
+            time=self._time_behind(moment) if parts else None,
             page=self._page,
             page_bytes=PAGE_BYTES,
+            doubts=self._doubts,
         )
 
     def _names(self) -> set[str]:
@@ -258,14 +311,15 @@ class LastReader(PageReader[LastRead]):
         while left:
             part = left.pop()
             engine = LastRead(self.stream, [part], after=after, page_bytes=PAGE_BYTES)
-            reader = PageReader(
+            reader = SinglePage(
                 self.session, self.stream, engine, name=self.name, seconds=deadline.remaining()
             )
             try:
                 messages = reader.everything()
             except TooManySubjectsError:
-                # There are more of them by now.
-                left += chunks(self._list(part, deadline), self._room)
+                names = self._list(part, deadline)
+                half = (len(names) + 1) // 2
+                left += chunks(names[:half], self._room) + chunks(names[half:], self._room)
                 continue
             named = ((message.subject, message) for message in messages)
             found.update(each for each in named if each[0] not in came)
@@ -284,6 +338,17 @@ class LastReader(PageReader[LastRead]):
             else:
                 listed.add(each)
         return sorted(listed)
+
+
+class SinglePage(PageReader[LastRead]):
+    """
+    A read that has to do with one page, and says so if that is too little.
+    """
+
+    def recovers(self) -> bool:
+        if self.engine.cut:
+            raise TooManySubjectsError(stream=self.stream)
+        return False
 
 
 def has_wildcard(subject: str) -> bool:

@@ -115,9 +115,9 @@ def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
 
 def check_stream(
     session: JetStreamSession, name: str, deadline: Deadline, *, fresh: bool = False
-) -> None:
+) -> KnownStream:
     """
-    Raise unless the stream answers direct reads of many messages; with *fresh* it is asked anew.
+    Return the stream if it answers direct reads of many messages; with *fresh* it is asked anew.
 
     Raises: as :func:`require_pages`, and StreamNotFoundError.
     """
@@ -128,7 +128,8 @@ def check_stream(
         if fresh:
             raise
         # It may have been changed since it was asked for.
-        check_stream(session, name, deadline, fresh=True)
+        return check_stream(session, name, deadline, fresh=True)
+    return known
 
 
 class PageReader(Generic[EngineT]):

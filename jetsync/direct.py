@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectBatch", "StreamScan"]
 
+DOUBTS: Final = 4
+"""How often a replica that has nothing at all is asked again: it may not have got there yet."""
+
 LARGEST: Final = (1 << 63) - 1
 """What servers take for a number."""
 
@@ -126,10 +129,9 @@ class DirectBatch(_Reading):
         at that moment can not be told; sorted.
 
         Streams that keep one message per subject lose the old one when a new one comes, which may
-        happen between two pages of a read. A subject is named here if that can not be ruled out: a
-        subject that was written for the first time while the read was under way may be among them.
-        A subject that was removed altogether meanwhile is not, if it was read by a wildcard in one
-        request; :attr:`vanished` counts it.
+        happen between two pages of a read. A subject is named here if that can not be ruled out: if
+        the moment is in the past, or subjects are asked for by name, one that was written for the
+        first time while the read was under way may be among them.
         """
         return getattr(self._reader, "missing", ())
 
@@ -269,7 +271,7 @@ def get_last_for(
     time = None if up_to_time is None else time_text(up_to_time, "up_to_time")
     page = None if batch is None else number(batch, "batch")
     deadline = session.deadline(seconds)
-    check_stream(session, stream, deadline)
+    known = check_stream(session, stream, deadline)
     if moment is not None and moment > known_last:
         # Servers look up to where they are: the next page would see what was stored meanwhile.
         last = repeated(
@@ -285,6 +287,7 @@ def get_last_for(
         page=page,
         split=split,
         reread=reread,
+        doubts=DOUBTS if (known.config.num_replicas or 1) > 1 else 0,
         seconds=seconds,
     )
     reader.begin(deadline)

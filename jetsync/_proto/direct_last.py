@@ -5,9 +5,17 @@ What lives here: the engine of such a read, and how many subjects are put into o
 not: the socket, the clock, threads.
 
 Theory of operation. The moment is a sequence: a server looks for the last message of each subject
-up to there. The end of the first page tells which one it took, and all later requests name it. A
-stream that keeps only so many messages of a subject may lose one of that moment before its page is
-asked for; the first message of a part tells how many there should be.
+up to there. A read that needs one page is of the moment at which its server was, as the end of the
+page tells.
+
+A read of more pages needs a moment that was fixed before. It may be answered by several servers, of
+which some have not got that far, and those would give older messages without a word. So they are
+asked for what was stored *before a time*, that of the first message behind the moment: the end of
+the page then tells how far the server really looked. A page that is not of the moment is dropped
+and asked for again; for that, each page is kept back until its end.
+
+A stream that keeps only so many messages of a subject may lose one of that moment before its page
+is asked for; the first message of a part tells how many there should be.
 
 Implements ADR-31; facts about servers 2.11 to 2.15.
 """
@@ -37,33 +45,40 @@ class LastRead(PagedRead):
     """
     Read the last message of each of many subjects as of one moment, in parts of so many subjects.
 
-    The moment is the sequence up to which a server looks. Where none was given, the end of the
-    first page tells it; the messages of that page are kept back until then, so that the read can
-    begin anew if the page is cut off.
+    Where no moment was given, a single page may tell it; if that is not enough, :attr:`cut` says
+    that the read has to begin anew with a moment.
 
     Args:
         stream: The stream, for errors.
         parts: Subjects and wildcards of each request; a request may resolve 1024 subjects.
         after: Only messages behind this sequence, 0 for all.
         moment: The sequence up to which to look.
-        up_to_time: The time before which to look, in its place.
+        time: A time that only messages behind the moment have reached; ``None`` to take the word of
+            servers that they have got that far.
+        up_to_time: The time before which to look, in place of a moment.
         page: Messages of one request at most; ``None`` leaves it to the server.
         page_bytes: Bytes of one request.
+        doubts: How often to ask again where a server says that there is nothing at all.
     """
 
     __slots__ = (
         "_after",
+        "_doubted",
+        "_doubts",
         "_expected",
         "_held",
+        "_mark",
         "_page",
         "_page_bytes",
         "_part",
         "_part_began",
         "_parts",
         "_position",
+        "_time",
         "_up_to_time",
         "blocks",
         "cut",
+        "lagging",
         "moment",
         "too_many",
     )
@@ -75,11 +90,15 @@ class LastRead(PagedRead):
         *,
         after: int = 0,
         moment: int | None = None,
+        time: str | None = None,
         up_to_time: str | None = None,
         page: int | None = None,
         page_bytes: int,
+        doubts: int = 0,
     ) -> None:
         super().__init__(stream)
+        self._doubts = doubts
+        self._doubted = 0
         self._parts = parts
         self._part = 0
         self._part_began = False
@@ -88,8 +107,12 @@ class LastRead(PagedRead):
         self._up_to_time = up_to_time
         self._page = page
         self._page_bytes = page_bytes
+        self._time = time
         self._held: list[Frame] = []
         self._expected = 0
+        self._mark = (0, 0, False, b"", 0)
+        """How things were when the open page was asked for."""
+
         self.blocks: list[bytes] = []
         """The headers of all messages that came, for who looks which subjects are missing."""
 
@@ -98,9 +121,12 @@ class LastRead(PagedRead):
 
         self.cut = False
         """
-        Whether a page was cut off before the moment was known: a message was removed while the
-        server read it, and only a moment that is given can help.
+        Whether a moment has to be given: one page is not enough, or was cut off because a message
+        was removed while the server read it.
         """
+
+        self.lagging = False
+        """Whether the last page was dropped, as its server has not got to the moment yet."""
 
         self.too_many = False
         """Whether more subjects match than a server resolves, and nothing was handed out yet."""
@@ -112,19 +138,19 @@ class LastRead(PagedRead):
         """How many messages less came than there were when their part was first asked for."""
         return max(0, self._expected - self.received)
 
-    def begin_anew(self, moment: int) -> None:
+    def begin_anew(self, moment: int, time: str | None = None) -> None:
         """Begin with a moment that was fixed elsewhere; only while nothing was handed out."""
-        assert self.moment is None
         self._reset()
         self.cut = False
         self.moment = moment
+        self._time = time
         # Before the first sequence there is nothing; servers take 0 for "not given".
         self.done = not moment
 
     def release(self) -> Sequence[Frame]:
-        """Return what is kept back, as no more will come."""
+        """Return what is kept back of a single page, as no more will come."""
         held, self._held = self._held, []
-        return held
+        return held if self._time is None else ()
 
     def subjects(self) -> set[str]:
         """Return the subjects of all messages that came."""
@@ -135,8 +161,16 @@ class LastRead(PagedRead):
         super().lost()
         if self.moment is None:
             self._reset()
+        elif self._time is not None:
+            self._drop()
         elif self._page_count:
             self._position = self.last_sequence + 1
+
+    def _drop(self) -> None:
+        """Forget the open page, so that the same is asked for again."""
+        self._held = []
+        self.received, self._expected, self._part_began, self._last_block, kept = self._mark
+        del self.blocks[kept:]
 
     def _reset(self) -> None:
         self._held = []
@@ -147,11 +181,20 @@ class LastRead(PagedRead):
         self._last_block = b""
 
     def _request(self) -> PageRequest:
+        self._mark = (
+            self.received,
+            self._expected,
+            self._part_began,
+            self._last_block,
+            len(self.blocks),
+        )
+        self.lagging = False
+        by_time = self._time if self.moment is not None else self._up_to_time
         return PageRequest(
             subjects=self._parts[self._part],
             sequence=self._position if self._position > 1 else None,
-            up_to_sequence=self.moment,
-            up_to_time=self._up_to_time if self.moment is None else None,
+            up_to_sequence=self.moment if by_time is None else None,
+            up_to_time=by_time,
             batch=self._page,
             max_bytes=self._page_bytes,
         )
@@ -163,20 +206,33 @@ class LastRead(PagedRead):
             first = find_last(frames[0][2] or b"", NUM_PENDING)
             self._expected += int(first or 0) + 1
         self.blocks.extend([frame[2] or b"" for frame in frames])
-        if self.moment is None:
+        if self.moment is None or self._time is not None:
             self._held.extend(frames)
             return ()
         return frames
 
     def _on_end(self, block: bytes, messages: Sequence[Frame]) -> Sequence[Frame]:
-        if self.moment is None:
-            told = find_last(block, _UP_TO)
-            if told is None:
-                self._fail(ProtocolError("the end of a read of several subjects tells no sequence"))
-                return messages
-            self.moment = int(told)
-            messages = self.release()
+        told = find_last(block, _UP_TO)
+        if told is None:
+            self._fail(ProtocolError("the end of a read of several subjects tells no sequence"))
+            return messages
         self.pending = self._left() if self._page_count else 0
+        if self.moment is None:
+            if self.pending:
+                self.cut = True
+                self._reset()
+                return ()
+            self.moment = int(told)
+            messages, self._held = self._held, []
+        elif self._time is not None:
+            if int(told) != self.moment:
+                # Behind the moment: what had the time is gone by now. Then a sequence has to do,
+                # and this server has got there.
+                self.lagging = int(told) < self.moment
+                self._time = self._time if self.lagging else None
+                self._drop()
+                return ()
+            messages, self._held = self._held, []
         if self.pending:
             self._position = self.last_sequence + 1
         else:
@@ -185,14 +241,24 @@ class LastRead(PagedRead):
 
     def _on_nothing(self, messages: Sequence[Frame], description: str) -> Sequence[Frame]:
         if not self._page_count and not description.startswith("Message"):
-            # "No Results": none of the subjects has a message.
-            self._next_part()
+            # "No Results": none of the subjects has a message. A server that has not got so far
+            # says the same, and nothing in its answer tells.
+            self.lagging = self._time is not None and self._doubted < self._doubts
+            if self.lagging:
+                self._doubted += 1
+            else:
+                self._next_part()
             return messages
         # "Message Not Found": one of those that the server had resolved was removed before it could
         # be read. What is behind it did not come.
         if self.moment is None:
             self.cut = True
             self._reset()
+            return ()
+        if self._time is not None:
+            # Without an end nobody knows how far the server looked.
+            self._time = None
+            self._drop()
             return ()
         if self._page_count:
             self._position = self.last_sequence + 1
@@ -210,6 +276,7 @@ class LastRead(PagedRead):
     def _next_part(self) -> None:
         self._part += 1
         self._part_began = False
+        self._doubted = 0
         self._position = self._after + 1
         self.done = self._part >= len(self._parts)
 
