@@ -39,6 +39,12 @@ BUFFER = 200
 BULK = 2000
 """How many messages are stored ahead of those that are handled, about."""
 
+EASY, HARD = 0.0005, 0.02
+"""
+Seconds that a message takes to be handled, and while a fault is under way: so that enough are left
+to see who goes on after it.
+"""
+
 FIRST = 0.2
 """The part of a run after which memory is looked at, and has to stay as it is."""
 
@@ -67,6 +73,8 @@ class Record:
         self._lock = threading.Lock()
         self.distinct = 0
         self.total = 0
+        self.effort = EASY
+        """Seconds that a message takes."""
 
     def __call__(self, message: jetsync.Message) -> None:
         metadata = message.metadata
@@ -76,7 +84,7 @@ class Record:
             self.distinct += not self._handled[sequence]
             self._handled[sequence] += 1
             self._delivered[sequence] = max(self._delivered[sequence], metadata.delivered)
-        time.sleep(0.0005)
+        time.sleep(self.effort)
 
     def wait_for(self, wanted: int, timeout: float) -> float | None:
         """Wait until so many were handled; return the seconds that took, None if they were more."""
@@ -105,7 +113,8 @@ class Record:
 
 class Publishing:
     """
-    A thread that keeps the stream ahead of what is handled, until it has so many messages.
+    A thread that keeps the stream ahead of what is handled, until it has so many messages, and for
+    as long as there are faults.
     """
 
     def __init__(self, js: jetsync.JetStream, record: Record, messages: int) -> None:
@@ -113,6 +122,7 @@ class Publishing:
         self._record = record
         self._messages = messages
         self._stop = threading.Event()
+        self._faults_are_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self):
@@ -125,20 +135,22 @@ class Publishing:
 
     def join(self) -> None:
         """Wait until all is stored."""
+        self._faults_are_over.set()
         self._thread.join(120)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
         last = 0
-        while not self._stop.is_set() and last < self._messages:
+        while not self._stop.is_set():
+            if last >= self._messages and self._faults_are_over.is_set():
+                return
             if last - self._record.distinct > BULK:
                 self._stop.wait(0.01)
                 continue
             with contextlib.suppress(jetsync.JetSyncError):
-                numbers = range(min(BULK, self._messages - last))
                 # What is not acknowledged may be stored: the stream is asked in the end.
                 self._js.publish_many(
-                    ((f"S.{number % 8}", b"x" * 64) for number in numbers), ack_timeout=2
+                    ((f"S.{number % 8}", b"x" * 64) for number in range(BULK)), ack_timeout=2
                 )
             with contextlib.suppress(jetsync.JetSyncError):
                 # Briefly: a request that meets a change of leader gets no answer.
@@ -167,13 +179,16 @@ class Campaign:
             if number >= FIRST * self._faults:
                 gc.collect()
                 self.memory.append(resident())
+            self._record.effort = HARD
             yield number
 
     def over(self, kind: str, number: int, worker: jetsync.Consumer) -> None:
         """Note that a fault is over: messages come again within the bound, if any are there."""
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        self._record.effort = EASY
         wanted = self._record.total + 10
         begin = time.monotonic()
+        end = begin + 120
         while True:
             stall = self._record.wait_for(wanted, max(begin + 0.5 - time.monotonic(), 0.1))
             if stall is not None:
@@ -181,7 +196,8 @@ class Campaign:
             if not something_waits(worker):
                 # Who publishes has not come back yet.
                 begin = time.monotonic()
-            assert time.monotonic() < begin + 4 * STALL, f"still after fault {number} ({kind})"
+            still = f"stands still after fault {number} ({kind})"
+            assert time.monotonic() < min(begin + 4 * STALL, end), still
         self.stalls.append(time.monotonic() - begin)
 
     def report(self, last: int, record_property) -> None:
