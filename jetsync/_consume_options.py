@@ -68,21 +68,15 @@ def consume_options(
         ("threshold_messages", threshold_messages, 0),
         ("threshold_bytes", threshold_bytes, 0),
         ("stop_after", stop_after, 1),
-        ("min_pending", min_pending, 1),
-        ("min_ack_pending", min_ack_pending, 1),
-        ("priority", priority, 0),
     )
     for name, value, least in counts:
         if value is not None:
             check_count(name, value, least)
+    check_priorities(group, min_pending, min_ack_pending, priority)
     if max_messages is not None and max_bytes is not None:
         raise InvalidArgumentError(
             "give max_messages or max_bytes, not both", argument="max_messages"
         )
-    if priority is not None and priority > HIGHEST_PRIORITY:
-        raise InvalidArgumentError("priority must be from 0 to 9", argument="priority")
-    if group is not None and not isinstance(group, str):
-        raise InvalidTypeError("group must be text", argument="group")
     check_group(
         stream, consumer, config, group, overflow=(min_pending, min_ack_pending) != (None, None)
     )
@@ -175,6 +169,27 @@ def handler_options(
     )
 
 
+def check_priorities(
+    group: str | None,
+    min_pending: int | None,
+    min_ack_pending: int | None,
+    priority: int | None,
+) -> None:
+    """Check the options of a pull that concern priority groups, whatever the consumer is."""
+    counts = (
+        ("min_pending", min_pending, 1),
+        ("min_ack_pending", min_ack_pending, 1),
+        ("priority", priority, 0),
+    )
+    for name, value, least in counts:
+        if value is not None:
+            check_count(name, value, least)
+    if priority is not None and priority > HIGHEST_PRIORITY:
+        raise InvalidArgumentError("priority must be from 0 to 9", argument="priority")
+    if group is not None and not isinstance(group, str):
+        raise InvalidTypeError("group must be text", argument="group")
+
+
 def check_group(
     stream: str, consumer: str, config: ConsumerConfig, group: str | None, *, overflow: bool
 ) -> None:
@@ -211,8 +226,11 @@ def _refuse(name: str, value: int | None, other: str) -> None:
 
 def _heartbeat(heartbeat: Seconds | None, expires: float) -> float:
     longest = min(expires / 2.0, LONGEST_HEARTBEAT)
-    if heartbeat is None:
-        return longest
+    return longest if heartbeat is None else read_heartbeat(heartbeat, longest)
+
+
+def read_heartbeat(heartbeat: Seconds, longest: float) -> float:
+    """Return the seconds of a heartbeat that is asked for; raises if it is out of its bounds."""
     beat = as_seconds(heartbeat, "heartbeat")
     if beat < SHORTEST_HEARTBEAT or beat > longest:
         raise InvalidArgumentError(

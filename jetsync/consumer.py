@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync._consume_options import (
-    HIGHEST_PRIORITY,
-    SHORTEST_HEARTBEAT,
+    check_priorities,
     consume_options,
     handler_options,
+    read_heartbeat,
 )
 from jetsync._consumer_admin import delete as delete_consumer
 from jetsync._consumer_admin import info as consumer_info
@@ -20,7 +20,7 @@ from jetsync._proto.pins import Pins
 from jetsync._proto.pull import UNBOUNDED_BATCH, PullRequest
 from jetsync.consume import Consumption
 from jetsync.consumer_config import AckPolicy
-from jetsync.errors import InvalidArgumentError, InvalidTypeError, NotPullConsumerError
+from jetsync.errors import InvalidArgumentError, NotPullConsumerError
 from jetsync.fetch import MessageBatch
 
 if TYPE_CHECKING:
@@ -384,17 +384,11 @@ def pull_request(  # noqa: PLR0917 - the options of a pull.
     counts = (
         ("max_messages", max_messages, 1),
         ("max_bytes", max_bytes, 1),
-        ("min_pending", min_pending, 1),
-        ("min_ack_pending", min_ack_pending, 1),
-        ("priority", priority, 0),
     )
     for name, value, least in counts:
         if value is not None:
             check_count(name, value, least)
-    if priority is not None and priority > HIGHEST_PRIORITY:
-        raise InvalidArgumentError("priority must be from 0 to 9", argument="priority")
-    if group is not None and not isinstance(group, str):
-        raise InvalidTypeError("group must be text", argument="group")
+    check_priorities(group, min_pending, min_ack_pending, priority)
     wait = as_seconds(expires, "expires")
     if wait <= 0.0:
         raise InvalidArgumentError("expires must be more than 0 seconds", argument="expires")
@@ -423,13 +417,6 @@ def pull_request(  # noqa: PLR0917 - the options of a pull.
 def _heartbeat(heartbeat: Seconds | None, expires: float) -> float | None:
     if heartbeat is None:
         return FETCH_HEARTBEAT if expires >= HEARTBEAT_FROM else None
-    beat = as_seconds(heartbeat, "heartbeat")
-    if beat == 0.0:
+    if as_seconds(heartbeat, "heartbeat") == 0.0:
         return None
-    if beat < SHORTEST_HEARTBEAT or beat > expires / 2.0:
-        raise InvalidArgumentError(
-            f"heartbeat must be from {SHORTEST_HEARTBEAT:g} s to half of expires "
-            f"({expires / 2.0:g} s), not {beat:g} s",
-            argument="heartbeat",
-        )
-    return beat
+    return read_heartbeat(heartbeat, expires / 2.0)

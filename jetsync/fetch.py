@@ -19,7 +19,7 @@ import attrs
 from jetsync import _log, events
 from jetsync._deadline import Deadline
 from jetsync._outbox import LaneState
-from jetsync._proto.pull import PullRequest, message_size
+from jetsync._proto.pull import GRACE, RETRY_WAIT, RETRY_WAIT_LIMIT, PullRequest, message_size
 from jetsync._proto.status import Effect, Status
 from jetsync._pull_inbox import PullInbox, give_back, message_maker, take_inbox
 from jetsync._session import raise_failure
@@ -47,19 +47,6 @@ if TYPE_CHECKING:
     from jetsync.typing import Frame
 
 __all__ = ["MessageBatch"]
-
-GRACE: Final = 2.0
-"""
-Seconds that a client waits longer than the server's ``expires``.
-
-A server ends a pull up to 3 ms after its time, and its word has to travel: giving up at the same
-moment would lose the message that is on its way.
-"""
-
-RETRY_WAIT: Final = 0.1
-"""Seconds before a pull is sent again after a status that passes; doubled each time."""
-
-RETRY_WAIT_LIMIT: Final = 1.0
 
 PROBE_WAIT: Final = 1.0
 """Seconds to wait for the consumer's info when nobody answered a pull."""

@@ -29,7 +29,14 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync._proto.pins import Pins
-from jetsync._proto.pull import UNBOUNDED_BATCH, PullEngine, PullRequest, message_size
+from jetsync._proto.pull import (
+    RETRY_WAIT,
+    RETRY_WAIT_LIMIT,
+    UNBOUNDED_BATCH,
+    PullEngine,
+    PullRequest,
+    message_size,
+)
 from jetsync._proto.status import Effect, Status
 from jetsync.errors import (
     BadPullRequestError,
@@ -52,11 +59,6 @@ if TYPE_CHECKING:
 
     from jetsync._proto.pull import Pull
     from jetsync.typing import Frame
-
-RETRY_WAIT: Final = 0.1
-"""Seconds before the next pull after a status that passes; doubled each time."""
-
-RETRY_WAIT_LIMIT: Final = 1.0
 
 QUICK: Final = 0.5
 """

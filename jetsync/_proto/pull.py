@@ -45,10 +45,16 @@ UNBOUNDED_BATCH: Final = 1_000_000
 
 GRACE: Final = 2.0
 """
-Seconds after its time for which a pull is still believed in.
+Seconds after its time for which a pull is still believed in, and waited for.
 
-A server ends a pull up to 3 ms after its time, and its word has to travel.
+A server ends a pull up to 3 ms after its time, and its word has to travel: giving up at the same
+moment would lose the message that is on its way.
 """
+
+RETRY_WAIT: Final = 0.1
+"""Seconds before another pull follows after a status that passes; doubled each time."""
+
+RETRY_WAIT_LIMIT: Final = 1.0
 
 FULL_KEPT: Final = 1024
 """
@@ -171,8 +177,6 @@ class PullEngine:
         """Those that are full by our count, while there are others."""
 
         self.heartbeat = HeartbeatWatch(None, 0.0)
-        self.unexpected = 0
-        """How many messages came while no pull was open for them."""
 
     def __repr__(self) -> str:
         return (
@@ -329,8 +333,7 @@ class PullEngine:
                 self._fill(pull)
         for message in messages[len(messages) - left :]:
             if not pulls:
-                self.unexpected += 1
-                continue
+                break
             self._charge(1, message_size(message))
 
     def _charge(self, messages: int, size: int) -> None:
