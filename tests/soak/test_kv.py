@@ -7,6 +7,7 @@ transactions move together is never seen apart, and nothing is lost.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -134,9 +135,7 @@ def test_transfers(commits, record_property, tmp_path):
         jetsync.connect(server.url, reconnect_wait=0.02) as client,
     ):
         kv = client.jetstream().create_key_value(bucket="BANK")
-        with kv.atomic() as tx:
-            for key in KEYS:
-                tx.create(key, str(START))
+        fill(kv)
         bank = Bank(kv, commits)
         restarts = 0
         try:
@@ -166,3 +165,60 @@ def test_transfers(commits, record_property, tmp_path):
         assert bank.commits >= commits
         assert bank.audits
         assert restarts
+
+
+@pytest.mark.soak
+@pytest.mark.cluster
+def test_transfers_in_a_cluster(record_property):
+    """
+    The same with three replicas, of which the leader steps down and is killed in turn.
+    """
+    with (
+        DevServer(cluster=3) as servers,
+        jetsync.connect(servers.urls, reconnect_wait=0.02) as client,
+    ):
+        js = client.jetstream()
+        kv = patiently(lambda: js.create_key_value(bucket="BANK", num_replicas=3, history=5))
+        patiently(lambda: fill(kv))
+        bank = Bank(kv, COMMITS)
+        changes = 0
+        try:
+            end = time.monotonic() + 600
+            while not bank.is_done:
+                assert time.monotonic() < end, f"nothing moves: {bank}"
+                time.sleep(1)
+                leader = servers.wait_stream_leader("KV_BANK", timeout=30)
+                if changes % 2:
+                    servers.kill(leader)
+                    servers.wait_stream_leader("KV_BANK", timeout=30)
+                    servers.start(leader)
+                else:
+                    stepdown = "$JS.API.STREAM.LEADER.STEPDOWN.KV_BANK"
+                    with contextlib.suppress(jetsync.JetSyncError):
+                        client.request(stepdown, b"", timeout=5)
+                changes += 1
+        finally:
+            bank.stop()
+        patiently(lambda: check(kv.get_many("account.*", timeout=20)))
+        record_property("campaign", f"{bank}, {changes} changes of leader")
+        print(f"{bank}, {changes} changes of leader")  # noqa: T201 - the figure of a long run
+        assert bank.commits >= COMMITS
+
+
+def fill(kv: jetsync.KeyValue) -> None:
+    """Give each account what it begins with."""
+    with kv.atomic() as tx:
+        for key in KEYS:
+            tx.put(key, str(START))
+
+
+def patiently(call):
+    """Call again until the cluster has a leader, for at most a minute."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return call()
+        except jetsync.JetSyncError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
