@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from jetsync.stream_info import StreamInfo
     from jetsync.typing import Seconds
 
-_KEPT = ("description", "placement", "republish", "metadata", "compression", "sources", "mirror")
-"""Fields of a stream that an update of its bucket leaves alone where they are not given."""
-
 
 class KeyValueDoor:
     """

@@ -161,19 +161,6 @@ def is_pattern(key: str) -> bool:
     return "*" in key or key.endswith(">")
 
 
-def matches(pattern: str, key: str) -> bool:
-    """Return whether *pattern*, which was checked, stands for *key*."""
-    wanted, parts = pattern.split("."), key.split(".")
-    if wanted[-1] == ">":
-        wanted.pop()
-        if len(parts) <= len(wanted):
-            return False
-        parts = parts[: len(wanted)]
-    return len(wanted) == len(parts) and all(
-        one in {"*", other} for one, other in zip(wanted, parts, strict=True)
-    )
-
-
 def covering(patterns: Sequence[str]) -> list[str]:
     """
     Return the patterns without those that another one contains.
