@@ -210,7 +210,8 @@ def jetsync_message_received(
     *Returns*: a message of the same class to hand over instead, or `None` to keep the one given.
 
     *If it raises*: the call that takes the message fails with `PluginError`. The message is not
-    acknowledged and comes again when its time is up.
+    acknowledged but given back: it is delivered again at once, and from its second delivery on
+    after a pause that grows up to 30 seconds.
 
     *Cost*: nothing without a plugin; otherwise one function call per message and plugin. Headers
     and metadata are parsed on first use: a plugin that looks at them pays for that.
