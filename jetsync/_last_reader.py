@@ -18,7 +18,12 @@ from jetsync._deadline import Deadline
 from jetsync._message_get import leader_get
 from jetsync._page_reader import PAGE_BYTES, RETRY_WAIT, PageReader, repeated
 from jetsync._proto.direct_last import LastRead, chunks
-from jetsync.errors import MessageNotFoundError, RequestTimeoutError, TooManySubjectsError
+from jetsync.errors import (
+    MessageNotFoundError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+    TooManySubjectsError,
+)
 from jetsync.stream_config import RetentionPolicy
 
 if TYPE_CHECKING:
@@ -167,7 +172,11 @@ class LastReader(PageReader[LastRead]):
 
     def _time_behind(self, moment: int) -> str | None:
         """Return a time that only messages behind a sequence have reached, if it can be told."""
-        first = self._first_since({"seq": moment + 1})
+        try:
+            first = self._first_since({"seq": moment + 1})
+        except PermissionDeniedError:
+            # Who may only read directly has to take the word of servers.
+            return None
         if first is not None:
             return format_time(first.timestamp_ns)
         with self.spending() as deadline:

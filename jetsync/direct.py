@@ -28,6 +28,7 @@ from jetsync.errors import (
     InvalidTypeError,
     MessageNotFoundError,
     NotSupportedError,
+    PermissionDeniedError,
 )
 
 if TYPE_CHECKING:
@@ -186,7 +187,8 @@ class ScanReader(PageReader[BatchRead]):
         """
         Look behind the last message where the server that answered has no more.
 
-        A replica or a mirror may be behind the leader, and has then not seen all there is.
+        A replica or a mirror may be behind the leader, and has then not seen all there is. Who may
+        not ask the leader has to take its word.
         """
         engine = self.engine
         if not engine.drained or engine.reached_end or self._from_leader:
@@ -201,7 +203,7 @@ class ScanReader(PageReader[BatchRead]):
                 message = repeated(
                     lambda until: leader_get(self.session, self.stream, request, until), deadline
                 )
-        except MessageNotFoundError:
+        except (MessageNotFoundError, PermissionDeniedError):
             engine.drained = False
             return False
         if message.sequence > self._end:

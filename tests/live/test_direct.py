@@ -514,24 +514,49 @@ class TestNotSupported:
         with timed(0, 1), pytest.raises(jetsync.StreamNotFoundError):
             stream.get_batch(3)
 
-    def test_permissions(self, unique):
+    @pytest.fixture
+    def readers(self, unique):
         """
-        A user who may not read directly hears so at once, by name.
+        A function from what a user may not publish to that user's handle of the stream.
         """
-        denied = {"publish": {"deny": [f"$JS.API.DIRECT.GET.{unique}"]}}
+        denied = {
+            "nothing": [f"$JS.API.DIRECT.GET.{unique}"],
+            "directly": [f"$JS.API.STREAM.MSG.GET.{unique}"],
+        }
         users = [
-            {"user": "admin", "password": "x"},
-            {"user": "reader", "password": "x", "permissions": denied},
+            {"user": name, "password": "x", "permissions": {"publish": {"deny": subjects}}}
+            for name, subjects in denied.items()
         ]
-        with DevServer(config={"authorization": {"users": users}}) as server:
-            with jetsync.connect(server.url, user="admin", password="x") as client:
-                make_foo(client.jetstream(), unique)
-            with jetsync.connect(server.url, user="reader", password="x") as client:
-                stream = client.jetstream().stream(unique)
-                for read in (lambda: stream.get_batch(3), stream.scan):
-                    with timed(0, 2), pytest.raises(jetsync.PermissionDeniedError):
-                        list(read())
-                assert client.statistics().subscriptions == 1
+        users.append({"user": "admin", "password": "x"})
+        with ExitStack() as stack:
+            server = stack.enter_context(DevServer(config={"authorization": {"users": users}}))
+
+            def connect(name):
+                return stack.enter_context(jetsync.connect(server.url, user=name, password="x"))
+
+            make_foo(connect("admin").jetstream(), unique)
+            yield connect
+
+    def test_who_may_not_read_directly(self, readers, unique):
+        """
+        A user without the permission hears so at once, by name.
+        """
+        client = readers("nothing")
+        stream = client.jetstream().stream(unique)
+        for read in (lambda: stream.get_batch(3), stream.scan):
+            with timed(0, 2), pytest.raises(jetsync.PermissionDeniedError):
+                list(read())
+        assert client.statistics().subscriptions == 1
+
+    def test_who_may_only_read_directly(self, readers, unique):
+        """
+        The leader's API is not needed: what it would tell is a matter of servers that lag.
+        """
+        stream = readers("directly").jetstream().stream(unique)
+        assert sequences(stream.scan(subject=f"{unique}.A", page=3)) == [*range(1, 20, 2)]
+        assert sequences(stream.get_batch(30)) == [*range(1, 21)]
+        assert sequences(stream.get_last_for([f"{unique}.*"], up_to_sequence=5)) == [4, 5]
+        assert sequences(stream.get_last_for([f"{unique}.*"], batch=1)) == [19, 20]
 
 
 def reaches(js):
