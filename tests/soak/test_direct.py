@@ -1,12 +1,14 @@
 """
 Reading many keys at one moment while somebody writes them.
 
-The long form is ``pytest -m soak tests/soak/test_direct.py``: 200 rounds over 5000 keys.
+The long form is ``pytest -m soak tests/soak/test_direct.py``: 200 rounds over 5000 keys, or as many
+as ``JETSYNC_SOAK_ROUNDS`` says.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import threading
 from array import array
@@ -15,6 +17,8 @@ import pytest
 
 import jetsync
 from jetsync.devserver import DevServer
+
+ROUNDS = int(os.environ.get("JETSYNC_SOAK_ROUNDS", "200"))
 
 
 class Writer:
@@ -141,7 +145,7 @@ def cluster():
 class TestConsistency:
     @pytest.mark.parametrize(
         ("keys", "rounds"),
-        [(300, 3), (1500, 3), pytest.param(5000, 200, marks=pytest.mark.soak)],
+        [(300, 3), (1500, 3), pytest.param(5000, ROUNDS, marks=pytest.mark.soak)],
     )
     def test_a_stream_that_keeps_history(self, server, keys, rounds, record_property):
         """
@@ -159,7 +163,7 @@ class TestConsistency:
 
     @pytest.mark.parametrize(
         ("keys", "rounds"),
-        [(300, 3), (1500, 3), pytest.param(5000, 200, marks=pytest.mark.soak)],
+        [(300, 3), (1500, 3), pytest.param(5000, ROUNDS, marks=pytest.mark.soak)],
     )
     def test_a_stream_that_keeps_one_message_of_a_subject(
         self, server, keys, rounds, record_property
@@ -194,7 +198,7 @@ class TestConsistency:
 
     @pytest.mark.parametrize(
         ("keys", "rounds"),
-        [(300, 6), (1500, 4), pytest.param(1500, 60, marks=pytest.mark.soak)],
+        [(300, 6), (1500, 4), pytest.param(1500, ROUNDS, marks=pytest.mark.soak)],
     )
     def test_replicas_that_are_behind(self, cluster, keys, rounds, record_property):
         """
