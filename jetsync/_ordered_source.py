@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from jetsync import _consumer_admin, _log, events
+from jetsync import _consumer_admin, _log, _stream_admin, events
 from jetsync._deadline import Deadline
 from jetsync._outbox import LaneState
 from jetsync._proto import frames
@@ -28,12 +28,14 @@ from jetsync.errors import (
 )
 
 if TYPE_CHECKING:
+    import datetime as dt
     import threading
 
     from jetsync._proto.ordered import OrderedCursor
     from jetsync._session import JetStreamSession
     from jetsync.consumer_info import ConsumerInfo
     from jetsync.events import ResetReason
+    from jetsync.stream_info import StreamInfo
 
 FOREVER: Final = 1e9
 """Seconds of a wait without a bound."""
@@ -48,6 +50,12 @@ SHORTEST_MAKING: Final = 0.5
 """
 Seconds that it has at least, however little time the caller has left: otherwise somebody who looks
 often and briefly would never get on.
+"""
+
+MISSING: Final = 2.0
+"""
+Seconds for which servers have to say that there is no stream before one that must not be another is
+taken to be gone: a server that has just started may not know it yet.
 """
 
 _logger = _log.get_logger("ordered")
@@ -90,6 +98,40 @@ def _passes(error: JetSyncError) -> bool:
     )
 
 
+class _AnotherStreamError(StreamNotFoundError):
+    """
+    The stream is gone, and another one has its name or its place.
+    """
+
+
+class _SameStream:
+    """
+    What tells a stream from another one of its name.
+
+    Args:
+        created: When it was made, as far as is known; perhaps that is said of one before it.
+        began: When its first consumer was made, and so it was there.
+    """
+
+    def __init__(self, created: dt.datetime | None, began: dt.datetime | None) -> None:
+        self._created = created
+        self._began = began
+
+    def check(self, info: StreamInfo, last: int | None) -> None:
+        """Raise if a stream is another one, or has lost what was read up to *last*."""
+        made, began = info.created, self._began
+        if made is not None and began is not None and made != self._created and made > began:
+            raise _AnotherStreamError(
+                description="the stream was deleted, and another one has its name",
+                stream=info.config.name,
+            )
+        if last is not None and info.state.last_seq < last:
+            raise _AnotherStreamError(
+                description=f"the stream has lost what it held, up to sequence {last}",
+                stream=info.config.name,
+            )
+
+
 class OrderedSource:
     """
     The consumer on the server behind an ordered consumer, made again as often as it takes.
@@ -112,9 +154,18 @@ class OrderedSource:
         """As it was when it was made, or asked after."""
 
         self._max_attempts = max_attempts
+        self._is_same: _SameStream | None = None
+        """What tells the stream from another one of its name; None if that does not matter."""
+
+        self._missing: float | None = None
+        """Since when servers have said that there is no stream."""
+
         self._epoch = 0
         self._live = ""
         """The name of a consumer that may be on the server, and is not to stay."""
+
+        self._unsure: list[tuple[str, int]] = []
+        """The consumers whose deletion was sent, and on which connection; perhaps in vain."""
 
     @property
     def is_current(self) -> bool:
@@ -143,6 +194,7 @@ class OrderedSource:
             # Somebody else's, with the same name and settings.
             self._live = ""
             raise ConsumerExistsError(stream=self.stream)
+        self._send_again()
         self.cursor.made(info.delivered.stream_seq)
         self.info, self.fresh, self._epoch = info, True, epoch
         if self.closed:
@@ -177,6 +229,16 @@ class OrderedSource:
                 self._made_again(before, reason, attempts)
                 return
 
+    def keep_to_stream(self, created: dt.datetime | None) -> None:
+        """
+        End with the stream from now on, and do not go on with another one that has its name.
+
+        Args:
+            created: When the stream was made, as far as is known; the first consumer is there.
+        """
+        assert self.info is not None
+        self._is_same = _SameStream(created, self.info.created)
+
     def ask(self, deadline: Deadline) -> ConsumerInfo:
         """Ask the server how the consumer is doing."""
         self.info = _consumer_admin.info(self.session, self.stream, self.cursor.name, deadline)
@@ -189,6 +251,7 @@ class OrderedSource:
         Raises:
             WaitTimeoutError: The time is over; its cause is the last failure, if there was one.
             ResetAttemptsExceededError: There were too many attempts.
+            StreamNotFoundError: It keeps to its stream, which is gone.
             JetSyncError: What makes another attempt useless.
         """
         until = Deadline.after(FOREVER) if deadline is None else deadline
@@ -208,12 +271,17 @@ class OrderedSource:
                 continue
             attempts += 1
             seconds = max(min(MAKING, until.remaining()), SHORTEST_MAKING)
+            step = UnlessOver(time.monotonic() + seconds, seconds, over)
             try:
-                self.make(UnlessOver(time.monotonic() + seconds, seconds, over))
+                self.make(step)
+                if self._is_same is not None:
+                    # Behind the making, so that it is the stream of this consumer or a later one.
+                    info = _stream_admin.info(self.session, self.stream, step)
+                    self._is_same.check(info, cursor.last)
             except JetSyncError as error:
                 if over.is_set():
                     return
-                if not _passes(error):
+                if not _passes(error) or self._is_gone(error):
                     raise
                 failure = error
                 if cursor.failed() >= self._max_attempts >= 0:
@@ -223,8 +291,21 @@ class OrderedSource:
             self._made_again(before, reason, attempts)
             return
 
+    def _is_gone(self, error: JetSyncError) -> bool:
+        """Whether an attempt that failed shows that the stream to keep to is gone for good."""
+        if isinstance(error, _AnotherStreamError):
+            return True
+        if not isinstance(error, StreamNotFoundError):
+            self._missing = None
+            return False
+        now = time.monotonic()
+        if self._missing is None:
+            self._missing = now
+        return self._is_same is not None and now - self._missing >= MISSING
+
     def _made_again(self, before: str, reason: ResetReason, attempts: int) -> None:
         """Count the reset, and tell of it."""
+        self._missing = None
         self.resets += 1
         name, last = self.cursor.name, self.cursor.last
         _logger.info(
@@ -254,6 +335,7 @@ class OrderedSource:
         while name:
             try:
                 _consumer_admin.delete(self.session, self.stream, name, deadline)
+                self._send_again()
             except (ConnectionLostError, NoRespondersError):
                 # The server was perhaps not told, and can be once it is back.
                 if not deadline.expired():
@@ -266,6 +348,18 @@ class OrderedSource:
                 pass
             return
 
+    def _send_again(self) -> None:
+        """
+        Have those deleted once more whose connection was lost; the server answers on this one.
+
+        What was sent on it before has come, as an answer to something behind it has.
+        """
+        lost = self.session.lane.lost_epoch
+        unsure, self._unsure = self._unsure, []
+        for name, epoch in unsure:
+            if epoch <= lost:
+                self._forget(name)
+
     def _forget(self, name: str) -> None:
         """
         Have a consumer deleted without waiting for it, on the next connection if there is none.
@@ -273,7 +367,15 @@ class OrderedSource:
         Its threshold sees to what can not be told.
         """
         session = self.session
-        self._live = ""
+        if name == self._live:
+            self._live = ""
         subject = f"{session.prefix}.CONSUMER.DELETE.{self.stream}.{name}"
         block = frames.pub(subject.encode(), session.core.new_inbox().encode(), b"")
-        session.lane.answer(block, keep=FORGOTTEN)
+        try:
+            # Not posted: what waits to be sent together with others is lost with its connection.
+            epoch = session.lane.write(block, Deadline(time.monotonic(), 0.0))
+            self._unsure.append((name, epoch))
+        except DisconnectedError:
+            session.lane.answer(block, keep=FORGOTTEN)
+        except TransportError:
+            pass
