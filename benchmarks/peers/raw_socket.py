@@ -231,11 +231,11 @@ class Peer:
         Pull a batch, count its frames, pull the next.
         """
         connection = self.connection
-        pull = _pull(job, connection.inbox)
+        pulls = _pulls(job, connection.inbox)
         with measured(job.count) as sample:
-            for _ in range(job.count // job.batch):
+            for pull, size in pulls:
                 connection.send(pull)
-                if b"\nHMSG" in connection.count_lines(2 * job.batch):
+                if b"\nHMSG" in connection.count_lines(2 * size):
                     raise ConnectionError("a status instead of a message")
         return sample
 
@@ -244,11 +244,11 @@ class Peer:
         Pull a batch, find each frame's reply subject, acknowledge all of them in one write.
         """
         connection = self.connection
-        pull = _pull(job, connection.inbox)
+        pulls = _pulls(job, connection.inbox)
         with measured(job.count) as sample:
-            for _ in range(job.count // job.batch):
+            for pull, size in pulls:
                 connection.send(pull)
-                connection.send(b"".join(_acks(connection, job.batch)))
+                connection.send(b"".join(_acks(connection, size)))
             connection.flush()
         return sample
 
@@ -380,6 +380,15 @@ def _fast(job: Job, prefix: bytes) -> list[bytes]:
         messages.append(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload))
     starts = range(1, len(messages), FLOW)
     return [messages[0], *(b"".join(messages[start : start + FLOW]) for start in starts)]
+
+
+def _pulls(job: Job, inbox: bytes) -> list[tuple[bytes, int]]:
+    """
+    Return a pull for each batch, the last of which may be smaller, and how many it asks for.
+    """
+    whole, rest = divmod(job.count, job.batch)
+    pulls = [(_pull(job, inbox), job.batch)] * whole
+    return [*pulls, (_pull(job, inbox, rest), rest)] if rest else pulls
 
 
 def _pull(job: Job, inbox: bytes, batch: int = 0) -> bytes:
