@@ -18,6 +18,7 @@ from jetsync._deadline import Deadline
 from jetsync._message_get import leader_get
 from jetsync._page_reader import PAGE_BYTES, RETRY_WAIT, PageReader, repeated
 from jetsync._proto.direct_last import LastRead, chunks
+from jetsync._subjects import has_wildcard
 from jetsync.errors import (
     MessageNotFoundError,
     PermissionDeniedError,
@@ -358,8 +359,3 @@ class SinglePage(PageReader[LastRead]):
         if self.engine.cut:
             raise TooManySubjectsError(stream=self.stream)
         return False
-
-
-def has_wildcard(subject: str) -> bool:
-    """Return whether more than one subject may match."""
-    return not {"*", ">"}.isdisjoint(subject.split("."))

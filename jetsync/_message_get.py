@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from typing import TYPE_CHECKING, Any
 
 from jetsync._codec import parse_time_ns
 from jetsync._management import call
+from jetsync._mirrors import may_answer
+from jetsync._subjects import has_wildcard
 from jetsync.errors import (
     BadDirectRequestError,
     DirectNotSupportedError,
     MessageNotFoundError,
     NoRespondersError,
+    PermissionDeniedError,
     ProtocolError,
     RequiredApiLevelError,
     UnknownStatusError,
@@ -29,10 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from jetsync._deadline import Deadline
+    from jetsync._mirrors import Reading
     from jetsync._session import JetStreamSession
     from jetsync.typing import Frame
 
-__all__ = ["direct_get", "leader_get", "observed", "read_direct", "shown_by"]
+__all__ = ["direct_get", "leader_get", "observed", "read_direct", "read_one", "shown_by"]
 
 
 def leader_get(
@@ -113,6 +118,71 @@ def read_direct(stream: str, frame: Frame) -> StoredMessage:
         raise DirectNotSupportedError(stream)
     by_code = {408: BadDirectRequestError, 412: RequiredApiLevelError}
     raise by_code.get(code, UnknownStatusError)(code=code, description=description, stream=stream)
+
+
+def read_one(
+    session: JetStreamSession,
+    stream: str,
+    request: Mapping[str, Any],
+    deadline: Deadline,
+    *,
+    direct: bool | None,
+) -> StoredMessage:
+    """
+    Read one message by a direct get, and from the leader where the answer may be wrong.
+
+    A message of the stream itself is taken as it is. That there is none is asked of the leader, as
+    a replica may be behind and a mirror may have less; so is what a mirror has answered that may
+    have less. Who may not ask the leader has to take the first answer.
+
+    Args:
+        session: Where to ask.
+        stream: The stream.
+        request: What to ask the leader.
+        deadline: Of the whole call.
+        direct: True to take any direct answer; None to ask the leader where it is not enough.
+
+    Raises:
+        MessageNotFoundError: there is none.
+        DirectNotSupportedError: with *direct*, where nobody answers.
+    """
+    subject = request.get("last_by_subj")
+    body = b"" if subject is not None else json.dumps(request).encode()
+    message: StoredMessage | None = None
+    nothing: MessageNotFoundError | None = None
+    try:
+        message = direct_get(session, stream, body, deadline, subject=subject)
+        origin = message.stream
+        if direct or origin == stream:
+            return message
+        if may_answer(session, origin, stream, _reading(request), deadline):
+            return message
+    except DirectNotSupportedError:
+        if direct:
+            raise
+    except MessageNotFoundError as error:
+        if direct:
+            raise
+        nothing = error
+    try:
+        return leader_get(session, stream, request, deadline)
+    except PermissionDeniedError:
+        if message is not None and _reading(request) == "message":
+            return message
+        if nothing is not None:
+            raise nothing from None
+        raise
+    finally:
+        # Its traceback holds this frame.
+        nothing = None
+
+
+def _reading(request: Mapping[str, Any]) -> Reading:
+    """Return what a mirror needs to have for this request."""
+    subject = request.get("last_by_subj")
+    if subject is not None:
+        return "last" if has_wildcard(subject) else "message"
+    return "history" if "next_by_subj" in request or "start_time" in request else "message"
 
 
 def observed(session: JetStreamSession, message: StoredMessage) -> StoredMessage:

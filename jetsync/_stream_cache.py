@@ -9,6 +9,7 @@ an upgrade or a downgrade.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import attrs
@@ -48,6 +49,9 @@ class KnownStream:
 
     epoch: int
     """The connection that it was asked on."""
+
+    asked: float = attrs.field(factory=time.monotonic, eq=False)
+    """When that was, on the monotonic clock."""
 
     def takes(self, subject: str) -> bool:
         """Return whether messages to *subject* are stored in it."""

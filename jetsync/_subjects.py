@@ -109,6 +109,13 @@ def _tokens(subject: object) -> list[str]:
     return tokens
 
 
+def has_wildcard(subject: str) -> bool:
+    """
+    Return whether more than one subject may match.
+    """
+    return not {"*", ">"}.isdisjoint(subject.split("."))
+
+
 def overlap(one: str, other: str) -> bool:
     """
     Return whether there is a subject that both of two subjects or wildcards match.

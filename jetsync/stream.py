@@ -4,7 +4,6 @@ One stream: its configuration, its contents, its consumers.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from jetsync import _message_get, _stream_admin
@@ -13,7 +12,7 @@ from jetsync._management import sequence_number
 from jetsync._subjects import validate_filter
 from jetsync.counters import Counter, read_entries
 from jetsync.direct import require_level, time_text
-from jetsync.errors import DirectNotSupportedError, InvalidArgumentError
+from jetsync.errors import InvalidArgumentError
 from jetsync.events import DirectReadOperation
 from jetsync.stream_consumers import StreamConsumers
 
@@ -181,8 +180,10 @@ class Stream(StreamConsumers):
 
         Args:
             sequence: Its place in the stream, from 1.
-            direct: ``True`` insists on a direct get, which any replica answers; ``False`` on the
-                leader; ``None`` uses a direct get where the stream allows it.
+            direct: ``True`` insists on a direct get and takes what any replica or mirror answers;
+                ``False`` insists on the leader; ``None`` uses a direct get where the stream allows
+                it, and asks the leader where that finds nothing, or a mirror answers that may have
+                less than the stream.
             timeout: Seconds for all requests together.
 
         Raises:
@@ -491,18 +492,12 @@ class Stream(StreamConsumers):
         Read one message in the way that is asked for, or that the stream allows.
         """
         by_direct = bool(self._info.config.allow_direct) if direct is None else direct
-        subject = request.get("last_by_subj")
-        body = b"" if subject is not None else json.dumps(request).encode()
 
         def read() -> StoredMessage:
             if by_direct:
-                try:
-                    return _message_get.direct_get(
-                        self._session, self._name, body, deadline, subject=subject
-                    )
-                except DirectNotSupportedError:
-                    if direct:
-                        raise
+                return _message_get.read_one(
+                    self._session, self._name, request, deadline, direct=direct
+                )
             return _message_get.leader_get(self._session, self._name, request, deadline)
 
         wrap = self._session.plugins.wrap_fetch

@@ -33,7 +33,7 @@ LAYERS = (
     # 3: plumbing
     {"hookspecs", "_plugins", "_hookcalls", "_hookcheck", "_hooktrace", "_eventthread"}
     | {"_bridge", "_transport", "_translate", "_websocket", "_lane", "_gate", "_outbox"}
-    | {"_handoff", "_session", "_stream_cache"},
+    | {"_handoff", "_session", "_stream_cache", "_mirrors"},
     # 3, continued: the management API as functions over a session, and where pulls are answered
     {"_management", "_stream_admin", "_consumer_admin", "_message_get", "_pull_inbox"},
     # 4: blocking handles; each line may use those before it
