@@ -267,7 +267,7 @@ class OrderedSource:
                     # No attempt: there is nobody to ask.
                     lane.write(b"", until.at_most(LOOK))
             except DisconnectedError as error:
-                failure = error
+                failure, self._missing = error, None
                 continue
             attempts += 1
             seconds = max(min(MAKING, until.remaining()), SHORTEST_MAKING)
@@ -294,6 +294,7 @@ class OrderedSource:
     def _is_gone(self, error: JetSyncError) -> bool:
         """Whether an attempt that failed shows that the stream to keep to is gone for good."""
         if isinstance(error, _AnotherStreamError):
+            self._forget(self._live)
             return True
         if not isinstance(error, StreamNotFoundError):
             self._missing = None

@@ -1327,13 +1327,15 @@ ERROR_CLASSES: Mapping[int, type[ApiError]] = {
 
 class BucketNotFoundError(StreamNotFoundError):
     """
-    There is no bucket of that name.
+    There is no bucket of that name, or not the one that was watched, as ``reason`` says then.
     """
 
-    def __init__(self, bucket: str) -> None:
-        super().__init__(description=f"bucket {bucket!r} not found", stream=f"KV_{bucket}")
+    def __init__(self, bucket: str, *, reason: str | None = None) -> None:
+        why = "" if reason is None else f": {reason}"
+        super().__init__(description=f"bucket {bucket!r} not found{why}", stream=f"KV_{bucket}")
         self.args = (self.description,)
         self.bucket = bucket
+        self.reason = reason
 
 
 class WrongLastRevisionError(WrongLastSequenceError):

@@ -32,6 +32,7 @@ from jetsync.kv_atomic import Transaction
 from jetsync.kv_config import KeyValueStatus
 from jetsync.kv_entry import stored_entry
 from jetsync.kv_watch import Watch
+from jetsync.ordered import open_ordered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -509,11 +510,21 @@ class KeyValue:
         prefix = bucket.layout.read_prefix
         filters = [prefix + each for each in covering([check_pattern(each) for each in patterns])]
         with bucket.named():
-            ordered = bucket.stream.ordered_consumer(
+            ordered = open_ordered(
+                bucket.session,
+                bucket.stream.name,
+                bucket.stream.cached_info,
+                deadline,
                 filter_subjects=filters,
                 deliver_policy=policy,
                 opt_start_seq=from_revision,
+                opt_start_time=None,
+                replay_policy=None,
+                inactive_threshold=None,
                 headers_only=meta_only or None,
-                timeout=deadline.remaining(),
+                max_reset_attempts=-1,
+                name_prefix=None,
+                metadata=None,
+                keep_to_stream=True,
             )
-        return Watch(bucket, ordered, updates_only=updates_only, ignore_deletes=ignore_deletes)
+            return Watch(bucket, ordered, updates_only=updates_only, ignore_deletes=ignore_deletes)

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync._deadline import Deadline
 from jetsync.errors import (
+    BucketNotFoundError,
     ConnectionClosedError,
     ConsumptionClosedError,
     HandleClosedError,
     JetSyncError,
     RequestTimeoutError,
+    StreamNotFoundError,
     WaitTimeoutError,
 )
 from jetsync.kv_entry import delivered_entry
@@ -65,6 +67,10 @@ class Watch:
     Any number of threads may take entries; each goes to one of them. The iteration ends after
     :meth:`stop` or the end of the client, and raises, once, what makes going on impossible. As a
     context manager it is stopped at the end of the block.
+
+    It ends with its bucket: BucketNotFoundError is raised when servers have said for two seconds
+    that there is none, and where another one has the name, or it has lost what it held, as
+    revisions begin anew then.
     """
 
     def __init__(
@@ -84,6 +90,7 @@ class Watch:
         """How long to wait for an entry at a time; belongs to the thread that takes one."""
 
         self._revision = 0
+        self._gone: BucketNotFoundError | None = None
         self._is_current = updates_only or not ordered.cached_info.num_pending
         if self._is_current:
             self._current.set()
@@ -182,7 +189,7 @@ class Watch:
     @property
     def error(self) -> BaseException | None:
         """What made it end, None if it goes on or was stopped."""
-        return self._messages.error
+        return self._messages.error if self._gone is None else self._gone
 
     def wait_current(self, timeout: Seconds | None = None) -> bool:
         """
@@ -227,6 +234,11 @@ class Watch:
                         raise
                 except ConsumptionClosedError:
                     self._end()
+                except StreamNotFoundError as error:
+                    reason = None if type(error) is StreamNotFoundError else error.description
+                    self._gone = BucketNotFoundError(self._bucket.name, reason=reason)
+                    self._end()
+                    raise self._gone from error
                 except JetSyncError:
                     self._end()
                     raise

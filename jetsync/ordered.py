@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from jetsync.consumer_config import ReplayPolicy
     from jetsync.consumer_info import ConsumerInfo
     from jetsync.message import Message
-    from jetsync.stream_config import StreamConfig
+    from jetsync.stream_info import StreamInfo
     from jetsync.typing import Seconds
 
 __all__ = ["OrderedConsumer", "OrderedStatistics"]
@@ -83,7 +83,7 @@ class OrderedStatistics:
 def open_ordered(
     session: JetStreamSession,
     stream: str,
-    known: StreamConfig | None,
+    known: StreamInfo,
     deadline: Deadline,
     *,
     filter_subjects: str | Sequence[str] | None,
@@ -96,8 +96,13 @@ def open_ordered(
     max_reset_attempts: int,
     name_prefix: str | None,
     metadata: Mapping[str, str] | None,
+    keep_to_stream: bool = False,
 ) -> OrderedConsumer:
-    """Check the options, make the first consumer and return the handle."""
+    """
+    Check the options, make the first consumer and return the handle.
+
+    With *keep_to_stream* it ends with the stream, and does not wait for another one of its name.
+    """
     if opt_start_seq is not None and opt_start_time is not None:
         raise InvalidArgumentError(
             "give opt_start_seq or opt_start_time, not both", argument="opt_start_seq"
@@ -133,7 +138,9 @@ def open_ordered(
         config = attrs.evolve(config, filter_subject=">")
     source = OrderedSource(session, stream, OrderedCursor(config, prefix), max_reset_attempts)
     info = source.make(deadline)
-    _consumer_admin.warn_about_filters(session, info, known, deadline)
+    if keep_to_stream:
+        source.keep_to_stream(known.created)
+    _consumer_admin.warn_about_filters(session, info, known.config, deadline)
     return OrderedConsumer(source)
 
 
@@ -148,6 +155,10 @@ class OrderedConsumer:
     The consumer on the server is an ephemeral one, which is made again where it has to be; its
     :attr:`name` counts how often. :meth:`close` deletes it, and so does the end of a ``with``
     block.
+
+    A stream that is deleted while it is read is waited for, as long as *max_reset_attempts* allows.
+    One that is made again under its name is read on from behind the last sequence that was given
+    out: what it has up to there does not come.
     """
 
     def __init__(self, source: OrderedSource) -> None:

@@ -153,7 +153,7 @@ class StreamConsumers:
         return open_ordered(
             self._session,
             self._name,
-            self._info.config,
+            self._info,
             self._session.deadline(timeout),
             filter_subjects=filter_subjects,
             deliver_policy=deliver_policy,

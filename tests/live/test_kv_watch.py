@@ -260,14 +260,58 @@ class TestEnd:
 
     def test_the_bucket_goes(self, js, kv):
         """
-        A bucket that is deleted ends nothing: it may be made again.
+        A bucket that is deleted ends the watch, with an error that says so once.
         """
         kv.put("a", b"1")
         with kv.watch() as watch:
             assert seen(watch.initial(10)) == [("a", 1)]
             js.delete_key_value(kv.bucket)
-            with pytest.raises(jetsync.WaitTimeoutError):
-                watch.next(0.2)
+            with pytest.raises(jetsync.BucketNotFoundError) as caught:
+                watch.next(60)
+            assert caught.value.bucket == kv.bucket
+            assert caught.value.reason is None
+            assert watch.error is caught.value
+            assert watch.closed
+            assert list(watch) == []
+            with pytest.raises(jetsync.HandleClosedError):
+                watch.next(0)
+
+    @pytest.mark.parametrize("revisions", [3, 9])
+    def test_the_bucket_is_made_again(self, js, kv, revisions):
+        """
+        Another bucket of the same name has other revisions, and ends the watch of the first.
+        """
+        for number in range(5):
+            kv.put("a", b"%d" % number)
+        with kv.watch() as watch:
+            assert seen(watch.initial(10)) == [("a", 5)]
+            js.delete_key_value(kv.bucket)
+            js.create_key_value(bucket=kv.bucket, history=5, storage="memory")
+            for number in range(revisions):
+                kv.put("a", b"%d" % number)
+            with pytest.raises(jetsync.BucketNotFoundError, match="another one has its name"):
+                watch.next(60)
+            eventually(lambda: not list(kv.stream.consumer_names()))
+        # The handle is as good as new.
+        with kv.watch() as watch:
+            assert seen(watch.initial(10)) == [("a", revisions)]
+            kv.stream.delete_consumer(watch._ordered.name)
+            assert kv.put("b", b"") == revisions + 1
+            assert watch.next(60).key == "b"
+
+    def test_the_bucket_loses_its_memory(self):
+        """
+        A bucket in memory whose server restarts begins anew, and so has its watch to.
+        """
+        with DevServer() as server, jetsync.connect(server.url) as client:
+            kv = client.jetstream().create_key_value(bucket="B", storage="memory")
+            kv.put("a", b"1")
+            kv.put("a", b"2")
+            with kv.watch() as watch:
+                assert seen(watch.initial(10)) == [("a", 2)]
+                server.restart()
+                with pytest.raises(jetsync.BucketNotFoundError):
+                    watch.next(60)
 
 
 class TestTrouble:
