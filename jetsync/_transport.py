@@ -87,6 +87,9 @@ class LaneTransport(Transport):
         self._arrival: asyncio.Future[None] | None = None
         self._eof = True
         self._sock: socket.socket | None = None
+        self._over = False
+        """Whether there is to be no further connection."""
+
         self.target: str | None = None
         """The server that is connected to, or was tried last, without a login."""
 
@@ -103,6 +106,7 @@ class LaneTransport(Transport):
         """Connect to the first address of the host that answers."""
         # nats-py goes on to the next server after a failed handshake without closing this one.
         self.close()
+        self.check_over()
         self.target = redact_url(uri.geturl())
         sock = await asyncio.wait_for(self._dial(uri), connect_timeout)
         self._start(sock)
@@ -185,6 +189,16 @@ class LaneTransport(Transport):
 
     # Ours.
 
+    def finish(self) -> None:
+        """Close for good: nats-py may be about to connect again, and its own close let it."""
+        self._over = True
+        self.close()
+
+    def check_over(self) -> None:
+        """Raise what ends nats-py's attempts if there is to be no further connection."""
+        if self._over:
+            raise asyncio.CancelledError
+
     def _is_secure(self) -> bool:
         return isinstance(self._sock, ssl.SSLSocket)
 
@@ -239,6 +253,9 @@ class LaneTransport(Transport):
             remove(fd)
 
     def _start(self, sock: socket.socket) -> None:
+        if self._over:
+            sock.close()
+        self.check_over()
         self._sock = sock
         self._inbound.clear()
         self._eof = False
@@ -355,7 +372,7 @@ class NatsConnection:
                 await self._client.close()
         finally:
             # Also when the time for closing is up, and this is cancelled.
-            self.transport.close()
+            self.transport.finish()
         await self.transport.wait_closed()
 
     async def flush(self, timeout: float) -> float:
@@ -496,6 +513,7 @@ class WebSocketLaneTransport(LaneTransport):
         connect_timeout: float,
     ) -> None:
         self.close()
+        self.check_over()
         try:
             web = WebSocketTransport()
         except ImportError as error:

@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+from urllib.parse import urlparse
 
 import nats.aio.client
 import nats.aio.transport
@@ -485,6 +486,26 @@ class TestConnection:
             await connection.stop()
 
         run(main)
+
+    def test_no_connection_after_the_end(self, server):
+        """
+        What nats-py still attempts while it is closed comes to nothing, however far it has come.
+        """
+
+        async def main():
+            connection = connection_of(Listener())
+            await connection.start(arguments(server), persist=False)
+            await connection.stop()
+            transport = connection.transport
+            with pytest.raises(asyncio.CancelledError):
+                await transport.connect(urlparse(server.url), 1024, LONG)
+            ours, theirs = socket.socketpair()
+            with theirs, pytest.raises(asyncio.CancelledError):
+                transport._start(ours)
+            return ours.fileno()
+
+        assert run(main) == -1
+        assert len(server.peers) == 1
 
 
 @pytest.fixture
