@@ -329,7 +329,8 @@ worker = client.jetstream().consumer(sys.argv[2], "worker")
 messages = worker.consume()
 next(messages)
 while messages.statistics().received < 10:
-    threading.Event().wait(0.01)
+    # Looks at what has come.
+    messages.wait(0.01)
 gate = threading.Event()
 with worker.consume(lambda message: gate.wait(20)) as running:
     pid = os.fork()
