@@ -5,6 +5,7 @@ The consumer on a server behind an ordered consumer: made, and made again, and d
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jetsync import _consumer_admin, _log, _stream_admin, events
@@ -30,6 +31,7 @@ from jetsync.errors import (
 if TYPE_CHECKING:
     import datetime as dt
     import threading
+    from collections.abc import Callable
 
     from jetsync._proto.ordered import OrderedCursor
     from jetsync._session import JetStreamSession
@@ -57,6 +59,9 @@ MISSING: Final = 2.0
 Seconds for which servers have to say that there is no stream before one that must not be another is
 taken to be gone: a server that has just started may not know it yet.
 """
+
+CATCH_UP: Final = 0.25
+"""Seconds before a stream that ends before the position is asked once more."""
 
 _logger = _log.get_logger("ordered")
 
@@ -117,15 +122,20 @@ class _SameStream:
         self._created = created
         self._began = began
 
-    def check(self, info: StreamInfo, last: int | None) -> None:
-        """Raise if a stream is another one, or has lost what was read up to *last*."""
-        made, began = info.created, self._began
+    def check(self, ask: Callable[[], StreamInfo], last: int | None) -> None:
+        """Ask, and raise if it is another stream, or has lost what was read up to *last*."""
+        info, began = ask(), self._began
+        made = info.created
         if made is not None and began is not None and made != self._created and made > began:
             raise _AnotherStreamError(
                 description="the stream was deleted, and another one has its name",
                 stream=info.config.name,
             )
-        if last is not None and info.state.last_seq < last:
+        if last is None or info.state.last_seq >= last:
+            return
+        # A server that leads it only now may have to catch up with itself.
+        time.sleep(CATCH_UP)
+        if ask().state.last_seq < last:
             raise _AnotherStreamError(
                 description=f"the stream has lost what it held, up to sequence {last}",
                 stream=info.config.name,
@@ -276,8 +286,8 @@ class OrderedSource:
                 self.make(step)
                 if self._is_same is not None:
                     # Behind the making, so that it is the stream of this consumer or a later one.
-                    info = _stream_admin.info(self.session, self.stream, step)
-                    self._is_same.check(info, cursor.last)
+                    ask = partial(_stream_admin.info, self.session, self.stream, step)
+                    self._is_same.check(ask, cursor.last)
             except JetSyncError as error:
                 if over.is_set():
                     return

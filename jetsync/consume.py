@@ -402,8 +402,10 @@ class Consumption:
             try:
                 return self._buffer.popleft()
             except IndexError:
-                if not self.wait_for_frame(deadline):
-                    return None
+                # That is no part of what goes wrong in the wait.
+                pass
+            if not self.wait_for_frame(deadline):
+                return None
 
     def take_now(self) -> Frame | None:
         """Return the next message's frame if it is here."""

@@ -51,6 +51,7 @@ and never contains a secret::
     │   └── UnknownStatusError
     ├── NotSupportedError                     the server is too old, or the stream forbids it
     │   └── DirectNotSupportedError
+    │       └── IncompleteMirrorError
     ├── NotJetStreamMessageError
     ├── MessageAlreadyAckedError
     ├── AcksNotWantedError
@@ -132,6 +133,7 @@ __all__ = [
     "FlowControlAckPolicyError",
     "ForkedProcessError",
     "HandleClosedError",
+    "IncompleteMirrorError",
     "InsufficientResourcesError",
     "InvalidArgumentError",
     "InvalidBucketError",
@@ -524,8 +526,8 @@ class RequestTimeoutError(JetSyncError, TimeoutError):
     No answer came within the deadline to a request that stores nothing.
     """
 
-    def __init__(self, subject: str, timeout: float) -> None:
-        super().__init__(f"no answer on {subject!r} within {timeout:g} s")
+    def __init__(self, subject: str, timeout: float, *, what: str | None = None) -> None:
+        super().__init__(f"{what or f'no answer on {subject!r}'} within {timeout:g} s")
         self.subject = subject
         self.timeout = timeout
 
@@ -1631,6 +1633,25 @@ class DirectNotSupportedError(NotSupportedError):
     def __init__(self, stream: str, *, needs: str = "allow_direct on the stream") -> None:
         super().__init__(f"direct get from stream {stream!r}", needs=needs)
         self.stream = stream
+
+
+class IncompleteMirrorError(DirectNotSupportedError):
+    """
+    A mirror that has less than its stream, or may have, answers the direct gets of that stream, so
+    that they would leave messages out; ``mirror`` is ``None`` where answers do not tell their name.
+
+    Servers have every mirror answer. A consumer reads the stream itself; and a mirror with a filter
+    of its own can be read by its own name.
+    """
+
+    def __init__(self, stream: str, mirror: str | None = None) -> None:
+        who = "a mirror or replica" if mirror is None else f"mirror {mirror!r}"
+        super().__init__(
+            stream,
+            needs=f"answers of the stream itself, but {who} answers, which has less: "
+            "read it with a consumer",
+        )
+        self.mirror = mirror
 
 
 class NotJetStreamMessageError(JetSyncError):

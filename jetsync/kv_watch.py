@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from jetsync._deadline import Deadline
+from jetsync.consumer_config import DeliverPolicy
 from jetsync.errors import (
     BucketNotFoundError,
     ConnectionClosedError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from jetsync._kv_bucket import Bucket
     from jetsync.kv_entry import Entry
+    from jetsync.message import Message
     from jetsync.ordered import OrderedConsumer
     from jetsync.typing import Seconds
 
@@ -50,6 +52,11 @@ An entry says how many follow it, so that this happens only when what was to fol
 meanwhile, or the consumer had to be made again.
 """
 
+
+MOST: Final = 4
+"""
+Entries for each one that there was, after which a watch is up to date whatever has not come yet.
+"""
 
 LOOK: Final = 1.0
 """Seconds to wait for the answer to that."""
@@ -90,6 +97,17 @@ class Watch:
         """How long to wait for an entry at a time; belongs to the thread that takes one."""
 
         self._revision = 0
+        self._last: Message | None = None
+        """The message of the last entry."""
+
+        self._there = ordered.cached_info.num_pending
+        """How many entries there were; 0 once that is of no use any more."""
+
+        self._by_key = ordered.cached_info.config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT
+        self._keys: set[str] = set()
+        """The keys that have come, while there is more of what was there."""
+
+        self._taken = 0
         self._gone: BucketNotFoundError | None = None
         self._is_current = updates_only or not ordered.cached_info.num_pending
         if self._is_current:
@@ -146,7 +164,8 @@ class Watch:
         Yield what there was when the watch was made, and end; at once where there was nothing.
 
         What changes meanwhile may be among it. Every later change comes by iterating over the watch
-        itself.
+        itself. Where changes come faster than they are taken, it ends when as many keys have come
+        as there were.
 
         Args:
             timeout: Seconds for all of it; None waits as long as it takes.
@@ -160,10 +179,11 @@ class Watch:
         while True:
             try:
                 entry = self._take(deadline, initial=True)
-            except WaitTimeoutError as error:
+            except WaitTimeoutError:
+                where = self._bucket.layout.read_prefix + ">"
                 raise RequestTimeoutError(
-                    self._bucket.layout.read_prefix + ">", deadline.total
-                ) from error
+                    where, deadline.total, what=f"not all entries of {self._bucket.name!r} came"
+                ) from None
             if entry is not None:
                 yield entry
             elif self._is_current:
@@ -225,6 +245,8 @@ class Watch:
             while not self._over.is_set():
                 if initial and self._is_current:
                     return None
+                if initial and until.expired():
+                    raise WaitTimeoutError("an entry", until.total)
                 try:
                     entry = self._receive(until)
                 except WaitTimeoutError:
@@ -259,10 +281,31 @@ class Watch:
             message = messages.take(self._step)
         key = self._bucket.layout.key_of(message.subject)
         entry = delivered_entry(self._bucket.name, message.subject if key is None else key, message)
-        self._revision = entry.revision
+        self._revision, self._last = entry.revision, message
         if not entry.delta:
             self._note_current()
+        elif not self._is_current:
+            self._count(entry.key)
         return entry
+
+    def _count(self, key: str) -> None:
+        """
+        See if as much has come as there was, while changes come faster than they are taken.
+
+        Of a key that is changed before it came only the change does, and others may come twice
+        before that: keys are counted, not entries, within reason.
+        """
+        self._taken += 1
+        if not self._there or self._ordered.statistics().resets:
+            # What the next consumer was made with is not what there was.
+            self._there = 0
+            return
+        if self._by_key:
+            self._keys.add(key)
+        if (len(self._keys) if self._by_key else self._taken) >= self._there or (
+            self._taken >= MOST * self._there
+        ):
+            self._note_current()
 
     def _look(self) -> None:
         """Ask whether all that was there has come; what gives no answer now may later."""
@@ -270,13 +313,19 @@ class Watch:
             info = self._ordered.info(timeout=LOOK)
         except JetSyncError:
             return
+        if info.num_pending:
+            return
+        sent, came = info.delivered, 0
+        if self._last is not None and self._last.metadata.consumer == info.name:
+            came = self._last.metadata.consumer_sequence
+        # After a purge the consumer stands behind what was purged, which it never sent.
         last = self._ordered.statistics().last_sequence or 0
-        sent = info.delivered
-        if not info.num_pending and (not sent.consumer_seq or sent.stream_seq <= last):
+        if sent.consumer_seq <= came or sent.stream_seq <= last:
             self._note_current()
 
     def _note_current(self) -> None:
         self._is_current = True
+        self._keys.clear()
         self._current.set()
 
     def _end(self) -> None:

@@ -150,6 +150,80 @@ class TestInitial:
             assert len(list(watch.initial(20))) == 4
             assert watch.is_current
 
+    @pytest.mark.parametrize("options", [{}, {"include_history": True}])
+    def test_a_writer_that_is_faster(self, kv, options):
+        """
+        While keys change faster than they are taken, a watch is up to date once all have come.
+        """
+        for number in range(40):
+            kv.put(f"k{number}", b"")
+        came, waited = [], []
+        with kv.watch(**options) as watch, ThreadPoolExecutor(1) as pool:
+            for entry in watch.initial(60):
+                came.append(entry.key)
+                waited.append(pool.submit(watch.wait_current, 0).result(10))
+                # Two for one, so that there is always more.
+                for number in range(2):
+                    kv.put(f"k{(2 * len(came) + number) % 40}", b"")
+                assert len(came) < 200
+            assert watch.is_current
+        assert len(set(came)) == 40
+        assert waited.count(True) == 1
+
+    def test_keys_that_always_change_first(self, kv):
+        """
+        Where a key is changed anew whenever it would come, a watch is up to date all the same.
+        """
+        for number in range(600):
+            kv.put(f"k{number}", b"")
+        count = 0
+        with kv.watch() as watch:
+            for _ in watch.initial(60):
+                count += 1
+                if count == 1:
+                    # What is not in the buffer yet never comes, and others do without end.
+                    for number in range(550, 600):
+                        kv.stream.purge(subject=f"$KV.{kv.bucket}.k{number}")
+                kv.put("k0", b"")
+                if count % 100 == 0:
+                    kv.put("k1", b"")
+                if count > 3000:
+                    break
+            assert watch.is_current
+
+    def test_a_purge_meanwhile(self, kv):
+        """
+        What is purged while a watch loads never comes, and it is up to date without.
+        """
+        for number in range(1200):
+            kv.put(f"k{number}", b"")
+        with kv.watch() as watch:
+            initial = watch.initial(60)
+            first = next(initial)
+            kv.stream.purge()
+            rest = list(initial)
+            assert first.key == "k0"
+            assert len(rest) < 1199
+            assert watch.is_current
+
+    def test_the_time_is_over(self, kv):
+        """
+        The deadline holds for entries that are here already, and the watch goes on behind it.
+        """
+        for number in range(20):
+            kv.put(f"k{number}", b"")
+        with kv.watch() as watch:
+            initial = watch.initial(0.5)
+            first = next(initial)
+            time.sleep(0.5)
+            with pytest.raises(jetsync.RequestTimeoutError, match="not all entries") as caught:
+                next(initial)
+            assert caught.value.__cause__ is None
+            assert caught.value.__suppress_context__
+            assert not watch.is_current
+            rest = list(watch.initial(60))
+        assert seen([first, *rest]) == [(f"k{number}", number + 1) for number in range(20)]
+
     def test_from_another_thread(self, kv):
         """
         One thread takes the entries, and another waits until all are there.
