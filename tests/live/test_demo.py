@@ -185,7 +185,7 @@ def test_a_server_without_direct_reads_is_told_so(run, server_for):
 
     assert "no direct reads: " in output
     with jetsync.connect(server.url) as client:
-        assert list(client.jetstream().stream_names()) == []
+        assert not {"FLIGHTS", "FLIGHTS_BY_AIRCRAFT"} & set(client.jetstream().stream_names())
     assert code == 0
 
 

@@ -18,13 +18,10 @@ import time
 from pathlib import Path
 
 import pytest
-from patience import eventually
+from patience import LATE, eventually
 
 import jetsync
 from jetsync.devserver import DevServer
-
-START = 3.0
-"""Seconds that an interpreter may take to start and to import jetsync on a busy machine."""
 
 
 def run(script, *arguments, timeout=20.0):
@@ -220,7 +217,7 @@ class TestInterrupt:
                     call()
                 except KeyboardInterrupt:
                     seconds = time.monotonic() - begin
-                    assert 0.25 < seconds < 1.0, seconds
+                    assert 0.25 < seconds < 5.0, seconds
                 else:
                     raise SystemExit("not interrupted")
                 timer.join()
@@ -262,7 +259,7 @@ class TestInterrupt:
                 try:
                     call()
                 except KeyboardInterrupt:
-                    assert time.monotonic() - begin < 1.0
+                    assert time.monotonic() - begin < 5.0
                 else:
                     raise SystemExit("not interrupted")
                 timer.join()
@@ -315,7 +312,7 @@ class TestEnd:
             began = float(run(script, server.url, str(paused), str(server.pids[0])))
             seconds = time.time() - began
             server.resume()
-        assert seconds < 3.0
+        assert seconds < 3.0 + LATE
 
     def test_what_was_handed_over_is_delivered(self, nats_server, client, js, stream):
         """
@@ -349,15 +346,17 @@ class TestEnd:
         """
         The status is 1, the traceback is the program's own, and the client does not delay it.
         """
-        script = f"import jetsync; c = jetsync.connect({nats_server.url!r}); 1 / 0"
-        began = time.monotonic()
+        script = (
+            f"import jetsync, time; c = jetsync.connect({nats_server.url!r});"
+            " print(time.time(), flush=True); 1 / 0"
+        )
         done = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False
         )
-        assert time.monotonic() - began < 2.0 + START
+        assert time.time() - float(done.stdout) < 2.0 + LATE
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1].startswith("ZeroDivisionError")
-        assert "jetsync" not in done.stderr.replace("import jetsync; c = jetsync.connect", "")
+        assert "jetsync" not in done.stderr.replace(script, "")
 
     def test_everything_in_a_thread(self, nats_server):
         """
