@@ -26,6 +26,13 @@ def fill(js, stream, count, start=0):
     js.publish_many((f"{stream.name}.A", b"%d" % number) for number in range(start, start + count))
 
 
+def arrived(messages, count):
+    """
+    Wait until so many messages have come; looks at them, as perhaps nobody else does meanwhile.
+    """
+    eventually(lambda: messages._refill() or messages.statistics().received == count)
+
+
 @pytest.fixture
 def proxy(nats_server):
     """
@@ -86,7 +93,7 @@ class TestAnswersWithoutAConnection:
 
         running = worker.consume(handler, ack="auto")
         try:
-            eventually(lambda: running.statistics().received == 10)
+            arrived(running, 10)
             with cut_off(proxy, distant):
                 gate.set()
                 eventually(lambda: len(numbers) == 10)
@@ -105,7 +112,7 @@ class TestAnswersWithoutAConnection:
         fill(js, stream, 3)
         with worker.consume(ack="auto") as messages:
             next(messages)
-            eventually(lambda: messages.statistics().received == 3)
+            arrived(messages, 3)
             with cut_off(proxy, distant), timed(0, 1):
                 assert [int(messages.next(1).data) for _ in range(2)] == [1, 2]
         eventually(lambda: near.info().ack_floor.stream_seq == 3)
@@ -118,7 +125,7 @@ class TestAnswersWithoutAConnection:
         fill(js, stream, 5)
         messages = worker.consume()
         next(messages).ack_sync()
-        eventually(lambda: messages.statistics().received == 5)
+        arrived(messages, 5)
         with cut_off(proxy, distant):
             messages.stop()
             assert messages.closed
@@ -281,7 +288,7 @@ class TestEndOfTheClient:
                 messages = mine.consume(**options[shape])
                 if shape == "iterator":
                     next(messages)
-                eventually(lambda: messages.statistics().received == 20)
+                arrived(messages, 20)
             with worker.consume() as rest:
                 assert sorted(int(rest.next(20).data) for _ in range(19)) == [*range(1, 20)]
         finally:
