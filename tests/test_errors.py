@@ -37,6 +37,7 @@ ARGUMENTS = {
     "needs": "server 2.14",
     "stream": "S",
     "consumer": "C",
+    "mirror": "M",
     "attempts": 2,
     "bucket": "B",
     "key": "k",
