@@ -138,8 +138,7 @@ class Bucket:
             ttl: Its time-to-live.
             last: The revision that the key has to be at.
         """
-        if ttl is not None:
-            self.require_ttl(ttl, deadline)
+        storing = None if ttl is None else self.require_ttl(ttl, deadline)
         expect = None if last is None else Expect(last_subject_sequence=last)
         subject = self.layout.write_prefix + key
         message = OutboundMessage(subject, value, headers, None, ttl, expect)
@@ -150,13 +149,15 @@ class Bucket:
         except NoStreamResponseError:
             self.check_exists(deadline)
             raise
-        if ttl is not None:
-            tell_if_raised(self.session, self.config, subject, ttl)
+        session = self.session
+        # A stream that is known by its subjects was looked at when it took the message.
+        if storing is not None and session.streams.kept(subject, session.lane.epoch) is None:
+            tell_if_raised(session, storing, subject, ttl)
         return ack.sequence
 
-    def require_ttl(self, ttl: Seconds | Literal["never"], deadline: Deadline) -> None:
+    def require_ttl(self, ttl: Seconds | Literal["never"], deadline: Deadline) -> StreamConfig:
         """
-        Raise unless *ttl* is one, and the bucket takes it.
+        Raise unless *ttl* is one, and the bucket takes it; return the stream that will store it.
 
         Raises:
             InvalidTtlError: It is none.
@@ -164,14 +165,13 @@ class Bucket:
             MessageTtlDisabledError: The bucket takes none.
         """
         ttl_header(ttl)
-        if self.config.allow_msg_ttl:
-            return
-        # It may have been allowed since.
-        with self.named():
-            info = self.stream.info(timeout=deadline.remaining())
-        if info.config.allow_msg_ttl:
-            return
-        if not api_level_of(info.config.metadata):
+        config = self._storing(deadline, fresh=False)
+        if not config.allow_msg_ttl:
+            # It may have been allowed since.
+            config = self._storing(deadline, fresh=True)
+        if config.allow_msg_ttl:
+            return config
+        if not api_level_of(config.metadata):
             raise NotSupportedError(
                 "a time-to-live of a key",
                 needs="server 2.11 or later (API level 1)",
@@ -179,9 +179,21 @@ class Bucket:
             )
         raise MessageTtlDisabledError(
             description="per-message TTL is disabled: bucket "
-            f"{self.name!r} needs limit_marker_ttl (allow_msg_ttl of its stream)",
-            stream=self.stream.name,
+            f"{self.layout.origin_stream.removeprefix(STREAM_PREFIX)!r} needs limit_marker_ttl"
+            " (allow_msg_ttl of its stream)",
+            stream=self.layout.origin_stream,
         )
+
+    def _storing(self, deadline: Deadline, *, fresh: bool) -> StreamConfig:
+        """Return the stream that stores what is written; that of the origin is kept, too."""
+        if self.config.mirror is not None:
+            with self.named(origin=True):
+                name = self.layout.origin_stream
+                return self.origin.streams.named(name, deadline, fresh=fresh).config
+        if not fresh:
+            return self.config
+        with self.named():
+            return self.stream.info(timeout=deadline.remaining()).config
 
     def check_exists(self, deadline: Deadline) -> None:
         """

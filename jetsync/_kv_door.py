@@ -75,9 +75,9 @@ class KeyValueDoor:
         """
         Change the configuration of an existing bucket.
 
-        Limits and times that are not given go back to their defaults; what else is not given stays
-        as it is, fields that this version does not know included. Two requests: a change that
-        somebody else makes between them is lost.
+        What is not given, or None, stays as it is, fields that this version does not know included;
+        0 takes a limit or a time away. Two requests: a change that somebody else makes between them
+        is lost.
 
         Args:
             config: The configuration; keywords are laid over a copy of it.
@@ -207,10 +207,24 @@ def _update(session: JetStreamSession, wanted: KeyValueConfig, deadline: Deadlin
     }
     if wanted.atomic is False and atomic:
         changes["allow_atomic"] = False
-    if wanted.storage is None:
-        changes.pop("storage")
-    if wanted.num_replicas is None:
-        changes.pop("num_replicas")
-    if wanted.limit_marker_ttl is None and now.subject_delete_marker_ttl:
+    given = {
+        "max_consumers": None,
+        "max_msgs": None,
+        "max_bytes": wanted.max_bytes,
+        "max_age": wanted.ttl,
+        "duplicate_window": wanted.ttl,
+        "max_msgs_per_subject": wanted.history,
+        "max_msg_size": wanted.max_value_size,
+        "storage": wanted.storage,
+        "num_replicas": wanted.num_replicas,
+    }
+    for name, value in given.items():
+        if value is None:
+            del changes[name]
+    if now.mirror is not None:
+        # It has no subjects of its own, and its origin makes the markers.
+        changes.pop("subjects", None)
+        changes.pop("subject_delete_marker_ttl", None)
+    elif wanted.limit_marker_ttl == 0 and now.subject_delete_marker_ttl:
         changes["subject_delete_marker_ttl"] = 0.0
     return _stream_admin.update(session, attrs.evolve(now, **changes), deadline)

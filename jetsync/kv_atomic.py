@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from jetsync._kv_bucket import Bucket
     from jetsync._stream_cache import KnownStream
     from jetsync.outbound import BatchAck
+    from jetsync.stream_config import StreamConfig
     from jetsync.typing import Payload
 
 __all__ = ["Transaction"]
@@ -148,6 +149,9 @@ class Transaction:
 
         self._ack: BatchAck | None = None
         self._revisions: dict[str, int] = {}
+        self._storing: StreamConfig | None = None
+        """The stream that takes times-to-live, once there is one in the transaction."""
+
         known_stream(bucket, Deadline.after(timeout))
 
     def __repr__(self) -> str:
@@ -291,7 +295,7 @@ class Transaction:
 
     def _add(self, change: Change) -> None:
         if change.ttl is not None:
-            self._bucket.require_ttl(change.ttl, Deadline.after(self._timeout))
+            self._storing = self._bucket.require_ttl(change.ttl, Deadline.after(self._timeout))
         with self._lock:
             self._check_open()
             first_only = change.last is not None or (change.headers or {}).get(ROLLUP) is not None
@@ -358,8 +362,7 @@ class Transaction:
 
     def _tell_raised(self) -> None:
         prefix = self._bucket.layout.write_prefix
+        if self._storing is None:
+            return
         for change in self._changes:
-            if change.ttl is not None:
-                tell_if_raised(
-                    self._bucket.session, self._bucket.config, prefix + change.key, change.ttl
-                )
+            tell_if_raised(self._bucket.session, self._storing, prefix + change.key, change.ttl)

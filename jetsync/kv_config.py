@@ -76,17 +76,17 @@ class KeyValueConfig:
     description: str | None = None
     """Free text."""
 
-    history: int | None = 1
-    """Revisions that are kept of each key, 1 to 64."""
+    history: int | None = None
+    """Revisions that are kept of each key, 1 to 64; None is one."""
 
     ttl: float | None = attrs.field(default=None, converter=duration)
-    """Seconds that a revision is kept; None for no limit."""
+    """Seconds that a revision is kept; None or 0 for no limit."""
 
     max_value_size: int | None = None
-    """Bytes of the largest value, headers included; None for no limit."""
+    """Bytes of the largest value, headers included; None or 0 for no limit."""
 
     max_bytes: int | None = None
-    """Bytes of the whole bucket, which refuses what is too much; None for no limit."""
+    """Bytes of the whole bucket, which refuses what is too much; None or 0 for no limit."""
 
     storage: StorageType | None = attrs.field(default=None, converter=_storage)
     """Where it is kept; None is on disk. Can not be changed."""
@@ -115,7 +115,8 @@ class KeyValueConfig:
     limit_marker_ttl: float | None = attrs.field(default=None, converter=duration)
     """
     Let keys have a time-to-live of their own, and leave a marker for so many seconds, at least 1,
-    where a value expired (ADR-43, ADR-48). Server 2.11 and later.
+    where a value expired (ADR-43, ADR-48); 0 leaves none. A mirror has the markers of its origin.
+    Server 2.11 and later.
     """
 
     atomic: bool | None = None
@@ -150,10 +151,9 @@ class KeyValueConfig:
         """
         wanted: dict[str, Any] = {}
         if self.limit_marker_ttl:
-            wanted |= {
-                "allow_msg_ttl": True,
-                "subject_delete_marker_ttl": self.limit_marker_ttl,
-            }
+            wanted["allow_msg_ttl"] = True
+            if self.mirror is None:
+                wanted["subject_delete_marker_ttl"] = self.limit_marker_ttl
         if self.mirror is not None:
             wanted |= {"mirror": self.mirror, "mirror_direct": True}
         else:

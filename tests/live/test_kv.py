@@ -323,10 +323,36 @@ class TestBucket:
         assert changed.get("a").value == b"1"
         # The other handle learns of it when it matters.
         assert kv.put("a", b"2", ttl=60) == 2
-        again = js.create_or_update_key_value(bucket=kv.bucket, history=1, storage="memory")
+        again = js.create_or_update_key_value(
+            bucket=kv.bucket, history=1, storage="memory", ttl=0, limit_marker_ttl=0
+        )
         assert again.status().history == 1
         assert again.status().limit_marker_ttl is None
         assert again.status().ttl is None
+        assert again.stream.config.duplicate_window == 120
+
+    def test_update_leaves_alone(self, js, make):
+        """
+        What an update is not given stays as it was, and so does what is in the bucket.
+        """
+        limits = {"history": 10, "ttl": 3600, "max_bytes": 100_000, "max_value_size": 100}
+        kv = make(**limits, limit_marker_ttl=5)
+        for number in range(5):
+            kv.put("a", b"%d" % number)
+        before = kv.stream.config
+        after = js.update_key_value(bucket=kv.bucket, description="new").stream.config
+        assert after.description == "new"
+        for name in ("max_msgs_per_subject", "max_age", "max_bytes", "max_msg_size"):
+            assert getattr(after, name) == getattr(before, name)
+        assert after.subject_delete_marker_ttl == 5
+        assert after.allow_msg_ttl
+        assert after.duplicate_window == before.duplicate_window
+        assert len(kv.history("a")) == 5
+        # What was set by other means is a limit, too.
+        kv.stream.update(duplicate_window=60.0)
+        again = js.update_key_value(bucket=kv.bucket, max_bytes=0, max_value_size=0).stream.config
+        assert (again.max_bytes, again.max_msg_size, again.duplicate_window) == (-1, -1, 60)
+        assert (again.max_msgs_per_subject, again.max_age) == (10, 3600)
 
     def test_create_or_update(self, js, unique):
         """

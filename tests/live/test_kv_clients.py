@@ -54,6 +54,28 @@ MARKED = [
 """What both clients do to a bucket below, and what a watch of either sees."""
 
 
+class Raised:
+    """
+    A plugin that keeps the events of times-to-live that were raised.
+    """
+
+    def __init__(self):
+        self.seen = []
+
+    @jetsync.hookimpl
+    def jetsync_status(self, event):
+        if isinstance(event, jetsync.TtlRaisedEvent):
+            self.seen.append(event)
+
+
+def put_in(kv, key, *, ttl):
+    """
+    Set a key in a transaction of its own.
+    """
+    with kv.atomic() as tx:
+        tx.put(key, b"", ttl=ttl)
+
+
 @pytest.fixture(scope="module")
 def hub():
     """
@@ -176,6 +198,39 @@ class TestNatsPy:
 
 
 class TestMirrors:
+    def test_mirror_changes_and_expires(self, nats_server, js, bucket, unique):
+        """
+        A mirror can be changed like any bucket, and takes times-to-live as its origin does.
+        """
+        origin = js.create_key_value(bucket=bucket, storage="memory")
+        mirror = js.create_key_value(bucket=f"{unique}-m", mirror=bucket, storage="memory")
+        for refused in (lambda: mirror.put("a", b"", ttl=9), lambda: put_in(mirror, "a", ttl=9)):
+            with pytest.raises(jetsync.MessageTtlDisabledError, match=bucket):
+                refused()
+        js.update_key_value(bucket=bucket, history=2, limit_marker_ttl=30)
+        raised = Raised()
+        with jetsync.connect(nats_server.url, plugins=[raised]) as client:
+            own = client.jetstream().key_value(mirror.bucket)
+            assert own.put("a", b"", ttl=60) == 1
+            assert own.create("b", b"", ttl=60) == 2
+            put_in(own, "c", ttl=60)
+            assert not raised.seen
+            own.put("d", b"", ttl=9)
+            put_in(own, "e", ttl=9)
+        assert [event.subject for event in raised.seen] == [f"$KV.{bucket}.{k}" for k in "de"]
+        assert [origin.get(key).ttl for key in "abc"] == [60, 60, 60]
+        changed = js.update_key_value(bucket=mirror.bucket, description="new", limit_marker_ttl=5)
+        config = changed.stream.config
+        assert (config.description, config.mirror.name) == ("new", f"KV_{bucket}")
+        assert config.allow_msg_ttl
+        js.delete_key_value(mirror.bucket)
+        again = js.create_key_value(
+            bucket=mirror.bucket, mirror=bucket, storage="memory", limit_marker_ttl=5
+        )
+        assert again.status().allows_ttl
+        assert again.status().limit_marker_ttl is None
+        js.delete_key_value(again.bucket)
+
     def test_mirror(self, js, bucket, unique):
         """
         A mirror is read by its own name with the keys of its origin; writes go to the origin.
