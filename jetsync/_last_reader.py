@@ -7,20 +7,18 @@ the server's hands, and finds out which subjects are missing from the moment.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
+import itertools
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import _stream_admin
-from jetsync._codec import format_time
+from jetsync._codec import format_time, parse_time_ns
 from jetsync._deadline import Deadline
-from jetsync._message_get import leader_get
 from jetsync._page_reader import PAGE_BYTES, RETRY_WAIT, PageReader, repeated
 from jetsync._proto.direct_last import LastRead, chunks
 from jetsync._subjects import has_wildcard
 from jetsync.errors import (
-    MessageNotFoundError,
     PermissionDeniedError,
     RequestTimeoutError,
     TooManySubjectsError,
@@ -30,6 +28,7 @@ from jetsync.stream_config import RetentionPolicy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jetsync._mirrors import Reading
     from jetsync._session import JetStreamSession
     from jetsync.stored import StoredMessage
     from jetsync.stream_info import StreamInfo
@@ -40,14 +39,68 @@ REQUEST_ROOM: Final = 256 << 10
 
 NAME: Final = "get_last_for"
 
-LAG_WAIT: Final = 0.002
-"""Seconds before a server is asked again that has not got to the moment; doubled each time."""
-
 FEW: Final = 16
 """Subjects that are looked up one by one, rather than in a list of all there are."""
 
 
-class LastReader(PageReader[LastRead]):
+class LastPages(PageReader[LastRead]):
+    """
+    Pages of the last messages of subjects; one without a message is confirmed by the leader.
+    """
+
+    up_to_time: str | None = None
+    """The time before which to look, if one was asked for."""
+
+    @property
+    def reading(self) -> Reading:
+        """What a mirror has to have in order to answer."""
+        now = self.engine.moment is None and self.up_to_time is None
+        return "last" if now else "history"
+
+    def recovers(self) -> bool:
+        if not self.engine.nothing:
+            return False
+        try:
+            if self._is_there_any():
+                self.try_again(wait=self._tries > 0)
+            else:
+                self.engine.confirm()
+        except PermissionDeniedError:
+            # Who may only read directly has to take the word of servers.
+            self.engine.confirm()
+        return not self.engine.done
+
+    def _is_there_any(self) -> bool:
+        """Return whether the leader has any message that the last page should have had."""
+        engine = self.engine
+        names = [name for name in engine.part if not has_wildcard(name)]
+        wildcards = [name for name in engine.part if has_wildcard(name)]
+        if len(names) > FEW:
+            with self.spending() as deadline:
+                listed = self.info(deadline, _above(names)).state.subjects
+            names = [name for name in names if name in listed]
+        before = None if self.up_to_time is None else parse_time_ns(self.up_to_time)
+        for subject in [*wildcards, *names]:
+            first = self.first_at_leader({"next_by_subj": subject, "seq": engine.position})
+            if (
+                first is not None
+                and (engine.moment is None or first.sequence <= engine.moment)
+                and (before is None or first.timestamp_ns < before)
+            ):
+                return True
+        return False
+
+    def info(self, deadline: Deadline, subjects: str | None = None) -> StreamInfo:
+        """Ask the leader for the stream, with its subjects that a wildcard matches."""
+        return repeated(
+            lambda until: _stream_admin.info(
+                self.session, self.stream, until, subjects_filter=subjects
+            ),
+            deadline,
+        )
+
+
+class LastReader(LastPages):
     """
     The pages of one read of many subjects; see :class:`~jetsync._page_reader.PageReader`.
 
@@ -60,7 +113,6 @@ class LastReader(PageReader[LastRead]):
         page: Messages of one request at most.
         split: Whether to narrow what is too much for one request.
         reread: Whether to read subjects again that are missing.
-        doubts: How often to ask again where a server has nothing at all.
         seconds: How long to wait for one page.
     """
 
@@ -75,7 +127,6 @@ class LastReader(PageReader[LastRead]):
         page: int | None,
         split: bool,
         reread: bool,
-        doubts: int,
         seconds: float,
     ) -> None:
         engine = LastRead(
@@ -85,13 +136,12 @@ class LastReader(PageReader[LastRead]):
             up_to_time=up_to_time,
             page=page,
             page_bytes=PAGE_BYTES,
-            doubts=doubts,
+            doubts=True,
         )
         super().__init__(session, stream, engine, name=NAME, seconds=seconds)
         self._subjects = subjects
-        self._up_to_time = up_to_time
+        self.up_to_time = up_to_time
         self._page = page
-        self._doubts = doubts
         self._may_split = split
         self._rereads = reread
         self._room = min(REQUEST_ROOM, session.server.max_payload // 2)
@@ -106,7 +156,6 @@ class LastReader(PageReader[LastRead]):
         self.missing: tuple[str, ...] = ()
         self.later: tuple[str, ...] = ()
         self.vanished = 0
-        self._lag_wait = LAG_WAIT
         if split and len(chunks(subjects, self._room)) > 1:
             # Too much for one request in any case; it is split before the first one.
             engine.done = engine.too_many = True
@@ -122,7 +171,9 @@ class LastReader(PageReader[LastRead]):
 
     def recovers(self) -> bool:
         engine = self.engine
-        if engine.lagging:
+        if engine.nothing:
+            super().recovers()
+        elif engine.lagging:
             self._wait_for_lag()
         elif engine.cut:
             self._begin_anew()
@@ -162,13 +213,13 @@ class LastReader(PageReader[LastRead]):
             # Now: what is there now is listed, so that nothing of it can be lost unseen.
             self._split()
         else:
-            engine.begin_anew(before, self._up_to_time)
+            engine.begin_anew(before, self.up_to_time)
 
     def _before_time(self) -> int | None:
         """Return the last sequence before the time that was asked for, if it was and has come."""
-        if self._up_to_time is None:
+        if self.up_to_time is None:
             return None
-        first = self._first_since({"start_time": self._up_to_time})
+        first = self._first_since({"start_time": self.up_to_time})
         return None if first is None else first.sequence - 1
 
     def _time_behind(self, moment: int) -> str | None:
@@ -181,7 +232,7 @@ class LastReader(PageReader[LastRead]):
         if first is not None:
             return format_time(first.timestamp_ns)
         with self.spending() as deadline:
-            state = self._info(deadline).state
+            state = self.info(deadline).state
         if state.last_seq > moment or state.last_ts is None:
             return None
         # The last digits of its time are not told; nothing else was stored in that microsecond.
@@ -189,21 +240,7 @@ class LastReader(PageReader[LastRead]):
 
     def _first_since(self, where: dict[str, Any]) -> StoredMessage | None:
         """Return the leader's first message from somewhere on."""
-        request = {**where, "next_by_subj": ">"}
-        with self.spending() as deadline, contextlib.suppress(MessageNotFoundError):
-            return repeated(
-                lambda until: leader_get(self.session, self.stream, request, until), deadline
-            )
-        return None
-
-    def _info(self, deadline: Deadline, subjects: str | None = None) -> StreamInfo:
-        """Ask the leader for the stream, with its subjects that a wildcard matches."""
-        return repeated(
-            lambda until: _stream_admin.info(
-                self.session, self.stream, until, subjects_filter=subjects
-            ),
-            deadline,
-        )
+        return self.first_at_leader({**where, "next_by_subj": ">"})
 
     def _split(self) -> None:
         """
@@ -218,7 +255,7 @@ class LastReader(PageReader[LastRead]):
         wildcards: list[str | None] = [*filter(has_wildcard, self._subjects)]
         for wildcard in wildcards or [None]:
             with self.spending() as deadline:
-                state = self._info(deadline, wildcard).state
+                state = self.info(deadline, wildcard).state
             if self._since is None:
                 # Servers note these before they list the subjects.
                 self._since, self._first_sequence = state.last_seq, state.first_seq
@@ -235,7 +272,7 @@ class LastReader(PageReader[LastRead]):
             time=self._time_behind(moment) if parts else None,
             page=self._page,
             page_bytes=PAGE_BYTES,
-            doubts=self._doubts,
+            doubts=True,
         )
 
     def _names(self) -> set[str]:
@@ -290,7 +327,7 @@ class LastReader(PageReader[LastRead]):
             filters = [*names] if len(names) <= FEW else [">"]
         counts: dict[str, int] = {}
         for each in filters:
-            info = self._info(deadline, each)
+            info = self.info(deadline, each)
             counts.update(info.state.subjects)
         config = info.config
         limits = (config.max_age, config.max_bytes, config.max_msgs)
@@ -320,7 +357,7 @@ class LastReader(PageReader[LastRead]):
         left = list(reversed(parts))
         while left:
             part = left.pop()
-            engine = LastRead(self.stream, [part], after=after, page_bytes=PAGE_BYTES)
+            engine = LastRead(self.stream, [part], after=after, page_bytes=PAGE_BYTES, doubts=True)
             reader = SinglePage(
                 self.session, self.stream, engine, name=self.name, seconds=deadline.remaining()
             )
@@ -344,13 +381,13 @@ class LastReader(PageReader[LastRead]):
         listed: set[str] = set()
         for each in subjects:
             if has_wildcard(each):
-                listed.update(self._info(deadline, each).state.subjects)
+                listed.update(self.info(deadline, each).state.subjects)
             else:
                 listed.add(each)
         return sorted(listed)
 
 
-class SinglePage(PageReader[LastRead]):
+class SinglePage(LastPages):
     """
     A read that has to do with one page, and says so if that is too little.
     """
@@ -358,4 +395,11 @@ class SinglePage(PageReader[LastRead]):
     def recovers(self) -> bool:
         if self.engine.cut:
             raise TooManySubjectsError(stream=self.stream)
-        return False
+        return super().recovers()
+
+
+def _above(names: Sequence[str]) -> str:
+    """Return a wildcard that matches all of some subjects."""
+    levels = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    common = itertools.takewhile(lambda tokens: len({*tokens}) == 1, levels)
+    return ".".join([*(tokens[0] for tokens in common), ">"])

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from jetsync._deadline import Deadline
     from jetsync._session import JetStreamSession
+    from jetsync._stream_cache import KnownStream
     from jetsync.stream_config import StreamConfig
 
-__all__ = ["Reading", "agrees", "may_answer"]
+__all__ = ["Reading", "agrees", "known_answers", "may_answer"]
 
 Reading: TypeAlias = Literal["message", "last", "history"]
 """
@@ -69,6 +70,22 @@ def may_answer(
         return False
 
 
+def known_answers(session: JetStreamSession, stream: str, reading: Reading) -> frozenset[bytes]:
+    """
+    Return the mirrors of a stream that may answer for it, as far as is known; asks nothing.
+    """
+    names = session.streams.mirrors(stream)
+    origin = session.streams.peek(stream) if names else None
+    if origin is None or _is_old(origin):
+        return frozenset()
+    found = filter(None, map(session.streams.peek, names))
+    return frozenset(
+        mirror.name.encode()
+        for mirror in found
+        if not _is_old(mirror) and agrees(mirror.config, origin.config, reading)
+    )
+
+
 def agrees(mirror: StreamConfig, origin: StreamConfig, reading: Reading) -> bool:
     """
     Return whether a stream with the configuration *mirror* has all that its *origin* has.
@@ -91,9 +108,13 @@ def agrees(mirror: StreamConfig, origin: StreamConfig, reading: Reading) -> bool
 
 def _current(session: JetStreamSession, name: str, deadline: Deadline) -> StreamConfig:
     known = session.streams.named(name, deadline)
-    if time.monotonic() - known.asked > TRUSTED_FOR:
+    if _is_old(known):
         known = session.streams.named(name, deadline, fresh=True)
     return known.config
+
+
+def _is_old(known: KnownStream) -> bool:
+    return time.monotonic() - known.asked > TRUSTED_FOR
 
 
 def _is_limited(config: StreamConfig) -> bool:

@@ -74,11 +74,12 @@ class StreamCache:
     The streams that were asked for, until the connection changes; any thread.
     """
 
-    __slots__ = ("_denied", "_known", "_limit", "_session")
+    __slots__ = ("_denied", "_known", "_limit", "_mirrors", "_session")
 
     def __init__(self, session: JetStreamSession) -> None:
         self._session = session
         self._known: dict[str, KnownStream] = {}
+        self._mirrors: dict[str, frozenset[str]] = {}
         self._limit: tuple[int, int] | None = None
         self._denied: set[tuple[int, str]] = set()
         """Connections and streams whose advisories the server does not let this user have."""
@@ -127,7 +128,19 @@ class StreamCache:
         answer = self._ask(f"STREAM.INFO.{name}", None, deadline)
         known = known_stream(name, from_wire(StreamConfig, answer["config"]), epoch)
         self._known[name] = known
+        origin = known.config.mirror and known.config.mirror.name
+        if origin:
+            self._mirrors[origin] = self._mirrors.get(origin, frozenset()) | {name}
         return known
+
+    def peek(self, name: str) -> KnownStream | None:
+        """Return the stream called *name* if it was asked for on this connection."""
+        known = self._known.get(name)
+        return known if known is not None and known.epoch == self._session.lane.epoch else None
+
+    def mirrors(self, name: str) -> frozenset[str]:
+        """Return the names of mirrors of a stream that were asked for, whenever that was."""
+        return self._mirrors.get(name, frozenset())
 
     def kept(self, subject: str, epoch: int) -> KnownStream | None:
         """Return the stream that stores *subject* if it was asked for on the connection *epoch*."""

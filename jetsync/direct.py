@@ -18,7 +18,6 @@ from jetsync._codec import format_time
 from jetsync._deadline import as_seconds
 from jetsync._last_reader import LastReader
 from jetsync._management import sequence_number
-from jetsync._message_get import leader_get
 from jetsync._page_reader import PAGE, PAGE_BYTES, PageReader, check_stream, repeated, require_pages
 from jetsync._proto.direct import NEEDS_PAGES, BatchRead
 from jetsync._stream_cache import known_stream
@@ -26,7 +25,6 @@ from jetsync._subjects import validate_filter
 from jetsync.errors import (
     InvalidArgumentError,
     InvalidTypeError,
-    MessageNotFoundError,
     NotSupportedError,
     PermissionDeniedError,
 )
@@ -42,9 +40,6 @@ if TYPE_CHECKING:
     from jetsync.typing import Seconds
 
 __all__ = ["DirectBatch", "StreamScan"]
-
-DOUBTS: Final = 4
-"""How often a replica that has nothing at all is asked again: it may not have got there yet."""
 
 LARGEST: Final = (1 << 63) - 1
 """What servers take for a number."""
@@ -166,15 +161,46 @@ class StreamScan(_Reading, Iterator["StoredMessage"]):
     __iter__ = _Reading.__iter__
 
 
+class BatchReader(PageReader[BatchRead]):
+    """
+    The pages of a batch: what ends it early has to be the end of the stream.
+
+    Args:
+        alone: Whether the stream has no replicas, so that its own answers are those of its leader.
+    """
+
+    def __init__(self, *args: Any, alone: bool, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._alone = alone
+
+    def more(self) -> bool:
+        """
+        Ask again for what the leader has behind the last message, if who answered has no more.
+        """
+        engine = self.engine
+        if not engine.drained or (self._alone and engine.from_itself):
+            return False
+        try:
+            message = self.first_at_leader(engine.behind())
+        except PermissionDeniedError:
+            # Who may only read directly has to take the word of servers.
+            message = None
+        if message is None:
+            engine.drained = False
+            return False
+        engine.go_on(message.sequence)
+        self.try_again(wait=self._tries > 0)
+        return True
+
+
 class ScanReader(PageReader[BatchRead]):
     """
     The pages of a scan: where a page ends before the end, the leader is asked whether that is all.
     """
 
-    def __init__(self, *args: Any, end: int, subject: str | None, **named: Any) -> None:
+    def __init__(self, *args: Any, end: int, **named: Any) -> None:
         super().__init__(*args, **named)
         self._end = end
-        self._subject = subject
         self._from_leader: list[StoredMessage] = []
 
     def _next(self) -> list[StoredMessage]:
@@ -193,20 +219,11 @@ class ScanReader(PageReader[BatchRead]):
         engine = self.engine
         if not engine.drained or engine.reached_end or self._from_leader:
             return False
-        request: dict[str, Any] = {"next_by_subj": self._subject or ">"}
-        if engine.start_time is not None:
-            request["start_time"] = engine.start_time
-        else:
-            request["seq"] = engine.position
         try:
-            with self.spending() as deadline:
-                message = repeated(
-                    lambda until: leader_get(self.session, self.stream, request, until), deadline
-                )
-        except (MessageNotFoundError, PermissionDeniedError):
-            engine.drained = False
-            return False
-        if message.sequence > self._end:
+            message = self.first_at_leader(engine.behind())
+        except PermissionDeniedError:
+            message = None
+        if message is None or message.sequence > self._end:
             engine.drained = False
             return False
         engine.skip(message.sequence)
@@ -239,8 +256,9 @@ def get_batch(
         **_beginning(sequence, start_time, "sequence"),
     )
     deadline = session.deadline(seconds)
-    check_stream(session, stream, deadline)
-    reader = PageReader(session, stream, engine, name="get_batch", seconds=seconds)
+    known = check_stream(session, stream, deadline)
+    alone = (known.config.num_replicas or 1) == 1
+    reader = BatchReader(session, stream, engine, name="get_batch", seconds=seconds, alone=alone)
     reader.begin(deadline)
     return DirectBatch(reader)
 
@@ -273,7 +291,7 @@ def get_last_for(
     time = None if up_to_time is None else time_text(up_to_time, "up_to_time")
     page = None if batch is None else number(batch, "batch")
     deadline = session.deadline(seconds)
-    known = check_stream(session, stream, deadline)
+    check_stream(session, stream, deadline)
     if moment is not None and moment > known_last:
         # Servers look up to where they are: the next page would see what was stored meanwhile.
         last = repeated(
@@ -289,7 +307,6 @@ def get_last_for(
         page=page,
         split=split,
         reread=reread,
-        doubts=DOUBTS if (known.config.num_replicas or 1) > 1 else 0,
         seconds=seconds,
     )
     reader.begin(deadline)
@@ -326,9 +343,7 @@ def scan(
         last = info.state.last_seq
     engine = BatchRead(stream, end=last, **beginning, **arguments)
     engine.done = engine.reached_end or not last
-    reader = ScanReader(
-        session, stream, engine, name="scan", seconds=seconds, end=last, subject=subject
-    )
+    reader = ScanReader(session, stream, engine, name="scan", seconds=seconds, end=last)
     reader.begin(deadline)
     return StreamScan(reader)
 

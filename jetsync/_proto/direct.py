@@ -15,6 +15,10 @@ direction for batches and in the other for several subjects:
 - a page without a message is the last one;
 - a first message without ``Nats-Num-Pending`` comes from a server that knows no batches at all.
 
+Not only the stream answers: its mirrors do, and may have less of it. The first message of a page
+tells who did. A page of a stream that is not known to have all is left out, and
+:attr:`PagedRead.stranger` names that stream.
+
 A page that was cut off, by a lost connection or by a message that was removed under the server's
 hands, is asked for again from behind the last message that came.
 
@@ -50,6 +54,7 @@ NEEDS_PAGES: Final = "server 2.11 or later"
 NUM_PENDING: Final = headers.NUM_PENDING.encode()
 SUBJECT: Final = headers.SUBJECT.encode()
 _SEQUENCE: Final = headers.SEQUENCE.encode()
+_STREAM: Final = headers.STREAM.encode()
 _ADDED: Final = b"\r\n" + headers.STREAM.encode() + b": "
 
 _ERRORS: Final = {
@@ -103,11 +108,14 @@ class PagedRead:
         "_page_count",
         "_reply",
         "_stream",
+        "answerer",
         "done",
         "error",
         "is_open",
         "pending",
         "received",
+        "stranger",
+        "trusted",
         "unanswered",
     )
 
@@ -125,6 +133,15 @@ class PagedRead:
         self.unanswered = False
         """Whether nobody took the last request; asking again clears it."""
 
+        self.trusted: frozenset[bytes] = frozenset()
+        """Other streams that may answer."""
+
+        self.answerer: bytes | None = None
+        """The stream that the last page is from; ``None`` if it had no message to tell that."""
+
+        self.stranger: str | None = None
+        """A stream that may not answer, and did; asking again clears it."""
+
         self.error: JetSyncError | None = None
         """What ended the read, if it was a fault."""
 
@@ -139,6 +156,11 @@ class PagedRead:
         return f"<{type(self).__name__} {state} received={self.received}>"
 
     @property
+    def from_itself(self) -> bool:
+        """Whether the last page is from the stream itself for sure."""
+        return self.answerer == self._stream.encode()
+
+    @property
     def last_sequence(self) -> int:
         """The sequence of the last message that came, 0 before the first."""
         return int(find_last(self._last_block, _SEQUENCE) or 0) if self._last_block else 0
@@ -151,6 +173,7 @@ class PagedRead:
         self._page_count = 0
         self.is_open = True
         self.unanswered = False
+        self.stranger = self.answerer = None
         return self._request()
 
     def take(self, frames: list[Frame]) -> Sequence[Frame]:
@@ -173,12 +196,16 @@ class PagedRead:
             status = parse_status(block)
             frames.pop()
         messages: Sequence[Frame] = frames
-        if frames and self._begins_well(frames[0][2]):
+        if frames and self.stranger is None and self._begins_well(frames[0][2]):
             self._last_block = frames[-1][2] or b""
             self._page_count += len(frames)
             self.received += len(frames)
             messages = self._on_messages(frames)
         if self.error is not None:
+            return ()
+        if self.stranger is not None:
+            # To be left out up to its end: behind that, another page can be asked for.
+            self.is_open = status is None
             return ()
         if status is not None and self.is_open:
             self.is_open = False
@@ -200,6 +227,10 @@ class PagedRead:
         if find_last(block, NUM_PENDING) is None:
             # An old server: a single message, perhaps of another subject, and silence behind it.
             self._fail(NotSupportedError("a direct read of many messages", needs=NEEDS_PAGES))
+            return False
+        self.answerer = find_last(block, _STREAM)
+        if not self.from_itself and self.answerer not in self.trusted:
+            self.stranger = (self.answerer or b"").decode("utf-8", "surrogateescape")
             return False
         return True
 
@@ -314,6 +345,18 @@ class BatchRead(PagedRead):
     def reached_end(self) -> bool:
         """Whether nothing behind the last message is wanted."""
         return self._end is not None and self._position > self._end and self._start_time is None
+
+    def behind(self) -> dict[str, object]:
+        """Return the request for the first message that the next page should have."""
+        subject = ">" if self._subject is None else self._subject
+        if self._start_time is not None:
+            return {"next_by_subj": subject, "start_time": self._start_time}
+        return {"next_by_subj": subject, "seq": self._position}
+
+    def go_on(self, sequence: int) -> None:
+        """Ask for more after all, as there is a message with this sequence."""
+        self._go_behind(sequence - 1)
+        self.done = self.drained = False
 
     def skip(self, sequence: int) -> None:
         """Go on behind *sequence*: what is before it was read elsewhere."""

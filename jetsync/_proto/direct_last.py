@@ -14,6 +14,9 @@ asked for what was stored *before a time*, that of the first message behind the 
 the page then tells how far the server really looked. A page that is not of the moment is dropped
 and asked for again; for that, each page is kept back until its end.
 
+An answer without a message does not tell who gave it, and a mirror may have less than the stream:
+where it is in doubt, such a page has to be confirmed by who can ask the leader.
+
 A stream that keeps only so many messages of a subject may lose one of that moment before its page
 is asked for; the first message of a part tells how many there should be.
 
@@ -58,12 +61,11 @@ class LastRead(PagedRead):
         up_to_time: The time before which to look, in place of a moment.
         page: Messages of one request at most; ``None`` leaves it to the server.
         page_bytes: Bytes of one request.
-        doubts: How often to ask again where a server says that there is nothing at all.
+        doubts: Whether a page without a message has to be confirmed.
     """
 
     __slots__ = (
         "_after",
-        "_doubted",
         "_doubts",
         "_expected",
         "_held",
@@ -80,6 +82,7 @@ class LastRead(PagedRead):
         "cut",
         "lagging",
         "moment",
+        "nothing",
         "too_many",
     )
 
@@ -94,11 +97,10 @@ class LastRead(PagedRead):
         up_to_time: str | None = None,
         page: int | None = None,
         page_bytes: int,
-        doubts: int = 0,
+        doubts: bool = False,
     ) -> None:
         super().__init__(stream)
         self._doubts = doubts
-        self._doubted = 0
         self._parts = parts
         self._part = 0
         self._part_began = False
@@ -128,10 +130,28 @@ class LastRead(PagedRead):
         self.lagging = False
         """Whether the last page was dropped, as its server has not got to the moment yet."""
 
+        self.nothing = False
+        """Whether the last page had no message, and waits to be confirmed."""
+
         self.too_many = False
         """Whether more subjects match than a server resolves, and nothing was handed out yet."""
 
         self.done = not parts
+
+    @property
+    def part(self) -> tuple[str, ...]:
+        """The subjects and wildcards that the open or last page is about."""
+        return self._parts[self._part]
+
+    @property
+    def position(self) -> int:
+        """The sequence that the page begins with."""
+        return self._position
+
+    def confirm(self) -> None:
+        """Learn that there is no message behind the last page, as it said."""
+        self.nothing = False
+        self._next_part()
 
     @property
     def vanished(self) -> int:
@@ -188,7 +208,7 @@ class LastRead(PagedRead):
             self._last_block,
             len(self.blocks),
         )
-        self.lagging = False
+        self.lagging = self.nothing = False
         by_time = self._time if self.moment is not None else self._up_to_time
         return PageRequest(
             subjects=self._parts[self._part],
@@ -216,6 +236,9 @@ class LastRead(PagedRead):
         if told is None:
             self._fail(ProtocolError("the end of a read of several subjects tells no sequence"))
             return messages
+        if self._doubts and not self._page_count:
+            self.nothing = True
+            return ()
         self.pending = self._left() if self._page_count else 0
         if self.moment is None:
             if self.pending:
@@ -242,11 +265,9 @@ class LastRead(PagedRead):
     def _on_nothing(self, messages: Sequence[Frame], description: str) -> Sequence[Frame]:
         if not self._page_count and not description.startswith("Message"):
             # "No Results": none of the subjects has a message. A server that has not got so far
-            # says the same, and nothing in its answer tells.
-            self.lagging = self._time is not None and self._doubted < self._doubts
-            if self.lagging:
-                self._doubted += 1
-            else:
+            # says the same, as does a mirror without them, and nothing in its answer tells.
+            self.nothing = self._doubts
+            if not self.nothing:
                 self._next_part()
             return messages
         # "Message Not Found": one of those that the server had resolved was removed before it could
@@ -276,7 +297,6 @@ class LastRead(PagedRead):
     def _next_part(self) -> None:
         self._part += 1
         self._part_began = False
-        self._doubted = 0
         self._position = self._after + 1
         self.done = self._part >= len(self._parts)
 

@@ -4,9 +4,12 @@ Direct reads of a stream that has mirrors, which answer for it whatever they hav
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import jetsync
+from jetsync import _page_reader
 from tests.patience import eventually
 
 ROUNDS = 40
@@ -14,13 +17,21 @@ ROUNDS = 40
 
 
 @pytest.fixture(params=["2.11.11", None])
-def any_js(request, server_for, nats_server):
+def any_client(request, server_for, nats_server):
     """
-    A context on the oldest server that knows pages, and on the newest.
+    A client of the oldest server that knows pages, and of the newest.
     """
     server = nats_server if request.param is None else server_for(request.param)
     with jetsync.connect(server.url) as client:
-        yield client.jetstream()
+        yield client
+
+
+@pytest.fixture
+def any_js(any_client):
+    """
+    A context of that client.
+    """
+    return any_client.jetstream()
 
 
 @pytest.fixture
@@ -124,3 +135,108 @@ class TestOneMessage:
                 store.get("absent")
         few.delete()
         any_js.delete_key_value(unique)
+
+
+@pytest.mark.versions
+class TestManyMessages:
+    def test_a_mirror_that_has_less(self, partial, unique):
+        """
+        All of them come, whatever the mirrors that answered have.
+        """
+        names = [f"{unique}.{number}" for number in range(10)]
+        everything = [b"%d" % number for number in range(200)]
+        moment = everything[140:150]
+        for _ in range(ROUNDS):
+            assert values(partial.scan()) == everything
+            assert values(partial.scan(page=150, subject=f"{unique}.2")) == everything[2::10]
+            batch = partial.get_batch(150, sequence=3)
+            assert values(batch) == everything[2:152]
+            assert batch.pending == 48
+            assert values(partial.get_batch(300, subject=f"{unique}.2")) == everything[2::10]
+            assert values(partial.get_last_for(f"{unique}.*")) == everything[190:]
+            assert values(partial.get_last_for(names[2:4])) == everything[192:194]
+            assert values(partial.get_last_for(f"{unique}.2")) == [b"192"]
+            assert values(partial.get_last_for(names, batch=4)) == everything[190:]
+            assert values(partial.get_last_for(names, up_to_sequence=150)) == moment
+
+    def test_nothing_there(self, partial, unique):
+        """
+        What nobody has is not there, and no error.
+        """
+        many = [f"{unique}.x{number}" for number in range(50)]
+        for _ in range(ROUNDS // 4):
+            assert values(partial.get_batch(10, sequence=1000)) == []
+            assert values(partial.scan(subject=f"{unique}.x")) == []
+            assert values(partial.get_last_for(many[:2])) == []
+            assert values(partial.get_last_for(many)) == []
+            assert values(partial.get_last_for([*many, f"{unique}.3"])) == [b"193"]
+
+    def test_a_complete_mirror_answers(self, any_client, mirrored, unique):
+        """
+        A mirror with all that its stream has may answer, and is asked about once.
+        """
+        stream = mirrored()
+        found = {message.stream for _ in range(ROUNDS) for message in stream.get_batch(10)}
+        assert found == {unique, f"{unique}-M"}
+        with any_client.subscribe("$JS.API.STREAM.INFO.>") as wire:
+            for _ in range(ROUNDS):
+                assert values(stream.get_batch(5)) == [b"0", b"1", b"2", b"3", b"4"]
+                assert stream.get_message(7).data == b"6"
+            any_client.flush()
+            assert wire.next(0.05) is None
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_only_a_mirror_answers(client, monkeypatch, unique, empty):
+    """
+    Where no other answers come, reads of many messages say so, by the mirror's name if it is known,
+    and bring nothing that has holes.
+    """
+    monkeypatch.setattr(_page_reader, "TRIES", 8)
+    js = client.jetstream()
+    stream = js.create_stream(name=unique, subjects=[f"{unique}.*"], allow_direct=True)
+    js.publish_many((f"{unique}.{number % 10}", b"%d" % number) for number in range(20))
+    other = "none" if empty else "1"
+    mirror = js.create_stream(
+        name=f"{unique}-M",
+        mirror=jetsync.StreamSource(name=unique, filter_subject=f"{unique}.{other}"),
+        allow_direct=True,
+    )
+    eventually(lambda: mirror.info().state.messages == (0 if empty else 2), 20)
+
+    def serve(wire):
+        for request in wire:
+            endpoint = request.subject.removeprefix("ELSE.API.")
+            endpoint = endpoint.replace(f"DIRECT.GET.{unique}", f"DIRECT.GET.{mirror.name}")
+            client.publish(f"$JS.API.{endpoint}", request.data, reply=request.reply)
+
+    with client.subscribe("ELSE.API.>") as wire:
+        thread = threading.Thread(target=serve, args=(wire,), daemon=True)
+        thread.start()
+        client.flush()
+        near = client.jetstream(prefix="ELSE.API").stream(unique)
+        assert near.get_last(f"{unique}.2").data == b"12"
+        for read in (
+            lambda: near.get_batch(20),
+            lambda: near.get_last_for(f"{unique}.*"),
+            lambda: near.get_last_for(f"{unique}.*", batch=3),
+        ):
+            with pytest.raises(jetsync.IncompleteMirrorError) as caught:
+                list(read())
+            assert caught.value.mirror == (None if empty else mirror.name)
+        if empty:
+            # The leader tells where to go on.
+            assert len(list(near.scan())) == 20
+        else:
+            with pytest.raises(jetsync.IncompleteMirrorError):
+                list(near.scan())
+    thread.join(20)
+    mirror.delete()
+    stream.delete()
+
+
+def values(messages):
+    """
+    List the payloads.
+    """
+    return [message.data for message in messages]

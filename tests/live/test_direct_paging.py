@@ -6,6 +6,7 @@ are lost.
 from __future__ import annotations
 
 import gc
+import json
 import random
 import signal
 import threading
@@ -420,6 +421,13 @@ class TestReplicas:
                     endpoint = request.subject.removeprefix("ELSE.API.")
                     if endpoint.startswith("DIRECT.GET") and (always or chance.random() < 0.5):
                         endpoint = f"DIRECT.GET.{other}"
+                    if endpoint == f"STREAM.INFO.{other}":
+                        answer = client.request(f"$JS.API.{endpoint}", timeout=20)
+                        said = json.loads(answer.data)
+                        # Servers let no mirror fall behind on demand.
+                        said["config"] |= {"mirror": {"name": real}, "subjects": []}
+                        client.publish(request.reply, json.dumps(said))
+                        continue
                     client.publish(f"$JS.API.{endpoint}", request.data, reply=request.reply)
 
             threads.append(threading.Thread(target=forward, daemon=True))

@@ -387,15 +387,37 @@ class TestLastPages:
         _, came = answer(engine, status("404 No Results"))
         assert (came, engine.done, engine.error) == ([], True, None)
 
-    def test_nothing_at_all_is_doubted(self):
+    @pytest.mark.parametrize("end", [status("404 No Results"), eob(0, up_to=8)])
+    def test_nothing_at_all_is_doubted(self, end):
         """
-        Where there are replicas: one that has not got so far says the same.
+        A replica that has not got so far and a mirror with other subjects say the same: such a page
+        is asked for again, or confirmed.
         """
-        engine = last_read(moment=8, time="T", doubts=1)
-        answer(engine, status("404 No Results"))
-        assert (engine.lagging, engine.done) == (True, False)
-        answer(engine, status("404 No Results"))
-        assert (engine.lagging, engine.done, engine.vanished) == (False, True, 0)
+        engine = last_read(moment=8, time="T", doubts=True)
+        answer(engine, end)
+        assert (engine.nothing, engine.done) == (True, False)
+        answer(engine, end)
+        engine.confirm()
+        assert (engine.nothing, engine.done, engine.vanished) == (False, True, 0)
+
+    def test_a_stranger(self):
+        """
+        A page of another stream is left out up to its end, and asked for again; one of a stream
+        that is trusted is not.
+        """
+        for engine in (last_read(), last_read(moment=8), batch_read()):
+            other = [
+                (block.replace(b"Nats-Stream: S", b"Nats-Stream: M"), data)
+                for block, data in (message(4, left=1), message(6))
+            ]
+            _, came = answer(engine, other[0])
+            assert (came, engine.stranger, engine.is_open) == ([], "M", True)
+            assert take(engine, other[1]) == []
+            assert take(engine, eob(0, last=6, up_to=8)) == []
+            assert (engine.is_open, engine.done, engine.received) == (False, False, 0)
+            engine.trusted = frozenset({b"M"})
+            _, came = answer(engine, *other, eob(0, last=6, up_to=8))
+            assert (came, engine.stranger, engine.from_itself) == ([4, 6], None, False)
 
     def test_what_vanished_is_counted(self):
         """
@@ -694,11 +716,17 @@ class TestProperties:
         """
         model = ModelStream(keep, old_counts)
         change(model, start)
-        engine = LastRead(STREAM, [SUBJECTS], page=page, page_bytes=BIG, doubts=20)
+        engine = LastRead(STREAM, [SUBJECTS], page=page, page_bytes=BIG, doubts=True)
         came = []
         for number, (changes, behind) in enumerate([*meanwhile, *([((), 0)] * 40)]):
             if engine.done:
                 break
+            if engine.nothing and not any(
+                engine.position <= there <= (engine.moment or there) for there in model.messages
+            ):
+                # As the leader says, too.
+                engine.confirm()
+                continue
             if engine.cut:
                 engine.begin_anew(model.last, str(model.last + 1))
             reply = b"_INBOX.%d" % number
