@@ -177,6 +177,12 @@ class OrderedSource:
         self._unsure: list[tuple[str, int]] = []
         """The consumers whose deletion was sent, and on which connection; perhaps in vain."""
 
+    def __del__(self) -> None:
+        # Nobody reads any more. What the garbage collector calls must not wait for the connection.
+        name = getattr(self, "_live", "")
+        if name:
+            self.session.lane.answer(self._deletion(name), keep=FORGOTTEN)
+
     @property
     def is_current(self) -> bool:
         """Whether the connection is still the one on which the consumer was made."""
@@ -371,6 +377,12 @@ class OrderedSource:
             if epoch <= lost:
                 self._forget(name)
 
+    def _deletion(self, name: str) -> bytes:
+        """Return the request that deletes a consumer, whose answer nobody waits for."""
+        session = self.session
+        subject = f"{session.prefix}.CONSUMER.DELETE.{self.stream}.{name}"
+        return frames.pub(subject.encode(), session.core.new_inbox().encode(), b"")
+
     def _forget(self, name: str) -> None:
         """
         Have a consumer deleted without waiting for it, on the next connection if there is none.
@@ -380,8 +392,7 @@ class OrderedSource:
         session = self.session
         if name == self._live:
             self._live = ""
-        subject = f"{session.prefix}.CONSUMER.DELETE.{self.stream}.{name}"
-        block = frames.pub(subject.encode(), session.core.new_inbox().encode(), b"")
+        block = self._deletion(name)
         try:
             # Not posted: what waits to be sent together with others is lost with its connection.
             epoch = session.lane.write(block, Deadline(time.monotonic(), 0.0))

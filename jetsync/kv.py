@@ -5,6 +5,7 @@ Key-value buckets: values under keys, in a stream (ADR-8, ADR-43, ADR-48).
 from __future__ import annotations
 
 import datetime as dt
+import time
 from typing import TYPE_CHECKING, Final, Literal
 
 from jetsync import _stream_admin
@@ -46,6 +47,14 @@ __all__ = ["KeyValue"]
 
 READING: Final = 30.0
 """Seconds that reading many keys one after the other may take unless told otherwise."""
+
+FIRST_PAUSE: Final = 0.01
+"""
+Seconds before the third attempt to create a key; doubled each time. The second one, over the marker
+of a value that is gone, follows at once.
+"""
+
+LONGEST_PAUSE: Final = 0.5
 
 OLD_DELETES: Final = 30 * 60.0
 """Seconds that markers of deleted keys stay for watchers when all others are purged."""
@@ -181,7 +190,7 @@ class KeyValue:
         """
         bucket, deadline = self._bucket, self._deadline(timeout)
         check_key(key)
-        last = 0
+        last, pause = 0, 0.0
         while True:
             try:
                 return bucket.write(key, value, deadline, ttl=ttl, last=last)
@@ -191,6 +200,9 @@ class KeyValue:
                 if found is not None and not found.is_deleted:
                     raise KeyExistsError(bucket.name, key, last_sequence=found.revision) from error
                 last = 0 if found is None else found.revision
+            # Others create and delete it at the same time.
+            time.sleep(min(pause, deadline.remaining()))
+            pause = min(pause * 2.0 or FIRST_PAUSE, LONGEST_PAUSE)
 
     def update(
         self,
@@ -318,8 +330,11 @@ class KeyValue:
 
         Args:
             keys: Keys and patterns. Keys without a value are not in the answer.
-            at: The moment: a revision, that one included, or an aware datetime; None is now. The
-                bucket has to keep enough history for it.
+            at: The moment: a revision, that one included, or an aware datetime, before which a
+                change has to have been made; None is now. The bucket has to keep enough history for
+                it: a key that was overwritten since, and of which no earlier revision is kept, is
+                left out like one that had no value, as what was overwritten before the read began
+                cannot be told from what never was.
             timeout: Seconds for all requests together.
 
         Raises:
@@ -373,7 +388,9 @@ class KeyValue:
         """
         Return a transaction: changes of many keys that are made together, or not at all (ADR-50).
 
-        Nothing is sent before its ``with`` block ends.
+        Nothing is sent before its ``with`` block ends. Whether the bucket takes transactions is
+        asked once per connection: that it is gone since then shows at the commit, which raises
+        BucketNotFoundError, too.
 
         Args:
             timeout: Seconds for the commit; None is the context's default.

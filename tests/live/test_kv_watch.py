@@ -302,6 +302,16 @@ class TestEnd:
         watch.stop()
         eventually(lambda: not list(kv.stream.consumer_names()))
 
+    def test_let_go_of(self, kv):
+        """
+        A watch that nobody holds any more leaves no consumer on the server.
+        """
+        kv.put("a", b"1")
+        for _ in kv.watch():
+            break
+        kv.watch()
+        eventually(lambda: not list(kv.stream.consumer_names()))
+
     def test_the_client_closes(self, nats_server, js, kv):
         """
         The end of the client ends the iteration.

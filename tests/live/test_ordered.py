@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from patience import timed
+from patience import eventually, timed
 from streams import fill
 
 import jetsync
@@ -279,6 +279,19 @@ class TestEnd:
             js.create_stream(config)
             fill(js, stream, 2)
             assert take(messages, 1) == [1]
+
+    def test_let_go_of(self, js, stream):
+        """
+        The consumer stays while something reads it, and goes when nobody holds it any more.
+        """
+        fill(js, stream, 3)
+        messages = stream.ordered_consumer().consume()
+        assert take(messages, 3) == [0, 1, 2]
+        assert len(list(stream.consumer_names())) == 1
+        fill(js, stream, 1, start=3)
+        assert take(messages, 1) == [3]
+        del messages
+        eventually(lambda: not list(stream.consumer_names()))
 
     def test_close_deletes(self, stream):
         """
