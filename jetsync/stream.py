@@ -292,10 +292,10 @@ class Stream(StreamConsumers):
         """
         Read up to so many messages in the order they were stored, without a consumer (ADR-31).
 
-        Any replica or mirror of the stream may answer, and be a moment behind. Nothing there is not
-        an error: the batch is empty. What more there is can be read from behind its
-        ``last_sequence``; :meth:`scan` does so by itself. The call returns when the first messages
-        are there.
+        Any replica of the stream may answer, and a mirror that has all of it; the leader is asked
+        before the batch ends early. Nothing there is not an error: the batch is empty. What more
+        there is can be read from behind its ``last_sequence``; :meth:`scan` does so by itself. The
+        call returns when the first messages are there.
 
         Args:
             batch: How many messages at most.
@@ -309,6 +309,7 @@ class Stream(StreamConsumers):
 
         Raises:
             DirectNotSupportedError: the stream does not allow direct gets.
+            IncompleteMirrorError: a mirror answers that has less than the stream, and nobody else.
             NotSupportedError: the server is older than 2.11.
             InvalidArgumentError: the arguments exclude each other or can not be used.
         """
@@ -346,7 +347,8 @@ class Stream(StreamConsumers):
         Messages come in the order they were stored; where the subjects had to be split, in that
         order within each 1024 subjects, which are in alphabetical order.
 
-        Any replica or mirror of the stream may answer, and be a moment behind.
+        Any replica of the stream may answer, and a mirror that has all of it, and be a moment
+        behind; the leader is asked before there is nothing at all.
 
         Args:
             subjects: Subjects and wildcards.
@@ -364,6 +366,7 @@ class Stream(StreamConsumers):
         Raises:
             TooManySubjectsError: with ``split=False``, more than 1024 subjects match.
             DirectNotSupportedError: the stream does not allow direct gets.
+            IncompleteMirrorError: a mirror answers that has less than the stream, and nobody else.
             NotSupportedError: the server is older than 2.11.
             InvalidArgumentError: there is no subject, or the arguments exclude each other.
         """
@@ -397,8 +400,8 @@ class Stream(StreamConsumers):
         Ends at the last message that the stream has at the time of the call: what is published
         meanwhile does not make it longer. What is deleted meanwhile is left out. One page is read
         ahead, never more. The connection may be lost: the scan goes on behind the last message.
-        Where the server that answers has less than the leader, as a mirror may, the leader is
-        asked.
+        Any replica of the stream may answer, and a mirror that has all of it; the leader is asked
+        where they have no more.
 
         Args:
             start: The first sequence; the default is 1.
@@ -413,6 +416,7 @@ class Stream(StreamConsumers):
 
         Raises:
             DirectNotSupportedError: the stream does not allow direct gets.
+            IncompleteMirrorError: a mirror answers that has less than the stream, and nobody else.
             NotSupportedError: the server is older than 2.11.
             InvalidArgumentError: the arguments exclude each other or can not be used.
         """

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from jetsync import StreamConfig, StreamSource, SubjectTransform
+from jetsync._mirrors import agrees
+
+ORIGIN = StreamConfig(
+    name="S", max_age=60.0, max_msgs=1000, max_bytes=-1, max_msgs_per_subject=5, max_msg_size=-1
+)
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+
+
+def mirror(*, source=None, **config):
+    """A mirror with the limits of the stream, unless it is said otherwise."""
+    limits = {"max_age": 60.0, "max_msgs": 1000, "max_msgs_per_subject": 5}
+    of = StreamSource(**{"name": "S", **(source or {})})
+    return StreamConfig(**{"name": "M", "mirror": of, **limits, **config})
+
+
+@pytest.mark.parametrize(
+    ("config", "answers"),
+    [
+        ({}, "message last history"),
+        ({"source": {"filter_subject": ">"}}, "message last history"),
+        ({"source": {"opt_start_seq": 1}}, "message last history"),
+        ({"max_age": None, "max_msgs": -1, "max_msgs_per_subject": 0}, "message last history"),
+        ({"max_age": 61.0, "max_bytes": -1, "discard": "new"}, ""),
+        ({"max_msgs_per_subject": 1}, "message last"),
+        ({"source": {"filter_subject": "a"}}, "message"),
+        ({"source": {"opt_start_seq": 2}}, "message"),
+        ({"source": {"opt_start_time": NOW}}, "message"),
+        ({"max_age": 59.0}, "message"),
+        ({"max_msgs": 999}, "message"),
+        ({"max_bytes": 1 << 30}, "message"),
+        ({"max_msg_size": 100}, ""),
+        ({"source": {"subject_transforms": [SubjectTransform(src="a", dest="b")]}}, ""),
+        ({"source": {"name": "other"}}, ""),
+        ({"mirror": None}, ""),
+    ],
+)
+def test_which_mirrors_may_answer(config, answers):
+    """A mirror may answer what its configuration lets it have as the stream does."""
+    found = [
+        each for each in ("message", "last", "history") if agrees(mirror(**config), ORIGIN, each)
+    ]
+    assert " ".join(found) == answers
