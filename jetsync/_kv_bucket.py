@@ -38,12 +38,6 @@ if TYPE_CHECKING:
     from jetsync.stream_info import StreamInfo
     from jetsync.typing import HeadersInput, Payload, Seconds
 
-RETRIES = 2
-"""How often a change is sent again that no stream took."""
-
-RETRY_WAIT = 0.25
-"""Seconds before each of these."""
-
 
 class Bucket:
     """
@@ -143,9 +137,7 @@ class Bucket:
         subject = self.layout.write_prefix + key
         message = OutboundMessage(subject, value, headers, None, ttl, expect)
         try:
-            ack = publish_one(
-                self.session, message, deadline, retries=RETRIES, retry_wait=RETRY_WAIT
-            )
+            ack = publish_one(self.session, message, deadline)
         except NoStreamResponseError:
             self.check_exists(deadline)
             raise

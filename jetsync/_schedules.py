@@ -18,7 +18,6 @@ from jetsync import headers as names
 from jetsync._codec import parse_time_ns
 from jetsync._deadline import as_seconds
 from jetsync._subjects import validate_subject
-from jetsync.direct import time_text
 from jetsync.errors import (
     InvalidArgumentError,
     InvalidTypeError,
@@ -145,7 +144,7 @@ def schedule(
         given.add(name, value)
     message = OutboundMessage(subject, data, given, msg_id)
     _check_stream(session, subject, options, deadline)
-    return publish_one(session, message, deadline, retries=2, retry_wait=0.25)
+    return publish_one(session, message, deadline)
 
 
 def _check_stream(

@@ -43,11 +43,6 @@ __all__ = ["Counter", "CounterEntry"]
 LEVEL: Final = 2
 """API level from which servers have counters."""
 
-RETRIES: Final = 2
-"""How often an increment that no stream took is sent again, as for ``publish``."""
-
-RETRY_WAIT: Final = 0.25
-
 
 @attrs.frozen
 class CounterEntry:
@@ -146,7 +141,7 @@ class Counter:
         text = integer_text(value)
         headers = {INCREMENT: text if value < 0 else f"+{text}"}
         message = OutboundMessage(self._subject, b"", headers, msg_id)
-        ack = publish_one(session, message, deadline, retries=RETRIES, retry_wait=RETRY_WAIT)
+        ack = publish_one(session, message, deadline)
         if ack.value is not None:
             return ack.value
         if ack.duplicate:

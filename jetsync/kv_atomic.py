@@ -26,6 +26,7 @@ from jetsync.headers import KV_OPERATION, ROLLUP
 from jetsync.outbound import Expect, OutboundMessage, payload_bytes
 from jetsync.publish._atomic_commit import AtomicOptions
 from jetsync.publish._capability import require_atomic
+from jetsync.publish._single import RETRIES, RETRY_WAIT
 from jetsync.publish._ttl_floor import tell_if_raised
 from jetsync.publish.atomic import AtomicBatch
 from jetsync.typing import Seconds
@@ -50,9 +51,6 @@ How often a transaction is sent at most.
 Another attempt follows only where keys to be created have the marker of a value that is gone, and
 each attempt knows them all.
 """
-
-RETRIES: Final = 2
-"""How often it is sent again if no stream took it, which is so while there is no leader."""
 
 
 @attrs.frozen
@@ -311,7 +309,7 @@ class Transaction:
     def _store(self, deadline: Deadline) -> BatchAck:
         """Send the changes; again, if keys to be created have markers of values that are gone."""
         expected = {change.key: change.last for change in self._changes if change.last is not None}
-        options = AtomicOptions(timeout=deadline.total, retries=RETRIES)
+        options = AtomicOptions(timeout=deadline.total, retries=RETRIES, retry_wait=RETRY_WAIT)
         prefix = self._bucket.layout.write_prefix
         for _ in range(ATTEMPTS):
             left = dict(expected)

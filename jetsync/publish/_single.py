@@ -11,7 +11,7 @@ unknown: a refusal says nothing of the attempt before.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jetsync import events
 from jetsync._proto.puback import is_no_responders, parse_ack
@@ -36,13 +36,20 @@ if TYPE_CHECKING:
     from jetsync._session import JetStreamSession
 
 
+RETRIES: Final = 2
+"""How often a message that no stream took is sent again, unless told otherwise."""
+
+RETRY_WAIT: Final = 0.25
+"""Seconds before each of these."""
+
+
 def publish_one(
     session: JetStreamSession,
     message: OutboundMessage,
     deadline: Deadline,
     *,
-    retries: int,
-    retry_wait: float,
+    retries: int = RETRIES,
+    retry_wait: float = RETRY_WAIT,
 ) -> PubAck:
     """Publish with hooks around it; see :meth:`jetsync.JetStream.publish` for the contract."""
     wrap = session.plugins.wrap_publish
