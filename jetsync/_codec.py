@@ -31,7 +31,7 @@ import cattrs
 
 from jetsync._deadline import as_seconds
 from jetsync._fields import Choice, aware, known_or_new
-from jetsync.errors import InvalidArgumentError, ProtocolError
+from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
 
 if TYPE_CHECKING:
     from jetsync.typing import Seconds
@@ -44,6 +44,7 @@ __all__ = [
     "parse_time",
     "parse_time_ns",
     "seconds_to_ns",
+    "time_text",
     "to_wire",
 ]
 
@@ -145,6 +146,26 @@ def format_time(moment: dt.datetime | int) -> str:
         raise InvalidArgumentError(f"the time {moment!r} is out of range") from error
     digits = f".{fraction:09d}".rstrip("0") if fraction else ""
     return f"{whole}{digits}Z"
+
+
+def time_text(moment: dt.datetime | int, name: str) -> str:
+    """
+    Return a time as servers read it, from an aware datetime or from nanoseconds since 1970.
+
+    Raises:
+        InvalidTypeError: It is neither.
+        InvalidArgumentError: It is naive or out of range.
+    """
+    if isinstance(moment, bool) or not isinstance(moment, (dt.datetime, int)):
+        raise InvalidTypeError(
+            f"{name} must be an aware datetime or nanoseconds, not {type(moment).__name__}",
+            argument=name,
+        )
+    if isinstance(moment, dt.datetime) and moment.utcoffset() is None:
+        raise InvalidArgumentError(
+            f"{name} has no time zone: use datetime(..., tzinfo=timezone.utc)", argument=name
+        )
+    return format_time(moment)
 
 
 # --------------------------------------------------------------------------------------------------

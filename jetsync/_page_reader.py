@@ -9,6 +9,7 @@ handed out: the server works while the caller does, and no more than one page is
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import time
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -124,6 +125,20 @@ def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
         except RequestTimeoutError as error:
             if deadline.expired():
                 raise RequestTimeoutError(error.subject, deadline.total) from error
+
+
+def require_level(session: JetStreamSession, stream: str, deadline: Deadline, feature: str) -> None:
+    """
+    Raise NotSupportedError if the stream's server is older than 2.11.
+    """
+    for fresh in (False, True):
+        ask = functools.partial(session.streams.named, stream, fresh=fresh)
+        known = repeated(ask, deadline)
+        if known.level:
+            return
+    raise NotSupportedError(
+        feature, needs=NEEDS_PAGES, server=known.version or session.server.version
+    )
 
 
 def check_stream(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import attrs
 
 from jetsync import headers as names
-from jetsync._codec import parse_time_ns
+from jetsync._codec import parse_time_ns, time_text
 from jetsync._deadline import as_seconds
 from jetsync._subjects import validate_subject
 from jetsync.errors import (

@@ -8,33 +8,30 @@ request, and knows nothing of the one before it.
 
 from __future__ import annotations
 
-import datetime as dt
-import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import _stream_admin
-from jetsync._codec import format_time
+from jetsync._codec import time_text
 from jetsync._deadline import as_seconds
 from jetsync._last_reader import LastReader
 from jetsync._management import sequence_number
 from jetsync._page_reader import PAGE, PAGE_BYTES, PageReader, check_stream, repeated, require_pages
-from jetsync._proto.direct import NEEDS_PAGES, BatchRead
+from jetsync._proto.direct import BatchRead
 from jetsync._stream_cache import known_stream
 from jetsync._subjects import validate_filter
 from jetsync.errors import (
     InvalidArgumentError,
     InvalidTypeError,
-    NotSupportedError,
     PermissionDeniedError,
 )
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Generator
 
     from typing_extensions import Self
 
-    from jetsync._deadline import Deadline
     from jetsync._session import JetStreamSession
     from jetsync.stored import StoredMessage
     from jetsync.typing import Seconds
@@ -248,8 +245,8 @@ def get_batch(
     seconds = as_seconds(session.default_timeout if timeout is None else timeout)
     engine = BatchRead(
         stream,
-        limit=number(batch, "batch"),
-        size_limit=None if max_bytes is None else number(max_bytes, "max_bytes"),
+        limit=_number(batch, "batch"),
+        size_limit=None if max_bytes is None else _number(max_bytes, "max_bytes"),
         page=PAGE,
         page_bytes=PAGE_BYTES,
         subject=None if subject is None else validate_filter(subject),
@@ -282,14 +279,14 @@ def get_last_for(
     The stream has reached the sequence *known_last* for sure.
     """
     seconds = as_seconds(session.default_timeout if timeout is None else timeout)
-    names = filters(subjects)
+    names = _filters(subjects)
     if up_to_sequence is not None and up_to_time is not None:
         raise InvalidArgumentError(
             "read up to a sequence or up to a time, not both", argument="up_to_time"
         )
-    moment = None if up_to_sequence is None else number(up_to_sequence, "up_to_sequence")
+    moment = None if up_to_sequence is None else _number(up_to_sequence, "up_to_sequence")
     time = None if up_to_time is None else time_text(up_to_time, "up_to_time")
-    page = None if batch is None else number(batch, "batch")
+    page = None if batch is None else _number(batch, "batch")
     deadline = session.deadline(seconds)
     check_stream(session, stream, deadline)
     if moment is not None and moment > known_last:
@@ -330,10 +327,10 @@ def scan(
     """
     seconds = as_seconds(session.default_timeout if timeout is None else timeout)
     beginning = _beginning(start, start_time, "start")
-    last = None if end is None else number(end, "end", minimum=0)
+    last = None if end is None else _number(end, "end", minimum=0)
     arguments: dict[str, Any] = {
-        "page": PAGE if page is None else number(page, "page"),
-        "page_bytes": PAGE_BYTES if max_bytes is None else number(max_bytes, "max_bytes"),
+        "page": PAGE if page is None else _number(page, "page"),
+        "page_bytes": PAGE_BYTES if max_bytes is None else _number(max_bytes, "max_bytes"),
         "subject": None if subject is None else validate_filter(subject),
     }
     deadline = session.deadline(seconds)
@@ -352,7 +349,7 @@ def _beginning(
     sequence: int | None, start_time: dt.datetime | int | None, name: str
 ) -> dict[str, Any]:
     if start_time is None:
-        return {"sequence": 1 if sequence is None else number(sequence, name)}
+        return {"sequence": 1 if sequence is None else _number(sequence, name)}
     if sequence is not None:
         raise InvalidArgumentError(
             f"begin at a sequence or at a time, not both: {name} and start_time are given",
@@ -361,21 +358,7 @@ def _beginning(
     return {"start_time": time_text(start_time, "start_time")}
 
 
-def require_level(session: JetStreamSession, stream: str, deadline: Deadline, feature: str) -> None:
-    """
-    Raise NotSupportedError if the stream's server is older than 2.11.
-    """
-    for fresh in (False, True):
-        ask = functools.partial(session.streams.named, stream, fresh=fresh)
-        known = repeated(ask, deadline)
-        if known.level:
-            return
-    raise NotSupportedError(
-        feature, needs=NEEDS_PAGES, server=known.version or session.server.version
-    )
-
-
-def number(value: int, name: str, *, minimum: int = 1) -> int:
+def _number(value: int, name: str, *, minimum: int = 1) -> int:
     """
     Return a number that servers take.
 
@@ -389,27 +372,7 @@ def number(value: int, name: str, *, minimum: int = 1) -> int:
     return given
 
 
-def time_text(moment: dt.datetime | int, name: str) -> str:
-    """
-    Return a time as servers read it, from an aware datetime or from nanoseconds since 1970.
-
-    Raises:
-        InvalidTypeError: It is neither.
-        InvalidArgumentError: It is naive or out of range.
-    """
-    if isinstance(moment, bool) or not isinstance(moment, (dt.datetime, int)):
-        raise InvalidTypeError(
-            f"{name} must be an aware datetime or nanoseconds, not {type(moment).__name__}",
-            argument=name,
-        )
-    if isinstance(moment, dt.datetime) and moment.utcoffset() is None:
-        raise InvalidArgumentError(
-            f"{name} has no time zone: use datetime(..., tzinfo=timezone.utc)", argument=name
-        )
-    return format_time(moment)
-
-
-def filters(subjects: Iterable[str] | str) -> tuple[str, ...]:
+def _filters(subjects: Iterable[str] | str) -> tuple[str, ...]:
     """
     Return subjects and wildcards, each once.
 

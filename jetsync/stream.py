@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync import _message_get, _stream_admin
 from jetsync import direct as _direct
+from jetsync._codec import time_text
 from jetsync._management import sequence_number
+from jetsync._page_reader import require_level
 from jetsync._subjects import validate_filter
 from jetsync.counters import Counter, read_entries
-from jetsync.direct import require_level, time_text
 from jetsync.errors import InvalidArgumentError
 from jetsync.events import DirectReadOperation
 from jetsync.stream_consumers import StreamConsumers
