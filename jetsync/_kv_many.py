@@ -13,7 +13,6 @@ from jetsync.errors import (
     InvalidArgumentError,
     InvalidTypeError,
     KeysVanishedError,
-    MessageNotFoundError,
     RequestTimeoutError,
 )
 from jetsync.kv_entry import stored_entry
@@ -38,17 +37,14 @@ def get_many(
     moment = _moment(at)
     while True:
         found: dict[str, Entry] = {}
-        try:
-            with bucket.named():
-                batch = bucket.stream.get_last_for(subjects, **moment, timeout=deadline.remaining())
-                for message in batch:
-                    if deadline.expired():
-                        # The read itself has a time for each of its pages.
-                        raise RequestTimeoutError(subjects[0], deadline.total)
-                    key = message.subject.removeprefix(prefix)
-                    found[key] = stored_entry(bucket.name, key, message)
-        except MessageNotFoundError:
-            return {}
+        with bucket.named():
+            batch = bucket.stream.get_last_for(subjects, **moment, timeout=deadline.remaining())
+            for message in batch:
+                if deadline.expired():
+                    # The read itself has a time for each of its pages.
+                    raise RequestTimeoutError(subjects[0], deadline.total)
+                key = message.subject.removeprefix(prefix)
+                found[key] = stored_entry(bucket.name, key, message)
         missing = [subject.removeprefix(prefix) for subject in batch.missing]
         if not missing and not batch.vanished:
             return {key: entry for key, entry in found.items() if not entry.is_deleted}
