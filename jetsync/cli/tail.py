@@ -17,7 +17,7 @@ from jetsync.cli._output import payload, print_json_line, visible, write_raw
 from jetsync.cli._shown import as_dict
 from jetsync.cli._times import moment_of
 from jetsync.consumer_config import DeliverPolicy
-from jetsync.errors import ConsumptionClosedError, WaitTimeoutError
+from jetsync.errors import ConsumptionClosedError, StreamNotFoundError, WaitTimeoutError
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -27,7 +27,7 @@ USUAL: Final = 10
 """How many messages are shown first unless told otherwise."""
 
 # One wait for a message, in seconds; the loop around it makes it endless.
-_LOOK: Final = 60.0
+_LOOK: Final = 3.0
 
 
 @click.command()
@@ -70,7 +70,8 @@ def tail(
     """
     Follow STREAM: print its messages, one to a line, as they are stored, until Ctrl-C.
 
-    Lost connections are waited out, and no message is left out meanwhile.
+    Lost connections are waited out, and no message is left out meanwhile. When STREAM is removed,
+    it ends.
     """
     if sum(way is not None and way is not False for way in start.values()) > 1:
         raise click.UsageError("Give one of --last, --seq, --since and --new.")
@@ -123,11 +124,15 @@ def follow(
             if count == 0:
                 return
             with ordered.consume(stop_after=count) as messages:
+                gone = False
                 while True:
                     try:
                         yield messages.next(_LOOK)
-                    except WaitTimeoutError:
-                        continue
+                    except WaitTimeoutError as error:
+                        # Once may be a server that has just started.
+                        before, gone = gone, isinstance(error.__cause__, StreamNotFoundError)
+                        if before and gone:
+                            raise StreamNotFoundError(stream=stream) from error
                     except ConsumptionClosedError:
                         return
 

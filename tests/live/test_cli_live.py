@@ -272,6 +272,18 @@ class TestTail:
         assert process.communicate(timeout=20) == ("0\n1\n", "")
         assert process.returncode == 0
 
+    def test_the_stream_is_removed(self, follow, js, stream):
+        """
+        Nothing more can come: it ends, and says why.
+        """
+        self.fill(js, stream, 1)
+        process = follow(stream.name, "--raw")
+        assert process.stdout.readline() == "0\n"
+        js.delete_stream(stream.name)
+
+        assert process.wait(60) == 1
+        assert process.stderr.read().startswith("Error: stream not found")
+
     def test_what_is_not_there(self, run):
         """
         A missing stream is an error of one line.
