@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import time
 
+from streams import messages_in
+
 from jetsync._proto.fastingest import SUFFIX
 
 
@@ -20,8 +22,7 @@ def stored_in(stream):
     """
     The payloads of a stream, in order, as numbers.
     """
-    reader = stream.create_consumer(ack_policy="none", deliver_policy="all")
-    return [int(message.data) for message in reader.fetch(1_000_000, no_wait=True)]
+    return [int(message.data) for message in messages_in(stream)]
 
 
 def subscriptions(client):

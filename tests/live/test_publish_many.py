@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 import pytest
 from patience import eventually, timed
-from streams import memory_stream
+from streams import memory_stream, messages_in
 
 import jetsync
 from jetsync import Expect, OutboundMessage, PublishReport
@@ -23,14 +23,6 @@ from jetsync.testing import HookRecorder
 
 VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
 """Servers whose acks differ; None is the newest."""
-
-
-def stored_in(stream):
-    """
-    Every message of a stream, in order.
-    """
-    reader = stream.create_consumer(ack_policy="none", deliver_policy="all")
-    return list(reader.fetch(1_000_000, no_wait=True))
 
 
 def failed(caught):
@@ -90,7 +82,7 @@ class TestReport:
         assert report == PublishReport(100_000, 0, 1, 100_000, ())
         state = stream.info().state
         assert (state.messages, state.first_seq, state.last_seq) == (100_000, 1, 100_000)
-        payloads = [message.data for message in stored_in(stream)]
+        payloads = [message.data for message in messages_in(stream)]
         assert payloads == [b"%d" % number for number in range(100_000)]
 
     def test_nothing_to_publish(self, js):
@@ -239,7 +231,7 @@ class TestFailures:
         assert report.failures[0].message is wrong
         assert (report.count, report.first_sequence, report.last_sequence) == (198, 1, 198)
         expected = [b"%d" % n for n in range(200) if n not in {50, 120}]
-        assert [message.data for message in stored_in(stream)] == expected
+        assert [message.data for message in messages_in(stream)] == expected
         assert "2 of 200" in str(caught.value)
 
     def test_items_that_cannot_be_sent(self, client, js, stream):
@@ -270,7 +262,7 @@ class TestFailures:
             assert isinstance(failure.error, jetsync.JetSyncError), failure
             assert isinstance(failure.message, OutboundMessage)
         expected = [b"%d" % number for number in range(20) if number not in invalid]
-        assert [message.data for message in stored_in(stream)] == expected
+        assert [message.data for message in messages_in(stream)] == expected
         assert client.statistics().reconnects == 0
 
     def test_an_iterable_that_raises(self, js, stream):
@@ -311,7 +303,7 @@ class TestFailures:
         report = js.publish_many((f"{unique}.A", b"%d" % n) for n in range(2000))
         timer.join()
         assert report == PublishReport(2000, 0, 1, 2000, ())
-        stored = stored_in(js.stream(unique))
+        stored = messages_in(js.stream(unique))
         assert sorted(int(message.data) for message in stored) == list(range(2000))
         js.delete_stream(unique)
 
@@ -407,13 +399,13 @@ class TestConnection:
         assert taken == report.count + len(report.failures)
         missing = {failure.index for failure in report.failures}
         assert {type(f.error) for f in report.failures} == {jetsync.PublishOutcomeUnknownError}
-        stored = Counter(int(message.data) for message in stored_in(stream))
+        stored = Counter(int(message.data) for message in messages_in(stream))
         assert set(stored.values()) == {1}
         assert set(range(taken)) - missing <= set(stored) <= set(range(taken))
         again = fragile.publish_many(failure.message for failure in report.failures)
         assert again.count == len(missing)
         rest = fragile.publish_many(source)
-        stored = [int(message.data) for message in stored_in(stream)]
+        stored = [int(message.data) for message in messages_in(stream)]
         assert sorted(stored) == list(range(20_000))
         assert rest.count == 20_000 - taken
         fragile.delete_stream(unique)
@@ -514,7 +506,7 @@ class TestHooks:
             timer.start()
             client.jetstream().publish_many((f"{unique}.A", b"%d" % n) for n in range(50))
         timer.join()
-        stored = stored_in(js.stream(unique))
+        stored = messages_in(js.stream(unique))
         assert [message.headers.get_all("Prepared") for message in stored] == [["yes"]] * 50
         js.delete_stream(unique)
 

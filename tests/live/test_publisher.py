@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 import pytest
 from patience import eventually, timed
-from streams import memory_stream
+from streams import memory_stream, messages_in
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -103,8 +103,7 @@ def payloads(stream):
     """
     What a stream has, in order.
     """
-    reader = stream.create_consumer(ack_policy="none", deliver_policy="all")
-    return [message.data for message in reader.fetch(1_000_000, no_wait=True)]
+    return [message.data for message in messages_in(stream)]
 
 
 class TestWindow:
