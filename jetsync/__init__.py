@@ -199,11 +199,13 @@ from jetsync.events import (
     PullOutcome,
     PullStatusEvent,
     ReconnectedEvent,
+    RetryEvent,
     ServersDiscoveredEvent,
     SlowConsumerEvent,
     StatusEvent,
     StatusKind,
     TtlRaisedEvent,
+    WindowResult,
 )
 from jetsync.fetch import MessageBatch
 from jetsync.headers import Headers
@@ -228,7 +230,7 @@ from jetsync.outbound import (
 )
 from jetsync.publish.publisher import DeliveryReport, Publisher, PublisherStatistics, PublishFuture
 from jetsync.server_info import ServerInfo, Statistics
-from jetsync.stored import StoredMessage
+from jetsync.stored import StoredMessage, StoredPage
 from jetsync.stream import Stream
 from jetsync.stream_config import (
     ConsumerLimits,
@@ -351,6 +353,7 @@ __all__ = [
     "Publisher",
     "PublisherStatistics",
     "StoredMessage",
+    "StoredPage",
     "ack_many",
     # Hooks, events and operations
     "AdvisoryEvent",
@@ -373,11 +376,13 @@ __all__ = [
     "PullOutcome",
     "PullStatusEvent",
     "ReconnectedEvent",
+    "RetryEvent",
     "ServersDiscoveredEvent",
     "SlowConsumerEvent",
     "StatusEvent",
     "StatusKind",
     "TtlRaisedEvent",
+    "WindowResult",
     "hookimpl",
     # Types
     "Acker",

@@ -15,7 +15,7 @@ from jetsync.consumer_config import AckPolicy, PriorityPolicy
 from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from jetsync.consumer_config import ConsumerConfig
     from jetsync.message import Message
@@ -69,9 +69,7 @@ def consume_options(
         ("threshold_bytes", threshold_bytes, 0),
         ("stop_after", stop_after, 1),
     )
-    for name, value, least in counts:
-        if value is not None:
-            check_count(name, value, least)
+    check_given(counts)
     check_priorities(group, min_pending, min_ack_pending, priority)
     if max_messages is not None and max_bytes is not None:
         raise InvalidArgumentError(
@@ -169,6 +167,13 @@ def handler_options(
     )
 
 
+def check_given(counts: Iterable[tuple[str, int | None, int]]) -> None:
+    """Check the (name, value, least) whose value is given."""
+    for name, value, least in counts:
+        if value is not None:
+            check_count(name, value, least)
+
+
 def check_priorities(
     group: str | None,
     min_pending: int | None,
@@ -181,9 +186,7 @@ def check_priorities(
         ("min_ack_pending", min_ack_pending, 1),
         ("priority", priority, 0),
     )
-    for name, value, least in counts:
-        if value is not None:
-            check_count(name, value, least)
+    check_given(counts)
     if priority is not None and priority > HIGHEST_PRIORITY:
         raise InvalidArgumentError("priority must be from 0 to 9", argument="priority")
     if group is not None and not isinstance(group, str):

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import attrs
 
 from jetsync._deadline import as_seconds
 from jetsync._log import PLUGIN_FAILED, get_logger
-from jetsync.errors import PluginError
+from jetsync.errors import InvalidHeaderError, PluginError
+from jetsync.headers import MSG_ID, Headers, SharedHeaders
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 M = TypeVar("M")
+
+NOT_SHARED: Final = (MSG_ID, "Nats-Expected-", "Nats-Batch-")
+"""
+How the names of headers begin that no two messages may share: with one id, all but the first would
+be dropped as duplicates.
+"""
 
 _log = get_logger("plugins")
 
@@ -97,32 +104,51 @@ def plugin_error(plugin: str, hook: str, error: BaseException) -> PluginError:
     return PluginError(plugin=plugin, hook=hook, reason=f"{type(error).__name__}: {error}")
 
 
-def transform(hook: str, steps: Sequence[Step]) -> Transform:
+def transform(
+    hook: str, steps: Sequence[Step], check: Callable[[object], None] | None = None
+) -> Transform:
     """
     Build the call of a hook that hands a message from plugin to plugin.
+
+    Args:
+        hook: its name.
+        steps: its implementations.
+        check: raises where the message is nothing that a plugin should have to look at.
 
     Returns:
         A function from a message to what the plugins leave of it. It raises `PluginError` where a
         plugin raises, or returns something that is not a message of the same class.
     """
-    pairs = tuple((step.function, step.plugin) for step in steps)
 
-    def run(message: M, /) -> M:
-        for function, plugin in pairs:
+    def transformed(function: Callable[..., Any], plugin: str) -> Transform:
+        def run(message: M, /) -> M:
+            if check is not None:
+                check(message)
             try:
                 changed = function(message)
             except PluginError:
                 raise
             except Exception as exc:
                 raise plugin_error(plugin, hook, exc) from exc
-            if changed is not None:
-                if not isinstance(changed, type(message)):
-                    reason = f"returned {type(changed).__name__}, not {type(message).__name__}"
-                    raise PluginError(plugin=plugin, hook=hook, reason=reason)
-                message = changed
+            if changed is None:
+                return message
+            if not isinstance(changed, type(message)):
+                reason = f"returned {type(changed).__name__}, not {type(message).__name__}"
+                raise PluginError(plugin=plugin, hook=hook, reason=reason)
+            return changed
+
+        return run
+
+    runs = tuple(transformed(step.function, step.plugin) for step in steps)
+    if len(runs) == 1:
+        return runs[0]
+
+    def run_all(message: M, /) -> M:
+        for run in runs:
+            message = run(message)
         return message
 
-    return run
+    return run_all
 
 
 def observe(hook: str, steps: Sequence[Step], faults: FaultLog) -> Callable[..., None]:
@@ -139,6 +165,46 @@ def observe(hook: str, steps: Sequence[Step], faults: FaultLog) -> Callable[...,
                 faults.report(plugin, hook, exc)
 
     return run
+
+
+def collect_headers(
+    hook: str, steps: Sequence[Step]
+) -> Callable[[Operation], SharedHeaders | None]:
+    """
+    Build the call of `jetsync_shared_headers`: what the plugins give is put together.
+
+    Of a name that several plugins give, the first one's values count.
+    """
+    pairs = tuple((step.function, step.plugin) for step in steps)
+
+    def run(operation: Operation) -> SharedHeaders | None:
+        headers: Headers | None = None
+        for function, plugin in pairs:
+            try:
+                given = function(operation)
+                if given is None:
+                    continue
+                own = SharedHeaders(given)
+                _check_shared(own)
+            except PluginError:
+                raise
+            except Exception as exc:
+                raise plugin_error(plugin, hook, exc) from exc
+            known = [] if headers is None else headers.items()
+            added = [pair for pair in own.items() if headers is None or pair[0] not in headers]
+            headers = Headers([*known, *added])
+        return SharedHeaders(headers) if headers else None
+
+    return run
+
+
+def _check_shared(headers: Headers) -> None:
+    """
+    Refuse headers that servers act on and that can be true of one message only.
+    """
+    for name in headers:
+        if name.startswith(NOT_SHARED):
+            raise InvalidHeaderError(name, "it belongs to one message, and can not be shared")
 
 
 def first_delay(

@@ -9,6 +9,7 @@ handed out: the server works while the caller does, and no more than one page is
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import functools
 import itertools
 import time
@@ -22,6 +23,7 @@ from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.direct import NEEDS_PAGES, PagedRead
 from jetsync._session import raise_failure
+from jetsync._stream_admin import info as stream_info
 from jetsync.errors import (
     ConnectionLostError,
     DirectNotSupportedError,
@@ -34,7 +36,7 @@ from jetsync.errors import (
     TransportError,
 )
 from jetsync.events import DirectReadOperation
-from jetsync.stored import StoredMessage, stored_messages
+from jetsync.stored import StoredMessage, StoredPage, stored_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -78,6 +80,12 @@ LAG_WAIT: Final = 0.002
 
 PROBE_WAIT: Final = 1.0
 """Seconds to wait for the stream's info when nobody answered a request."""
+
+SILENCE: Final = 2.0
+"""
+Seconds without a message of an open page after which to look whether a replica has gone; doubled
+each time that the page is asked for again.
+"""
 
 PASSING: Final = (
     JetStreamNotEnabledError,
@@ -192,12 +200,17 @@ class PageReader(Generic[EngineT]):
         """Seconds left for the open page."""
 
         self._pause = RETRY_WAIT
+        self._silence = SILENCE
         self._lag_wait = LAG_WAIT
         self._tries = 0
         self._mirror: str | None = None
         """Who had less than the stream when it answered last."""
 
         self._page_received = 0
+        self._pages_ended = 0
+        self._run_began = 0
+        """How many pages had ended as the last messages were taken."""
+
         self._entered: Entered | None = None
         self._error: Exception | None = None
         self._ready: list[StoredMessage] | None = None
@@ -237,19 +250,49 @@ class PageReader(Generic[EngineT]):
     def messages(self) -> Generator[StoredMessage, None, None]:
         """Yield the messages; every way out ends the read."""
         show = shown_by(self.session)
-        error: BaseException | None = None
-        try:
-            while True:
-                run, self._ready = self._ready, None
-                if run is None:
-                    run = self._next()
-                if not run:
-                    break
+        with self._iteration():
+            while run := self._next_run():
                 if show is None:
                     yield from run
                 else:
                     for message in run:
                         yield show(message)
+
+    def pages(self) -> Generator[StoredPage, None, None]:
+        """Yield the messages by pages, none of them empty; every way out ends the read."""
+        show = shown_by(self.session)
+        with self._iteration():
+            for page in self._joined():
+                yield StoredPage(page if show is None else [show(each) for each in page])
+
+    def _joined(self) -> Iterator[list[StoredMessage]]:
+        """Yield what came of each page, as soon as its end is known."""
+        page: list[StoredMessage] = []
+        number = 0
+        while run := self._next_run():
+            if page and self._run_began > number:
+                # The end of a page came alone: what came behind it is of the next one.
+                yield page
+                page = []
+            number = self._run_began
+            page += run
+            if self._pages_ended > number:
+                yield page
+                page = []
+        if page:
+            yield page
+
+    def _next_run(self) -> list[StoredMessage]:
+        """Return what came with the call, and then what comes; none at the end."""
+        run, self._ready = self._ready, None
+        return self._next() if run is None else run
+
+    @contextlib.contextmanager
+    def _iteration(self) -> Iterator[None]:
+        """Raise behind the block what ended the read; every way out ends it."""
+        error: BaseException | None = None
+        try:
+            yield
             self._raise()
         except BaseException as raised:
             error = None if isinstance(raised, GeneratorExit) else raised
@@ -290,6 +333,7 @@ class PageReader(Generic[EngineT]):
                 if not self.engine.is_open and not self._go_on():
                     break
                 if self._wait():
+                    self._run_began = self._pages_ended
                     run = stored_messages(self.engine.take(self._box.drain()))
                     if not self.engine.is_open:
                         self._end_page()
@@ -376,11 +420,12 @@ class PageReader(Generic[EngineT]):
         if self.engine.error is not None:
             raise self.engine.error
         self._leave_page(None)
+        self._pages_ended += 1
         if self.engine.received > self._page_received:
             # A page that brought nothing is asked for again within its own time.
             self._left = self.seconds
             self._tries, self._lag_wait, self._mirror = 0, LAG_WAIT, None
-        self._pause = RETRY_WAIT
+        self._pause, self._silence = RETRY_WAIT, SILENCE
         # Without a connection the asking would wait, and keep back what has come.
         if not self.engine.done and self.session.lane.state is LaneState.OPEN:
             self._ask()
@@ -439,12 +484,37 @@ class PageReader(Generic[EngineT]):
                 self.engine.lost()
                 return False
             with self.spending() as deadline:
-                came = self.session.lane.wait(box, deadline)
-            if not came:
+                if self.session.lane.wait(box, deadline.at_most(self._silence)):
+                    continue
+                if not deadline.expired() and self._may_be_gone(deadline) and not box.frames:
+                    self._silence *= 2.0
+                    self.engine.lost()
+                    return False
+            if self._left <= 0.0:
                 if self._tries:
                     raise IncompleteMirrorError(self.stream, self._mirror)
                 raise RequestTimeoutError(self._where.decode(), self.seconds)
         return True
+
+    def _may_be_gone(self, deadline: Deadline) -> bool:
+        """
+        Return whether the request may have gone down with the replica that had it.
+
+        Nobody is told so. Who only takes its time, as it looks through much, is not asked twice.
+        """
+        try:
+            probe = deadline.at_most(PROBE_WAIT)
+            info = stream_info(self.session, self.stream, probe)
+        except PASSING:
+            return False
+        cluster = info.cluster
+        if cluster is None or not cluster.replicas:
+            return False
+        if cluster.leader is None or any(peer.offline for peer in cluster.replicas):
+            return True
+        if cluster.leader_since is None or info.ts is None:
+            return False
+        return info.ts - cluster.leader_since < dt.timedelta(seconds=self.seconds)
 
     def _look_why_unanswered(self) -> None:
         """

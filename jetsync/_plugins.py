@@ -26,16 +26,28 @@ import pluggy
 
 from jetsync import hookspecs
 from jetsync._eventthread import Dispatcher
-from jetsync._hookcalls import FaultLog, Step, entering, first_delay, observe, transform, wrap
+from jetsync._hookcalls import (
+    FaultLog,
+    Step,
+    collect_headers,
+    entering,
+    first_delay,
+    observe,
+    transform,
+    wrap,
+)
 from jetsync._hookcheck import HOOKS, adapt, check_implementations
 from jetsync._hooktrace import enable, traced
 from jetsync.errors import ConfigurationError, InvalidTypeError
+from jetsync.events import ClosedEvent
+from jetsync.headers import check_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from jetsync._hookcalls import Entered, Transform, Wrap
     from jetsync.events import Operation, StatusEvent
+    from jetsync.headers import SharedHeaders
     from jetsync.message import Message
     from jetsync.outbound import OutboundMessage
     from jetsync.stored import StoredMessage
@@ -100,6 +112,7 @@ class Plugins:
         "prepare",
         "received",
         "retry",
+        "shared_headers",
         "status",
         "ttl_marker",
         "wrap_batch_commit",
@@ -132,8 +145,9 @@ class Plugins:
         self.status: Callable[[StatusEvent], None] | None
         self.ttl_marker: Callable[[Message | StoredMessage, MarkerReason], None] | None
         self.retry: Callable[[Operation, Exception, int], float | None] | None
+        self.shared_headers: Callable[[Operation], SharedHeaders | None] | None
 
-        self.prepare = build("jetsync_prepare_message", transform)
+        self.prepare = build("jetsync_prepare_message", transform, check_headers)
         self.received = build("jetsync_message_received", transform)
         self.wrap_publish = build("jetsync_publish", wrap)
         self.wrap_batch_commit = build("jetsync_batch_commit", wrap)
@@ -143,6 +157,11 @@ class Plugins:
         self.status = build("jetsync_status", observe, faults)
         self.ttl_marker = build("jetsync_ttl_marker", observe, faults)
         self.retry = build("jetsync_retry", first_delay)
+        self.shared_headers = build("jetsync_shared_headers", collect_headers)
+        if self.shared_headers is not None and self.wrap_publish is None:
+            # They are asked for inside of the operation, so there has to be one.
+            self.wrap_publish = wrap("jetsync_publish", ())
+            self.enter_publish = entering("jetsync_publish", ())
         self.dispatcher = None if self.status is None else Dispatcher(self.status)
 
     @classmethod
@@ -173,24 +192,35 @@ class Plugins:
         left_out: list[str] = []
         manager = pluggy.PluginManager("jetsync")
         manager.add_hookspecs(hookspecs)
-        for position, asked in enumerate([*wanted, *added]):
-            if isinstance(asked, str) and asked in blocked:
-                # Not even imported: that may be the reason for which it is blocked.
-                left_out.append(asked)
-                continue
-            plugin, name = _resolve(asked)
-            if name in blocked:
-                left_out.append(name)
-            elif not manager.has_plugin(name):
-                check_implementations(manager, plugin, name)
-                _register(manager, plugin, name)
-            elif position < len(wanted):
-                # Where the environment names one that is there already, nothing is left to add.
-                raise ConfigurationError(
-                    f"plugin {name!r} is given twice; two of a kind need a `name` of their own each"
-                )
+        # All names, before the first plugin is made: it may be one that opens something.
+        found: dict[str, object] = {}
+        for asked in [*wanted, *added]:
+            # One that is blocked is not even imported: that may be why it is.
+            if isinstance(asked, str) and asked not in blocked and asked not in found:
+                found[asked] = _from_entry_point(asked)
+        trace = _is_set(env)
+        try:
+            for position, asked in enumerate([*wanted, *added]):
+                if isinstance(asked, str) and asked in blocked:
+                    left_out.append(asked)
+                    continue
+                plugin, name = _resolve(asked, found)
+                if name in blocked:
+                    left_out.append(name)
+                elif not manager.has_plugin(name):
+                    check_implementations(manager, plugin, name)
+                    _register(manager, plugin, name)
+                elif position < len(wanted):
+                    # Where the environment names one that is there already, nothing is left to add.
+                    raise ConfigurationError(
+                        f"plugin {name!r} is given twice; two of a kind need a `name` of their own"
+                        " each"
+                    )
+        except BaseException as error:
+            cls((), _steps(manager, trace=trace)).give_up(error)
+            raise
         infos = tuple(_describe(manager, plugin, name) for name, plugin in _listed(manager))
-        return cls(infos, _steps(manager, trace=_is_set(env)), tuple(dict.fromkeys(left_out)))
+        return cls(infos, _steps(manager, trace=trace), tuple(dict.fromkeys(left_out)))
 
     def describe(self) -> tuple[PluginInfo, ...]:
         """
@@ -212,6 +242,16 @@ class Plugins:
         """
         return self.dispatcher is None or self.dispatcher.close(timeout)
 
+    def give_up(self, error: BaseException) -> None:
+        """
+        Tell the plugins that there will be no client, as *error* came between.
+
+        Whatever they have opened for it, they can close then.
+        """
+        if self.dispatcher is not None:
+            self.dispatcher.emit_later(ClosedEvent(error=error))
+            self.close()
+
     def __repr__(self) -> str:
         return f"<Plugins {', '.join(info.name for info in self.infos) or 'none'}>"
 
@@ -231,6 +271,25 @@ def installed_plugins() -> tuple[InstalledPlugin, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
+def declared_hooks(name: str) -> tuple[str, ...]:
+    """
+    Return the hooks that an installed plugin declares, sorted, without making anything of it.
+
+    That works, too, where the plugin can not be used before it is configured.
+
+    Raises:
+        ConfigurationError: it is not installed, or can not be imported.
+    """
+    found = _from_entry_point(name)
+    manager = pluggy.PluginManager("jetsync")
+    hooks = set()
+    for attribute in dir(found):
+        options = manager.parse_hookimpl_opts(found, attribute)
+        if options is not None:
+            hooks.add(options.get("specname") or attribute)
+    return tuple(sorted(hooks.intersection(HOOKS)))
+
+
 def _names(env: Mapping[str, str], variable: str) -> tuple[str, ...]:
     """
     Read a list of names: separated by commas, blanks and repetitions do not count.
@@ -243,12 +302,12 @@ def _is_set(env: Mapping[str, str]) -> bool:
     return env.get("JETSYNC_TRACE_HOOKS", "").strip().lower() not in {"", "0", "false", "no", "off"}
 
 
-def _resolve(asked: object) -> tuple[object, str]:
+def _resolve(asked: object, found: Mapping[str, object]) -> tuple[object, str]:
     """
-    Find the plugin that is meant, and what it is called.
+    Return the plugin that is meant, made if it has to be, and what it is called.
     """
     if isinstance(asked, str):
-        return _instance(_from_entry_point(asked), asked), asked
+        return _instance(found[asked], asked), asked
     plugin = _instance(asked, getattr(asked, "__name__", repr(asked)))
     if isinstance(plugin, types.ModuleType):
         return plugin, plugin.__name__

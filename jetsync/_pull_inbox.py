@@ -164,7 +164,8 @@ def message_maker(session: JetStreamSession, *, acked: bool = True) -> Callable[
         return Message(frame[0], frame[1], frame[2], frame[3], acker)
 
     def make_observed(frame: Frame) -> Message:
-        message = make(frame)
+        # As above, but for the price of a call.
+        message = Message(frame[0], frame[1], frame[2], frame[3], acker)
         try:
             if marked is not None and message.marker is not None:
                 marked(message, message.marker)

@@ -89,8 +89,18 @@ def connect(
         options = ConnectOptions(**fields)
     elif fields:
         options = attrs.evolve(options, **fields)
-    session = Session(options, Plugins.load((*options.plugins, *plugins)))
-    session.connect()
+    loaded = Plugins.load((*options.plugins, *plugins))
+    session: Session | None = None
+    try:
+        session = Session(options, loaded)
+        session.connect()
+    except BaseException as error:
+        if session is None or not session.closed.is_set():
+            loaded.give_up(error)
+        else:
+            # They were told already.
+            loaded.close()
+        raise
     return Client(session)
 
 

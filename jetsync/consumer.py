@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync._consume_options import (
+    check_given,
     check_priorities,
     consume_options,
     handler_options,
@@ -15,7 +16,6 @@ from jetsync._consume_options import (
 from jetsync._consumer_admin import delete as delete_consumer
 from jetsync._consumer_admin import info as consumer_info
 from jetsync._deadline import as_seconds
-from jetsync._fields import check_count
 from jetsync._proto.pins import Pins
 from jetsync._proto.pull import UNBOUNDED_BATCH, PullRequest
 from jetsync.consume import Consumption
@@ -381,13 +381,7 @@ def pull_request(  # noqa: PLR0917 - the options of a pull.
     """Check the options of a pull; return the request, and how long to try."""
     if max_messages is None and max_bytes is None:
         raise InvalidArgumentError("give max_messages, max_bytes or both", argument="max_messages")
-    counts = (
-        ("max_messages", max_messages, 1),
-        ("max_bytes", max_bytes, 1),
-    )
-    for name, value, least in counts:
-        if value is not None:
-            check_count(name, value, least)
+    check_given((("max_messages", max_messages, 1), ("max_bytes", max_bytes, 1)))
     check_priorities(group, min_pending, min_ack_pending, priority)
     wait = as_seconds(expires, "expires")
     if wait <= 0.0:

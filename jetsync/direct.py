@@ -21,6 +21,7 @@ from jetsync._proto.direct import BatchRead
 from jetsync._stream_cache import known_stream
 from jetsync._subjects import validate_filter
 from jetsync.errors import (
+    ConflictingUseError,
     InvalidArgumentError,
     InvalidTypeError,
     PermissionDeniedError,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._session import JetStreamSession
-    from jetsync.stored import StoredMessage
+    from jetsync.stored import StoredMessage, StoredPage
     from jetsync.typing import Seconds
 
 __all__ = ["DirectBatch", "StreamScan"]
@@ -49,7 +50,7 @@ class _Reading:
 
     def __init__(self, reader: PageReader[Any]) -> None:
         self._reader = reader
-        self._running: Generator[StoredMessage, None, None] | None = None
+        self._running: Generator[Any, None, None] | None = None
 
     def __repr__(self) -> str:
         reader = self._reader
@@ -148,14 +149,40 @@ class StreamScan(_Reading, Iterator["StoredMessage"]):
     """
     The messages of a stream in their order, read page by page.
 
-    An iterator: one thread at a time. Letting go of it, :meth:`close` and the end of a ``with``
-    block end the read.
+    An iterator, over messages or with :meth:`pages` over pages of them: one thread at a time.
+    Letting go of it, :meth:`close` and the end of a ``with`` block end the read.
     """
+
+    def __init__(self, reader: PageReader[Any]) -> None:
+        super().__init__(reader)
+        self._by_pages = False
 
     def __next__(self) -> StoredMessage:
         return next(iter(self))
 
-    __iter__ = _Reading.__iter__
+    def __iter__(self) -> Iterator[StoredMessage]:  # noqa: PYI034  (what is behind it ends with it)
+        if self._by_pages:
+            raise ConflictingUseError("the scan is read page by page")
+        return super().__iter__()
+
+    def pages(self) -> Iterator[StoredPage]:
+        """
+        Iterate over what the scan has left by pages, none of them empty.
+
+        For programs that take many messages at once, such as those that make tables: a page has the
+        parts of its messages as columns, in a third of the time that asking each message takes.
+        Pages have as many messages as ``page`` and ``max_bytes`` of the scan allow, or fewer. A
+        fault is raised behind the last page.
+
+        Raises:
+            ConflictingUseError: The scan is read message by message already.
+        """
+        if self._running is None:
+            self._by_pages = True
+            self._running = self._reader.pages()
+        elif not self._by_pages:
+            raise ConflictingUseError("the scan is read message by message")
+        return self._running
 
 
 class BatchReader(PageReader[BatchRead]):

@@ -1790,6 +1790,8 @@ class KeysVanishedError(JetSyncError):
 class PluginError(JetSyncError):
     """
     A plugin failed where it may veto or transform; what it raised is the ``__cause__``.
+
+    ``report`` says what became of the messages, where ``publish_many`` ended with it.
     """
 
     def __init__(self, plugin: str, hook: str, reason: str | None = None) -> None:
@@ -1798,6 +1800,7 @@ class PluginError(JetSyncError):
         self.plugin = plugin
         self.hook = hook
         self.reason = reason
+        self.report: PublishReport | None = None
 
 
 class DevServerError(JetSyncError):

@@ -36,11 +36,13 @@ __all__ = [
     "PullOutcome",
     "PullStatusEvent",
     "ReconnectedEvent",
+    "RetryEvent",
     "ServersDiscoveredEvent",
     "SlowConsumerEvent",
     "StatusEvent",
     "StatusKind",
     "TtlRaisedEvent",
+    "WindowResult",
 ]
 
 
@@ -69,6 +71,7 @@ class StatusKind(str, enum.Enum):
     BATCH_GAP = "batch_gap"
     TTL_RAISED = "ttl_raised"
     FILTER_OUTSIDE_SUBJECTS = "filter_outside_subjects"
+    RETRY = "retry"
 
 
 class PullOutcome(str, enum.Enum):
@@ -188,7 +191,7 @@ class ReconnectedEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class ClosedEvent(StatusEvent):
     """
-    Report that the connection is closed for good. Nothing follows it.
+    Report that the connection is closed for good, or never came to be. Nothing follows it.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.CLOSED, init=False)
@@ -405,6 +408,35 @@ class FilterOutsideSubjectsEvent(StatusEvent):
     """The stream's subjects."""
 
 
+@attrs.frozen(kw_only=True)
+class RetryEvent(StatusEvent):
+    """
+    Report that messages or a batch are sent again, by a plugin's word or the built-in rule.
+
+    One event for all messages of a window whose attempts failed at the same time.
+    """
+
+    kind: StatusKind = attrs.field(default=StatusKind.RETRY, init=False)
+
+    operation: str
+    """What is tried again: the operation's name, `publish` or `batch_commit`."""
+
+    subject: str | None = None
+    """The message's subject; of several messages the first one's."""
+
+    messages: int = 1
+    """How many messages are sent again."""
+
+    attempts: int
+    """How many attempts have failed so far; of several messages the most."""
+
+    delay: float
+    """The seconds until the next attempt; of several messages the least."""
+
+    error: Exception
+    """Why the last attempt failed; of several messages the first one's."""
+
+
 # --------------------------------------------------------------------------------------------------
 # Operations: what the wrapper hooks and jetsync_retry are given
 # --------------------------------------------------------------------------------------------------
@@ -425,7 +457,13 @@ class Operation:
     """
 
     timeout: float | None = None
-    """The whole operation's time limit in seconds, all attempts together."""
+    """The operation's time limit in seconds, over all attempts; in a window that of each one."""
+
+    elapsed: float = 0.0
+    """
+    How many seconds ago it began, for `jetsync_retry`; 0 for other hooks. A message of a window
+    begins when its first attempt fails, or was sent where no answer came in time.
+    """
 
 
 @attrs.frozen(kw_only=True)
@@ -452,8 +490,36 @@ class PublishOperation(Operation):
 
     has_message_ids: bool = False
     """
-    Whether every message carries a message id, so that sending it once more cannot store it twice.
+    Whether every message carries a message id, so that sending it once more cannot store it twice;
+    when `jetsync_retry` is asked, as the plugins left it.
     """
+
+
+@attrs.frozen(kw_only=True)
+class WindowResult:
+    """
+    Say what became of one window of a bulk publish: what `jetsync_publish` sees at its end.
+    """
+
+    messages: int
+    """How many messages the window had, those included that were refused before they were sent."""
+
+    failed: int = 0
+    """
+    How many failed. One that fails later than the rest of its window, as it was sent again, is
+    counted in the window that ends next.
+    """
+
+    error: Exception | None = None
+    """Why the first of them failed."""
+
+    stream: str | None = None
+    """The stream that took messages, or one of them; `None` where none has taken any so far."""
+
+    @property
+    def acknowledged(self) -> int:
+        """How many messages were acknowledged."""
+        return max(self.messages - self.failed, 0)
 
 
 @attrs.frozen(kw_only=True)

@@ -30,6 +30,7 @@ from jetsync.errors import (
     JetSyncError,
     NoHeartbeatError,
     PinIdMismatchError,
+    PluginError,
     RequestTimeoutError,
     TransportError,
 )
@@ -132,6 +133,9 @@ class MessageBatch:
         self._name = name
         self.status: Status | None = None
         """The status that ended the batch, None while it runs or when none was needed."""
+        self._behind: Iterator[Frame] = iter(())
+        """What has come behind a message that a plugin refused, of a consumer without acks."""
+
         self._running: weakref.ref[Generator[Message, None, None]] | None = None
         """The iteration, which its caller alone keeps alive: letting go of it ends it."""
         session.core.check()
@@ -184,6 +188,7 @@ class MessageBatch:
         running = None if self._running is None else self._running()
         if running is not None:
             running.close()
+        self._behind = iter(())
         # A generator that was never started runs no `finally`.
         self._abandon([])
         self._finish(None)
@@ -233,26 +238,32 @@ class MessageBatch:
 
     def _run(self) -> Generator[Message, None, None]:
         """Yield the messages; every way out passes the end."""
-        unused: Iterator[Frame] = iter(())
+        unused, self._behind = self._behind, iter(())
+        goes_on = False
         make = message_maker(self._session, acked=self._acked)
         error: BaseException | None = None
         try:
-            while self._inbox is not None:
-                messages = self._receive(self._inbox)
-                unused = iter(messages)
+            while True:
                 for frame in unused:
                     message = make(frame)
                     self._yielded.append(message)
                     yield message
                 if len(self._yielded) >= self._prune_at:
                     self._prune()
+                if self._inbox is None:
+                    break
+                unused = iter(self._receive(self._inbox))
             if self._error is not None:
                 raise_failure(self._error)
         except BaseException as raised:
             error = None if isinstance(raised, GeneratorExit) else raised
+            if isinstance(raised, PluginError) and not self._acked:
+                # Nobody would deliver the others again: they are for the next iteration.
+                self._behind, self._running, goes_on = unused, None, True
             raise
         finally:
-            self._abandon(list(unused))
+            if not goes_on:
+                self._abandon(list(unused))
             self._finish(error)
 
     def _receive(self, inbox: PullInbox) -> Sequence[Frame]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 from jetsync.errors import InvalidHeaderError, InvalidTypeError, ProtocolError
 
 if TYPE_CHECKING:
+    from typing import NoReturn, TypeGuard
+
     from jetsync.typing import HeadersInput
 
 __all__ = ["Headers"]
@@ -119,8 +121,20 @@ class Headers:
 
     def __init__(self, headers: HeadersInput | Iterable[tuple[str, str]] | None = None) -> None:
         self._pairs: list[tuple[str, str]] = []
-        if headers is not None:
+        if headers is None:
+            return
+        if type(headers) in _USUAL or is_headers(headers):
             self._pairs.extend(header_pairs(headers))
+            return
+        if not isinstance(headers, Iterable):
+            _refuse_type(headers)
+        for pair in headers:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise InvalidTypeError(
+                    "headers must be pairs of name and value", argument="headers"
+                )
+            _check(*pair)
+            self._pairs.append(pair)
 
     @staticmethod
     def parse(block: bytes) -> tuple[int | None, str, Headers]:
@@ -276,9 +290,65 @@ class Headers:
         return f"Headers({self.to_dict()!r})"
 
 
-def header_pairs(
-    headers: HeadersInput | Iterable[tuple[str, str]],
-) -> Iterator[tuple[str, str]]:
+class SharedHeaders(Headers):
+    """
+    Headers of many messages, encoded once; they can not be changed.
+
+    Raises:
+        InvalidHeaderError, InvalidTypeError: as ``Headers`` and ``encode_headers``.
+    """
+
+    __slots__ = ("block",)
+
+    def __init__(self, headers: HeadersInput | Iterable[tuple[str, str]]) -> None:
+        super().__init__(headers)
+        self.block = encode_headers(self._pairs)
+        """The whole header block of a message that has no other headers."""
+
+    def add(self, name: str, value: str) -> None:
+        """Refuse: the headers belong to other messages too."""
+        self._refuse(name, value)
+
+    def set(self, name: str, value: str | Sequence[str]) -> None:
+        """Refuse: the headers belong to other messages too."""
+        self._refuse(name, value)
+
+    def discard(self, name: str) -> None:
+        """Refuse: the headers belong to other messages too."""
+        self._refuse(name)
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise InvalidTypeError(
+            "these headers belong to many messages: change a copy of them", argument="headers"
+        )
+
+
+_USUAL: Final = (dict, Headers, SharedHeaders)
+"""What headers nearly always are: looked for first, as that costs next to nothing."""
+
+
+def is_headers(headers: object) -> TypeGuard[HeadersInput]:
+    """
+    Return whether a message can have these as its headers, by their type.
+    """
+    return isinstance(headers, (Headers, Mapping))
+
+
+def check_headers(message: object) -> None:
+    """
+    Raise unless a message has headers of a type that plugins know how to read, or none.
+
+    Raises:
+        InvalidTypeError: they are of another type: pairs for example, of which an iterator would be
+            used up by whoever looks first.
+    """
+    headers = getattr(message, "headers", None)
+    if headers is None or type(headers) in _USUAL or is_headers(headers):
+        return
+    _refuse_type(headers)
+
+
+def header_pairs(headers: object) -> Iterator[tuple[str, str]]:
     """
     Yield the checked pairs of what a user gave as headers; the argument is not changed.
 
@@ -303,17 +373,7 @@ def header_pairs(
             else:
                 _check(name, value)
         return
-    given: object = headers
-    if not isinstance(given, Iterable):
-        raise InvalidTypeError(
-            f"headers must be a mapping or Headers, not {type(headers).__name__}",
-            argument="headers",
-        )
-    for pair in given:
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise InvalidTypeError("headers must be pairs of name and value", argument="headers")
-        _check(*pair)
-        yield pair
+    _refuse_type(headers)
 
 
 def encode_headers(pairs: Iterable[tuple[str, str]]) -> bytes:
@@ -370,6 +430,16 @@ def _split_status(line: bytes) -> tuple[int | None, str]:
     if not code.isdigit():
         raise ProtocolError(f"status {code!r} of a header block is not a number")
     return int(code), description.strip().decode("utf-8", "replace")
+
+
+def _refuse_type(headers: object) -> NoReturn:
+    hint = ""
+    if isinstance(headers, Iterable) and not isinstance(headers, (str, bytes)):
+        hint = "; of pairs, Headers(pairs) makes them"
+    raise InvalidTypeError(
+        f"headers must be a mapping or Headers, not {type(headers).__name__}{hint}",
+        argument="headers",
+    )
 
 
 def _check(name: object, value: object) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from jetsync.outbound import OutboundMessage
     from jetsync.stored import StoredMessage
     from jetsync.ttl import MarkerReason
+    from jetsync.typing import HeadersInput
 
 __all__ = [
     "hookimpl",
@@ -51,6 +52,7 @@ __all__ = [
     "jetsync_prepare_message",
     "jetsync_publish",
     "jetsync_retry",
+    "jetsync_shared_headers",
     "jetsync_status",
     "jetsync_ttl_marker",
 ]
@@ -93,12 +95,46 @@ def jetsync_prepare_message(message: OutboundMessage) -> OutboundMessage | None:
 
 
 @hookspec
+def jetsync_shared_headers(
+    operation: PublishOperation | BatchCommitOperation,
+) -> HeadersInput | None:
+    """
+    Give the same headers to all messages of an operation: a publish, a window or a batch.
+
+    They are encoded once, which makes this the cheap way to mark many messages, with the identity
+    of a span for example. A message that has a header of that name itself keeps its own. What the
+    plugins give is put together; of a name that several give, the first one's values count.
+
+    Args:
+        operation: what the messages belong to: the very object that `jetsync_publish` is given, or
+            the description of a batch as it begins, with a `size` of 0 and the `batch_id` that its
+            `jetsync_batch_commit` will be given.
+
+    *Thread*: the thread that publishes the operation's first message.
+
+    *When*: once per operation: of a publish or a window after its wrappers were entered, of a batch
+    as its first message is added; always before `jetsync_prepare_message` sees the first message,
+    which has these headers by then.
+
+    *Returns*: headers, or `None` for none. Those that can be true of one message only are refused
+    as an error of the plugin: `Nats-Msg-Id`, `Nats-Expected-...` and `Nats-Batch-...`.
+
+    *If it raises*: the call that publishes fails with `PluginError`, and nothing of the operation
+    is sent; `publish_many` ends, with a `PublishManyError` where it has sent something before. The
+    next message asks again.
+
+    *Cost*: nothing without a plugin; otherwise one function call per operation, and the bytes of
+    the headers per message.
+    """
+
+
+@hookspec
 def jetsync_publish(operation: PublishOperation) -> Generator[None, Any, Any]:
     """
     Wrap a single publish, or one window of a bulk publish.
 
     A wrapper yields once: the operation runs at the `yield`, which gives its result or raises its
-    error.
+    error. The result is a `PubAck`, or the `WindowResult` of a window.
 
     Args:
         operation: what is asked for.
@@ -117,8 +153,10 @@ def jetsync_publish(operation: PublishOperation) -> Generator[None, Any, Any]:
 
     *If it raises*: an error of the operation that passes through, or one raised `from` it, reaches
     the caller as it is. Any other error becomes `PluginError`; one raised after the `yield` does
-    not undo the publish. Where a window of a `Publisher` is left there is no call to fail: such an
-    error is logged and counted in the publisher's `report_errors`.
+    not undo the publish. `publish_many` ends with it, as a `PublishManyError` where messages have
+    failed after others were sent; the `PluginError` has a `report`, too. Where a window of a
+    `Publisher` is left there is no call to fail: such an error is logged and counted in the
+    publisher's `report_errors`.
 
     *Cost*: nothing without a plugin; otherwise one generator per publish or window, not per message
     of a window.
@@ -211,7 +249,9 @@ def jetsync_message_received(
 
     *If it raises*: the call that takes the message fails with `PluginError`. The message is not
     acknowledged but given back: it is delivered again at once, and from its second delivery on
-    after a pause that grows up to 30 seconds.
+    after a pause that grows up to 30 seconds. A consumer without acknowledgements delivers nothing
+    again: the message is lost, and those behind it are what iterating over the same batch once more
+    gives.
 
     *Cost*: nothing without a plugin; otherwise one function call per message and plugin. Headers
     and metadata are parsed on first use: a plugin that looks at them pays for that.
@@ -283,8 +323,8 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
     As soon as one plugin implements this hook, it decides instead of the built-in rule (`retries`
     and `retry_wait` of the publishing methods). The client asks only where another try can do no
     harm: after errors that say that nothing is stored, and after an unknown outcome only where
-    every message has an id. Nobody is asked about adding to a batch, about fast ingest, or about
-    reading.
+    every message has an id, or a condition on the stream's last sequence. Nobody is asked about
+    adding to a batch, about fast ingest, or about reading.
 
     Args:
         operation: what failed.
@@ -300,8 +340,8 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
     *Returns*: how many seconds to wait before the next attempt, or `None` to leave the decision to
     the next plugin. The first answer counts; if there is none, the error is raised.
 
-    *If it raises*: the operation fails with `PluginError`, whose `__context__` leads to both
-    errors.
+    *If it raises*: the operation fails with `PluginError`; where the outcome of an attempt is
+    unknown it stays the error, and the `PluginError` is its `__cause__`.
 
     *Cost*: nothing while operations succeed.
     """

@@ -94,12 +94,12 @@ class Message:
     # class whose constructor is five stores is made in 0.15 us.
     __slots__ = (
         "_acker",
-        "_block",
         "_headers",
         "_metadata",
-        "_reply",
         "_subject",
         "data",
+        "raw_headers",
+        "raw_reply",
     )
 
     _headers: Headers
@@ -119,8 +119,13 @@ class Message:
         acker: Acker | None = None,
     ) -> None:
         self._subject = subject
-        self._reply = reply
-        self._block = header_block
+        self.raw_reply = reply
+        """Reply subject as it came, for those who write it back to the wire."""
+        self.raw_headers = header_block
+        """
+        Header block as it came, ``None`` when there is none, for those who look for one header in
+        each of many messages.
+        """
         self.data = data
         """Payload; ``b""`` for an empty one."""
         self._acker = acker
@@ -138,14 +143,7 @@ class Message:
         Reply subject, ``""`` when there is none; for a consumer's message, where acknowledgements
         go.
         """
-        return _decode(self._reply)
-
-    @property
-    def raw_reply(self) -> bytes:
-        """
-        Reply subject as it came, for those who write it back to the wire.
-        """
-        return self._reply
+        return _decode(self.raw_reply)
 
     @property
     def headers(self) -> Headers:
@@ -158,7 +156,8 @@ class Message:
         try:
             return self._headers
         except AttributeError:
-            self._headers = Headers() if self._block is None else Headers.parse(self._block)[2]
+            block = self.raw_headers
+            self._headers = Headers() if block is None else Headers.parse(block)[2]
             return self._headers
 
     @property
@@ -200,14 +199,14 @@ class Message:
         """
         Why a server left this message as a marker; ``None`` for ordinary messages (ADR-43).
         """
-        return marker_in(self._block, self)
+        return marker_in(self.raw_headers, self)
 
     @property
     def ttl(self) -> float | Literal["never"] | None:
         """
         Time-to-live in seconds, ``"never"``, or ``None`` when the message has none (ADR-43).
         """
-        return ttl_in(self._block, self)
+        return ttl_in(self.raw_headers, self)
 
     @property
     def is_acked(self) -> bool:
@@ -329,20 +328,20 @@ class Message:
         return acker
 
     def _check_consumer_message(self) -> None:
-        if not self._reply.startswith(ACK_PREFIX):
+        if not self.raw_reply.startswith(ACK_PREFIX):
             raise NotJetStreamMessageError(self.subject, self.reply)
 
     def _already_acked(self) -> MessageAlreadyAckedError:
         return MessageAlreadyAckedError(self.subject, self.reply)
 
     def _ack_reply(self) -> AckReply:
-        said = parse_ack_reply(self._reply)
+        said = parse_ack_reply(self.raw_reply)
         if said is None:
             raise NotJetStreamMessageError(self.subject, self.reply)
         return said
 
     def __repr__(self) -> str:
-        said = parse_ack_reply(self._reply)
+        said = parse_ack_reply(self.raw_reply)
         if said is None:
             return f"<Message {self.subject!r} {len(self.data)} bytes>"
         state = "acked" if self.is_acked else "open"

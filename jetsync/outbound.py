@@ -11,7 +11,7 @@ import attrs
 from jetsync import headers as names
 from jetsync._subjects import validate_filter, validate_name
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
-from jetsync.headers import encode_headers, header_pairs
+from jetsync.headers import Headers, SharedHeaders, check_headers, encode_headers, header_pairs
 from jetsync.ttl import ttl_header
 from jetsync.typing import HeadersInput, Payload, Seconds
 
@@ -136,6 +136,26 @@ def coerce_outbound(item: object) -> OutboundMessage:
     )
 
 
+def with_shared(item: object, shared: SharedHeaders) -> Any:
+    """
+    Return what stands for a message, with headers that it shares with others added to its own.
+
+    A name that it has itself keeps its values. What was given is not changed.
+
+    Raises:
+        InvalidHeaderError, InvalidTypeError: its own headers, or itself, are nothing of the kind.
+    """
+    if type(item) is tuple and len(item) == 2:
+        return (*item, shared)
+    message = coerce_outbound(item)
+    if message.headers is None:
+        return attrs.evolve(message, headers=shared)
+    check_headers(message)
+    own = Headers(message.headers)
+    added = [pair for pair in shared.items() if pair[0] not in own]
+    return attrs.evolve(message, headers=Headers([*own.items(), *added]))
+
+
 def message_iterator(messages: Iterable[Any]) -> Iterator[Any]:
     """
     Return an iterator over the messages that a call was given.
@@ -158,6 +178,14 @@ def outbound_header_block(message: OutboundMessage) -> bytes | None:
 
     Raises: as :func:`outbound_header_pairs`.
     """
+    headers = message.headers
+    if (
+        type(headers) is SharedHeaders
+        and message.msg_id is None
+        and message.ttl is None
+        and message.expect is None
+    ):
+        return headers.block
     pairs = outbound_header_pairs(message)
     return encode_headers(pairs) if pairs else None
 

@@ -5,7 +5,9 @@ Messages read from a stream without a consumer (ADR-31).
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Literal
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from jetsync._codec import parse_time_ns
 from jetsync.errors import InvalidArgumentError, ProtocolError
@@ -13,15 +15,23 @@ from jetsync.headers import TTL, Headers, find_last
 from jetsync.ttl import marker_in, marker_of, parse_ttl, ttl_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jetsync.ttl import MarkerReason
     from jetsync.typing import Frame
 
-__all__ = ["StoredMessage"]
+__all__ = ["StoredMessage", "StoredPage"]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _SERVER_LINES = b"\r\nNats-Stream: "
+
+_ADDED: Final = re.compile(
+    rb"\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)"
+    rb"\r\nNats-Time-Stamp: (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.?(\d{0,9})Z"
+    rb"(?:\r\nNats-Num-Pending: \d+\r\nNats-Last-Sequence: \d+)?\r\n\r\n"
+)
+"""
+What servers add to an answer, in the order in which they do, up to the end of the block: there is
+one in each block, whatever headers the message has itself.
+"""
 
 
 def time_of(timestamp_ns: int) -> dt.datetime:
@@ -134,6 +144,14 @@ class StoredMessage:
         return time_of(self.timestamp_ns)
 
     @property
+    def raw_headers(self) -> bytes | None:
+        """
+        Header block as it came, with what the server added behind the message's own, for those who
+        look for one header in each of many messages; ``None`` where it came in another form.
+        """
+        return self._block
+
+    @property
     def headers(self) -> Headers:
         """
         The headers the message was stored with, empty when there are none; always the same object.
@@ -183,6 +201,104 @@ class StoredMessage:
     def __repr__(self) -> str:
         where = f"stream {self.stream!r} sequence {self.sequence}"
         return f"<StoredMessage {self.subject!r} {len(self.data)} bytes, {where}>"
+
+
+class StoredPage(Sequence[StoredMessage]):
+    """
+    Messages that were read together, in their order, with their parts as columns.
+
+    A sequence of :class:`StoredMessage`; each column is a list as long as it. Columns are made on
+    first use, all at once, much faster than by asking each message. Threads: any number may use it.
+    """
+
+    __slots__ = ("_messages", "_parts")
+
+    def __init__(self, messages: Sequence[StoredMessage]) -> None:
+        """
+        Make a page of these messages.
+        """
+        self._messages = messages
+        self._parts: tuple[list[str], list[int], list[int]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> StoredMessage: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> StoredPage: ...
+
+    def __getitem__(self, index: int | slice) -> StoredMessage | StoredPage:
+        found = self._messages[index]
+        return found if isinstance(found, StoredMessage) else StoredPage(found)
+
+    def __repr__(self) -> str:
+        ends = f", sequences {self[0].sequence} to {self[-1].sequence}" if self._messages else ""
+        return f"<StoredPage of {len(self)} messages{ends}>"
+
+    @property
+    def subjects(self) -> list[str]:
+        """
+        Subjects the messages were published to.
+        """
+        return self._columns()[0]
+
+    @property
+    def sequences(self) -> list[int]:
+        """
+        Places in the stream.
+        """
+        return self._columns()[1]
+
+    @property
+    def timestamps_ns(self) -> list[int]:
+        """
+        When the messages were stored, in nanoseconds since 1970.
+        """
+        return self._columns()[2]
+
+    @property
+    def data(self) -> list[bytes]:
+        """
+        Payloads.
+        """
+        return [message.data for message in self._messages]
+
+    def _columns(self) -> tuple[list[str], list[int], list[int]]:
+        if self._parts is None:
+            self._parts = _fast_columns(self._messages) or (
+                [message.subject for message in self._messages],
+                [message.sequence for message in self._messages],
+                [message.timestamp_ns for message in self._messages],
+            )
+        return self._parts
+
+
+def _fast_columns(
+    messages: Sequence[StoredMessage],
+) -> tuple[list[str], list[int], list[int]] | None:
+    """
+    Return subjects, sequences and times, ``None`` if some block is not as servers make them.
+    """
+    blocks = [message._block for message in messages]  # noqa: SLF001  (its own module)
+    if not blocks or None in blocks:
+        return None
+    rows = _ADDED.findall(b"".join(blocks))  # type: ignore[arg-type]
+    if len(rows) != len(blocks):
+        return None
+    subjects, sequences, seconds, fractions = zip(*rows, strict=True)
+    # A page has few different seconds.
+    known = {text: parse_time_ns(text.decode() + "Z") for text in set(seconds)}
+    return (
+        # No subject has a line end in it.
+        b"\n".join(subjects).decode("utf-8", "surrogateescape").split("\n"),
+        list(map(int, sequences)),
+        [
+            known[second] + int(fraction.ljust(9, b"0"))
+            for second, fraction in zip(seconds, fractions, strict=True)
+        ],
+    )
 
 
 def stored_messages(frames: Sequence[Frame]) -> list[StoredMessage]:

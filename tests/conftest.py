@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 SHORT = os.environ.get("JETSYNC_TEST_SHORT", "") not in {"", "0"}
 """Whether to leave out what does not depend on the interpreter; tox.ini says where."""
 
-_LIVE = Path(__file__).parent / "live"
-_SLOW = (Path(__file__).parent / "soak", _LIVE / "test_demo.py")
+_HERE = Path(__file__).parent
+_LIVE = _HERE / "live"
+_SLOW = (
+    _HERE / "soak",
+    _HERE / "test_docs_examples.py",
+    _HERE / "test_docs_tutorial.py",
+    _LIVE / "test_demo.py",
+)
 
 # An ordinary run draws the same examples each time, so that what fails has to do with what was
 # changed; the long runs draw new ones. How long an example takes is up to the machine.
@@ -51,13 +57,14 @@ def pytest_report_header() -> list[str]:
             versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             versions.append(f"{name} absent")
-    part = " (short: newest server, no long runs)" if SHORT else ""
+    part = " (short: one server, the newest; no long runs)" if SHORT else ""
     return [f"jetsync on Python {sys.version.split()[0]}: {', '.join(versions)}{part}"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Leave out older servers, the short forms of long runs and the demo, if so asked.
+    Leave out older servers, clusters, the short forms of long runs, the demo and the examples of
+    the documentation, if so asked.
     """
     if SHORT:
         kept = [item for item in items if not _is_left_out(item)]
@@ -71,6 +78,8 @@ def _is_left_out(item: pytest.Item) -> bool:
         return True
     if _LIVE not in item.path.parents:
         return False
+    if "luster" in f"{item.cls} {item.name}" or "cluster" in item.fixturenames:
+        return True
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     for name in ("version", "everywhere"):
         if name in parameters:

@@ -170,6 +170,38 @@ class TestMain:
         assert "needs pandas" in result.output
         assert "jetsync[demo]" in result.output
 
+    def test_a_missing_plugin_of_the_demo(self, run, monkeypatch):
+        """
+        The demo with Spark says in one line what to install.
+        """
+        monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+
+        result = run("demo", "--spark")
+
+        assert result.exit_code == 1
+        assert result.output.count("\n") == 1
+        assert "./plugins/jetsync-spark" in result.output
+
+    def test_the_demo_of_the_plugin(self, run, monkeypatch):
+        """
+        The demo with Spark is the plugin's, with the options of this one, and ends as it does.
+        """
+        asked = []
+
+        def start(command, **_options):
+            asked.append(command)
+            return types.SimpleNamespace(returncode=3)
+
+        monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
+        monkeypatch.setattr("subprocess.run", start)
+
+        result = run("demo", "--spark", "--limit", "5", "--picture", "a.svg", "--server", NOBODY)
+
+        assert result.exit_code == 3
+        (command,) = asked
+        assert command[:3] == [sys.executable, "-m", "jetsync_spark.demo"]
+        assert " ".join(command[3:]) == f"--picture a.svg --server {NOBODY} --flights 5"
+
 
 class TestErrors:
     @pytest.mark.parametrize(
@@ -468,6 +500,62 @@ class TestPlugins:
 
         assert result.exit_code == 1
         assert "'broken' (pkg_of_plugins:broken) can not be loaded" in result.output
+
+    def test_one_that_has_to_be_configured(self, run, install):
+        """
+        Nothing is wrong with it: what it implements is listed, and what it lacks behind that.
+        """
+
+        class Unset(Sample):
+            def __init__(self):
+                raise jetsync.ConfigurationError("set $UNSET")
+
+        install(unset=Unset)
+
+        result = run("plugins")
+        (row,) = json.loads(run("plugins", "--json").output)
+
+        assert result.exit_code == 0
+        assert "jetsync_prepare_message, jetsync_status; " in result.output
+        assert row["state"] == "unconfigured"
+        assert "set $UNSET" in row["error"]
+        assert row["hooks"] == ["jetsync_prepare_message", "jetsync_status"]
+        assert run("plugins", env={"JETSYNC_BLOCK_PLUGINS": "unset"}).exit_code == 0
+
+    def test_one_that_every_client_asks_for_has_to_be_configured(self, run, install):
+        """
+        No client could be made, so the exit status tells.
+        """
+
+        class Unset(Sample):
+            def __init__(self):
+                raise jetsync.ConfigurationError("set $UNSET")
+
+        install(unset=Unset)
+
+        result = run("plugins", "--json", env={"JETSYNC_PLUGINS": "unset"})
+
+        assert result.exit_code == 1
+        (row,) = json.loads(result.output)
+        assert row["state"] == "added"
+        assert "set $UNSET" in row["error"]
+
+    @pytest.mark.parametrize("base", [RuntimeError, jetsync.ConfigurationError])
+    def test_one_that_fails_in_other_ways(self, run, install, base):
+        """
+        A plugin that is broken, or configured wrongly, is not one that has to be configured.
+        """
+
+        class OtherError(base):
+            pass
+
+        class Broken(Sample):
+            def __init__(self):
+                raise OtherError("no idea")
+
+        install(broken=Broken)
+
+        assert run("plugins").exit_code == 1
 
 
 class TestStreamOptions:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import array
+import pickle
 import types
 
 import pytest
@@ -13,7 +14,8 @@ from jetsync.errors import (
     JetSyncError,
     MaxPayloadError,
 )
-from jetsync.outbound import Expect, OutboundMessage
+from jetsync.headers import SharedHeaders
+from jetsync.outbound import Expect, OutboundMessage, with_shared
 from jetsync.publish import _encode
 from jetsync.publish._encode import Encoder
 
@@ -171,3 +173,67 @@ class TestKnownSubjects:
             subject = f"a.{number}"
             assert encoder.encode((subject, b""), b"r", 0).startswith(b"PUB %b " % subject.encode())
             assert len(encoder._subjects) <= 10
+
+
+class TestSharedHeaders:
+    """Headers that plugins give to many messages are encoded once."""
+
+    SHARED = SharedHeaders({"A": "100%", "B": ["1", "2"]})
+    BLOCK = b"NATS/1.0\r\nA: 100%\r\nB: 1\r\nB: 2\r\n\r\n"
+
+    def test_pairs(self, session):
+        """A pair with such headers is what a message with the same headers is."""
+        encoder = Encoder(session)
+        other = SharedHeaders({"C": "3"})
+        for shared in (self.SHARED, other, self.SHARED):
+            expected = encoder.encode(OutboundMessage("a.b", b"x", shared.to_dict()), PREFIX, 7)
+            assert encoder.encode(("a.b", b"x", shared), PREFIX, 7) == expected
+            assert encoder.encode(OutboundMessage("a.b", b"x", shared), PREFIX, 7) == expected
+            head, tail = encoder.halves(("a.b", "x", shared), PREFIX)
+            assert head + b"7" + tail == expected
+        assert encoder.encode(("a.b", b"x", self.SHARED), PREFIX, 7) == (
+            b"HPUB a.b _INBOX.r.7 %d %d\r\n%bx\r\n"
+            % (len(self.BLOCK), len(self.BLOCK) + 1, self.BLOCK)
+        )
+
+    def test_in_a_loop(self, session):
+        """What is formatted outside has the same parts."""
+        encoder = Encoder(session)
+        expected = encoder.encode(("a.b", b"x", self.SHARED), PREFIX, 7)
+        pub, subjects, size, limit = encoder.shared(self.SHARED)
+        assert (size, limit) == (len(self.BLOCK), session.limit - len(self.BLOCK))
+        assert pub % (subjects["a.b"], PREFIX, 7, size + 1, b"x") == expected
+
+    def test_too_large(self, session):
+        """They count for the size, also where they alone would fit."""
+        encoder = Encoder(session)
+        item = ("a.b", b"x" * (session.limit - len(self.BLOCK) + 1), self.SHARED)
+        for call in (encoder.encode, lambda *given: encoder.halves(*given[:2])):
+            with pytest.raises(MaxPayloadError):
+                call(item, PREFIX, 7)
+
+    def test_with_those_of_a_message(self):
+        """What a message has itself stays, and it is not changed; a pair needs no copy."""
+        own = {"A": "mine", "X": "1"}
+        message = OutboundMessage("a", b"", own, msg_id="i")
+        merged = with_shared(message, self.SHARED)
+        assert merged.headers.to_dict() == {"A": ["mine"], "X": ["1"], "B": ["1", "2"]}
+        assert (message.headers, merged.msg_id) == (own, "i")
+        assert with_shared(("a", b""), self.SHARED) == ("a", b"", self.SHARED)
+        assert with_shared(OutboundMessage("a"), self.SHARED).headers is self.SHARED
+
+    def test_can_not_be_changed(self):
+        """They belong to other messages; a copy is one's own."""
+        for change in (
+            lambda: self.SHARED.add("C", "3"),
+            lambda: self.SHARED.set("A", "3"),
+            lambda: self.SHARED.discard("A"),
+            lambda: self.SHARED.__setitem__("A", "3"),
+            lambda: self.SHARED.__delitem__("A"),
+        ):
+            with pytest.raises(InvalidTypeError, match="change a copy"):
+                change()
+        copy = self.SHARED.copy()
+        copy.add("C", "3")
+        assert "C" not in self.SHARED
+        assert pickle.loads(pickle.dumps(self.SHARED)).block == self.BLOCK

@@ -150,12 +150,20 @@ class TestInput:
             {"A": ["1", "2"], "b": "3"},
             {"A": ("1", "2"), "b": "3"},
             Headers([("A", "1"), ("A", "2"), ("b", "3")]),
-            [("A", "1"), ("A", "2"), ("b", "3")],
         ],
     )
     def test_forms(self, given):
-        """Mappings to one value or several, Headers and pairs are taken."""
+        """Mappings to one value or several, and Headers, are taken."""
         assert list(header_pairs(given)) == [("A", "1"), ("A", "2"), ("b", "3")]
+        assert Headers(given) == Headers(header_pairs(given))
+
+    @pytest.mark.parametrize("make", [list, tuple, iter])
+    def test_pairs(self, make):
+        """Headers are made of pairs; a message is given headers, whoever looks at them first."""
+        pairs = [("A", "1"), ("A", "2"), ("b", "3")]
+        assert Headers(make(pairs)).items() == pairs
+        with pytest.raises(InvalidTypeError, match=r"not \w+; of pairs, Headers\(pairs\)"):
+            list(header_pairs(make(pairs)))
 
     def test_argument_is_not_changed(self):
         """The caller's mapping stays as it was."""

@@ -15,7 +15,8 @@ from jetsync import events, hookspecs
 from jetsync._hookcheck import ARGUMENTS, HOOKS, WRAPPERS
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "hooks.md").read_text("utf-8")
+PAGES = ROOT / "docs" / "hooks"
+INDEX = (PAGES / "index.md").read_text("utf-8")
 PARTS = ("*Thread*", "*When*", "*Returns*", "*If it raises*", "*Cost*")
 
 
@@ -26,11 +27,14 @@ def signature(hook):
     return hook + str(inspect.signature(getattr(hookspecs, hook))).replace("'", "")
 
 
-def section(hook):
+def page(hook):
     """
-    Return the hook's section of the documentation.
+    Return the hook's page of the documentation.
     """
-    return PAGE.partition(f"\n## {hook}\n")[2].partition("\n## ")[0]
+    return (PAGES / f"{hook}.md").read_text("utf-8")
+
+
+EVERYTHING = "\n".join(page(hook) for hook in HOOKS)
 
 
 def closing_parts(hook):
@@ -56,7 +60,7 @@ def names_of_tests():
 TESTS = names_of_tests()
 
 
-def test_the_hooks_are_these_eight():
+def test_the_hooks_are_these_nine():
     """
     A hook that is added or renamed is noticed here first.
     """
@@ -67,6 +71,7 @@ def test_the_hooks_are_these_eight():
         "jetsync_prepare_message",
         "jetsync_publish",
         "jetsync_retry",
+        "jetsync_shared_headers",
         "jetsync_status",
         "jetsync_ttl_marker",
     }
@@ -78,10 +83,12 @@ def test_the_hooks_are_these_eight():
 @pytest.mark.parametrize("hook", HOOKS)
 def test_documented_with_its_exact_signature(hook):
     """
-    The page has one heading per hook and repeats its signature as it stands in the source.
+    Each hook has a page, which repeats its signature as it stands in the source, and is listed.
     """
-    assert PAGE.count(f"\n## {hook}\n") == 1
-    assert f"\n{signature(hook)}\n" in section(hook)
+    assert page(hook).startswith(f"# {hook}\n")
+    assert f"\n{signature(hook)}\n" in page(hook)
+    assert f"| [`{hook}`]({hook}.md) |" in INDEX
+    assert f"\n{hook}\n" in INDEX
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -90,9 +97,9 @@ def test_documented_with_all_arguments_and_an_example(hook):
     Each argument has a line of its own, and there is code to copy.
     """
     for argument in ARGUMENTS[hook]:
-        assert f"\n- `{argument}`: " in section(hook)
-    assert "```python\n" in section(hook)
-    assert f"def {hook}(" in section(hook)
+        assert f"\n- `{argument}`: " in page(hook)
+    assert "```python\n" in page(hook)
+    assert f"def {hook}(" in page(hook)
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -111,9 +118,9 @@ def test_documentation_repeats_the_closing_parts(hook):
     """
     The page and the docstring make the same promises, word by word.
     """
-    page = " ".join(section(hook).split())
+    text = " ".join(page(hook).split())
 
-    assert [part for part in closing_parts(hook) if part not in page] == []
+    assert [part for part in closing_parts(hook) if part not in text] == []
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -129,7 +136,11 @@ def test_every_status_kind_is_documented_with_its_class(kind):
     """
     The table of `jetsync_status` has a row for each kind, with the class and all its fields.
     """
-    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{kind.name}` |"))
+    row = next(
+        line
+        for line in page("jetsync_status").splitlines()
+        if line.startswith(f"| `{kind.name}` |")
+    )
     cls = next(
         cls
         for cls in events.StatusEvent.__subclasses__()
@@ -148,8 +159,8 @@ def test_every_operation_is_documented_with_its_fields(cls):
     """
     own = {field.name for field in cls.__attrs_attrs__ if not field.inherited} - {"name"}
 
-    assert f"`{cls.__name__}`" in PAGE
-    assert {name for name in own if f"`{name}`" not in PAGE} == set()
+    assert f"`{cls.__name__}`" in EVERYTHING
+    assert {name for name in own if f"`{name}`" not in EVERYTHING} == set()
 
 
 def test_hookspecs_imports_only_pluggy():

@@ -274,26 +274,3 @@ def test_no_drawer_modules():
     drawers = {"utils", "util", "helpers", "constants", "common", "misc", "exceptions"}
 
     assert {module for module in MODULES if module.split(".")[-1].strip("_") in drawers} == set()
-
-
-def test_plugins_import_public_names_only():
-    """
-    The plugins of this repository live on the public API, so that anybody's can.
-    """
-    private = []
-    for path in sorted(ROOT.glob("plugins/*/*/**/*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
-        for node in ast.walk(tree):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            private += [
-                f"{path.relative_to(ROOT)} (line {node.lineno}) imports {name}"
-                for name in names
-                if name.split(".")[0] == "jetsync"
-                and any(part.startswith("_") for part in name.split("."))
-            ]
-
-    assert private == []

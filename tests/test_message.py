@@ -68,6 +68,7 @@ class TestContents:
         assert (message.subject, message.reply) == ("orders.1", REPLY.decode())
         assert message.data == b"data"
         assert message.raw_reply == REPLY
+        assert message.raw_headers is None
         assert message.headers == {}
         assert message.marker is None
         assert message.ttl is None
@@ -75,6 +76,7 @@ class TestContents:
     def test_headers(self):
         """Headers are parsed once and stay the same object."""
         message = Message(b"a", b"", b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n", b"")
+        assert message.raw_headers == b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n"
         assert isinstance(message.headers, Headers)
         assert message.headers.get_all("A") == ["1", "2"]
         assert message.headers is message.headers

@@ -314,6 +314,58 @@ class TestWrappers:
 
         assert seen == ["+outer", "+b", "+a", "call", "-a", "-b", "-outer"]
 
+    def test_hook_jetsync_shared_headers_are_put_together(self):
+        """
+        Of a name that several plugins give, the one that is asked first decides.
+        """
+
+        def giving(name, headers):
+            function = hookimpl(lambda operation: headers)
+            return types.SimpleNamespace(name=name, jetsync_shared_headers=function)
+
+        nothing = giving("nothing", None)
+        plugins = load(giving("b", {"B": ["3", "4"], "A": "5"}), giving("a", {"A": "1"}), nothing)
+        shared = plugins.shared_headers(PUBLISH)
+
+        assert shared.to_dict() == {"A": ["1"], "B": ["3", "4"]}
+        assert shared.block == b"NATS/1.0\r\nA: 1\r\nB: 3\r\nB: 4\r\n\r\n"
+        assert load(nothing).shared_headers(PUBLISH) is None
+
+    def test_hook_jetsync_shared_headers_has_to_give_headers(self):
+        """
+        What can not be sent, or is no headers at all, is the plugin's fault.
+        """
+
+        def given(headers):
+            function = hookimpl(lambda: headers)
+            return types.SimpleNamespace(name="p", jetsync_shared_headers=function)
+
+        for headers in ({"A": "1\r\n"}, 7, {"A": 1}):
+            with pytest.raises(PluginError) as caught:
+                load(given(headers)).shared_headers(PUBLISH)
+            assert (caught.value.plugin, caught.value.hook) == ("p", "jetsync_shared_headers")
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "Nats-Msg-Id",
+            "Nats-Expected-Stream",
+            "Nats-Expected-Last-Sequence",
+            "Nats-Expected-Last-Msg-Id",
+            "Nats-Batch-Id",
+            "Nats-Batch-Commit",
+        ],
+    )
+    def test_hook_jetsync_shared_headers_are_not_of_one_message(self, name):
+        """
+        With one id for all, a stream would drop all messages but the first as duplicates.
+        """
+        shares = types.SimpleNamespace(
+            name="p", jetsync_shared_headers=hookimpl(lambda: {"A": "1", name: "1"})
+        )
+        with pytest.raises(PluginError, match=f"'p'.*{name}"):
+            load(shares).shared_headers(PUBLISH)
+
     def test_hook_jetsync_batch_commit_result_is_replaced(self):
         """
         What a wrapper returns is what the caller gets.
@@ -887,6 +939,29 @@ class TestEntryPoints:
         entry_points("otel", "pkg_otel:Sample", Sample)
         with pytest.raises(ConfigurationError, match="no plugin 'retri'; installed: otel, retry"):
             load("retri")
+
+    def test_no_plugin_is_made_before_all_names_are_known(self, entry_points):
+        """
+        It may be one that opens a connection.
+        """
+        made = []
+        entry_points("sample", "pkg_sample:make", type("Made", (), {"__init__": made.append}))
+        with pytest.raises(ConfigurationError, match="no plugin 'retri'"):
+            load("sample", "retri")
+        assert made == []
+
+    def test_those_before_one_that_does_not_fit_are_told(self):
+        """
+        What they have opened they can close.
+        """
+        told = []
+
+        def jetsync_status(event):
+            told.append(event)
+
+        with pytest.raises(ConfigurationError) as caught:
+            load(plugin("listens", jetsync_status=jetsync_status), object())
+        assert [(event.kind.value, event.error) for event in told] == [("closed", caught.value)]
 
     def test_one_that_can_not_be_imported_is_named(self, entry_points):
         """

@@ -41,8 +41,10 @@ def publish():
             return outcome
 
         plugins = types.SimpleNamespace(
+            status=None,
             wrap_publish=None,
             prepare=None,
+            shared_headers=None,
             retry=lambda operation, error, attempt: 0.0 if attempt < 3 else None,
         )
         core = types.SimpleNamespace(ask=ask, plugins=plugins, check_size=lambda size: None)

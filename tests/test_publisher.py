@@ -594,7 +594,7 @@ class TestRefused:
         lane.ack([second], 4)
         assert future.result(5).sequence == 4
         eventually(lambda: not publisher._window.account())
-        assert publisher._window._attempts == {}
+        assert publisher._window._tried == {}
         assert publisher._window.pipeline._resent == {}
 
     def test_without_a_connection(self, lane):

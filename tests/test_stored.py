@@ -7,7 +7,7 @@ import pytest
 
 from jetsync.errors import InvalidArgumentError, ProtocolError
 from jetsync.headers import Headers
-from jetsync.stored import StoredMessage, time_of
+from jetsync.stored import StoredMessage, StoredPage, time_of
 from jetsync.ttl import MarkerReason
 
 ADDED = (
@@ -39,6 +39,8 @@ class TestFromDirect:
         """Headers are those the message was stored with, without what servers add."""
         message = direct(b"A: 1\r\nA: 2\r\nb: x \r\n")
         assert message.headers.items() == [("A", "1"), ("A", "2"), ("b", "x ")]
+        assert message.raw_headers == b"NATS/1.0\r\nA: 1\r\nA: 2\r\nb: x \r\n" + ADDED + b"\r\n"
+        assert StoredMessage("S", "a", 1, 0, message.headers).raw_headers is None
 
     def test_server_wins(self):
         """A message that carries a server's header itself does not deceive the reader."""
@@ -94,6 +96,52 @@ class TestMadeFromParts:
         assert message.marker is MarkerReason.PURGE
         assert message.ttl == "never"
         assert StoredMessage("S", "a", 1, 0).marker is None
+
+
+def said(sequence, time, subject="dg.A", own=b"", more=b""):
+    """Make a message from an answer that says this."""
+    added = f"Nats-Stream: DG\r\nNats-Subject: {subject}\r\nNats-Sequence: {sequence}\r\n"
+    block = b"NATS/1.0\r\n" + own + added.encode("utf-8", "surrogateescape")
+    block += b"Nats-Time-Stamp: " + time + b"\r\n" + more + b"\r\n"
+    return StoredMessage.from_direct(block, b"%d" % sequence)
+
+
+ORDINARY = [
+    said(5, b"2026-11-20T16:38:27.709983862Z"),
+    said(1 << 63, b"2026-11-20T16:38:27.7Z", "dg.\u00fc", b"A: 1\r\n"),
+    said(7, b"2026-11-20T16:38:28Z", "dg.\udcff", more=b"Nats-Num-Pending: 8\r\n"),
+    said(8, b"1969-12-31T23:59:59.000000001Z", own=b"Nats-Stream: x\r\nNats-Subject: y\r\n"),
+]
+ODD = [
+    said(9, b"2026-11-20T17:38:27.5+01:00"),
+    StoredMessage("DG", "dg.B", 10, MOMENT),
+]
+
+
+class TestPage:
+    @pytest.mark.parametrize("messages", [ORDINARY, [*ORDINARY, *ODD], ODD, ORDINARY[:1], []])
+    def test_columns(self, messages):
+        """A column has what each message says, whatever a server or a program made it of."""
+        page = StoredPage(messages)
+        assert page.subjects == [message.subject for message in messages]
+        assert page.sequences == [message.sequence for message in messages]
+        assert page.timestamps_ns == [message.timestamp_ns for message in messages]
+        assert page.data == [message.data for message in messages]
+
+    def test_is_a_sequence(self):
+        """A page is a sequence of its messages, and so is a part of it."""
+        page = StoredPage(ORDINARY)
+        assert (len(page), page[1], list(page)) == (4, ORDINARY[1], ORDINARY)
+        assert page[-2:].sequences == [7, 8]
+        assert repr(page) == "<StoredPage of 4 messages, sequences 5 to 8>"
+        assert repr(page[:0]) == "<StoredPage of 0 messages>"
+        assert not page[:0]
+
+    def test_incomplete(self):
+        """A message that lacks a server's header is a ProtocolError."""
+        page = StoredPage([*ORDINARY, StoredMessage.from_direct(b"NATS/1.0\r\n\r\n", b"x")])
+        with pytest.raises(ProtocolError, match="Nats-Subject"):
+            _ = page.sequences
 
 
 @pytest.mark.parametrize("message", [direct(b"A: 1\r\n"), StoredMessage("S", "a", 1, MOMENT)])

@@ -55,10 +55,13 @@ class Tally:
     duplicates: int = 0
     first_sequence: int | None = None
     last_sequence: int | None = None
+    stream: str | None = attrs.field(default=None, eq=False)
+    """The stream that took messages; the one of an odd ack where there are several."""
 
     def add(self, ack: PubAck) -> None:
         """Count one acknowledgement."""
         self.count += 1
+        self.stream = ack.stream
         self.duplicates += ack.duplicate
         self.cover(ack.sequence, ack.sequence)
 
@@ -125,7 +128,7 @@ class Pipeline(Generic[Item]):
         self._blocks.append(Block(numbers, epoch, due))
 
     def again(self, number: int, item: Item, epoch: int, due: float) -> None:
-        """Enter a message that was written once more after a 503."""
+        """Enter a message that was written once more, after a 503 or an unknown outcome."""
         block = Block((number,), epoch, due)
         self.flying[number] = item
         self._resent[number] = block

@@ -7,7 +7,9 @@ change colours or turn the direction of the text are shown as escapes, never sen
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +20,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 # Where the output is not a terminal there is no width to fit: names are not cut for a file.
 _UNBOUNDED: Final = 400
@@ -40,6 +42,20 @@ def console() -> Console:
     """
     made = Console(highlight=False)
     return made if made.is_terminal else Console(highlight=False, width=_UNBOUNDED)
+
+
+@contextlib.contextmanager
+def until_nobody_reads() -> Iterator[None]:
+    """
+    End the block quietly where Ctrl-C comes, or where what reads standard output has gone.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        # Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(value: Any) -> None:

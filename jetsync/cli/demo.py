@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import json
+import subprocess
 import sys
 from collections import defaultdict
 from itertools import takewhile
@@ -40,6 +42,9 @@ DAY: Final = "2013-1-1"
 Its flights are written as atomic batches, and looked back to: the first ones, which no --limit
 leaves out.
 """
+
+SPARK: Final = "jetsync_spark"
+"""The package of the plugin that has the demo with Spark."""
 
 DESCRIPTION: Final = "made by `jetsync demo`"
 """By this a stream that an earlier demo has left is known, and may be replaced."""
@@ -77,7 +82,16 @@ class Rate(ProgressColumn):
     show_default=True,
     help="Where the picture goes.",
 )
-def demo(server: str | None, limit: int | None, keep: bool, picture: Path) -> None:  # noqa: FBT001
+@click.option(
+    "--spark", is_flag=True, help="Through Spark instead, killed once; needs jetsync-spark."
+)
+def demo(
+    server: str | None,
+    limit: int | None,
+    keep: bool,  # noqa: FBT001 - click's signature
+    picture: Path,
+    spark: bool,  # noqa: FBT001
+) -> None:
     """
     Send 336,776 real flights through a server and back.
 
@@ -86,7 +100,13 @@ def demo(server: str | None, limit: int | None, keep: bool, picture: Path) -> No
     writes the flights of one day as atomic batches, one per aircraft, and lets one batch fail.
     At last reads where the aircraft of that day were at 18:00, changes several keys of a bucket in
     one transaction, and watches a key expire.
+
+    With --spark the flights go from Spark to a stream and back into a streaming query, which puts
+    the mean delay of each carrier in each week into a bucket; its driver is killed in the middle,
+    and goes on from its checkpoint.
     """
+    if spark:
+        sys.exit(demo_of_spark(server, limit, keep=keep, picture=picture))
     console = Console()
     expected = min(limit or FLIGHTS, FLIGHTS)
     # What the extra would have brought is missed now, not when the work is done.
@@ -133,6 +153,31 @@ def demo(server: str | None, limit: int | None, keep: bool, picture: Path) -> No
 
     if not (same and as_it_should and sent.count == expected):
         sys.exit(1)
+
+
+def demo_of_spark(server: str | None, limit: int | None, *, keep: bool, picture: Path) -> int:
+    """
+    Run the demo of jetsync-spark in a process of its own, and return its status.
+
+    Raises:
+        ConfigurationError: It is not installed.
+    """
+    if importlib.util.find_spec(SPARK) is None:
+        raise jetsync.ConfigurationError(
+            "jetsync demo --spark needs jetsync-spark and Java 17 or newer: in a clone of jetsync,"
+            " python -m pip install '.[demo]' ./plugins/jetsync-spark"
+        )
+    arguments = ["--picture", str(picture)]
+    if server is not None:
+        arguments += ["--server", server]
+    if limit is not None:
+        arguments += ["--flights", str(limit)]
+    if keep:
+        arguments += ["--keep"]
+    return subprocess.run(  # noqa: S603 - this interpreter
+        [sys.executable, "-m", f"{SPARK}.demo", *arguments],
+        check=False,
+    ).returncode
 
 
 def say(console: Console, line: str, *, good: bool) -> None:

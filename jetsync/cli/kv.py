@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +22,7 @@ from jetsync.cli._output import (
     print_pairs,
     print_table,
     size,
+    until_nobody_reads,
     visible,
     write_raw,
 )
@@ -355,21 +355,18 @@ def watch(
     """
     Print the entries in BUCKET that match one of PATTERNS, or all, as they change, until Ctrl-C.
     """
-    try:
-        with contextlib.closing(entries(options, bucket, patterns, no_follow, start)) as found:
-            for number, entry in enumerate(found, 1):
-                if as_json:
-                    print_json_line(entry_dict(entry))
-                else:
-                    show(entry)
-                sys.stdout.flush()
-                if number == count:
-                    return
-    except KeyboardInterrupt:
-        pass
-    except BrokenPipeError:
-        # Nobody reads on. Python would complain once more when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with (
+        until_nobody_reads(),
+        contextlib.closing(entries(options, bucket, patterns, no_follow, start)) as found,
+    ):
+        for number, entry in enumerate(found, 1):
+            if as_json:
+                print_json_line(entry_dict(entry))
+            else:
+                show(entry)
+            sys.stdout.flush()
+            if number == count:
+                return
 
 
 def entries(

@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from jetsync._plugins import InstalledPlugin, Plugins, installed_plugins
+from jetsync._plugins import InstalledPlugin, Plugins, declared_hooks, installed_plugins
 from jetsync.cli._output import json_option, print_json, print_table
-from jetsync.errors import JetSyncError
+from jetsync.errors import ConfigurationError, JetSyncError
+
+UNCONFIGURED: Final = "unconfigured"
+"""State of a plugin that has to be configured, and can not be used by its name before."""
 
 
 @click.command()
@@ -21,9 +25,10 @@ def plugins(*, as_json: bool) -> None:
     """
     List the installed plugins and the hooks that they implement.
 
-    Each one is loaded to see whether it can be; the exit status is 1 where one can not. Plugins
-    that JETSYNC_PLUGINS adds to every client are marked `added`, those that JETSYNC_BLOCK_PLUGINS
-    leaves out `blocked`.
+    Each one is loaded to see whether it can be. Plugins that JETSYNC_PLUGINS adds to every client
+    are marked `added`, those that JETSYNC_BLOCK_PLUGINS leaves out `blocked`, and those that have
+    to be configured before they can be used `unconfigured`; what is missing stands behind what they
+    implement. The exit status is 1 where one is broken, or is added and can not be used.
     """
     rows = [describe(plugin) for plugin in installed_plugins()]
     missing = sorted(_names("JETSYNC_PLUGINS") - {row["name"] for row in rows})
@@ -42,12 +47,12 @@ def plugins(*, as_json: bool) -> None:
                     row["name"],
                     row.get("version") or "",
                     row["state"],
-                    row.get("error") or ", ".join(row["hooks"]),
+                    "; ".join(filter(None, (", ".join(row["hooks"]), row.get("error")))),
                 )
                 for row in rows
             ),
         )
-    if any(row.get("error") for row in rows):
+    if any(row.get("error") and row["state"] != UNCONFIGURED for row in rows):
         sys.exit(1)
 
 
@@ -73,6 +78,12 @@ def describe(plugin: InstalledPlugin) -> dict[str, Any]:
         (info,) = Plugins.load([plugin.name], {}).describe()
     except JetSyncError as error:
         row["error"] = str(error)
+        with contextlib.suppress(JetSyncError):
+            row["hooks"] = list(declared_hooks(plugin.name))
+        if row["state"] == "installed" and type(error.__cause__) is ConfigurationError:
+            # It says so itself, and nobody has asked for it. A more special error would say that
+            # its configuration is wrong.
+            row["state"] = UNCONFIGURED
     else:
         row["hooks"] = list(info.hooks)
     return row

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +12,13 @@ import click
 
 import jetsync
 from jetsync.cli._connection import connection_options
-from jetsync.cli._output import payload, print_json_line, visible, write_raw
+from jetsync.cli._output import (
+    payload,
+    print_json_line,
+    until_nobody_reads,
+    visible,
+    write_raw,
+)
 from jetsync.cli._shown import as_dict
 from jetsync.cli._times import moment_of
 from jetsync.consumer_config import DeliverPolicy
@@ -78,17 +83,12 @@ def tail(
     if raw and (as_json or headers):
         raise click.UsageError("--raw prints payloads alone.")
     show = show_raw if raw else show_json if as_json else show_all if headers else show_line
-    try:
+    with until_nobody_reads():
         found = follow(options, stream, subjects, count, no_follow=no_follow, **start)
         with contextlib.closing(found) as messages:
             for message in messages:
                 show(message)
                 sys.stdout.flush()
-    except KeyboardInterrupt:
-        pass
-    except BrokenPipeError:
-        # Nobody reads on. Python would complain once more when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def follow(

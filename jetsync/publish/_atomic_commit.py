@@ -40,8 +40,10 @@ from jetsync.errors import (
     WaitTimeoutError,
 )
 from jetsync.outbound import BatchAck
+from jetsync.publish._again import ask_retry, tell_retry
 from jetsync.publish._batch_run import BatchRun
 from jetsync.publish._capability import require_atomic
+from jetsync.publish._shared import BatchPlugins
 from jetsync.publish._staging import Staging, Wire
 from jetsync.publish._turn import Turn
 from jetsync.ttl import ttl_header
@@ -148,6 +150,7 @@ class AtomicCommit:
         """Held while one call uses the batch, but not while plugins run, nor during a commit."""
 
         self._id = options.batch_id or session.core.new_batch_id()
+        self._plugins = BatchPlugins(session.plugins)
         self._ids: set[str] = set()
         """The ids of all attempts."""
 
@@ -172,6 +175,16 @@ class AtomicCommit:
 
         self._discarded = False
         """Whether somebody asked for a discard that is not done yet."""
+
+    def _prepared(self, item: Any) -> Any:
+        """Return what stands for a message, as the plugins leave it."""
+        return self._plugins.prepared(item, self._begun)
+
+    def _begun(self) -> events.BatchCommitOperation:
+        """Describe the batch as it begins."""
+        return events.BatchCommitOperation(
+            kind="atomic", batch_id=self._id, size=0, timeout=self._options.timeout
+        )
 
     def _use(self, deadline: Deadline) -> Use:
         """Return the right to use the batch, within *deadline*; a context manager."""
@@ -380,9 +393,21 @@ class AtomicCommit:
                     # connection.
                     send = self._again(deadline)
                     continue
-            delay = self._delay(operation, failure, attempt, refused=refused)
+            elapsed = deadline.total - deadline.remaining()
+            delay = self._delay(
+                attrs.evolve(operation, elapsed=elapsed), failure, attempt, refused=refused
+            )
             if delay is None or delay >= deadline.remaining():
                 raise failure
+            tell_retry(
+                self._session.plugins,
+                operation.name,
+                operation.subject,
+                failure,
+                attempts=attempt,
+                delay=delay,
+                stream=operation.stream,
+            )
             time.sleep(delay)
             attempt += 1
             if self._run is not None:
@@ -403,7 +428,7 @@ class AtomicCommit:
         """
         retry, options = self._session.plugins.retry, self._options
         if retry is not None:
-            return retry(operation, error, attempt)
+            return ask_retry(retry, operation, error, attempt)
         return options.retry_wait if refused and attempt <= options.retries else None
 
     def _refused_by_id(self, error: DuplicateMessageIdError, deadline: Deadline) -> BatchAck:

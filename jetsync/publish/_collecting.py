@@ -16,10 +16,13 @@ from jetsync._handoff import AckMailbox
 from jetsync._outbox import LaneState
 from jetsync.errors import ConnectionClosedError, DisconnectedError
 from jetsync.publish._many import BLOCK_BYTES, BLOCK_MESSAGES
-from jetsync.publish._window import PATIENCE, Refused, Window
+from jetsync.publish._window import PATIENCE, Window
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jetsync._session import JetStreamSession
+    from jetsync.publish._again import Setback
     from jetsync.publish._window import WindowOptions
     from jetsync.typing import Frame
 
@@ -36,12 +39,19 @@ class OrderedAckMailbox(AckMailbox):
     A mailbox that keeps single acks and runs of them in the order in which they came.
     """
 
-    __slots__ = ("_acks",)
+    __slots__ = ("_acks", "on_failure")
 
     def __init__(self, interest: bytes) -> None:
         super().__init__(interest)
         self._acks: deque[Frame | AckRun] = deque()
         self.push = self._acks.append
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when nothing more will come, by whoever knows; must not wait."""
+
+    def fail(self, error: Exception) -> None:
+        """End every wait, and wake an owner who waits for something else."""
+        super().fail(error)
+        self.on_failure()
 
     @property
     def ready(self) -> bool:
@@ -190,15 +200,15 @@ class CollectingWindow(Window):
             due = look if due is None else min(due, look)
         return due
 
-    def account(self) -> list[Refused]:
+    def account(self) -> list[Setback]:
         failure = self.box.failure
-        refused = super().account()
+        setbacks = super().account()
         self.flush()
         if failure is not None:
             self._fail_collected(failure)
         elif self.pieces and self._until <= time.monotonic():
             self._fail_collected(DisconnectedError(timeout=self.options.ack_timeout))
-        return refused
+        return setbacks
 
     def _fail_collected(self, error: Exception) -> None:
         """Fail all that was not written."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jetsync._proto import frames
 from jetsync._subjects import validate_subject
+from jetsync.headers import SharedHeaders
 from jetsync.outbound import (
     coerce_outbound,
     outbound_header_block,
@@ -33,16 +33,32 @@ class Encoder:
         suffix: What stands behind the number in a reply subject.
     """
 
-    __slots__ = ("_check_size", "_heads", "_limit", "_pub", "_session", "_subjects", "_suffix")
+    __slots__ = (
+        "_check_size",
+        "_heads",
+        "_hpub",
+        "_limit",
+        "_pub",
+        "_session",
+        "_shared",
+        "_shared_heads",
+        "_shared_pub",
+        "_shared_size",
+        "_subjects",
+        "_suffix",
+    )
 
     def __init__(self, session: Session, suffix: bytes = b"") -> None:
         self._suffix = suffix
         self._pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
+        self._hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
         self._check_size: Callable[[int], None] = session.check_size
         self._session = session
         self._limit = session.server.max_payload
         self._subjects: dict[str, bytes] = {}
         self._heads: dict[str, bytes] = {}
+        self._shared_heads: dict[str, bytes] = {}
+        self._shared: SharedHeaders | None = None
 
     def renew(self) -> bool:
         """
@@ -69,6 +85,19 @@ class Encoder:
             subject, data = item
             payload = data if type(data) is bytes else bytes(payload_bytes(data))
             header = None
+        elif type(item) is tuple and len(item) == 3 and type(item[2]) is SharedHeaders:
+            subject, data, shared = item
+            payload = data if type(data) is bytes else bytes(payload_bytes(data))
+            if shared is not self._shared:
+                self._take(shared)
+            try:
+                target = self._subjects[subject]
+            except (KeyError, TypeError):
+                target = self._learn(subject)
+            size = self._shared_size + len(payload)
+            if size > self._limit:
+                self._check_size(size)
+            return self._shared_pub % (target, prefix, number, size, payload)
         else:
             message = coerce_outbound(item)
             subject = message.subject
@@ -83,9 +112,32 @@ class Encoder:
             if size > self._limit:
                 self._check_size(size)
             return self._pub % (target, prefix, number, size, payload)
-        if size + len(header) > self._limit:
-            self._check_size(size + len(header))
-        return frames.hpub(target, b"%b%d%b" % (prefix, number, self._suffix), header, payload)
+        length = len(header)
+        size += length
+        if size > self._limit:
+            self._check_size(size)
+        return self._hpub % (target, prefix, number, length, size, header, payload)
+
+    def shared(self, shared: SharedHeaders) -> tuple[bytes, dict[str, bytes], int, int]:
+        """
+        Return what it takes to encode pairs with these headers, for who does that in a loop.
+
+        Returns:
+            What to format with the subject, the prefix, the number, the size and the payload; the
+            subjects that are known; the size of the headers; and how large a payload may be.
+        """
+        if shared is not self._shared:
+            self._take(shared)
+        size = self._shared_size
+        return self._shared_pub, self._subjects, size, self._limit - size
+
+    def _take(self, shared: SharedHeaders) -> None:
+        """Prepare for messages with these headers, which come one after another as a rule."""
+        block = shared.block
+        self._shared, self._shared_size = shared, len(block)
+        self._shared_pub = b"HPUB %%b %%b%%d%b %d %%d\r\n%b%%b\r\n" % (
+            self._suffix, len(block), block.replace(b"%", b"%%"),
+        )  # fmt: skip
 
     def halves(self, item: object, prefix: bytes) -> tuple[bytes, bytes]:
         """
@@ -104,6 +156,19 @@ class Encoder:
             if size > self._limit:
                 self._check_size(size)
             return head, b"%b %d\r\n%b\r\n" % (self._suffix, size, payload)
+        if type(item) is tuple and len(item) == 3 and type(item[2]) is SharedHeaders:
+            subject, data, shared = item
+            payload = data if type(data) is bytes else bytes(payload_bytes(data))
+            try:
+                head = self._shared_heads[subject]
+            except (KeyError, TypeError):
+                head = self._learn_shared_head(subject, prefix)
+            header = shared.block
+            length = len(header)
+            size = length + len(payload)
+            if size > self._limit:
+                self._check_size(size)
+            return head, b"%b %d %d\r\n%b%b\r\n" % (self._suffix, length, size, header, payload)
         block = self.encode(item, prefix, 0)
         verb, target, _ = block.split(b" ", 2)
         head = b"%b %b %b" % (verb, target, prefix)
@@ -114,6 +179,13 @@ class Encoder:
         if len(self._heads) >= KNOWN_SUBJECTS:
             self._heads.clear()
         head = self._heads[subject] = b"PUB %b %b" % (target, prefix)
+        return head
+
+    def _learn_shared_head(self, subject: str, prefix: bytes) -> bytes:
+        head = b"H" + self._learn_head(subject, prefix)
+        if len(self._shared_heads) >= KNOWN_SUBJECTS:
+            self._shared_heads.clear()
+        self._shared_heads[subject] = head
         return head
 
     def _learn(self, subject: str) -> bytes:

@@ -157,14 +157,16 @@ class PublishFuture:
         seconds = None if timeout is None else as_seconds(timeout)
         if self._outcome is None:
             self._owner.check_thread("the acknowledgement")
+            signal = None
             with self._owner.lock:
-                self._bell = self._bell or Bell()
-                signal = self._bell.listen()
-                if self.done():
-                    signal.set()
-                else:
+                if self._outcome is None:
                     self._owner.flush()
-            signal.wait(threading.TIMEOUT_MAX if seconds is None else seconds)
+                # Who has no time does not listen: polling would leave a signal behind each time.
+                if not self.done() and (seconds is None or seconds > 0.0):
+                    self._bell = self._bell or Bell()
+                    signal = self._bell.listen()
+            if signal is not None:
+                signal.wait(threading.TIMEOUT_MAX if seconds is None else seconds)
         outcome = self._outcome
         if outcome is None:
             raise WaitTimeoutError("the acknowledgement", seconds or 0.0)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 from jetsync import events
 from jetsync._proto.puback import is_no_responders, parse_ack
 from jetsync._session import ClosedInFlightError
@@ -27,7 +29,14 @@ from jetsync.errors import (
     PublishOutcomeUnknownError,
     RequestTimeoutError,
 )
-from jetsync.outbound import OutboundMessage, PubAck, outbound_header_block, payload_bytes
+from jetsync.outbound import (
+    OutboundMessage,
+    PubAck,
+    outbound_header_block,
+    payload_bytes,
+    with_shared,
+)
+from jetsync.publish._again import ask_retry, is_repeatable, still_unknown, tell_retry
 from jetsync.publish._ttl_floor import tell_if_raised
 
 if TYPE_CHECKING:
@@ -77,6 +86,10 @@ def _attempts(  # noqa: PLR0917 - one private step of publish_one.
     retry_wait: float,
 ) -> PubAck:
     core, plugins = session.core, session.plugins
+    if operation is not None and plugins.shared_headers is not None:
+        shared = plugins.shared_headers(operation)
+        if shared is not None:
+            message = with_shared(message, shared)
     if plugins.prepare is not None:
         message = plugins.prepare(message)
     validate_subject(message.subject)
@@ -97,19 +110,26 @@ def _attempts(  # noqa: PLR0917 - one private step of publish_one.
                 return ack
             error = NoStreamResponseError(message.subject, attempts=attempt)
             if unknown is not None:
-                error = unknown = _still_unknown(message, error)
+                error = unknown = still_unknown(message, error)
         except (RequestTimeoutError, ConnectionLostError, ClosedInFlightError) as lost:
             error = unknown = _unknown(message, deadline, lost)
         except JetSyncError as certain:
             if unknown is None:
                 raise
-            raise _still_unknown(message, certain) from certain
-        delay = _delay(plugins, operation, error, attempt, retries, retry_wait)
-        if delay is None:
+            raise still_unknown(message, certain) from certain
+        delay = None
+        if unknown is None or is_repeatable(message):
+            if operation is not None and plugins.retry is not None:
+                # Plugins may have given the message an id.
+                operation = attrs.evolve(
+                    operation,
+                    elapsed=deadline.total - deadline.remaining(),
+                    has_message_ids=message.msg_id is not None,
+                )
+            delay = _delay(plugins, operation, error, attempt, retries, retry_wait)
+        if delay is None or delay >= deadline.remaining():
             raise error
-        if delay >= deadline.remaining():
-            time.sleep(deadline.remaining())
-            raise error
+        tell_retry(plugins, "publish", message.subject, error, attempts=attempt, delay=delay)
         time.sleep(delay)
         attempt += 1
 
@@ -125,12 +145,10 @@ def _delay(  # noqa: PLR0917 - one private step of publish_one.
     """
     Return the seconds until the next attempt, None to give up.
 
-    After an outcome that is unknown, only an id makes another attempt safe, and only a plugin asks
-    for one.
+    After an outcome that is unknown, only a plugin asks for another attempt.
     """
-    stored_twice = isinstance(error, PublishOutcomeUnknownError) and error.msg_id is None
     if operation is not None and plugins.retry is not None:
-        return None if stored_twice else plugins.retry(operation, error, attempt)
+        return ask_retry(plugins.retry, operation, error, attempt)
     if isinstance(error, NoStreamResponseError) and attempt <= retries:
         return retry_wait
     return None
@@ -154,17 +172,6 @@ def _unknown(
         reason=None if timed_out else str(cause),
     )
     error.__cause__ = cause
-    return error
-
-
-def _still_unknown(message: OutboundMessage, certain: Exception) -> PublishOutcomeUnknownError:
-    """Make the error of a message whose last attempt failed, and an earlier one is unknown."""
-    error = PublishOutcomeUnknownError(
-        message.subject,
-        msg_id=message.msg_id,
-        reason=f"an earlier attempt got no answer, and the last one failed: {certain}",
-    )
-    error.__cause__ = certain
     return error
 
 

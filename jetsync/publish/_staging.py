@@ -13,7 +13,7 @@ from jetsync import headers as names
 from jetsync._proto.batch import NO_COUNTERS, HeaderRules
 from jetsync._subjects import validate_subject
 from jetsync.errors import BatchRuleError, InvalidArgumentError, InvalidSubjectError
-from jetsync.headers import encode_headers
+from jetsync.headers import SharedHeaders, encode_headers
 from jetsync.outbound import coerce_outbound, outbound_header_pairs, payload_bytes
 from jetsync.publish._capability import MARKER_LEVEL
 from jetsync.ttl import ttl_header
@@ -145,6 +145,16 @@ class Staging:
             payload = data if type(data) is bytes else bytes(payload_bytes(data))
             pairs = []
             tail = _NO_HEADERS
+        elif (
+            type(item) is tuple
+            and len(item) == 3
+            and type(item[2]) is SharedHeaders
+            and self._ttl is None
+        ):
+            subject, data, shared = item
+            payload = data if type(data) is bytes else bytes(payload_bytes(data))
+            pairs = shared.items()
+            tail = shared.block[len(_MAGIC) :]
         else:
             message = coerce_outbound(item)
             subject = message.subject

@@ -7,7 +7,7 @@ no stream took. It makes no threads and takes no locks: its owner brings them.
 
 from __future__ import annotations
 
-import bisect
+import operator
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,13 @@ from jetsync.errors import (
     PublishOutcomeUnknownError,
 )
 from jetsync.outbound import OutboundMessage, coerce_outbound
+from jetsync.publish._again import (
+    Setback,
+    ask_retry,
+    is_repeatable,
+    still_unknown,
+    tell_retries,
+)
 from jetsync.publish._encode import Encoder
 
 if TYPE_CHECKING:
@@ -61,26 +68,6 @@ class WindowOptions:
     """Seconds before each of these."""
 
 
-@attrs.define(eq=False)
-class Refused:
-    """
-    A message that no stream took, and what is to become of it.
-    """
-
-    number: int
-    item: Any
-    attempts: int
-    error: Exception
-    """What it fails with if it is not sent again."""
-
-    delay: float | None = None
-    """Seconds until it is sent again; None to give up."""
-
-    due: float = 0.0
-    until: float = 0.0
-    """When it fails for want of a connection."""
-
-
 class Window:
     """
     What is in flight, and its way out; not synchronised.
@@ -111,11 +98,14 @@ class Window:
         self.failures: list[tuple[int, Any, Exception]] = []
         """Messages that ended badly, with the reason; the owner empties it."""
 
-        self._again: list[Refused] = []
+        self._setbacks: list[Setback] = []
+        """What is to be judged."""
+
+        self._again: list[Setback] = []
         """What waits to be sent again, the next one first."""
 
-        self._attempts: dict[int, int] = {}
-        """How often messages in flight were refused that were so at least once."""
+        self._tried: dict[int, Setback] = {}
+        """What became of the attempt before, of messages in flight that were sent again."""
 
     def _make_box(self, interest: bytes) -> AckMailbox:
         return AckMailbox(interest)
@@ -233,13 +223,15 @@ class Window:
         Asks plugins. An owner with a lock takes the steps one by one, as it holds the lock for the
         first and the last and lets go of it for the one between.
         """
-        refused = self.account()
-        if refused:
-            self.judge(refused)
-            self.schedule(refused)
+        setbacks = self.account()
+        if setbacks:
+            self.judge(setbacks)
+            self.schedule(setbacks)
 
-    def account(self) -> list[Refused]:
-        """Do what :meth:`settle` does, but return what no stream took; runs nothing of a user's."""
+    def account(self) -> list[Setback]:
+        """
+        Do what :meth:`settle` does, but return what may be sent again; runs nothing of a user's.
+        """
         box, pipeline = self.box, self.pipeline
         box.take_poke()
         # Looked at first: whatever came before the loss has been drained when it is accounted for.
@@ -261,59 +253,84 @@ class Window:
             self._on_failed(lost=bool(lost))
         if self._again:
             self._send_again()
-        return self._take_refused() if pipeline.refused or self._attempts else []
+        if pipeline.refused or self._tried:
+            self._on_refused()
+        setbacks, self._setbacks = self._setbacks, []
+        return setbacks
 
     def _take_acks(self) -> None:
         for run in self.box.drain_runs():
             self.pipeline.settle_run(run)
         self.pipeline.settle(self.box.drain())
 
-    def _take_refused(self) -> list[Refused]:
-        flying, attempts = self.pipeline.flying, self._attempts
-        refused = []
+    def _on_refused(self) -> None:
+        """Take what no stream took, and forget about what has ended."""
         for number, item in self.pipeline.refused:
-            count = attempts[number] = attempts.get(number, 0) + 1
-            error = NoStreamResponseError(subject_of(item), attempts=count)
-            refused.append(Refused(number, item, count, error))
+            before = self._tried.pop(number, None)
+            attempts = 1 if before is None else before.attempts + 1
+            error: Exception = NoStreamResponseError(subject_of(item), attempts=attempts)
+            if before is not None and before.unknown:
+                error = still_unknown(coerce_outbound(item), error)
+            self._set_back(number, item, before, error)
         self.pipeline.refused.clear()
-        still = {message.number for message in (*refused, *self._again)}
-        for number in [n for n in attempts if n not in flying and n not in still]:
-            del attempts[number]
-        return refused
+        flying = self.pipeline.flying
+        for number in [number for number in self._tried if number not in flying]:
+            del self._tried[number]
 
-    def judge(self, refused: list[Refused]) -> None:
+    def _set_back(
+        self, number: int, item: Any, before: Setback | None, error: Exception, ago: float = 0.0
+    ) -> None:
+        """Have a message judged whose attempt, made *ago* seconds ago, failed with *error*."""
+        unknown = isinstance(error, PublishOutcomeUnknownError)
+        if before is None:
+            began = time.monotonic() - ago
+            setback = Setback(number, item, 1, began, error, unknown=unknown)
+        else:
+            setback = before
+            setback.attempts, setback.error, setback.unknown = before.attempts + 1, error, unknown
+            setback.delay = None
+        self._setbacks.append(setback)
+
+    def judge(self, setbacks: list[Setback]) -> None:
         """Decide which messages are sent again, and when; runs plugins."""
         options, retry = self.options, self._plugins.retry
-        for message in refused:
+        for message in setbacks:
             if retry is None:
                 if message.attempts <= options.retries:
                     message.delay = options.retry_wait
                 continue
+            item = message.item
             operation = events.PublishOperation(
-                subject=subject_of(message.item), window=options.size, timeout=options.ack_timeout
+                subject=subject_of(item),
+                window=options.size,
+                timeout=options.ack_timeout,
+                elapsed=time.monotonic() - message.began,
+                has_message_ids=isinstance(item, OutboundMessage) and item.msg_id is not None,
             )
             try:
-                message.delay = retry(operation, message.error, message.attempts)
+                message.delay = ask_retry(retry, operation, message.error, message.attempts)
             except JetSyncError as veto:
                 message.error = veto
+        tell_retries(self._plugins, setbacks)
 
-    def schedule(self, refused: list[Refused]) -> None:
+    def schedule(self, setbacks: list[Setback]) -> None:
         """Have messages sent again as it was decided, and fail the others."""
         now = time.monotonic()
-        for message in refused:
+        for message in setbacks:
             if message.delay is None or self.box.failure is not None:
                 self.failures.append((message.number, message.item, message.error))
             else:
-                message.until = now + message.delay + self.options.ack_timeout
-                self._wait(message, now + message.delay)
+                message.due = now + message.delay
+                message.until = message.due + self.options.ack_timeout
+                self._again.append(message)
+        self._sort_again()
 
-    def _wait(self, message: Refused, due: float) -> None:
-        message.due = due
-        # Not in order by itself: a plugin may choose other delays than the built-in rule.
-        bisect.insort(self._again, message, key=lambda other: other.due)
+    def _sort_again(self) -> None:
+        """Put what waits in order: a plugin may choose other delays than the built-in rule."""
+        self._again.sort(key=operator.attrgetter("due"))
 
     def _give_up_again(self) -> None:
-        """Fail what waits to be sent again: it is certain that it was not stored."""
+        """Fail what waits to be sent again, with what is known of it."""
         self.failures += [(message.number, message.item, message.error) for message in self._again]
         self._again.clear()
 
@@ -323,42 +340,70 @@ class Window:
         self._again = [message for message in self._again if message.due > now]
         if due and self._lane.epoch != self._epoch:
             self._renew(self._lane.epoch)
-        for message in due:
+        for place, message in enumerate(due):
             number, item = message.number, message.item
             try:
                 block = self.encoder.encode(item, self.prefix, number)
                 epoch = self._lane.post(block, 0.0, epoch=self._epoch)
             except (DisconnectedError, ConnectionLostError):
-                if now < message.until:
-                    self._wait(message, now + PATIENCE)
-                else:
-                    timeout = self.options.ack_timeout
-                    missed = DisconnectedError(timeout=timeout, subject=subject_of(item))
-                    self.failures.append((number, item, missed))
+                # None of the others would fare better.
+                self._wait_for_connection(due[place:], now)
+                return
             except JetSyncError as error:
-                self.failures.append((number, item, error))
+                self._fail(number, item, error, message)
             else:
+                self._tried[number] = message
                 self.pipeline.again(number, item, epoch, now + self.options.ack_timeout)
+
+    def _wait_for_connection(self, messages: list[Setback], now: float) -> None:
+        """Look again soon, or fail what has waited long enough."""
+        for message in messages:
+            if now < message.until:
+                message.due = now + PATIENCE
+                self._again.append(message)
+            else:
+                subject = subject_of(message.item)
+                missed = DisconnectedError(timeout=self.options.ack_timeout, subject=subject)
+                self._fail(message.number, message.item, missed, message)
+        self._sort_again()
 
     def _on_failed(self, *, lost: bool) -> None:
         """Give each failure its error."""
+        repeats = self._plugins.retry is not None and self.box.failure is None
         for number, item, error in self.pipeline.failed:
+            before = self._tried.pop(number, None)
             if error is None or isinstance(error, ProtocolError):
-                message = coerce_outbound(item)
-                reason = "the connection was lost" if lost else None
-                if self.box.failure is not None:
-                    reason = str(self.box.failure)
-                unknown = PublishOutcomeUnknownError(
-                    message.subject,
-                    msg_id=message.msg_id,
-                    timeout=None if reason or error else self.options.ack_timeout,
-                    reason=reason if error is None else str(error),
-                )
-                unknown.__cause__ = error or self.box.failure
-                self.failures.append((number, item, unknown))
+                unknown = self._unknown(coerce_outbound(item), error, lost=lost)
+                if repeats and is_repeatable(item):
+                    ago = 0.0 if lost or error is not None else self.options.ack_timeout
+                    self._set_back(number, item, before, unknown, ago)
+                else:
+                    self.failures.append((number, item, unknown))
             else:
-                self.failures.append((number, item, error))
+                self._fail(number, item, error, before)
         self.pipeline.failed.clear()
+
+    def _fail(self, number: int, item: Any, error: Exception, before: Setback | None) -> None:
+        """Fail a message whose last attempt came to nothing for certain."""
+        if before is not None and before.unknown:
+            error = still_unknown(coerce_outbound(item), error)
+        self.failures.append((number, item, error))
+
+    def _unknown(
+        self, message: OutboundMessage, error: Exception | None, *, lost: bool
+    ) -> PublishOutcomeUnknownError:
+        """Make the error of a message that may be stored or not."""
+        reason = "the connection was lost" if lost else None
+        if self.box.failure is not None:
+            reason = str(self.box.failure)
+        unknown = PublishOutcomeUnknownError(
+            message.subject,
+            msg_id=message.msg_id,
+            timeout=None if reason or error else self.options.ack_timeout,
+            reason=reason if error is None else str(error),
+        )
+        unknown.__cause__ = error or self.box.failure
+        return unknown
 
 
 def subject_of(item: Any) -> str:

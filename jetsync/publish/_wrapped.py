@@ -12,11 +12,13 @@ import threading
 from typing import TYPE_CHECKING
 
 from jetsync import events
+from jetsync.outbound import PubAck
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._hookcalls import Entered
+    from jetsync.headers import SharedHeaders
     from jetsync.publish._window import WindowOptions
 
 
@@ -25,24 +27,52 @@ class WrappedWindow:
     A place in one window, for each of its messages.
     """
 
-    __slots__ = ("_entered", "_owner", "open", "places")
+    __slots__ = (
+        "_entered",
+        "_owner",
+        "error",
+        "failed",
+        "open",
+        "places",
+        "shared",
+        "stream",
+        "taken",
+    )
 
-    def __init__(self, owner: WrappedWindows, entered: Entered, places: int) -> None:
+    def __init__(
+        self, owner: WrappedWindows, entered: Entered, places: int, shared: SharedHeaders | None
+    ) -> None:
         self._owner = owner
         self._entered = entered
+        self.shared = shared
+        """What plugins give to all of its messages."""
+
+        self.stream: str | None = None
+        """The stream that took messages of it."""
+
+        self.taken = 0
+        """How many messages have got a place."""
+
+        self.failed = 0
+        self.error: Exception | None = None
+        """Why the first of those failed."""
+
         self.places = places
         """How many more messages it takes."""
 
         self.open = 0
         """How many of its messages have not ended."""
 
-    def part(self) -> None:
-        """Learn that one of its messages has ended, or could not be sent. Any thread."""
-        self._owner.part(self)
+    def part(self, outcome: object) -> None:
+        """Learn the ack of one of its messages, or why it failed. Any thread."""
+        self._owner.part(self, outcome)
 
     def leave(self) -> None:
         """Let the plugins go on; raises what they raise."""
-        self._entered.leave(None, None)
+        result = events.WindowResult(
+            messages=self.taken, failed=self.failed, error=self.error, stream=self.stream
+        )
+        self._entered.leave(result, None)
 
 
 class WrappedWindows:
@@ -51,9 +81,13 @@ class WrappedWindows:
     """
 
     def __init__(
-        self, enter: Callable[[events.PublishOperation], Entered], options: WindowOptions
+        self,
+        enter: Callable[[events.PublishOperation], Entered],
+        ask_headers: Callable[[events.PublishOperation], SharedHeaders | None] | None,
+        options: WindowOptions,
     ) -> None:
         self._enter = enter
+        self._ask_headers = ask_headers
         self._options = options
         self._changed = threading.Condition()
         self._current: WrappedWindow | None = None
@@ -88,17 +122,27 @@ class WrappedWindows:
             self._entering = me
             self._unfinished += 1
         try:
-            entered = self._enter(
-                events.PublishOperation(
-                    messages=None, window=self._options.size, timeout=self._options.ack_timeout
-                )
-            )
+            window = self._make()
         except BaseException:
             self._begin(None)
             raise
-        window = WrappedWindow(self, entered, self._options.size)
         self._begin(window)
         return window
+
+    def _make(self) -> WrappedWindow:
+        """Run the plugins that a new window is to have."""
+        operation = events.PublishOperation(
+            messages=None, window=self._options.size, timeout=self._options.ack_timeout
+        )
+        entered = self._enter(operation)
+        shared: SharedHeaders | None = None
+        if self._ask_headers is not None:
+            try:
+                shared = self._ask_headers(operation)
+            except BaseException as error:
+                entered.leave(None, error)
+                raise
+        return WrappedWindow(self, entered, self._options.size, shared)
 
     def _begin(self, window: WrappedWindow | None) -> None:
         """Let others join the window that was entered, if it was."""
@@ -114,15 +158,22 @@ class WrappedWindows:
     def _take_place(self, window: WrappedWindow) -> WrappedWindow:
         """Count a message in; the lock is held."""
         window.open += 1
+        window.taken += 1
         window.places -= 1
         if window.places == 0:
             self._current = None
         return window
 
-    def part(self, window: WrappedWindow) -> None:
+    def part(self, window: WrappedWindow, outcome: object) -> None:
         """Count a message of *window* out."""
         with self._changed:
             window.open -= 1
+            if isinstance(outcome, PubAck):
+                window.stream = outcome.stream
+            elif isinstance(outcome, BaseException):
+                window.failed += 1
+                if window.error is None and isinstance(outcome, Exception):
+                    window.error = outcome
             if self._closed:
                 self._cut()
             self._look_at(window)

@@ -286,7 +286,7 @@ class AtomicBatch(AtomicCommit):
         """
         if not items:
             raise InvalidArgumentError("a batch needs at least one message", argument="messages")
-        if self._session.plugins.prepare is not None:
+        if self._plugins.active:
             prepared: list[Any] = []
             with _numbered(prepared.__len__):
                 prepared.extend(map(self._prepared, items))
@@ -324,10 +324,6 @@ class AtomicBatch(AtomicCommit):
         if error is not None:
             self._lose(error)
             raise error
-
-    def _prepared(self, item: Any) -> Any:
-        prepare = self._session.plugins.prepare
-        return item if prepare is None else prepare(coerce_outbound(item))
 
     def _admit(self, item: Any, deadline: Deadline) -> tuple[BatchRun, Staged]:
         """Check a message; the lock is held."""

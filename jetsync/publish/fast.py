@@ -31,6 +31,7 @@ from jetsync.errors import (
 from jetsync.outbound import BatchAck, Expect, OutboundMessage, coerce_outbound, message_iterator
 from jetsync.publish._fast_link import FastLink
 from jetsync.publish._many import BLOCK_BYTES, BLOCK_MESSAGES
+from jetsync.publish._shared import BatchPlugins
 from jetsync.publish._turn import Turn
 from jetsync.typing import Seconds
 
@@ -124,7 +125,6 @@ class FastPublisher:
     def __init__(self, session: JetStreamSession, options: FastOptions) -> None:
         self._core = session.core
         self._options = options
-        self._plugins = session.plugins
         self._lock = threading.Lock()
         self._link = FastLink(
             session,
@@ -133,6 +133,8 @@ class FastPublisher:
             max_outstanding_acks=options.max_outstanding_acks,
             gap_ok=options.gap == "ok",
         )
+        self._wrap_commit = session.plugins.wrap_batch_commit
+        self._plugins = BatchPlugins(session.plugins)
         self._ack: BatchAck | None = None
         self._callback_errors = 0
 
@@ -238,8 +240,7 @@ class FastPublisher:
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-        if self._plugins.prepare is not None:
-            item = self._plugins.prepare(coerce_outbound(item))
+        item = self._plugins.prepared(item, self._operation)
         link = self._link
         try:
             with Turn(self._lock, deadline):
@@ -320,15 +321,17 @@ class FastPublisher:
         Returns:
             Why one of them cannot be sent; it and those behind it are taken out then.
         """
-        ttl, prepare = self._options.ttl, self._plugins.prepare
-        if ttl is None and prepare is None:
+        ttl, plugins = self._options.ttl, self._plugins
+        if ttl is None and not plugins.active:
             return None
         for index in range(first, len(chunk)):
             try:
-                message = coerce_outbound(chunk[index])
-                if ttl is not None and message.ttl is None:
-                    message = attrs.evolve(message, ttl=ttl)
-                chunk[index] = message if prepare is None else prepare(message)
+                message = chunk[index]
+                if ttl is not None:
+                    message = coerce_outbound(message)
+                    if message.ttl is None:
+                        message = attrs.evolve(message, ttl=ttl)
+                chunk[index] = plugins.prepared(message, self._operation)
             except Exception as error:  # noqa: BLE001 - raised once what is before it has been sent.
                 del chunk[index:]
                 return error
@@ -377,23 +380,29 @@ class FastPublisher:
             item = OutboundMessage(subject, body, headers, msg_id, ttl, expect)
         elif any(value is not None for value in (data, headers, msg_id, ttl, expect)):
             raise InvalidArgumentError("a last message needs a subject", argument="subject")
-        wrap = self._plugins.wrap_batch_commit
+        wrap = self._wrap_commit
         if wrap is None:
             return self._commit(item, deadline)
-        link = self._link
-        operation = events.BatchCommitOperation(
-            kind="fast",
-            stream=link.stream.name,
-            batch_id=link.next_id,
-            size=link.engine.ledger.added + (item is not None),
-            subject=subject,
-            timeout=deadline.total,
-        )
+        size = self._link.engine.ledger.added + (item is not None)
+        operation = self._operation(size, deadline.total, subject)
         return wrap(operation, lambda: self._commit(item, deadline))
 
+    def _operation(
+        self, size: int = 0, timeout: float | None = None, subject: str | None = None
+    ) -> events.BatchCommitOperation:
+        """Describe the batch to plugins; by default as it begins."""
+        return events.BatchCommitOperation(
+            kind="fast",
+            stream=self._link.stream.name,
+            batch_id=self._link.next_id,
+            size=size,
+            subject=subject,
+            timeout=self._options.timeout if timeout is None else timeout,
+        )
+
     def _commit(self, item: OutboundMessage | None, deadline: Deadline) -> BatchAck:
-        if item is not None and self._plugins.prepare is not None:
-            item = self._plugins.prepare(item)
+        if item is not None:
+            item = self._plugins.prepared(item, self._operation)
         link = self._link
         try:
             with Turn(self._lock, deadline):

@@ -28,7 +28,14 @@ from jetsync._deadline import Deadline
 from jetsync._handoff import Bell, Signal
 from jetsync._session import raise_failure
 from jetsync.errors import HandleClosedError, PublishManyError, PublishOutcomeUnknownError
-from jetsync.outbound import Expect, OutboundMessage, PubAck, PublishFailure, PublishReport
+from jetsync.outbound import (
+    Expect,
+    OutboundMessage,
+    PubAck,
+    PublishFailure,
+    PublishReport,
+    with_shared,
+)
 from jetsync.publish._collecting import CollectingWindow
 from jetsync.publish._future import DeliveryReport, FutureOwner, PublishFuture
 from jetsync.publish._many import BLOCK_MESSAGES
@@ -101,8 +108,8 @@ class Publisher:
         self._options = options
         self._on_report = on_report
         self._window = CollectingWindow(session, options)
-        enter = session.plugins.enter_publish
-        self._wrapped = None if enter is None else WrappedWindows(enter, options)
+        enter, ask_headers = session.plugins.enter_publish, session.plugins.shared_headers
+        self._wrapped = None if enter is None else WrappedWindows(enter, ask_headers, options)
         self._hooked = self._wrapped is not None or self._window.prepares
         self._lock = threading.Lock()
         self._work = Signal()
@@ -144,6 +151,8 @@ class Publisher:
         self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
         self._owner = FutureOwner(self._lock, self._hurry)
+        # The client may be closed while the worker has nothing to wait for.
+        self._window.box.on_failure = self._work.set
         try:
             self._window.open()
         except BaseException:
@@ -227,10 +236,12 @@ class Publisher:
         """Send a message that plugins look at, in a window that they may wrap."""
         span = None if self._wrapped is None else self._wrapped.join()
         try:
+            if span is not None and span.shared is not None:
+                item = with_shared(item, span.shared)
             return self._send(self._window.prepared(item), span)
-        except BaseException:
+        except BaseException as error:
             if span is not None:
-                span.part()
+                span.part(error)
                 with self._lock:
                     self._wake_worker()
             raise
@@ -306,13 +317,13 @@ class Publisher:
     def _wait_ended(self, is_over: Callable[[], bool], deadline: Deadline | None) -> None:
         """Wait until enough messages have ended, or for as long as there is time."""
         while True:
+            seconds = threading.TIMEOUT_MAX if deadline is None else deadline.remaining()
             with self._lock:
-                if is_over():
+                # Who has no time left does not listen: somebody who polls would leave a signal
+                # behind each time.
+                if is_over() or seconds <= 0.0:
                     return
                 ended = self._ended.listen()
-            seconds = threading.TIMEOUT_MAX if deadline is None else deadline.remaining()
-            if seconds <= 0.0:
-                return
             ended.wait(seconds)
 
     def flush(self, timeout: Seconds | None = None) -> int:
@@ -483,13 +494,13 @@ class Publisher:
         """Complete what has ended: decide under the lock, tell the user without it."""
         window = self._window
         with self._lock:
-            refused = window.account()
+            setbacks = window.account()
             ended = self._take_ended()
         self._tell(ended)
-        if refused:
-            window.judge(refused)
+        if setbacks:
+            window.judge(setbacks)
             with self._lock:
-                window.schedule(refused)
+                window.schedule(setbacks)
                 ended = self._take_ended()
             self._tell(ended)
 
@@ -525,7 +536,7 @@ class Publisher:
             future.settle_nowait(outcome)
             ended.append(future)
             if future.span is not None:
-                future.span.part()
+                future.span.part(outcome)
         return future
 
     def _keep_failure(self, number: int, future: PublishFuture) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 HOOKS = (
     "jetsync_prepare_message",
+    "jetsync_shared_headers",
     "jetsync_publish",
     "jetsync_batch_commit",
     "jetsync_fetch",
@@ -168,6 +169,13 @@ class HookRecorder:
         Record the message as it is when it comes here; plugins that run later may still change it.
         """
         self._record("jetsync_prepare_message", message=message)
+
+    @hookimpl
+    def jetsync_shared_headers(self, operation: PublishOperation | BatchCommitOperation) -> None:
+        """
+        Record that headers are asked for, and give none.
+        """
+        self._record("jetsync_shared_headers", operation=operation)
 
     @hookimpl(wrapper=True)
     def jetsync_publish(self, operation: PublishOperation) -> Generator[None, Any, Any]:

@@ -102,6 +102,20 @@ def stream(js: jetsync.JetStream, unique: str) -> Iterator[jetsync.Stream]:
 
 
 @pytest.fixture
+def make_bucket(js: jetsync.JetStream, unique: str) -> Iterator[Callable[..., jetsync.KeyValue]]:
+    """
+    A function that makes a bucket in memory, removed after the test.
+    """
+
+    def make(**fields: object) -> jetsync.KeyValue:
+        return js.create_key_value(**{"bucket": unique, "storage": "memory", **fields})
+
+    yield make
+    with suppress(jetsync.BucketNotFoundError):
+        js.delete_key_value(unique)
+
+
+@pytest.fixture
 def worker(stream: jetsync.Stream) -> jetsync.Consumer:
     """
     A durable pull consumer of the test's stream.

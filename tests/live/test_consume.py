@@ -459,7 +459,7 @@ class TestTrouble:
         Scenario 127: everything comes once, soon, by one new pull.
         """
         recorder, _client, js, stream, worker = fragile
-        messages = worker.consume(expires=4, heartbeat=1)
+        messages = worker.consume(expires=30, heartbeat=10)
         fill(js, stream, 1)
         assert take(messages, 1) == [0]
         before = messages.statistics().pulls

@@ -15,6 +15,7 @@ import time
 import pytest
 
 import jetsync
+from jetsync._handoff import Mailbox
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy
 from tests.patience import eventually, timed
@@ -156,6 +157,95 @@ class TestScan:
         assert numbers(stream.get_batch(5)) == []
         assert numbers(stream.get_last_for([">"])) == []
         stream.delete()
+
+
+class TestPages:
+    @pytest.mark.versions
+    def test_each_page_is_one_answer(self, any_client, unique):
+        """
+        Pages have what one request brought, and together what a scan gives.
+        """
+        stream = make(any_client, unique, 250, subjects=2)
+        stream.delete_message(120)
+        pages = list(stream.scan(page=100).pages())
+        assert [len(page) for page in pages] == [100, 100, 49]
+        messages = [message for page in pages for message in page]
+        assert messages == list(stream.scan())
+        (page,) = stream.scan(start=10, end=15, subject=f"{unique}.00001").pages()
+        assert page.sequences == [11, 13, 15]
+        assert page.subjects == [f"{unique}.00001"] * 3
+        assert [data.split()[0] for data in page.data] == [b"11", b"13", b"15"]
+        assert page.timestamps_ns == [stream.get_message(n).timestamp_ns for n in (11, 13, 15)]
+        assert list(stream.scan(start=251).pages()) == []
+        stream.delete()
+
+    def test_the_end_of_a_page_comes_alone(self, client, unique, monkeypatch):
+        """
+        However the network cuts what comes, no page has messages of the next one.
+        """
+        stream = make(client, unique, 25)
+
+        def one_at_a_time(box):
+            return [box.frames.popleft()]
+
+        monkeypatch.setattr(Mailbox, "drain", one_at_a_time)
+        assert [len(page) for page in stream.scan(page=10).pages()] == [10, 10, 5]
+
+    def test_a_fault_comes_last(self, client, unique):
+        """
+        What came before a fault is given out before it is raised.
+        """
+        stream = make(client, unique, 300)
+        pages = stream.scan(page=100, timeout=1.0).pages()
+        assert next(pages).sequences == [*range(1, 101)]
+        stream.delete()
+        rest = []
+        with pytest.raises((jetsync.StreamNotFoundError, jetsync.NotSupportedError)):
+            rest.extend(pages)
+        # The second page may have been under way.
+        assert [len(page) for page in rest] in ([], [100])
+
+    def test_one_way_at_a_time(self, client, unique):
+        """
+        A scan is read message by message or page by page, not both.
+        """
+        stream = make(client, unique, 5)
+        before = subscriptions(client)
+        scan = stream.scan(page=2)
+        assert len(next(scan.pages())) == 2
+        with pytest.raises(jetsync.ConflictingUseError):
+            next(scan)
+        assert [len(page) for page in scan.pages()] == [2, 1]
+        scan = stream.scan(page=2)
+        assert next(scan).sequence == 1
+        with pytest.raises(jetsync.ConflictingUseError):
+            scan.pages()
+        scan.close()
+        with stream.scan(page=2) as scan:
+            pages = scan.pages()
+            next(pages)
+        assert list(pages) == []
+        assert subscriptions(client) == before
+        stream.delete()
+
+    def test_plugins_see_each_message(self, nats_server, unique):
+        """
+        What a plugin makes of a message is what a page has.
+        """
+
+        class Shouting:
+            @jetsync.hookimpl
+            def jetsync_message_received(self, message):
+                return jetsync.StoredMessage(
+                    "X", message.subject, message.sequence, 0, data=message.data.upper()
+                )
+
+        with jetsync.connect(nats_server.url, plugins=[Shouting()]) as client:
+            stream = make(client, unique, 3)
+            client.jetstream().publish(f"{unique}.x", b"soft")
+            (page,) = stream.scan(start=4).pages()
+            assert (page.data, page.timestamps_ns, page.sequences) == ([b"SOFT"], [0], [4])
+            stream.delete()
 
 
 class TestBounds:
@@ -649,14 +739,15 @@ class TestFaults:
 class TestCluster:
     def test_the_leader_is_killed_under_a_scan(self, unique):
         """
-        Nobody may answer for a while; the scan waits for that and goes on.
+        Nobody may answer for a while, and a request may have gone down with its server; the scan
+        waits, asks again and goes on.
         """
         with (
             DevServer(cluster=3) as server,
             jetsync.connect(server.url, reconnect_wait=0.05) as client,
         ):
             stream = make(client, unique, 3000, storage="file", num_replicas=3)
-            scan = stream.scan(page=100, timeout=20)
+            scan = stream.scan(page=100, timeout=40)
             came = [next(scan).sequence for _ in range(150)]
             server.kill(int(stream.info().cluster.leader.rpartition("-")[2]))
             came += numbers(scan)

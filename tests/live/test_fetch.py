@@ -565,8 +565,9 @@ class TestBytes:
             heard = []
             while (409, "Message Size Exceeds MaxBytes") not in heard:
                 message = wire.next(5)
-                if message._block is not None and message.subject.startswith(client._session.inbox):
-                    heard.append(parse_status(message._block))
+                block = message.raw_headers
+                if block is not None and message.subject.startswith(client._session.inbox):
+                    heard.append(parse_status(block))
             assert len(heard) == 1
 
     def test_the_next_message_does_not_fit(self, sized):

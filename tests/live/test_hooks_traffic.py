@@ -54,8 +54,13 @@ class TestPublish:
         """
         js, recorder, _ = watched()
         ack = js.publish(f"{stream.name}.A", b"x", msg_id="1", timeout=7)
-        assert recorder.names == ["jetsync_publish", "jetsync_prepare_message"]
+        assert recorder.names == [
+            "jetsync_publish",
+            "jetsync_shared_headers",
+            "jetsync_prepare_message",
+        ]
         operation = recorder.calls[0]["operation"]
+        assert recorder.calls[1]["operation"] is operation
         assert (operation.subject, operation.messages, operation.window) == (
             f"{stream.name}.A",
             1,

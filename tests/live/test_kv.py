@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 
@@ -17,25 +16,11 @@ OLD = ("2.10.26", "2.11.11", "2.12.8", "2.14.6")
 
 
 @pytest.fixture
-def make(js, unique):
-    """
-    A function that makes a bucket in memory, removed after the test.
-    """
-
-    def make(**fields):
-        return js.create_key_value(**{"bucket": unique, "storage": "memory", **fields})
-
-    yield make
-    with suppress(jetsync.BucketNotFoundError):
-        js.delete_key_value(unique)
-
-
-@pytest.fixture
-def kv(make):
+def kv(make_bucket):
     """
     A bucket that keeps five revisions of each key.
     """
-    return make(history=5)
+    return make_bucket(history=5)
 
 
 def basics(kv):
@@ -257,34 +242,34 @@ class TestKeys:
             with pytest.raises(jetsync.BucketNotFoundError):
                 other.atomic()
 
-    def test_too_large(self, make):
+    def test_too_large(self, make_bucket):
         """
         A value that is larger than the bucket takes is refused, and nothing is stored.
         """
-        kv = make(max_value_size=100)
+        kv = make_bucket(max_value_size=100)
         with pytest.raises(jetsync.MessageTooLargeError):
             kv.put("a", b"x" * 101)
         assert kv.keys() == []
 
 
 class TestBucket:
-    def test_create_again(self, make, kv, js):
+    def test_create_again(self, make_bucket, kv, js):
         """
         Creating a bucket once more returns it; with other settings it is refused.
         """
         kv.put("a", b"1")
-        again = make(history=5)
+        again = make_bucket(history=5)
         assert again.get("a").value == b"1"
         with pytest.raises(jetsync.StreamNameInUseError):
-            make(history=6)
+            make_bucket(history=6)
         assert kv.bucket in list(js.key_value_names())
         assert js.key_value(kv.bucket).get("a").value == b"1"
 
-    def test_status(self, make):
+    def test_status(self, make_bucket):
         """
         A bucket says how it is configured and what it holds.
         """
-        kv = make(history=3, ttl=60, limit_marker_ttl=5, storage="file", compression=True)
+        kv = make_bucket(history=3, ttl=60, limit_marker_ttl=5, storage="file", compression=True)
         kv.put("a", b"1")
         kv.put("a", b"2")
         status = kv.status()
@@ -293,22 +278,22 @@ class TestBucket:
         assert (status.history, status.ttl, status.limit_marker_ttl) == (3, 60, 5)
         assert (status.is_compressed, status.allows_ttl, status.allows_atomic) == (True,) * 3
 
-    def test_atomic(self, make, js, unique):
+    def test_atomic(self, make_bucket, js, unique):
         """
         Transactions are allowed where that is possible, and a bucket without them is found too.
         """
-        assert make(atomic=False).status().allows_atomic is False
-        assert make().status().allows_atomic is False
+        assert make_bucket(atomic=False).status().allows_atomic is False
+        assert make_bucket().status().allows_atomic is False
         with pytest.raises(jetsync.StreamNameInUseError):
-            make(atomic=True)
+            make_bucket(atomic=True)
         js.delete_key_value(unique)
-        assert make().status().allows_atomic is True
+        assert make_bucket().status().allows_atomic is True
 
-    def test_update(self, js, make):
+    def test_update(self, js, make_bucket):
         """
         An update changes what is given and keeps what it does not know of.
         """
-        kv = make(history=2, description="before", metadata={"a": "b"})
+        kv = make_bucket(history=2, description="before", metadata={"a": "b"})
         kv.stream.update(consumer_limits=jetsync.ConsumerLimits(max_ack_pending=7))
         kv.put("a", b"1")
         changed = js.update_key_value(bucket=kv.bucket, history=4, ttl=60, limit_marker_ttl=2)
@@ -331,12 +316,12 @@ class TestBucket:
         assert again.status().ttl is None
         assert again.stream.config.duplicate_window == 120
 
-    def test_update_leaves_alone(self, js, make):
+    def test_update_leaves_alone(self, js, make_bucket):
         """
         What an update is not given stays as it was, and so does what is in the bucket.
         """
         limits = {"history": 10, "ttl": 3600, "max_bytes": 100_000, "max_value_size": 100}
-        kv = make(**limits, limit_marker_ttl=5)
+        kv = make_bucket(**limits, limit_marker_ttl=5)
         for number in range(5):
             kv.put("a", b"%d" % number)
         before = kv.stream.config

@@ -8,7 +8,6 @@ import datetime as dt
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 from patience import timed
@@ -20,13 +19,11 @@ from jetsync.testing import CutProxy
 
 
 @pytest.fixture
-def kv(js, unique):
+def kv(make_bucket):
     """
     A bucket in memory that keeps ten revisions of each key.
     """
-    yield js.create_key_value(bucket=unique, history=10, storage="memory")
-    with suppress(jetsync.BucketNotFoundError):
-        js.delete_key_value(unique)
+    return make_bucket(history=10)
 
 
 def values(entries):

@@ -4,27 +4,11 @@ Keys with a time-to-live on real servers, and the markers of those that expired.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 from patience import eventually
 
 import jetsync
 from jetsync import KeyOperation, MarkerReason
-
-
-@pytest.fixture
-def make(js, unique):
-    """
-    A function that makes a bucket in memory, removed after the test.
-    """
-
-    def make(**fields):
-        return js.create_key_value(**{"bucket": unique, "storage": "memory", **fields})
-
-    yield make
-    with suppress(jetsync.BucketNotFoundError):
-        js.delete_key_value(unique)
 
 
 class Events:
@@ -45,11 +29,11 @@ class Events:
         self.markers.append((message.subject, reason))
 
 
-def test_markers(nats_server, make, unique):
+def test_markers(nats_server, make_bucket, unique):
     """
     Scenario 180: a key that expires leaves a marker, which is no value on any path.
     """
-    make(limit_marker_ttl=60)
+    make_bucket(limit_marker_ttl=60)
     plugin = Events()
     with jetsync.connect(nats_server.url, plugins=[plugin]) as client:
         kv = client.jetstream().key_value(unique)
@@ -72,11 +56,11 @@ def test_markers(nats_server, make, unique):
         assert kv.get("a").value == b"2"
 
 
-def test_markers_go(make):
+def test_markers_go(make_bucket):
     """
     Scenario 180: the marker goes after its time, and leaves nothing behind.
     """
-    kv = make(limit_marker_ttl=1)
+    kv = make_bucket(limit_marker_ttl=1)
     kv.create("a", b"1", ttl=1)
     eventually(lambda: kv.stream.info().state.messages == 0)
     assert kv.stream.info().state.last_seq == 2
@@ -100,11 +84,11 @@ def test_markers_on_older_servers(server_for, unique, version):
         js.delete_key_value(unique)
 
 
-def test_raised(nats_server, make, unique, caplog):
+def test_raised(nats_server, make_bucket, unique, caplog):
     """
     Scenario 181: a time that the bucket raises is warned of, on a plain publish too.
     """
-    make(history=3, limit_marker_ttl=50, atomic=True)
+    make_bucket(history=3, limit_marker_ttl=50, atomic=True)
     plugin = Events()
     with jetsync.connect(nats_server.url, plugins=[plugin]) as client:
         js = client.jetstream()
@@ -132,21 +116,21 @@ def test_raised(nats_server, make, unique, caplog):
         assert raised()[2:] == [(subject, 3, 50)]
 
 
-def test_not_raised(make, caplog):
+def test_not_raised(make_bucket, caplog):
     """
     With one revision per key the time stays as it is, and there is nothing to warn of.
     """
-    kv = make(limit_marker_ttl=60)
+    kv = make_bucket(limit_marker_ttl=60)
     kv.create("a", b"1", ttl=10)
     assert kv.get("a").ttl == 10
     assert "ttl_raised" not in caplog.text
 
 
-def test_purge(make):
+def test_purge(make_bucket):
     """
     The marker of a purge goes after its time, and leaves none behind.
     """
-    kv = make(limit_marker_ttl=1)
+    kv = make_bucket(limit_marker_ttl=1)
     kv.put("a", b"1")
     kv.purge("a", ttl=2)
     with pytest.raises(jetsync.KeyNotFoundError, match="purged"):
@@ -154,11 +138,11 @@ def test_purge(make):
     eventually(lambda: kv.stream.info().state.messages == 0)
 
 
-def test_not_allowed(make):
+def test_not_allowed(make_bucket):
     """
     A bucket without limit markers takes no times, which is said before anything is stored.
     """
-    kv = make(history=5)
+    kv = make_bucket(history=5)
     for call in (
         lambda: kv.put("a", b"", ttl=5),
         lambda: kv.create("a", b"", ttl=5),
@@ -172,11 +156,11 @@ def test_not_allowed(make):
 
 
 @pytest.mark.parametrize("ttl", [0, 0.5, -1, "5", "soon", None, True])
-def test_bad_times(make, ttl):
+def test_bad_times(make_bucket, ttl):
     """
     What is no time-to-live is a ValueError, and nothing is sent; None is none at all.
     """
-    kv = make(limit_marker_ttl=1)
+    kv = make_bucket(limit_marker_ttl=1)
     if ttl is None:
         assert kv.put("a", b"", ttl=None) == 1
         assert kv.get("a").ttl is None
@@ -186,11 +170,11 @@ def test_bad_times(make, ttl):
     assert kv.stream.info().state.messages == 0
 
 
-def test_never(make):
+def test_never(make_bucket):
     """
     Scenario 182: what has ``never`` survives the bucket's own limit.
     """
-    kv = make(ttl=1, limit_marker_ttl=1)
+    kv = make_bucket(ttl=1, limit_marker_ttl=1)
     kv.put("a", b"1", ttl="never")
     kv.put("b", b"1")
     eventually(lambda: kv.keys() == ["a"])

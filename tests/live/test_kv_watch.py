@@ -8,7 +8,6 @@ import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import attrs
 import pytest
@@ -20,13 +19,11 @@ from jetsync.devserver import DevServer
 
 
 @pytest.fixture
-def kv(js, unique):
+def kv(make_bucket):
     """
     A bucket in memory that keeps five revisions of each key.
     """
-    yield js.create_key_value(bucket=unique, history=5, storage="memory")
-    with suppress(jetsync.BucketNotFoundError):
-        js.delete_key_value(unique)
+    return make_bucket(history=5)
 
 
 def seen(entries):

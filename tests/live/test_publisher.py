@@ -5,6 +5,7 @@ The publisher on real servers: its window, its futures and reports, and what goe
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import logging
 import threading
@@ -249,6 +250,26 @@ class TestFuture:
                 time.sleep(0.05)
                 assert not any(wait.done() for wait in waiting)
             assert {wait.result(20).sequence for wait in waiting} == {1}
+        js.delete_stream(unique)
+
+    def test_polling_leaves_nothing_behind(self, fragile, paused, unique):
+        """
+        A thousand looks without waiting, at a message and at all of them, make no more waiters.
+        """
+        js = fragile.jetstream()
+        memory_stream(js, unique)
+
+        def waiters():
+            return sum(type(each).__name__ == "Signal" for each in gc.get_objects())
+
+        with js.publisher() as publisher, paused():
+            future = publisher.publish(f"{unique}.A")
+            before = waiters()
+            for _ in range(1000):
+                with pytest.raises(jetsync.WaitTimeoutError):
+                    future.result(timeout=0)
+                publisher.flush(timeout=0)
+            assert waiters() < before + 100
         js.delete_stream(unique)
 
     def test_callbacks_run_in_the_publishers_thread(self, fragile, paused, unique):

@@ -504,7 +504,7 @@ class TestMessages:
         """
         Scenario 23: two values of one header stay two, and nothing is b"", not None.
         """
-        headers = [("K", "one"), ("K", "two"), ("lower", "case")]
+        headers = jetsync.Headers([("K", "one"), ("K", "two"), ("lower", "case")])
         for data in (b"", b"x"):
             sequence = js.publish(f"{read.name}.A", data, headers=headers).sequence
             for message in (read.get_message(sequence), read.get_last(f"{read.name}.A")):

@@ -20,6 +20,10 @@ from jetsync.devserver import DevServer
 
 ROUNDS = int(os.environ.get("JETSYNC_SOAK_ROUNDS", "200"))
 
+# A stream that keeps history only grows, and each read looks through all of it: a new one is begun
+# after so many rounds.
+ROUNDS_OF_A_STREAM = 20
+
 
 class Writer:
     """
@@ -118,19 +122,22 @@ def rounds_of(server, name, keys, rounds, check, **config):
     """
     Read so often while a writer writes, and check each round against the replay.
     """
+    written = 0
     with jetsync.connect(server.url) as client:
         js = client.jetstream()
-        stream = js.create_stream(
-            name=name, subjects=[f"{name}.>"], storage="file", allow_direct=True, **config
-        )
-        try:
-            with Writer(server.url, name, keys, seed=rounds) as writer:
-                replay = Replay(writer)
-                for number in range(rounds):
-                    check(stream, replay, number)
-            return len(writer.chosen)
-        finally:
-            stream.delete()
+        for first in range(0, rounds, ROUNDS_OF_A_STREAM):
+            stream = js.create_stream(
+                name=name, subjects=[f"{name}.>"], storage="file", allow_direct=True, **config
+            )
+            try:
+                with Writer(server.url, name, keys, seed=rounds + first) as writer:
+                    replay = Replay(writer)
+                    for number in range(first, min(first + ROUNDS_OF_A_STREAM, rounds)):
+                        check(stream, replay, number)
+                written += len(writer.chosen)
+            finally:
+                stream.delete()
+    return written
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,270 @@
+"""
+Sending again what may be stored already: only where nothing can be stored twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import attrs
+import pytest
+
+import jetsync
+from jetsync import hookimpl
+from jetsync.testing import CutProxy, HookRecorder
+
+
+class Again:
+    """
+    Ask for another attempt, always, and write down what was asked.
+    """
+
+    def __init__(self, delay=0.0):
+        self.delay = delay
+        self.asked = []
+        self.also = bool
+
+    @hookimpl
+    def jetsync_retry(self, operation, error, attempt):
+        self.asked.append((operation, error, attempt))
+        self.also()
+        return self.delay
+
+
+@pytest.fixture
+def behind_proxy(nats_server):
+    """
+    A function that connects through a proxy, with a plugin: proxy and JetStream.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def connect(*plugins):
+            proxy = stack.enter_context(CutProxy(nats_server.url))
+            client = stack.enter_context(
+                jetsync.connect(proxy.url, plugins=plugins, reconnect_wait=0.02)
+            )
+            return proxy, client.jetstream()
+
+        yield connect
+
+
+def bulk(js, messages, **options):
+    """
+    Publish with `publish_many`; return what failed.
+    """
+    try:
+        js.publish_many(messages, **options)
+    except jetsync.PublishManyError as error:
+        return [failure.error for failure in error.report.failures]
+    return []
+
+
+def one_by_one(js, messages, **options):
+    """
+    Publish with a publisher; return what failed.
+    """
+    with js.publisher(**options) as publisher:
+        futures = [publisher.publish(m.subject, m.data, msg_id=m.msg_id) for m in messages]
+        return [error for future in futures if (error := future.exception()) is not None]
+
+
+def stored(stream):
+    """
+    Return the numbers that are in a stream.
+    """
+    return [int(message.data) for message in stream.ordered_consumer().fetch(1000, no_wait=True)]
+
+
+def retries(recorder):
+    """
+    Return the events of messages that were sent again.
+    """
+    events = [call["event"] for call in recorder]
+    return [event for event in events if isinstance(event, jetsync.RetryEvent)]
+
+
+@pytest.mark.parametrize("publish", [bulk, one_by_one])
+class TestWindows:
+    def test_messages_with_ids_go_again(self, publish, behind_proxy, stream):
+        """
+        A lost connection leaves no gap and no copy: what has an id is sent again, if asked for.
+        """
+        again = Again()
+        proxy, js = behind_proxy(again)
+        proxy.cut_after(to_client=2000, reset=True)
+        subject = f"{stream.name}.A"
+        messages = [jetsync.OutboundMessage(subject, b"%d" % n, msg_id=f"{n}") for n in range(500)]
+
+        assert publish(js, messages, ack_timeout=30) == []
+
+        assert proxy.statistics().cuts == 1
+        assert sorted(stored(stream)) == list(range(500))
+        assert again.asked
+        for operation, error, attempt in again.asked:
+            assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+            assert operation.has_message_ids
+            assert attempt >= 1
+            assert operation.elapsed >= 0.0
+
+    def test_messages_without_ids_never_do(self, publish, behind_proxy, stream):
+        """
+        Whether they are stored is unknown, so another attempt could store them twice: nobody is
+        asked.
+        """
+        again = Again()
+        proxy, js = behind_proxy(again)
+        proxy.cut_after(to_client=2000, reset=True)
+        subject = f"{stream.name}.A"
+        messages = [jetsync.OutboundMessage(subject, b"%d" % n) for n in range(500)]
+
+        errors = publish(js, messages, ack_timeout=30)
+
+        assert {type(error) for error in errors} == {jetsync.PublishOutcomeUnknownError}
+        assert again.asked == []
+        assert len(stored(stream)) == len(set(stored(stream)))
+
+    def test_without_a_plugin_nothing_goes_again(self, publish, behind_proxy, stream):
+        """
+        The built-in rule is about messages that no stream took, and leaves unknown ones alone.
+        """
+        proxy, js = behind_proxy()
+        proxy.cut_after(to_client=2000, reset=True)
+        subject = f"{stream.name}.A"
+        messages = [jetsync.OutboundMessage(subject, b"%d" % n, msg_id=f"{n}") for n in range(500)]
+
+        errors = publish(js, messages, ack_timeout=30)
+
+        assert {type(error) for error in errors} == {jetsync.PublishOutcomeUnknownError}
+
+    def test_no_answer_in_time(self, publish, behind_proxy, stream):
+        """
+        What got no ack in time goes again, and the time that went by is told.
+        """
+        again = Again()
+        proxy, js = behind_proxy(again)
+        again.also = proxy.resume
+        proxy.pause("to_client")
+        message = jetsync.OutboundMessage(f"{stream.name}.A", b"x", msg_id="one")
+
+        assert publish(js, [message], ack_timeout=0.3) == []
+
+        assert stream.info().state.messages == 1
+        assert again.asked[0][0].elapsed >= 0.3
+
+    def test_a_refusal_says_nothing_of_the_attempt_before(self, publish, behind_proxy, js, stream):
+        """
+        Once an outcome is unknown it stays so, and what came later is the cause.
+        """
+        again = Again()
+        proxy, behind = behind_proxy(again)
+        proxy.pause("to_client")
+        message = jetsync.OutboundMessage(f"{stream.name}.A", b"x", msg_id="one")
+
+        def remove():
+            if len(again.asked) == 1:
+                js.delete_stream(stream.name)
+                proxy.cut(reset=True)
+                proxy.resume()
+            again.delay = 0.0 if len(again.asked) < 3 else None
+
+        again.also = remove
+        (error,) = publish(behind, [message], ack_timeout=0.3)
+
+        assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+        assert isinstance(error.__cause__, jetsync.NoStreamResponseError)
+        assert [attempt for _, _, attempt in again.asked] == [1, 2, 3]
+        assert {type(each) for _, each, _ in again.asked} == {type(error)}
+
+
+class TestSingle:
+    def test_an_id_that_a_plugin_gives_is_told(self, behind_proxy, stream):
+        """
+        Whether there are ids is what the plugins left, not what the caller gave.
+        """
+
+        class Ids:
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                return attrs.evolve(message, msg_id="given")
+
+        again = Again()
+        proxy, js = behind_proxy(again, Ids)
+        proxy.cut_after(to_client=0, reset=True)
+
+        assert js.publish(f"{stream.name}.A", b"x", timeout=20).duplicate
+
+        assert [operation.has_message_ids for operation, _, _ in again.asked] == [True]
+
+    def test_a_condition_on_the_last_sequence_is_as_good_as_an_id(self, behind_proxy, stream):
+        """
+        The copy is refused, so it can be tried; the outcome stays unknown, and nothing is twice.
+        """
+        again = Again()
+        proxy, js = behind_proxy(again)
+        proxy.cut_after(to_client=0, reset=True)
+
+        with pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
+            js.publish(f"{stream.name}.A", b"x", expect=jetsync.Expect(last_sequence=0), timeout=20)
+
+        assert len(again.asked) == 1
+        assert isinstance(caught.value.__cause__, jetsync.WrongLastSequenceError)
+        assert stream.info().state.messages == 1
+
+    @pytest.mark.parametrize(
+        "expect",
+        [
+            None,
+            jetsync.Expect(last_subject_sequence=0),
+            jetsync.Expect(last_msg_id="before"),
+        ],
+    )
+    def test_other_conditions_are_not(self, expect, behind_proxy, stream):
+        """
+        They are true again once the first copy is removed, so nobody is asked.
+        """
+        again = Again()
+        proxy, js = behind_proxy(again)
+        proxy.pause("to_client")
+
+        with pytest.raises(jetsync.PublishOutcomeUnknownError):
+            js.publish(f"{stream.name}.A", b"x", expect=expect, timeout=0.3)
+        proxy.resume()
+
+        assert again.asked == []
+
+
+class TestTold:
+    def test_what_is_sent_again_is_an_event(self, behind_proxy, stream):
+        """
+        One event for all messages of a window that go again together, and no event otherwise.
+        """
+        recorder = HookRecorder("jetsync_status")
+        proxy, js = behind_proxy(Again(), recorder)
+        subject = f"{stream.name}.A"
+        messages = [jetsync.OutboundMessage(subject, b"%d" % n, msg_id=f"{n}") for n in range(9)]
+        js.publish_many(messages)
+        assert retries(recorder) == []
+        proxy.cut_after(to_client=0, reset=True)
+
+        js.publish_many([jetsync.OutboundMessage(subject, b"x", msg_id=f"{n}x") for n in range(9)])
+
+        first = retries(recorder)[0]
+        assert (first.operation, first.subject, first.messages) == ("publish", subject, 9)
+        assert (first.attempts, first.delay) == (1, 0.0)
+        assert isinstance(first.error, jetsync.PublishOutcomeUnknownError)
+
+    def test_the_built_in_rule_tells_too(self, nats_server, unique):
+        """
+        Also where no plugin decides, and one that only observes wants to count.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+            with pytest.raises(jetsync.NoStreamResponseError):
+                js.publish(unique, b"x", retries=2, retry_wait=0.01)
+            with pytest.raises(jetsync.PublishManyError):
+                js.publish_many([(unique, b"x")] * 3, retries=2, retry_wait=0.01)
+
+        told = [(event.attempts, event.messages, event.delay) for event in retries(recorder)]
+        assert told[:2] == [(1, 1, 0.01), (2, 1, 0.01)]
+        assert sum(messages for _, messages, _ in told[2:]) == 6
