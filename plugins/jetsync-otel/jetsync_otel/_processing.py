@@ -1,0 +1,134 @@
+"""
+Spans and metrics of what an application does with messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, TypeAlias
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+import jetsync
+from jetsync_otel import names
+from jetsync_otel._instruments import labels
+from jetsync_otel.carrier import GETTER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Span, SpanContext, Tracer
+
+    from jetsync_otel._instruments import Instruments, Labels
+    from jetsync_otel.settings import Settings
+
+    AnyMessage: TypeAlias = jetsync.Message | jetsync.StoredMessage
+
+
+class Processor:
+    """
+    Make the spans of one plugin; any thread.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        instruments: Instruments,
+        propagator: TextMapPropagator,
+        settings: Settings,
+    ) -> None:
+        self._tracer = tracer
+        self._instruments = instruments
+        self._propagator = propagator
+        self._settings = settings
+
+    @contextlib.contextmanager
+    def process(self, messages: Sequence[AnyMessage]) -> Iterator[Span]:
+        """
+        Open a span around the handling of messages, and make it the current one.
+        """
+        context = contexts.get_current()
+        given: Labels = {
+            names.SYSTEM: names.NATS,
+            names.OPERATION: "process",
+            names.TYPE: "process",
+        }
+        created: dict[tuple[int, int], SpanContext] = {}
+        first = None
+        for message in messages:
+            found = self._propagator.extract(message.headers, contexts.Context(), GETTER)
+            origin = trace.get_current_span(found).get_span_context()
+            if origin.is_valid and len(created) < self._settings.max_links:
+                created.setdefault((origin.trace_id, origin.span_id), origin)
+            first = found if first is None else first
+        stream, consumer = _describe(messages, given)
+        if len(messages) == 1 and first is not None:
+            ambient = trace.get_current_span(context).get_span_context()
+            if not ambient.is_valid:
+                # One trace from the producer on. Baggage comes along.
+                context = self._propagator.extract(messages[0].headers, context, GETTER)
+        span = self._tracer.start_span(
+            "process" if stream is None else f"process {stream}",
+            context=context,
+            kind=SpanKind.CONSUMER,
+            attributes=given,
+            links=[trace.Link(origin) for origin in created.values()],
+        )
+        started = time.monotonic()
+        kind = None
+        if span.get_span_context().is_valid:
+            # Otherwise there is no SDK, and the producer's context is handed on as it is.
+            context = trace.set_span_in_context(span, context)
+        token = contexts.attach(context)
+        try:
+            yield span
+        except BaseException as error:
+            kind = names.error_type(error)
+            span.set_status(Status(StatusCode.ERROR, str(error)))
+            span.set_attribute(names.ERROR_TYPE, kind)
+            span.record_exception(error)
+            raise
+        finally:
+            contexts.detach(token)
+            span.end()
+            shown = consumer if self._settings.consumers else None
+            self._instruments.process_duration.record(
+                time.monotonic() - started,
+                labels("process", stream=stream, consumer=shown, error=kind),
+            )
+
+
+def _describe(messages: Sequence[AnyMessage], given: Labels) -> tuple[str | None, str | None]:
+    """
+    Add to attributes what is known of messages; return their stream and consumer, if they have one.
+    """
+    stream = consumer = None
+    with contextlib.suppress(jetsync.NotJetStreamMessageError, IndexError):
+        message = messages[0]
+        if isinstance(message, jetsync.Message):
+            metadata = message.metadata
+            stream, consumer = metadata.stream, metadata.consumer
+            if len(messages) == 1:
+                given[names.DELIVERED] = metadata.delivered
+        else:
+            stream = message.stream
+    if stream is not None:
+        given[names.DESTINATION] = stream
+    if consumer is not None:
+        given[names.GROUP] = consumer
+    if len(messages) != 1:
+        given[names.COUNT] = len(messages)
+        return stream, consumer
+    (message,) = messages
+    given[names.SUBJECT] = message.subject
+    given[names.BODY_SIZE] = len(message.data)
+    if stream is not None:
+        given[names.SEQUENCE] = message.sequence
+    msg_id = message.headers.get("Nats-Msg-Id")
+    if msg_id is not None:
+        given[names.MESSAGE_ID] = msg_id
+    return stream, consumer

@@ -1,0 +1,315 @@
+"""
+Spans and metrics of what is received, and their links to where it came from.
+
+A span is made when a fetch or a pull ends, and begins when that did, or for a consumption when the
+first message was handed over: what is buffered is no receive yet. So all of its attributes and
+links are there for the sampler.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+import jetsync
+from jetsync_otel import names
+from jetsync_otel._instruments import labels
+from jetsync_otel._tallies import Handed, Tallies, sequences
+from jetsync_otel.carrier import GETTER, extract
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Link, Tracer
+
+    from jetsync_otel._instruments import Instruments, Labels
+    from jetsync_otel._log import Faults
+    from jetsync_otel.settings import Settings
+
+    ReadOperation: TypeAlias = jetsync.FetchOperation | jetsync.DirectReadOperation
+
+
+INTERVAL: Final = 1.0
+"""Seconds that the span of a consumption covers at least while it is busy."""
+
+MANY: Final = 256
+"""How many consumptions are known before those without pulls are forgotten."""
+
+
+@attrs.define(eq=False)
+class Receiving:
+    """
+    Hold what a read that goes on will need for its span.
+    """
+
+    context: Context
+    started_ns: int
+    started: float
+
+
+class Receiver:
+    """
+    Make the spans of one plugin; any thread.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        instruments: Instruments,
+        propagator: TextMapPropagator,
+        settings: Settings,
+        faults: Faults,
+    ) -> None:
+        self._tracer = tracer
+        self._instruments = instruments
+        self._propagator = propagator
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._pulls: dict[tuple[str, str], tuple[int, float]] = {}
+        """Of each consumption: its open pulls, and when it was told of."""
+
+        self._late: set[tuple[str, str]] = set()
+        """Consumptions that a timer will tell of."""
+
+        self._faults = faults
+
+        self.tallies = Tallies(
+            settings.max_links, set(propagator.fields), self._note_first, faults.report
+        )
+
+    def begin(self, operation: ReadOperation) -> Receiving:
+        """
+        Note that a read begins.
+        """
+        if operation.name == "consume" and isinstance(operation, jetsync.FetchOperation):
+            # A pull is sent when a good part of the ones before was handed over.
+            self._tell_if_due((operation.stream, operation.consumer), 1)
+        return Receiving(contexts.get_current(), time.time_ns(), time.monotonic())
+
+    def end(self, operation: ReadOperation, receiving: Receiving, result: object) -> None:
+        """
+        Make the span of a read that came to its end.
+        """
+        if isinstance(operation, jetsync.FetchOperation):
+            self._end_pull(operation, receiving, None)
+        elif isinstance(result, jetsync.StoredMessage):
+            context = extract(result, contexts.Context(), propagator=self._propagator)
+            self._end_read(operation, receiving, 1, None, result, self._links([context]))
+        else:
+            self._end_read(operation, receiving, result if isinstance(result, int) else 0, None)
+
+    def fail(self, operation: ReadOperation, receiving: Receiving, error: BaseException) -> None:
+        """
+        Make the span of a read that failed; that there is no message is no failure.
+        """
+        if isinstance(operation, jetsync.FetchOperation):
+            self._end_pull(operation, receiving, error)
+        else:
+            missing = isinstance(error, jetsync.MessageNotFoundError)
+            self._end_read(operation, receiving, 0, None if missing else error)
+
+    def _tell_if_due(self, source: tuple[str, str], pulls: int) -> None:
+        """
+        Tell of a consumption, whose number of open pulls changes, but not too often.
+
+        Pulls follow each other by the millisecond where there is much to do. Where none is open
+        there may be no later occasion, and a timer takes care.
+        """
+        now = time.monotonic()
+        with self._lock:
+            count, told = self._pulls.get(source, (0, 0.0))
+            count = max(count + pulls, 0)
+            due = now - told >= INTERVAL
+            if source not in self._pulls and len(self._pulls) >= MANY:
+                for each in [each for each, state in self._pulls.items() if state[0] == 0]:
+                    del self._pulls[each]
+            self._pulls[source] = count, now if due else told
+        if due:
+            self.tell(*source)
+        elif count == 0:
+            self._tell_later(source)
+
+    def _tell_later(self, source: tuple[str, str]) -> None:
+        """Tell in a while of a consumption that has no pull now, and may never have one again."""
+        with self._lock:
+            if source in self._late or self._pulls.get(source, (1, 0.0))[0]:
+                return
+            self._late.add(source)
+        timer = threading.Timer(INTERVAL, self._tell_late, (source,))
+        timer.name = "jetsync-otel"
+        timer.daemon = True
+        timer.start()
+
+    def _tell_late(self, source: tuple[str, str]) -> None:
+        with self._lock:
+            self._late.discard(source)
+        try:
+            self.tell(*source)
+        except Exception as error:  # noqa: BLE001 - nobody would see it
+            self._faults.report("read", error)
+
+    def tell(self, stream: str, consumer: str) -> None:
+        """
+        Make a span of what a consumption has handed over since the last one.
+        """
+        handed = self.tallies.of_all((stream, consumer))
+        if handed is not None:
+            self._span_of_pull("consume", stream, consumer, handed, None, None)
+
+    def tell_all(self) -> None:
+        """
+        Make the spans of all that was handed over and not told yet.
+        """
+        for stream, consumer in self.tallies.sources():
+            self.tell(stream, consumer)
+
+    def _end_pull(
+        self,
+        operation: jetsync.FetchOperation,
+        receiving: Receiving,
+        error: BaseException | None,
+    ) -> None:
+        stream, consumer = operation.stream, operation.consumer
+        if operation.name == "consume":
+            self._tell_if_due((stream, consumer), -1)
+            if error is None:
+                return
+            handed = None
+        else:
+            handed = self.tallies.of_thread((stream, consumer))
+            self._note_duration(operation, receiving, error)
+        if handed is not None or error is not None or self._settings.empty_receives:
+            self._span_of_pull(operation.name, stream, consumer, handed, receiving, error)
+
+    def _span_of_pull(  # noqa: PLR0917 - one private step.
+        self,
+        name: str,
+        stream: str,
+        consumer: str,
+        handed: Handed | None,
+        receiving: Receiving | None,
+        error: BaseException | None,
+    ) -> None:
+        given = self._attributes(name, stream, consumer)
+        if name != "next":
+            given[names.COUNT] = 0 if handed is None else handed.count
+        elif handed is not None:
+            given[names.SEQUENCE] = sequences(handed.reply)[1]
+        started = time.time_ns()
+        if receiving is not None:
+            started = receiving.started_ns
+        elif handed is not None:
+            started = handed.first_ns
+        span = self._tracer.start_span(
+            f"{name} {stream}",
+            # A consumption belongs to no call of anybody.
+            context=contexts.Context() if receiving is None else receiving.context,
+            kind=SpanKind.CLIENT,
+            attributes=given,
+            links=[] if handed is None else self._links(map(self._context_of, handed.blocks)),
+            start_time=started,
+        )
+        if error is not None:
+            span.set_status(Status(StatusCode.ERROR, str(error)))
+            span.set_attribute(names.ERROR_TYPE, names.error_type(error))
+            span.record_exception(error)
+        span.end()
+        if handed is not None:
+            marked = labels(name, stream=stream, consumer=self._shown(consumer))
+            self._instruments.consumed.add(handed.count, marked)
+            whose = labels("consume", stream=stream, consumer=self._shown(consumer))
+            if handed.redelivered:
+                self._instruments.redelivered.add(handed.redelivered, whose)
+            self._instruments.pending.set(sequences(handed.reply)[0], whose)
+
+    def _end_read(  # noqa: PLR0917 - one private step.
+        self,
+        operation: jetsync.DirectReadOperation,
+        receiving: Receiving,
+        count: int,
+        error: BaseException | None,
+        message: jetsync.StoredMessage | None = None,
+        links: list[Link] | None = None,
+    ) -> None:
+        name, stream = operation.name, operation.stream
+        given = self._attributes(name, stream, None)
+        if len(operation.subjects) == 1:
+            given[names.SUBJECT] = operation.subjects[0]
+        if operation.batch is not None:
+            given[names.COUNT] = count
+        elif message is not None:
+            given[names.SEQUENCE] = message.sequence
+        elif operation.sequence is not None:
+            given[names.SEQUENCE] = operation.sequence
+        span = self._tracer.start_span(
+            f"{name} {stream}",
+            context=receiving.context,
+            kind=SpanKind.CLIENT,
+            attributes=given,
+            links=links,
+            start_time=receiving.started_ns,
+        )
+        if error is not None:
+            span.set_status(Status(StatusCode.ERROR, str(error)))
+            span.set_attribute(names.ERROR_TYPE, names.error_type(error))
+            span.record_exception(error)
+        span.end()
+        if count:
+            self._instruments.consumed.add(count, labels(name, stream=stream))
+        self._note_duration(operation, receiving, error)
+
+    def _attributes(self, name: str, stream: str, consumer: str | None) -> Labels:
+        given: Labels = {
+            names.SYSTEM: names.NATS,
+            names.OPERATION: name,
+            names.TYPE: "receive",
+            names.DESTINATION: stream,
+        }
+        if consumer is not None:
+            given[names.GROUP] = consumer
+        return given
+
+    def _context_of(self, block: bytes) -> Context:
+        headers = jetsync.Headers.parse(block)[2]
+        return self._propagator.extract(headers, context=contexts.Context(), getter=GETTER)
+
+    def _links(self, found: Iterable[Context]) -> list[Link]:
+        """Return links to what contexts name, each once."""
+        made: dict[tuple[int, int], Link] = {}
+        for context in found:
+            named = trace.get_current_span(context).get_span_context()
+            if named.is_valid:
+                made.setdefault((named.trace_id, named.span_id), trace.Link(named))
+        return list(made.values())
+
+    def _shown(self, consumer: str) -> str | None:
+        return consumer if self._settings.consumers else None
+
+    def _note_first(self, source: tuple[str, str], stored_ns: int) -> None:
+        stream, consumer = source
+        lag = max(time.time_ns() - stored_ns, 0) / 1e9
+        marked = labels("consume", stream=stream, consumer=self._shown(consumer))
+        self._instruments.lag.record(lag, marked)
+        self._tell_later(source)
+
+    def _note_duration(
+        self, operation: ReadOperation, receiving: Receiving, error: BaseException | None
+    ) -> None:
+        consumer = None
+        if isinstance(operation, jetsync.FetchOperation):
+            consumer = self._shown(operation.consumer)
+        marked = labels(
+            operation.name,
+            stream=operation.stream,
+            consumer=consumer,
+            error=None if error is None else names.error_type(error),
+        )
+        self._instruments.duration.record(time.monotonic() - receiving.started, marked)

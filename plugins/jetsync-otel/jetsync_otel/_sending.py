@@ -1,0 +1,350 @@
+"""
+Spans and metrics of what is published, and the context that its messages carry.
+
+A publish and a window are one span each, and their messages carry its context. A batch is sent
+before it is committed, by calls that no hook goes around: its messages carry the context of a short
+span made with the first of them, which the span of the commit links to. With the granularity
+``"message"`` each message of a window or a batch carries that of a short span of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
+
+import jetsync
+from jetsync_otel import names
+from jetsync_otel._instruments import labels
+from jetsync_otel.carrier import GETTER, SETTER
+
+if TYPE_CHECKING:
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Tracer
+
+    from jetsync_otel._instruments import Instruments, Labels
+    from jetsync_otel.settings import Settings
+
+KEPT: Final = 1024
+"""Of how many batches and windows at a time is known what their messages carry."""
+
+
+@attrs.define(eq=False)
+class Sending:
+    """
+    Hold the span of a publish, a window, or of a batch that begins.
+    """
+
+    name: str
+    """The operation's name."""
+
+    span: Span
+    context: Context
+    """The context that the messages carry."""
+
+    started: float
+    created: list[SpanContext] = attrs.field(factory=list)
+    """The spans of single messages, as many as are to be linked to."""
+
+    token: Any = None
+    """What makes the span the current one no more."""
+
+
+class Sender:
+    """
+    Make the spans of one plugin; any thread.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        instruments: Instruments,
+        propagator: TextMapPropagator,
+        settings: Settings,
+    ) -> None:
+        self._tracer = tracer
+        self._instruments = instruments
+        self._propagator = propagator
+        self._settings = settings
+        self._by_message = settings.granularity == "message"
+        self._lock = threading.Lock()
+        self._open: dict[int, Sending] = {}
+        """Publishes and windows that go on, by the identity of their operations."""
+
+        self._batches: OrderedDict[str, Sending] = OrderedDict()
+        """Batches that have begun, by their ids."""
+
+        self._carried: OrderedDict[int, Sending] = OrderedDict()
+        """What messages of their own spans carried before, by the span's id."""
+
+    # Publishes and windows.
+
+    def begin(self, operation: jetsync.PublishOperation) -> Sending:
+        """
+        Start the span of a publish or of a window; that of a publish becomes the current one.
+        """
+        window = operation.window is not None
+        sending = self._start(
+            "publish",
+            "send",
+            SpanKind.CLIENT if window and self._by_message else SpanKind.PRODUCER,
+            stream=operation.stream,
+            subject=operation.subject,
+        )
+        if not window:
+            # Messages of a window come from anywhere, and windows overlap.
+            sending.token = contexts.attach(sending.context)
+        self._open[id(operation)] = sending
+        return sending
+
+    def end(self, operation: jetsync.PublishOperation, sending: Sending, result: object) -> None:
+        """
+        End the span of a publish or of a window that came to its end.
+        """
+        self._leave(operation, sending)
+        span = sending.span
+        if isinstance(result, jetsync.WindowResult):
+            span.set_attribute(names.COUNT, result.messages)
+            if result.failed:
+                span.set_attribute(names.FAILED, result.failed)
+                self._set_error(span, result.error, f"{result.failed} messages failed")
+            self._count(sending, result.stream, result.acknowledged, None)
+            if result.failed:
+                self._count(sending, result.stream, result.failed, result.error)
+            self._finish(sending, result.stream, result.error)
+            return
+        stream = None
+        if isinstance(result, jetsync.PubAck):
+            stream = result.stream
+            span.set_attribute(names.SEQUENCE, result.sequence)
+            if result.duplicate:
+                span.set_attribute(names.DUPLICATE, value=True)
+                self._instruments.duplicates.add(1, labels("publish", stream=stream))
+        self._count(sending, stream, 1, None)
+        self._finish(sending, stream, None)
+
+    def fail(
+        self, operation: jetsync.PublishOperation, sending: Sending, error: BaseException
+    ) -> None:
+        """
+        End the span of a publish or of a window that failed as a whole.
+        """
+        self._leave(operation, sending)
+        self._set_error(sending.span, error, str(error))
+        if operation.messages is not None:
+            self._count(sending, operation.stream, operation.messages, error)
+        self._finish(sending, operation.stream, error)
+
+    def _leave(self, operation: jetsync.PublishOperation, sending: Sending) -> None:
+        self._open.pop(id(operation), None)
+        if sending.token is not None:
+            contexts.detach(sending.token)
+            sending.token = None
+
+    # Batches.
+
+    def begin_commit(self, operation: jetsync.BatchCommitOperation) -> Sending:
+        """
+        Start the span of a commit, and make it the current one.
+        """
+        with self._lock:
+            begun = self._batches.pop(operation.batch_id, None)
+            if begun is not None:
+                self._carried.pop(begun.span.get_span_context().span_id, None)
+        context = contexts.get_current()
+        links: list[SpanContext] = []
+        if begun is not None:
+            links = begun.created or [begun.span.get_span_context()]
+            if not trace.get_current_span(context).get_span_context().is_valid:
+                # Otherwise batch and commit would be two traces.
+                context = begun.context
+        sending = self._start(
+            "commit",
+            "send",
+            SpanKind.CLIENT,
+            stream=operation.stream,
+            subject=operation.subject,
+            context=context,
+            links=links,
+        )
+        sending.span.set_attribute(names.BATCH_ID, operation.batch_id)
+        sending.token = contexts.attach(sending.context)
+        return sending
+
+    def end_commit(
+        self, operation: jetsync.BatchCommitOperation, sending: Sending, result: object
+    ) -> None:
+        """
+        End the span of a commit that went well.
+        """
+        contexts.detach(sending.token)
+        size, lost, stream = operation.size, 0, operation.stream
+        if isinstance(result, jetsync.BatchAck):
+            size, lost, stream = result.size, result.lost, result.stream
+            if result.sequence:
+                sending.span.set_attribute(names.SEQUENCE, result.sequence)
+            if result.duplicate:
+                sending.span.set_attribute(names.DUPLICATE, value=True)
+        sending.span.set_attribute(names.COUNT, size + lost)
+        self._count(sending, stream, size, None)
+        if lost:
+            sending.span.set_attribute(names.FAILED, lost)
+            self._count(sending, stream, lost, jetsync.BatchGapError)
+        self._finish(sending, stream, None)
+
+    def fail_commit(
+        self, operation: jetsync.BatchCommitOperation, sending: Sending, error: BaseException
+    ) -> None:
+        """
+        End the span of a commit that failed.
+        """
+        contexts.detach(sending.token)
+        sending.span.set_attribute(names.COUNT, operation.size)
+        self._set_error(sending.span, error, str(error))
+        self._count(sending, operation.stream, operation.size, error)
+        self._finish(sending, operation.stream, error)
+
+    def _begin_batch(self, operation: jetsync.BatchCommitOperation) -> Sending:
+        """Make the span that stands for the messages of a batch, which is over at once."""
+        sending = self._start("create", "create", SpanKind.PRODUCER, stream=operation.stream)
+        sending.span.set_attribute(names.BATCH_ID, operation.batch_id)
+        sending.span.end()
+        with self._lock:
+            self._batches[operation.batch_id] = sending
+            if len(self._batches) > KEPT:
+                self._batches.popitem(last=False)
+        return sending
+
+    # What messages carry.
+
+    def shared(
+        self, operation: jetsync.PublishOperation | jetsync.BatchCommitOperation
+    ) -> dict[str, str] | None:
+        """
+        Return the headers of all messages of an operation.
+        """
+        if isinstance(operation, jetsync.BatchCommitOperation):
+            sending = self._begin_batch(operation)
+            single = False
+        else:
+            found = self._open.get(id(operation))
+            if found is None:
+                return None
+            sending, single = found, operation.window is None
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier, context=sending.context)
+        if self._by_message and not single:
+            with self._lock:
+                self._carried[sending.span.get_span_context().span_id] = sending
+                if len(self._carried) > KEPT:
+                    self._carried.popitem(last=False)
+        return carrier or None
+
+    def create(self, message: jetsync.OutboundMessage) -> jetsync.OutboundMessage | None:
+        """
+        Give a message the context of a span of its own; ``None`` leaves it as it is.
+
+        So a message stays that is published alone, or that came with a context.
+        """
+        sending: Sending | None = None
+        headers = jetsync.Headers(message.headers)
+        carried = self._propagator.extract(headers, context=contexts.Context(), getter=GETTER)
+        before = trace.get_current_span(carried).get_span_context()
+        if before.is_valid:
+            sending = self._carried.get(before.span_id)
+            if sending is None:
+                return None
+        made = self._start(
+            "create",
+            "create",
+            SpanKind.PRODUCER,
+            subject=message.subject,
+            context=None if sending is None else sending.context,
+        )
+        if message.msg_id is not None:
+            made.span.set_attribute(names.MESSAGE_ID, message.msg_id)
+        made.span.end()
+        if sending is not None and len(sending.created) < self._settings.max_links:
+            sending.created.append(made.span.get_span_context())
+        self._propagator.inject(headers, context=made.context, setter=SETTER)
+        return attrs.evolve(message, headers=headers)
+
+    # Steps of the above.
+
+    def _start(
+        self,
+        name: str,
+        kind: str,
+        span_kind: SpanKind,
+        *,
+        stream: str | None = None,
+        subject: str | None = None,
+        context: Context | None = None,
+        links: list[SpanContext] | None = None,
+    ) -> Sending:
+        given: Labels = {names.SYSTEM: names.NATS, names.OPERATION: name, names.TYPE: kind}
+        if stream is not None:
+            given[names.DESTINATION] = stream
+        if subject is not None:
+            given[names.SUBJECT] = subject
+        if context is None:
+            context = contexts.get_current()
+        span = self._tracer.start_span(
+            name if stream is None else f"{name} {stream}",
+            context=context,
+            kind=span_kind,
+            attributes=given,
+            links=[trace.Link(link) for link in links or ()],
+        )
+        if span.get_span_context().is_valid:
+            # Otherwise there is no SDK, and what is current is handed on as it is.
+            context = trace.set_span_in_context(span, context)
+        return Sending(name, span, context, time.monotonic())
+
+    def _set_error(self, span: Span, error: BaseException | None, text: str) -> None:
+        span.set_status(Status(StatusCode.ERROR, text))
+        if error is not None:
+            span.set_attribute(names.ERROR_TYPE, names.error_type(error))
+            span.record_exception(error)
+
+    def _count(
+        self,
+        sending: Sending,
+        stream: str | None,
+        count: int,
+        error: BaseException | type[BaseException] | None,
+    ) -> None:
+        """Count messages that were published, all with the same outcome."""
+        if not count:
+            return
+        kind = None
+        if isinstance(error, BaseException):
+            kind = names.error_type(error)
+        elif error is not None:
+            kind = f"{error.__module__}.{error.__qualname__}"
+        marked = labels(sending.name, stream=stream, error=kind)
+        self._instruments.sent.add(count, marked)
+        if error is None:
+            self._instruments.acknowledged.add(count, marked)
+
+    def _finish(self, sending: Sending, stream: str | None, error: BaseException | None) -> None:
+        """End a span, with the name that it has now that its stream is known."""
+        span = sending.span
+        seconds = time.monotonic() - sending.started
+        if stream is not None:
+            span.set_attribute(names.DESTINATION, stream)
+            span.update_name(f"{sending.name} {stream}")
+        with self._lock:
+            self._carried.pop(span.get_span_context().span_id, None)
+        for link in sending.created:
+            span.add_link(link)
+        span.end()
+        kind = None if error is None else names.error_type(error)
+        self._instruments.duration.record(seconds, labels(sending.name, stream=stream, error=kind))

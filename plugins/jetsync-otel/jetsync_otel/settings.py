@@ -1,0 +1,94 @@
+"""
+What can be chosen, and where it is read when the plugin is asked for by name.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+import jetsync
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GRANULARITIES = ("window", "message")
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("", "0", "false", "no", "off")
+
+
+def _granularity(_: Any, __: Any, value: object) -> None:
+    if value not in GRANULARITIES:
+        raise jetsync.ConfigurationError(
+            f"granularity must be 'window' or 'message', not {value!r}"
+        )
+
+
+def _limit(_: Any, __: Any, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise jetsync.ConfigurationError(f"max_links must be 0 or more, not {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """
+    What is traced, and how finely.
+
+    Raises:
+        ConfigurationError: a value makes no sense; it is named.
+    """
+
+    granularity: Literal["window", "message"] = attrs.field(
+        default="window", validator=_granularity
+    )
+    """
+    What a message of a bulk publish or a batch carries: the context of the span of its window or
+    batch, or (``"message"``) that of a span of its own, which costs a span per message.
+    """
+
+    empty_receives: bool = False
+    """Whether a pull that brought no message is a span."""
+
+    max_links: int = attrs.field(default=128, validator=_limit)
+    """How many producers one receive span links to at most."""
+
+    consumers: bool = True
+    """
+    Whether metrics tell consumers apart; better not where consumers have random names, as ordered
+    and ephemeral ones do.
+    """
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
+        """
+        Read ``JETSYNC_OTEL_GRANULARITY``, ``JETSYNC_OTEL_EMPTY_RECEIVES``,
+        ``JETSYNC_OTEL_MAX_LINKS`` and ``JETSYNC_OTEL_CONSUMERS``.
+
+        Args:
+            env: Where they are; ``None`` for the environment.
+
+        Raises:
+            ConfigurationError: one of them can not be read; it is named.
+        """
+        env = os.environ if env is None else env
+        given: dict[str, Any] = {}
+        for field in attrs.fields(cls):
+            variable = f"JETSYNC_OTEL_{field.name.upper()}"
+            text = env.get(variable)
+            if text is None:
+                continue
+            text = text.strip()
+            if isinstance(field.default, bool):
+                if text.lower() not in _TRUE + _FALSE:
+                    raise jetsync.ConfigurationError(f"{variable} must be 1 or 0, not {text!r}")
+                given[field.name] = text.lower() in _TRUE
+            elif isinstance(field.default, int):
+                if not text.isdigit():
+                    raise jetsync.ConfigurationError(f"{variable} must be a number, not {text!r}")
+                given[field.name] = int(text)
+            else:
+                given[field.name] = text
+        return cls(**given)

@@ -1,0 +1,139 @@
+"""
+What goes wrong in telemetry does not reach the traffic, and what is not set up costs little.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+from opentelemetry.propagators.textmap import TextMapPropagator
+
+import jetsync
+from jetsync_otel import OTel, Settings
+
+pytestmark = pytest.mark.live
+
+
+class Broken(TextMapPropagator):
+    """
+    A propagator that always fails.
+    """
+
+    fields = frozenset({"broken"})
+
+    def inject(self, carrier, context=None, setter=None):
+        """Fail."""
+        raise OSError("can not write")
+
+    def extract(self, carrier, context=None, getter=None):
+        """Fail."""
+        raise OSError("can not read")
+
+
+class BrokenProvider:
+    """
+    A provider whose tracer always fails.
+    """
+
+    def get_tracer(self, *_, **__):
+        """Return itself, which is a tracer."""
+        return self
+
+    def start_span(self, *_, **__):
+        """Fail."""
+        raise OSError("no span")
+
+
+def everything(js, stream, subject):
+    """
+    Use all paths.
+    """
+    js.publish(subject, b"0", headers={"broken": "1"})
+    js.publish_many([(subject, b"1"), (subject, b"2")])
+    js.publish_batch([(subject, b"3"), (subject, b"4")])
+    with js.atomic_batch() as batch:
+        batch.add(subject, b"5")
+    with js.fast_publisher() as fast:
+        fast.add(subject, b"6")
+    with js.publisher() as publisher:
+        publisher.publish(subject, b"7")
+    handle = js.stream(stream.name)
+    assert handle.get_last(subject).data == b"7"
+    assert len(list(handle.scan())) == 8
+    assert len(list(handle.ordered_consumer().fetch(8, expires=5))) == 8
+    worker = handle.create_or_update_consumer(durable_name="worker")
+    assert worker.next(5).data == b"0"
+    assert len(list(worker.fetch(3, expires=5))) == 3
+    with worker.consume(stop_after=4) as messages:
+        assert [message.data for message in messages] == [b"4", b"5", b"6", b"7"]
+    with pytest.raises(jetsync.WrongLastSequenceError):
+        js.publish(subject, expect=jetsync.Expect(last_sequence=99))
+
+
+@pytest.mark.parametrize("granularity", ["window", "message"])
+@pytest.mark.parametrize("broken", ["propagator", "tracer"])
+def test_nothing_reaches_the_traffic(
+    traced, telemetry, stream, subject, caplog, granularity, broken
+):
+    """
+    Whatever fails, all messages go their way; it is logged once for each kind.
+    """
+    provider = BrokenProvider() if broken == "tracer" else telemetry.tracer_provider
+    plugin = OTel(
+        provider,
+        telemetry.meter_provider,
+        propagator=Broken() if broken == "propagator" else None,
+        settings=Settings(granularity=granularity, empty_receives=True),
+    )
+    with caplog.at_level(logging.ERROR, "jetsync_otel"):
+        everything(traced(plugin), stream, subject)
+    lines = [record.getMessage() for record in caplog.records if record.name == "jetsync_otel"]
+    assert lines
+    assert len(lines) == len(set(lines))
+    assert all(line.startswith("telemetry_failed") for line in lines)
+    assert [record for record in caplog.records if record.name.startswith("jetsync.")] == []
+
+
+def test_all_paths_with_nothing_broken(traced, telemetry, stream, subject, caplog):
+    """
+    The test above uses paths that work.
+    """
+    with caplog.at_level(logging.ERROR, "jetsync_otel"):
+        everything(traced(), stream, subject)
+    assert [record.getMessage() for record in caplog.records] == []
+    assert len(telemetry.spans) > 10
+
+
+SCRIPT = """
+import jetsync
+with jetsync.connect(plugins=["otel"]) as client:
+    js = client.jetstream()
+    stream = js.create_stream(name="NOSDK", subjects=["nosdk.>"], storage="memory")
+    js.publish("nosdk.a", b"1")
+    js.publish_many([("nosdk.a", b"2")] * 3)
+    worker = stream.create_consumer(durable_name="worker")
+    for message in worker.fetch(4, expires=5):
+        assert message.raw_headers is None, message.headers
+    js.delete_stream("NOSDK")
+import sys
+assert not [name for name in sys.modules if name.startswith("opentelemetry.sdk")]
+"""
+
+
+def test_without_an_sdk(nats_server):
+    """
+    Asked for by name in a program that has set nothing up: no headers, no SDK, no complaint.
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT],
+        env={**os.environ, "NATS_URL": nats_server.url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

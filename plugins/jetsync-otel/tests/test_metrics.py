@@ -1,0 +1,105 @@
+"""
+What is counted and measured.
+"""
+
+from __future__ import annotations
+
+import pytest
+from patience import eventually
+
+import jetsync
+from jetsync.testing import CutProxy
+
+pytestmark = pytest.mark.live
+
+
+def test_sent_and_acknowledged(traced, telemetry, stream, subject):
+    """
+    Messages are counted by their outcome, on every path.
+    """
+    js = traced()
+    js.publish(subject)
+    js.publish_many([(subject, b"")] * 10)
+    js.publish_batch([(subject, b"")] * 5)
+    sent = "messaging.client.sent.messages"
+    assert telemetry.total(sent, operation_name="publish", destination_name=stream.name) == 11
+    assert telemetry.total(sent, operation_name="commit", destination_name=stream.name) == 5
+    assert telemetry.total("jetsync.publish.acknowledged") == 16
+    assert telemetry.total("messaging.client.operation.duration") == 3
+
+
+def test_consumed_and_redelivered(traced, telemetry, stream, subject):
+    """
+    What was delivered before is counted among the rest and by itself.
+    """
+    js = traced()
+    js.publish_many([(subject, b"")] * 10)
+    stream.create_consumer(durable_name="worker", ack_wait=60)
+    worker = js.consumer(stream.name, "worker")
+    for message in worker.fetch(4, expires=5):
+        message.nak()
+    eventually(lambda: stream.consumer("worker").info().num_redelivered or True)
+    got = list(worker.fetch(10, expires=5))
+    again = sum(message.metadata.delivered > 1 for message in got)
+    consumed = "messaging.client.consumed.messages"
+    assert telemetry.total(consumed, consumer_group_name="worker") == 4 + len(got)
+    assert telemetry.total("jetsync.consumer.redelivered") == again > 0
+
+
+def test_behind(traced, telemetry, stream, subject):
+    """
+    What is pending is known after each fetch, and how old messages are is sampled.
+    """
+    js = traced()
+    js.publish_many([(subject, b"")] * 10)
+    stream.create_consumer(durable_name="worker")
+    worker = js.consumer(stream.name, "worker")
+    list(worker.fetch(4, expires=5))
+    ((labels, point),) = telemetry.points("jetsync.consumer.pending")
+    assert (point.value, labels["messaging.consumer.group.name"]) == (6, "worker")
+    ((_, lag),) = telemetry.points("jetsync.consumer.lag")
+    assert lag.count == 1
+    assert 0 <= lag.sum < 60
+    list(worker.fetch(6, expires=5))
+    ((_, point),) = telemetry.points("jetsync.consumer.pending")
+    assert point.value == 0
+
+
+def test_consumers_are_not_told_apart(traced, telemetry, stream, subject):
+    """
+    Where their names are random, metrics are better without.
+    """
+    js = traced(consumers=False)
+    js.publish_many([(subject, b"")] * 3)
+    list(js.stream(stream.name).ordered_consumer().fetch(3, expires=5))
+    # Older SDKs give a gauge once.
+    for metric in ("jetsync.consumer.pending", "messaging.client.consumed.messages"):
+        ((labels, _),) = telemetry.points(metric)
+        assert "messaging.consumer.group.name" not in labels
+
+
+def test_reconnects(nats_server, telemetry):
+    """
+    Each connection that is restored is counted, and each event by its kind.
+    """
+    with (
+        CutProxy(nats_server.url) as proxy,
+        jetsync.connect(proxy.url, plugins=[telemetry.plugin()], reconnect_wait=0.02) as client,
+    ):
+        client.flush()
+        proxy.cut()
+        eventually(lambda: telemetry.total("jetsync.client.reconnects") == 1)
+    eventually(lambda: telemetry.total("jetsync.client.events") >= 3)
+    kinds = {labels["jetsync.event"] for labels, _ in telemetry.points("jetsync.client.events")}
+    assert {"disconnected", "reconnected", "closed"} <= kinds
+
+
+def test_labels_are_few(traced, telemetry, stream, subject):
+    """
+    Subjects, ids and sequences are no labels: there is one series for each stream, not message.
+    """
+    js = traced()
+    for number in range(5):
+        js.publish(f"{subject}.{number}", b"", msg_id=f"{number}")
+    assert len(telemetry.points("messaging.client.sent.messages")) == 1
+    assert len(telemetry.points("messaging.client.operation.duration")) == 1

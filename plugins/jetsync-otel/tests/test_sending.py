@@ -1,0 +1,297 @@
+"""
+Spans and contexts of what is published, on each path.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, StatusCode
+from patience import eventually
+from telemetry import ids
+
+import jetsync
+from jetsync_otel import extract, inject
+
+pytestmark = pytest.mark.live
+
+
+def carried(message):
+    """
+    Return trace and span of the context that a message carries.
+    """
+    return ids(trace.get_current_span(extract(message)).get_span_context())
+
+
+def stored(stream):
+    """
+    Return the messages of the stream.
+    """
+    last = stream.info().state.last_seq
+    return [stream.get_message(sequence) for sequence in range(1, last + 1)]
+
+
+class TestPublish:
+    def test_one_message(self, traced, telemetry, stream, subject):
+        """
+        The span has what the conventions ask for, and the message carries it.
+        """
+        ack = traced().publish(subject, b"1", msg_id="m")
+        (span,) = telemetry.spans
+        assert (span.name, span.kind) == (f"publish {stream.name}", SpanKind.PRODUCER)
+        assert dict(span.attributes) == {
+            "messaging.system": "nats",
+            "messaging.operation.name": "publish",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": stream.name,
+            "messaging.nats.subject": subject,
+            "messaging.nats.stream.sequence": ack.sequence,
+        }
+        (message,) = stored(stream)
+        assert carried(message) == ids(span.context)
+        assert message.headers["Nats-Msg-Id"] == "m"
+
+    def test_in_a_span_of_the_application(self, traced, telemetry, stream, subject):
+        """
+        What is current when a message is published is the parent, and is current afterwards.
+        """
+        js = traced()
+        with telemetry.tracer.start_as_current_span("order") as order:
+            js.publish(subject, b"1")
+            js.publish_many([(subject, b"2")])
+            with js.atomic_batch() as batch:
+                batch.add(subject, b"3")
+            assert trace.get_current_span() is order
+        children = [span for span in telemetry.spans if span.name != "order"]
+        assert [span.parent.span_id for span in children] == [order.context.span_id] * 4
+        assert {span.context.trace_id for span in telemetry.spans} == {order.context.trace_id}
+
+    def test_is_current_while_it_goes_on(self, telemetry, traced, subject):
+        """
+        What other plugins do meanwhile belongs to it.
+        """
+        seen = []
+
+        class Other:
+            @jetsync.hookimpl
+            def jetsync_prepare_message(self):
+                seen.append(trace.get_current_span().get_span_context())
+
+        traced(telemetry.plugin(), Other()).publish(subject)
+        assert seen == [telemetry.spans[0].context]
+        assert not trace.get_current_span().get_span_context().is_valid
+
+    def test_a_context_of_its_own_stays(self, traced, telemetry, stream, subject):
+        """
+        A message that has a context when it is published keeps that one, on every path.
+        """
+        with telemetry.tracer.start_as_current_span("origin") as origin:
+            headers = inject({"A": "1"})
+        for granularity in ("window", "message"):
+            js = traced(granularity=granularity)
+            js.publish(subject, b"", headers=headers)
+            js.publish_many([(subject, b"", headers), (subject, b"")])
+        assert [carried(each) == ids(origin.context) for each in stored(stream)] == [
+            True, True, False, True, True, False,
+        ]  # fmt: skip
+
+    def test_a_duplicate_is_said_to_be_one(self, traced, telemetry, subject):
+        """
+        The attribute is there where the stream had the message already.
+        """
+        js = traced()
+        js.publish(subject, b"1", msg_id="m")
+        js.publish(subject, b"1", msg_id="m")
+        first, second = telemetry.spans
+        assert "messaging.nats.duplicate" not in first.attributes
+        assert second.attributes["messaging.nats.duplicate"] is True
+        assert telemetry.total("jetsync.publish.duplicates") == 1
+
+    def test_errors(self, traced, telemetry, unique_subject, subject):
+        """
+        The span has the error, and its name no subject.
+        """
+        js = traced()
+        with pytest.raises(jetsync.NoStreamResponseError):
+            js.publish(unique_subject, b"", retries=0)
+        with pytest.raises(jetsync.WrongLastSequenceError):
+            js.publish(subject, b"", expect=jetsync.Expect(last_sequence=9))
+        for span, kind in zip(
+            telemetry.spans, ("NoStreamResponseError", "WrongLastSequenceError"), strict=True
+        ):
+            assert span.name == "publish"
+            assert span.status.status_code is StatusCode.ERROR
+            assert span.attributes["error.type"] == f"jetsync.{kind}"
+            assert [event.name for event in span.events] == ["exception"]
+        assert telemetry.total("messaging.client.sent.messages") == 2
+        assert telemetry.total("jetsync.publish.acknowledged") == 0
+
+
+class TestWindows:
+    def test_one_span_per_window(self, traced, telemetry, stream, subject):
+        """
+        Its messages carry its context, and it counts them.
+        """
+        traced().publish_many([(subject, b"%d" % number) for number in range(10)], window=5)
+        windows = telemetry.of("publish")
+        assert [span.attributes["messaging.batch.message_count"] for span in windows] == [5, 5]
+        assert {span.attributes["messaging.destination.name"] for span in windows} == {stream.name}
+        assert {span.kind for span in windows} == {SpanKind.PRODUCER}
+        messages = stored(stream)
+        assert [carried(each) for each in messages[:5]] == [ids(windows[0].context)] * 5
+        assert [carried(each) for each in messages[5:]] == [ids(windows[1].context)] * 5
+
+    def test_what_failed_is_told(self, traced, telemetry, subject):
+        """
+        A window of which a message failed is an error that says how many.
+        """
+        wrong = jetsync.OutboundMessage(subject, b"", expect=jetsync.Expect(last_sequence=99))
+        with pytest.raises(jetsync.PublishManyError):
+            traced().publish_many([(subject, b""), wrong, ("a b", b""), (subject, b"")])
+        (span,) = telemetry.spans
+        assert span.status.status_code is StatusCode.ERROR
+        assert span.status.description == "2 messages failed"
+        assert span.attributes["messaging.batch.message_count"] == 4
+        assert span.attributes["messaging.nats.batch.failed_count"] == 2
+        assert telemetry.total("messaging.client.sent.messages") == 4
+        assert telemetry.total("jetsync.publish.acknowledged") == 2
+
+    def test_the_iterable_is_no_part_of_it(self, traced, telemetry, subject):
+        """
+        Windows overlap and messages come from anywhere: what they come from has its own spans.
+        """
+
+        def source():
+            for number in range(3):
+                with telemetry.tracer.start_as_current_span("row"):
+                    yield subject, b"%d" % number
+
+        traced().publish_many(source(), window=1)
+        assert {span.parent for span in telemetry.spans if span.name == "row"} == {None}
+
+    def test_a_publisher(self, traced, telemetry, stream, subject):
+        """
+        A window is entered by one thread and left by another; all threads' messages carry it.
+        """
+        js = traced()
+        with js.publisher(window=100) as publisher:
+            threads = [
+                threading.Thread(target=publisher.publish, args=(subject, b"")) for _ in range(5)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        (span,) = eventually(lambda: telemetry.of("publish"))
+        assert {carried(each) for each in stored(stream)} == {ids(span.context)}
+        assert span.attributes["messaging.batch.message_count"] == 5
+        assert span.attributes["messaging.destination.name"] == stream.name
+
+    def test_a_span_for_each_message(self, traced, telemetry, stream, subject):
+        """
+        With the granularity "message" the window links to the spans of its messages.
+        """
+        messages = [(subject, b"1"), jetsync.OutboundMessage(subject, b"2", msg_id="two")]
+        traced(granularity="message", max_links=128).publish_many(messages)
+        created = telemetry.of("create")
+        (window,) = telemetry.of("publish")
+        assert window.kind is SpanKind.CLIENT
+        assert {span.kind for span in created} == {SpanKind.PRODUCER}
+        assert [carried(each) for each in stored(stream)] == [ids(each.context) for each in created]
+        assert [ids(link.context) for link in window.links] == [
+            ids(each.context) for each in created
+        ]
+        assert {each.parent.span_id for each in created} == {window.context.span_id}
+        assert [each.attributes.get("messaging.message.id") for each in created] == [None, "two"]
+        assert messages[1].headers is None
+
+    def test_a_message_alone_has_no_second_span(self, traced, telemetry, stream, subject):
+        """
+        The span of a single publish is that of its message, whatever the granularity.
+        """
+        traced(granularity="message").publish(subject)
+        (span,) = telemetry.spans
+        assert span.kind is SpanKind.PRODUCER
+        assert carried(stored(stream)[0]) == ids(span.context)
+
+
+class TestBatches:
+    def batches(self, js, subject):
+        """
+        Publish a batch of two in each way there is.
+        """
+        with js.atomic_batch() as batch:
+            batch.add(subject, b"1")
+            batch.add(subject, b"2")
+        js.publish_batch([(subject, b"3"), (subject, b"4")])
+        with js.fast_publisher() as fast:
+            fast.add(subject, b"5")
+            fast.add_many([(subject, b"6")])
+
+    def test_the_commit_links_to_what_the_messages_carry(self, traced, telemetry, stream, subject):
+        """
+        It is one trace also where there is no other span.
+        """
+        self.batches(traced(), subject)
+        begun, commits = telemetry.of("create"), telemetry.of("commit")
+        assert len(begun) == len(commits) == 3
+        for first, commit in zip(begun, commits, strict=True):
+            assert [ids(link.context) for link in commit.links] == [ids(first.context)]
+            assert commit.parent.span_id == first.context.span_id
+            assert (first.kind, commit.kind) == (SpanKind.PRODUCER, SpanKind.CLIENT)
+            assert commit.name == f"commit {stream.name}"
+            assert commit.attributes["messaging.batch.message_count"] == 2
+            assert (
+                commit.attributes["messaging.nats.batch.id"]
+                == first.attributes["messaging.nats.batch.id"]
+            )
+        expected = [ids(span.context) for span in begun for _ in range(2)]
+        assert [carried(each) for each in stored(stream)] == expected
+        assert telemetry.total("jetsync.publish.acknowledged", operation_name="commit") == 6
+
+    def test_a_span_for_each_message(self, traced, telemetry, stream, subject):
+        """
+        With the granularity "message" the commit links to all of them.
+        """
+        self.batches(traced(granularity="message"), subject)
+        commits = telemetry.of("commit")
+        assert [len(commit.links) for commit in commits] == [2, 2, 2]
+        linked = [ids(link.context) for commit in commits for link in commit.links]
+        assert [carried(each) for each in stored(stream)] == linked
+
+    def test_a_refused_batch(self, traced, telemetry, stream, subject):
+        """
+        The commit has the error, and nothing counts as acknowledged.
+        """
+        with pytest.raises(jetsync.WrongLastSequenceError):
+            traced().publish_batch(
+                [
+                    jetsync.OutboundMessage(
+                        subject, b"", expect=jetsync.Expect(last_subject_sequence=7)
+                    )
+                ]
+            )
+        (commit,) = telemetry.of("commit")
+        assert commit.status.status_code is StatusCode.ERROR
+        assert commit.attributes["error.type"] == "jetsync.WrongLastSequenceError"
+        assert telemetry.total("messaging.client.sent.messages") == 1
+        assert telemetry.total("jetsync.publish.acknowledged") == 0
+
+    def test_a_batch_that_is_discarded(self, traced, telemetry, subject):
+        """
+        There is no span without an end.
+        """
+        batch = traced().atomic_batch()
+        batch.add(subject, b"1")
+        batch.discard()
+        assert [span.name for span in telemetry.spans] == ["create"]
+
+
+@pytest.fixture
+def unique_subject(stream):
+    """
+    A subject of no stream.
+    """
+    return f"nobody.{stream.name}"

@@ -1,0 +1,116 @@
+"""
+What can be chosen, and by which variables.
+"""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry import context, trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+import jetsync
+from jetsync_otel import HeadersGetter, HeadersSetter, OTel, Settings, extract, inject
+
+
+def test_defaults():
+    """
+    An empty environment changes nothing.
+    """
+    assert Settings.from_env({}) == Settings()
+    assert Settings() == Settings(
+        granularity="window", empty_receives=False, max_links=128, consumers=True
+    )
+
+
+def test_from_the_environment():
+    """
+    Each setting has a variable.
+    """
+    env = {
+        "JETSYNC_OTEL_GRANULARITY": " message ",
+        "JETSYNC_OTEL_EMPTY_RECEIVES": "Yes",
+        "JETSYNC_OTEL_MAX_LINKS": "7",
+        "JETSYNC_OTEL_CONSUMERS": "0",
+    }
+    assert Settings.from_env(env) == Settings(
+        granularity="message", empty_receives=True, max_links=7, consumers=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("GRANULARITY", "batch", "'window' or 'message', not 'batch'"),
+        ("EMPTY_RECEIVES", "maybe", "JETSYNC_OTEL_EMPTY_RECEIVES must be 1 or 0, not 'maybe'"),
+        ("MAX_LINKS", "-1", "JETSYNC_OTEL_MAX_LINKS must be a number, not '-1'"),
+    ],
+)
+def test_what_makes_no_sense(variable, text, said):
+    """
+    The error names the variable, or what it may be.
+    """
+    with pytest.raises(jetsync.ConfigurationError, match=said):
+        Settings.from_env({f"JETSYNC_OTEL_{variable}": text})
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True])
+def test_links(value):
+    """
+    A number of links is a number.
+    """
+    with pytest.raises(jetsync.ConfigurationError, match="max_links"):
+        Settings(max_links=value)
+
+
+def test_a_plugin_reads_the_environment(monkeypatch):
+    """
+    It has to where it is asked for by name. What it says is what it shows.
+    """
+    monkeypatch.setenv("JETSYNC_OTEL_GRANULARITY", "message")
+    assert OTel().settings.granularity == "message"
+    assert "message" in repr(OTel())
+    assert OTel(settings=Settings()).settings.granularity == "window"
+
+
+def test_per_message_hooks_only_where_needed():
+    """
+    No call for each message that is published in windows.
+    """
+    assert OTel(settings=Settings()).jetsync_prepare_message is None
+    assert OTel(settings=Settings(granularity="message")).jetsync_prepare_message is not None
+
+
+class TestCarrier:
+    def test_getter(self):
+        """
+        The exact name first, then in whatever case.
+        """
+        getter = HeadersGetter()
+        headers = jetsync.Headers([("Traceparent", "1"), ("traceparent", "2"), ("B", "3")])
+        assert getter.get(headers, "traceparent") == ["2"]
+        assert getter.get(headers, "TRACEPARENT") == ["1", "2"]
+        assert getter.get(headers, "tracestate") is None
+        assert getter.keys(headers) == ["Traceparent", "traceparent", "B"]
+
+    def test_setter(self):
+        """
+        There is one value afterwards.
+        """
+        headers = jetsync.Headers([("a", "1"), ("a", "2")])
+        HeadersSetter().set(headers, "a", "3")
+        assert headers.items() == [("a", "3")]
+
+    def test_round_trip(self):
+        """
+        What is injected is extracted, and what was given is not changed.
+        """
+        origin = SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1))
+        current = trace.set_span_in_context(NonRecordingSpan(origin), context.Context())
+        given = {"A": "1"}
+        headers = inject(given, current)
+        assert given == {"A": "1"}
+        assert headers["A"] == "1"
+        message = jetsync.StoredMessage("S", "s", 1, 1, headers)
+        found = trace.get_current_span(extract(message)).get_span_context()
+        assert (found.trace_id, found.span_id) == (1, 2)
+        assert inject(None, context.Context()) == {}

@@ -1,0 +1,210 @@
+"""
+Counting messages at little cost, without a server.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import jetsync
+from jetsync_otel._tallies import MANY, Tallies, sequences
+
+W3C = {"traceparent", "tracestate", "baggage"}
+FORMS = ["$JS.ACK.{}.{}.{}.{}.{}.{}.{}", "$JS.ACK.hub.hash.{}.{}.{}.{}.{}.{}.{}",
+         "$JS.ACK.hub.hash.{}.{}.{}.{}.{}.{}.{}.token"]  # fmt: skip
+
+
+def message(sequence, *, delivered=1, pending=0, consumer="C", form=FORMS[0], parent=None, more=""):
+    """
+    Make a message as a consumer delivers it.
+    """
+    reply = form.format("S", consumer, delivered, sequence, sequence, time.time_ns(), pending)
+    block = None
+    if parent or more:
+        line = f"traceparent: 00-{parent:032x}-{parent:016x}-01\r\n" if parent else ""
+        block = f"NATS/1.0\r\n{more}{line}\r\n".encode()
+    return jetsync.Message(b"s", reply.encode(), block, b"")
+
+
+class Fixture:
+    """
+    Tallies, with what they told.
+    """
+
+    def __init__(self, keep=128, fields=W3C):
+        self.first = []
+        self.faults = []
+        self.tallies = Tallies(
+            keep,
+            set(fields),
+            lambda source, stored: self.first.append((source, stored)),
+            lambda doing, error: self.faults.append(error),
+        )
+        self.received = self.tallies.hook()
+
+
+@pytest.fixture
+def tallies():
+    """
+    Tallies of W3C contexts.
+    """
+    return Fixture()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_counts(tallies, form):
+    """
+    All forms of replies are understood.
+    """
+    for number in range(1, 6):
+        tallies.received(
+            message(number, delivered=2 if number == 3 else 1, pending=5 - number, form=form)
+        )
+    handed = tallies.tallies.of_thread(("S", "C"))
+    assert (handed.count, handed.redelivered) == (5, 1)
+    assert sequences(handed.reply) == (0, 5, 5)
+    assert tallies.tallies.of_thread(("S", "C")) is None
+    ((source, stored),) = tallies.first
+    assert source == ("S", "C")
+    assert abs(time.time_ns() - stored) < 60e9
+
+
+def test_contexts_are_kept_once(tallies):
+    """
+    Other headers may differ from message to message.
+    """
+    for number in range(1, 10):
+        tallies.received(message(number, parent=number % 2 + 1, more=f"Nats-Msg-Id: {number}\r\n"))
+    tallies.received(message(10, more="A: 1\r\n"))
+    tallies.received(message(11))
+    handed = tallies.tallies.of_thread(("S", "C"))
+    assert (handed.count, len(handed.blocks)) == (11, 2)
+    tallies.received(message(12, parent=1))
+    assert len(tallies.tallies.of_thread(("S", "C")).blocks) == 1
+
+
+def test_contexts_of_another_propagator():
+    """
+    What it writes is not known here, so each header block that differs is looked at.
+    """
+    tallies = Fixture(fields={"b3"})
+    for number in range(1, 4):
+        tallies.received(message(number, more=f"b3: {number}\r\n"))
+    assert len(tallies.tallies.of_thread(("S", "C")).blocks) == 3
+
+
+def test_no_more_contexts_than_wanted():
+    """
+    A long time without a question costs no memory.
+    """
+    tallies = Fixture(keep=2)
+    for number in range(1, 10):
+        tallies.received(message(number, parent=number))
+    assert len(tallies.tallies.of_thread(("S", "C")).blocks) == 2
+
+
+def test_threads_count_for_themselves_and_together(tallies):
+    """
+    What threads that have ended counted is not lost, and told once.
+    """
+
+    def take(first):
+        for number in range(first, first + 1000):
+            tallies.received(message(number, parent=first))
+
+    threads = [threading.Thread(target=take, args=(1000 * each,)) for each in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tallies.received(message(1))
+    assert tallies.tallies.of_thread(("S", "C")).count == 1
+    handed = tallies.tallies.of_all(("S", "C"))
+    assert (handed.count, len(handed.blocks)) == (4000, 4)
+    assert sequences(handed.reply)[2] == 4999
+    assert tallies.tallies.of_all(("S", "C")) is None
+
+
+def test_questions_while_threads_count(tallies):
+    """
+    Every message is told exactly once, whenever somebody asks.
+    """
+    stop = threading.Event()
+    told = []
+
+    def ask():
+        while not stop.is_set():
+            told.append(tallies.tallies.of_all(("S", "C")))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        for number in range(1, 20_001):
+            tallies.received(message(number, delivered=number % 7 // 6 + 1, parent=number % 3 + 1))
+    finally:
+        stop.set()
+        asking.join()
+    told.append(tallies.tallies.of_all(("S", "C")))
+    found = [handed for handed in told if handed is not None]
+    assert sum(handed.count for handed in found) == 20_000
+    assert sum(handed.redelivered for handed in found) == sum(
+        number % 7 == 6 for number in range(1, 20_001)
+    )
+    assert all(handed.first_ns > 0 for handed in found)
+
+
+def test_consumers_that_are_gone_are_forgotten(tallies):
+    """
+    A program that makes a consumer for each task does not keep a tally of each.
+    """
+    for number in range(10 * MANY):
+        tallies.received(message(1, consumer=f"C{number}"))
+        tallies.tallies.of_thread(("S", f"C{number}"))
+    assert len(tallies.tallies.sources()) <= MANY
+
+
+def test_threads_that_are_gone_are_forgotten(tallies):
+    """
+    A thread for each fetch does not leave a tally each.
+    """
+
+    def take():
+        tallies.received(message(1))
+        tallies.tallies.of_thread(("S", "C"))
+
+    for _ in range(20):
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+    assert tallies.tallies.of_all(("S", "C")) is None
+    assert tallies.tallies.sources() == []
+
+
+def test_threads_and_consumers_that_are_gone_are_forgotten(tallies):
+    """
+    A thread for each task, with a consumer of its own, leaves nothing behind for long.
+    """
+
+    def take(number):
+        tallies.received(message(1, consumer=f"C{number}"))
+        tallies.tallies.of_thread(("S", f"C{number}"))
+
+    for number in range(4 * MANY):
+        thread = threading.Thread(target=take, args=(number,))
+        thread.start()
+        thread.join()
+    assert len(tallies.tallies.sources()) <= MANY
+
+
+def test_other_messages_are_left_alone(tallies):
+    """
+    What was read directly is counted elsewhere; a reply that makes no sense is reported.
+    """
+    tallies.received(jetsync.StoredMessage("S", "s", 1, 1))
+    assert tallies.tallies.sources() == []
+    assert tallies.faults == []
+    tallies.received(jetsync.Message(b"s", b"$JS.ACK.S.C.1.a.b.c.d", None, b""))
+    assert [type(fault) for fault in tallies.faults] == [ValueError]

@@ -1,0 +1,335 @@
+"""
+Retries against a real server: what is lost is sent again, and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import itertools
+import threading
+import uuid
+
+import pytest
+from ledger import Ledger, names_in
+
+import jetsync
+from jetsync import hookimpl
+from jetsync.devserver import DevServer
+from jetsync.testing import HookRecorder
+from jetsync_retry import Decision, Policy, Retry
+
+pytestmark = pytest.mark.live
+
+LIMIT = 100.0
+"""Seconds for whatever is tried again until a server is back, also on a busy machine."""
+
+
+class TestLoaded:
+    def test_by_name(self, nats_server):
+        """
+        The distribution has an entry point, so its name is enough.
+        """
+        with jetsync.connect(nats_server.url, plugins=["retry"]) as client:
+            (info,) = client.plugins
+
+        assert (info.name, info.hooks) == ("retry", ("jetsync_retry",))
+        (entry,) = importlib.metadata.entry_points(group="jetsync", name="retry")
+        assert entry.load() is Retry
+
+
+class TestSafe:
+    def test_until_there_is_a_stream(self, nats_server, js):
+        """
+        A message that no stream takes is sent again until there is one.
+        """
+        name = uuid.uuid4().hex
+        retry = Retry(Policy(wait=0.05))
+        timer = threading.Timer(0.3, js.create_stream, kwargs={"name": name, "subjects": [name]})
+        timer.start()
+        try:
+            with jetsync.connect(nats_server.url, plugins=[retry]) as client:
+                ack = client.jetstream().publish(name, b"x", timeout=30)
+        finally:
+            timer.join()
+        js.delete_stream(name)
+
+        assert ack.sequence == 1
+        assert retry.statistics().retried >= 2
+
+    def test_messages_that_fail_together_keep_their_order(self, nats_server, js):
+        """
+        Messages of a window that no stream takes are stored in their order, once there is one.
+        """
+        name, retry = uuid.uuid4().hex, Retry(Policy(wait=0.2))
+
+        class Late:
+            @hookimpl
+            def jetsync_status(self, event):
+                if isinstance(event, jetsync.RetryEvent):
+                    js.create_or_update_stream(name=name, subjects=[name])
+
+        with jetsync.connect(nats_server.url, plugins=[retry, Late]) as client:
+            client.jetstream().publish_many([(name, f"{n}") for n in range(500)], ack_timeout=30)
+        stored = names_in(js.stream(name))
+        js.delete_stream(name)
+
+        # Those that were sent while the stream was made may be before those that had failed.
+        failed = retry.statistics().retried
+        assert 0 < failed <= 500
+        assert stored[-failed:] == sorted(stored[-failed:], key=int)
+        assert sorted(stored, key=int) == [f"{n}" for n in range(500)]
+
+    @pytest.mark.parametrize("size", [1, 50])
+    def test_a_lost_ack_with_an_id(self, size, behind_proxy, stream):
+        """
+        The message goes again and the stream drops the copy.
+        """
+        retry, recorder = Retry(), HookRecorder("jetsync_status")
+        proxy, js = behind_proxy(retry, recorder)
+        proxy.cut_after(to_client=0, reset=True)
+        if size == 1:
+            ack = js.publish(f"{stream.name}.a", b"0", msg_id="0", timeout=30)
+            assert ack.duplicate
+        else:
+            messages = [
+                jetsync.OutboundMessage(f"{stream.name}.a", f"{n}", msg_id=f"{n}")
+                for n in range(size)
+            ]
+            assert js.publish_many(messages, ack_timeout=30).duplicates == size
+
+        assert names_in(stream) == [f"{n}" for n in range(size)]
+        assert retry.statistics().retried == size
+        events = [call["event"] for call in recorder]
+        (told,) = [event for event in events if isinstance(event, jetsync.RetryEvent)]
+        assert told.messages == size
+
+    def test_a_lost_ack_of_a_batch_with_ids(self, behind_proxy, js):
+        """
+        The batch goes again as a whole, and is recognised where it came through.
+        """
+        name = uuid.uuid4().hex
+        made = js.create_stream(name=name, subjects=[f"{name}.>"], allow_atomic=True)
+        proxy, behind = behind_proxy(Retry())
+        behind.publish_batch([(f"{name}.a", b"before")])
+        messages = [jetsync.OutboundMessage(f"{name}.a", f"{n}", msg_id=f"{n}") for n in range(5)]
+        proxy.cut_after(to_client=0, reset=True)
+
+        ack = behind.publish_batch(messages, timeout=30)
+
+        assert (ack.size, ack.duplicate) == (5, True)
+        assert names_in(made) == ["before", *(f"{n}" for n in range(5))]
+        js.delete_stream(name)
+
+
+class TestUnsafe:
+    @pytest.mark.parametrize("size", [1, 50])
+    def test_a_lost_ack_without_an_id(self, size, behind_proxy, stream):
+        """
+        Whether it is stored is unknown, and it does not go again.
+        """
+        retry = Retry()
+        proxy, js = behind_proxy(retry)
+        proxy.cut_after(to_client=0, reset=True)
+        if size == 1:
+            with pytest.raises(jetsync.PublishOutcomeUnknownError):
+                js.publish(f"{stream.name}.a", b"0", timeout=30)
+        else:
+            with pytest.raises(jetsync.PublishManyError):
+                js.publish_many([(f"{stream.name}.a", f"{n}") for n in range(size)], ack_timeout=30)
+
+        assert names_in(stream) == [f"{n}" for n in range(size)]
+        assert retry.statistics().retried == 0
+
+    def test_ids_that_a_stream_forgets(self, behind_proxy, js):
+        """
+        With a short memory a second attempt would be stored again, so there is none.
+        """
+        name = uuid.uuid4().hex
+        made = js.create_stream(name=name, subjects=[name], duplicate_window=0.2)
+        slow = Policy(wait=1.0)
+        careful, careless = Retry(slow, id_window=0.2), Retry(slow)
+        stored = {}
+        for retry in (careful, careless):
+            proxy, behind = behind_proxy(retry)
+            proxy.cut_after(to_client=0, reset=True)
+            with contextlib.suppress(jetsync.PublishOutcomeUnknownError):
+                behind.publish(name, b"x", msg_id=f"{id(retry)}", timeout=30)
+            stored[retry] = made.info().state.messages
+        js.delete_stream(name)
+
+        assert stored == {careful: 1, careless: 1 + 2}
+        assert careful.statistics().counts[0].decision is Decision.IDS_TOO_OLD
+
+
+class Careless:
+    """
+    Publish again whatever has failed: what a retry must not do.
+    """
+
+    js: jetsync.JetStream
+
+    @hookimpl(wrapper=True)
+    def jetsync_publish(self, operation):
+        try:
+            return (yield)
+        except jetsync.PublishOutcomeUnknownError:
+            return self.js.publish(operation.subject, operation.subject.split(".")[1])
+
+
+class Load:
+    """
+    Threads that publish in every way there is, until they are told to stop.
+
+    Half of all messages have ids; all are entered in a ledger with what their publisher was told.
+    """
+
+    def __init__(self, js, stream):
+        self.js = js
+        self.prefix = f"{stream.name}."
+        self.ledger = Ledger()
+        self.errors = []
+        self.over = threading.Event()
+        ways = (self.singles, self.bulks, self.futures, self.batches)
+        self.threads = [
+            threading.Thread(target=self.run, args=(way, ids), name=f"{way.__name__}-{ids}")
+            for way in ways
+            for ids in ((True,) if way == self.batches else (True, False))
+        ]
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+    def run(self, way, ids):
+        try:
+            way(ids, f"{way.__name__}-{ids}")
+        except BaseException as error:  # noqa: BLE001 - the test shows it
+            self.errors.append(error)
+
+    def message(self, name, ids):
+        return jetsync.OutboundMessage(self.prefix + name, name, msg_id=name if ids else None)
+
+    def singles(self, ids, kind):
+        for number in itertools.count():
+            if self.over.is_set():
+                return
+            name, error = f"{kind}-{number}", None
+            message = self.message(name, ids)
+            try:
+                self.js.publish(message.subject, name, msg_id=message.msg_id, timeout=LIMIT)
+            except jetsync.JetSyncError as failure:
+                error = failure
+            self.ledger.enter(name, error)
+
+    def bulks(self, ids, kind):
+        for number in itertools.count():
+            if self.over.is_set():
+                return
+            names = [f"{kind}-{number}-{n}" for n in range(1000)]
+            errors = {}
+            try:
+                self.js.publish_many([self.message(name, ids) for name in names], ack_timeout=LIMIT)
+            except jetsync.PublishManyError as failure:
+                errors = {each.index: each.error for each in failure.report.failures}
+            for n, name in enumerate(names):
+                self.ledger.enter(name, errors.get(n))
+
+    def futures(self, ids, kind):
+        def report(outcome):
+            self.ledger.enter(outcome.message.data, outcome.error)
+
+        with self.js.publisher(on_report=report, ack_timeout=LIMIT) as publisher:
+            for number in itertools.count():
+                if self.over.wait(0.0005):
+                    return
+                message = self.message(f"{kind}-{number}", ids)
+                publisher.publish(message.subject, message.data, msg_id=message.msg_id)
+
+    def batches(self, ids, kind):
+        for number in itertools.count():
+            if self.over.is_set():
+                return
+            names = [f"{kind}-{number}-{n}" for n in range(20)]
+            error = None
+            try:
+                self.js.publish_batch([self.message(name, ids) for name in names], timeout=LIMIT)
+            except jetsync.JetSyncError as failure:
+                error = failure
+            for name in names:
+                self.ledger.enter(name, error)
+
+
+@contextlib.contextmanager
+def killed_under_load(retry, *, kills, seconds):
+    """
+    Kill a server and start it again while it is under load, some times, and yield the load.
+
+    As many times more as it takes until messages were lost on the way, with ids and without.
+    """
+    with (
+        DevServer() as server,
+        jetsync.connect(
+            server.url, plugins=[retry], reconnect_wait=0.05, max_reconnects=-1
+        ) as client,
+    ):
+        js = client.jetstream()
+        stream = js.create_stream(
+            name="LOAD",
+            subjects=["LOAD.>"],
+            storage="file",
+            allow_atomic=True,
+            duplicate_window=6 * LIMIT,
+        )
+        with Load(js, stream) as load:
+            for count in range(1, 5 * kills):
+                load.over.wait(seconds)
+                server.kill()
+                load.over.wait(seconds / 4)
+                server.start()
+                if count >= kills and load.ledger.unknown and retry.statistics().retried:
+                    break
+            load.over.wait(seconds)
+        yield load, stream
+
+
+class TestKilledServer:
+    @pytest.mark.parametrize(
+        ("kills", "seconds"),
+        [(3, 0.6), pytest.param(20, 1.0, marks=[pytest.mark.soak, pytest.mark.timeout(900)])],
+    )
+    def test_nothing_lost_and_nothing_twice(self, kills, seconds):
+        """
+        What has an id is stored once, whatever happens; what has none is at most once, and said to
+        be unknown where that is so.
+        """
+        retry = Retry(budget=LIMIT, id_window=5 * LIMIT)
+        with killed_under_load(retry, kills=kills, seconds=seconds) as (load, stream):
+            ledger = load.ledger
+
+            assert load.errors == []
+            assert ledger.faults(stream) == {}
+            assert [name for name in ledger.unknown if "-True" in name] == []
+            assert [name for name in ledger.failed if "-True" in name] == []
+            assert ledger.unknown != []
+            assert retry.statistics().retried > 0
+
+    def test_an_unsafe_retry_would_be_noticed(self, behind_proxy, stream):
+        """
+        The check above does find copies: here is a retry that makes some.
+        """
+        careless, ledger = Careless(), Ledger()
+        proxy, careless.js = behind_proxy(careless)
+        for number in range(3):
+            proxy.wait_open()
+            proxy.cut_after(to_client=0, reset=True)
+            careless.js.publish(f"{stream.name}.{number}", f"{number}", timeout=30)
+            ledger.enter(f"{number}", None)
+
+        assert sorted(ledger.faults(stream)["twice"]) == ["0", "1", "2"]

@@ -1,0 +1,22 @@
+"""
+The code of the README and of the documentation's page runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pages import run_page
+
+HERE = Path(__file__).parents[1]
+PAGES = [HERE / "README.md", HERE.parents[1] / "docs" / "plugins" / "retry.md"]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_runs(page, tmp_path):
+    """
+    The page's blocks run to their end.
+    """
+    run_page(page, tmp_path)

@@ -1,0 +1,317 @@
+"""
+A walk through Avro: through a schema, through bytes, and through a value.
+
+What lives here: where and why bytes or a value do not fit a schema, which the library does not
+tell, and what makes a schema unsafe to read with. What may not: the library's readers and writers,
+the socket, threads.
+
+Schemas are those that ``fastavro.parse_schema`` has seen: names are full, and a type that has a
+name stands once and by its name from then on. `named_types` gives what they stand for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from jetsync_schema.errors import DefinitionError, Violation, path_of
+
+DEEPEST: Final = 128
+"""
+Levels of a document at most: records, arrays and maps within one another.
+
+fastavro reads each level in a frame of C without a look at how much room there is: some thousand
+levels, one byte each, end the process (seen with 1.13.1). 500 were well.
+"""
+
+LONGEST: Final = 10
+"""Bytes of an integer at most: 64 bits, seven in each byte."""
+
+SIZES: Final = {"float": 4, "double": 8}
+"""Bytes of what always takes as many."""
+
+Step = str | int
+
+
+class Misfit(Exception):  # noqa: N818 - not an error of anybody's: what the walk has found
+    """
+    What does not fit, and the way to it.
+    """
+
+    def __init__(self, way: list[Step], reason: str) -> None:
+        super().__init__(reason)
+        self.violation = Violation(path_of(way), reason)
+
+
+def type_of(schema: Any) -> str:
+    """
+    Return the word for the type that a schema says: a primitive, a complex one, or a name.
+    """
+    if isinstance(schema, list):
+        return "union"
+    if isinstance(schema, dict):
+        inner = schema["type"]
+        return inner if isinstance(inner, str) else type_of(inner)
+    return str(schema)
+
+
+def named_types(schema: Any, found: dict[str, Any] | None = None) -> dict[str, Any]:
+    """
+    Return the records, enums and fixed types of a schema by their names.
+    """
+    found = {} if found is None else found
+    if isinstance(schema, list):
+        for branch in schema:
+            named_types(branch, found)
+    elif isinstance(schema, dict):
+        kind = schema["type"]
+        if kind in {"record", "error", "enum", "fixed"}:
+            found[schema["name"]] = schema
+        for inner in _inner(schema):
+            named_types(inner, found)
+    return found
+
+
+def _inner(schema: dict[str, Any]) -> list[Any]:
+    """Return the schemas that stand directly in another one."""
+    kind = schema["type"]
+    if kind in {"record", "error"}:
+        return [field["type"] for field in schema["fields"]]
+    if kind == "array":
+        return [schema["items"]]
+    if kind == "map":
+        return [schema["values"]]
+    return [] if isinstance(kind, str) else [kind]
+
+
+def is_recursive(schema: Any, names: dict[str, Any]) -> bool:
+    """
+    Return whether a document of this schema can contain itself, and so be of any depth.
+    """
+    done: set[str] = set()
+    """Records whose insides were looked at; each is only once, however often it is used."""
+
+    def visit(schema: Any, above: frozenset[str]) -> bool:
+        if isinstance(schema, list):
+            return any(visit(branch, above) for branch in schema)
+        name = schema if isinstance(schema, str) else schema.get("name")
+        if name in above:
+            return True
+        if name in done or (isinstance(schema, str) and schema not in names):
+            return False
+        found = names.get(name, schema)
+        inside = above | {name} if name in names else above
+        if any(visit(inner, inside) for inner in _inner(found)):
+            return True
+        if name in names:
+            done.add(name)
+        return False
+
+    return visit(schema, frozenset())
+
+
+def has_ints(schema: Any) -> bool:
+    """
+    Return whether there is an int in a schema, of 32 bits.
+    """
+    if isinstance(schema, list):
+        return any(map(has_ints, schema))
+    if isinstance(schema, dict):
+        return schema["type"] == "int" or any(map(has_ints, _inner(schema)))
+    return bool(schema == "int")
+
+
+def check_sizes(schema: Any, names: dict[str, Any]) -> None:
+    """
+    Refuse arrays of what takes no bytes: of those, ten bytes can claim any number.
+
+    Raises:
+        DefinitionError: There is one.
+    """
+    nothing = _records_of_nothing(names)
+
+    def visit(schema: Any) -> None:
+        if isinstance(schema, list):
+            for branch in schema:
+                visit(branch)
+        elif isinstance(schema, dict):
+            if schema["type"] == "array" and _takes_nothing(schema["items"], nothing):
+                raise DefinitionError(
+                    "Avro", "an array of items that take no bytes could be endless"
+                )
+            for inner in _inner(schema):
+                visit(inner)
+
+    visit(schema)
+
+
+def _records_of_nothing(names: dict[str, Any]) -> set[str]:
+    """
+    Return the names of types that take no bytes.
+
+    Found by taking away those that do until nothing changes: a record that contains nothing but
+    itself stays, and fastavro would not come back from that either.
+    """
+    nothing = {
+        name
+        for name, schema in names.items()
+        if schema["type"] in {"record", "error"} or schema.get("size") == 0
+    }
+    while True:
+        wrong = {
+            name
+            for name in nothing
+            for field in names[name].get("fields", ())
+            if not _takes_nothing(field["type"], nothing)
+        }
+        if not wrong:
+            return nothing
+        nothing -= wrong
+
+
+def _takes_nothing(schema: Any, nothing: set[str]) -> bool:
+    if isinstance(schema, dict) and "name" not in schema:
+        return _takes_nothing(schema["type"], nothing)
+    name = schema["name"] if isinstance(schema, dict) else schema
+    return name == "null" or (isinstance(name, str) and name in nothing)
+
+
+class ByteWalk:
+    """
+    A walk through the bytes of one document.
+    """
+
+    def __init__(self, data: bytes | bytearray, names: dict[str, Any]) -> None:
+        self._data = data
+        self._names = names
+        self._at = 0
+        self._way: list[Step] = []
+
+    def run(self, schema: Any) -> Violation | None:
+        """
+        Return the first thing that does not fit, None if all does.
+        """
+        try:
+            self._walk(schema)
+            if self._at != len(self._data):
+                raise Misfit([], f"{len(self._data) - self._at} bytes are left over at its end")
+        except Misfit as found:
+            return found.violation
+        except RecursionError:
+            # The caller is deep down already.
+            return self._too_deep().violation
+        return None
+
+    def _too_deep(self) -> Misfit:
+        return Misfit(self._way[:10], f"it is nested more than {DEEPEST} levels deep")
+
+    def _walk(self, schema: Any) -> None:
+        kind = type_of(schema)
+        if kind in self._names:
+            schema = self._names[kind]
+            kind = type_of(schema)
+        if kind == "union":
+            self._walk(schema[self._index(len(schema), "branches")])
+        elif kind in {"record", "error"}:
+            for field in schema["fields"]:
+                self._step(field["name"], field["type"])
+        elif kind == "array":
+            self._blocks(schema["items"], of_map=False)
+        elif kind == "map":
+            self._blocks(schema["values"], of_map=True)
+        elif kind == "enum":
+            self._index(len(schema["symbols"]), "symbols")
+        elif kind == "fixed":
+            self._take(schema["size"])
+        elif isinstance(schema, dict) and not isinstance(schema["type"], str):
+            self._walk(schema["type"])
+        else:
+            self._primitive(kind)
+
+    def _step(self, step: Step, schema: Any) -> None:
+        if len(self._way) == DEEPEST:
+            raise self._too_deep()
+        self._way.append(step)
+        self._walk(schema)
+        self._way.pop()
+
+    def _blocks(self, schema: Any, *, of_map: bool) -> None:
+        place = 0
+        while count := self._integer():
+            # The size of the block in bytes follows, for those who skip it.
+            size = self._integer() if count < 0 else None
+            begin = self._at
+            for _ in range(abs(count)):
+                self._step(self._text() if of_map else place, schema)
+                place += 1
+            if size is not None and size != self._at - begin:
+                raise Misfit(
+                    self._way, f"a block has {self._at - begin} bytes, and says that it has {size}"
+                )
+
+    def _primitive(self, kind: str) -> None:
+        if kind == "long":
+            self._integer()
+        elif kind == "int":
+            if not -(2**31) <= self._integer() < 2**31:
+                raise Misfit(self._way, "an int takes more than 32 bits")
+        elif kind == "boolean":
+            if self._take(1)[0] > 1:
+                raise Misfit(self._way, "a boolean is neither 0 nor 1")
+        elif kind == "string":
+            self._text()
+        elif kind == "bytes":
+            self._take(self._integer())
+        else:
+            self._take(SIZES.get(kind, 0))
+
+    def _index(self, count: int, what: str) -> int:
+        index = self._integer()
+        if not 0 <= index < count:
+            raise Misfit(self._way, f"it says number {index} of {count} {what}")
+        return index
+
+    def _text(self) -> str:
+        raw = self._take(self._integer())
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise Misfit(self._way, "the text is not UTF-8") from None
+
+    def _take(self, size: int) -> bytes:
+        end = self._at + size
+        if size < 0:
+            raise Misfit(self._way, f"it says that it has {size} bytes")
+        if end > len(self._data):
+            raise Misfit(
+                self._way, f"it ends too early: {size} bytes and not {len(self._data) - self._at}"
+            )
+        found = bytes(self._data[self._at : end])
+        self._at = end
+        return found
+
+    def _integer(self) -> int:
+        value = shift = 0
+        for _ in range(LONGEST):
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80 and value < 2**64:
+                return (value >> 1) ^ -(value & 1)
+        raise Misfit(self._way, "an integer takes more than 64 bits")
+
+
+def is_too_deep(value: Any) -> bool:
+    """
+    Return whether a value is nested more deeply than it may be written.
+    """
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, (dict, list, tuple))
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True

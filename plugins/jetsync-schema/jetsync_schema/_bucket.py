@@ -1,0 +1,304 @@
+"""
+Definitions in a key-value bucket, and a thread that sees every change of them.
+
+The thread is a daemon and ends with `BucketSource.stop`, or with the client that the bucket was
+opened with. What it reads it hands to one function, which it alone calls; it holds no lock
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+import jetsync
+from jetsync_schema import _log
+from jetsync_schema.definitions import Definition, parse_definition
+from jetsync_schema.errors import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jetsync_schema.definitions import Surroundings
+
+__all__ = ["Problem"]
+
+THREAD_NAME: Final = "jetsync-schema"
+
+FIRST_PAUSE: Final = 0.5
+"""Seconds before a bucket that could not be read is tried again; doubled each time."""
+
+LONGEST_PAUSE: Final = 15.0
+
+LOADING: Final = 30.0
+"""Seconds that reading a bucket anew may take."""
+
+_logger = _log.get_logger()
+
+
+@attrs.frozen
+class Problem:
+    """
+    A definition in a bucket that can not be used, or a bucket that can not be read.
+    """
+
+    bucket: str
+    key: str | None
+    """The key; None if it is the bucket as a whole."""
+
+    reason: str
+    revision: int = 0
+    """Revision of the definition; 0 if it is the bucket as a whole."""
+
+    in_use: int = 0
+    """Revision of the last good definition, which is used instead; 0 if there is none."""
+
+
+@attrs.frozen
+class Loaded:
+    """
+    A definition with the place that it is from.
+    """
+
+    bucket: str
+    key: str
+    revision: int
+    definition: Definition
+    value: bytes
+
+    def problem(self, reason: str) -> Problem:
+        """
+        Return that it can not be used, for a reason that it can do nothing for.
+        """
+        return Problem(self.bucket, self.key, reason, self.revision)
+
+
+class BucketSource:
+    """
+    The definitions of a bucket as they are, and as they change.
+
+    Args:
+        bucket: The bucket.
+        around: What definitions may refer to.
+        changed: Called with what holds from now on, by key, and with the problems that there are;
+            returns more problems, those that only show when all definitions are put together.
+        told: Called with each problem once.
+    """
+
+    def __init__(
+        self,
+        bucket: jetsync.KeyValue,
+        around: Surroundings,
+        changed: Callable[[dict[str, Loaded]], list[Problem]],
+        told: Callable[[Problem], None] | None,
+    ) -> None:
+        self._bucket = bucket
+        self._around = around
+        self._changed = changed
+        self._told = told
+        self._good: dict[str, Loaded] = {}
+        """Belongs to the thread, and before it is started to the one that loads."""
+
+        self._broken: dict[str, Problem] = {}
+        self._unreadable: Problem | None = None
+        self._conflicts: list[Problem] = []
+        self._problems: tuple[Problem, ...] = ()
+        self._telling = threading.Lock()
+        """Held for moments, while problems are put together."""
+
+        self._stopping = threading.Event()
+        self._progress = threading.Condition()
+        self._revision = 0
+        """The last revision that has taken effect; under the condition."""
+
+        self._watch: jetsync.Watch | None = None
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """
+        What can not be used at the moment.
+        """
+        return self._problems
+
+    @property
+    def revision(self) -> int:
+        """
+        The last revision of the bucket that has taken effect.
+        """
+        return self._revision
+
+    def start(self, timeout: float) -> None:
+        """
+        Load what there is, and see changes from then on.
+
+        Raises:
+            JetSyncError: The bucket can not be read, within that many seconds.
+        """
+        watch = self._load(timeout)
+        threading.Thread(target=self._run, args=(watch,), name=THREAD_NAME, daemon=True).start()
+
+    def stop(self) -> None:
+        """
+        See no more changes. Safe to repeat, from any thread.
+        """
+        self._stopping.set()
+        watch = self._watch
+        if watch is not None:
+            watch.stop()
+
+    def wait_revision(self, revision: int, timeout: float) -> bool:
+        """
+        Wait until a revision has taken effect; return whether it has.
+        """
+        with self._progress:
+            return self._progress.wait_for(lambda: self._revision >= revision, timeout)
+
+    # The thread.
+
+    def _run(self, watch: jetsync.Watch) -> None:
+        while True:
+            try:
+                for entry in watch:
+                    self._take(entry)
+                    self._publish(entry.revision)
+                # It was stopped, or its client is closed: an ordinary end.
+                return
+            except jetsync.JetSyncError as error:
+                self._note_unreadable(error)
+            finally:
+                watch.stop()
+            again = self._reopen()
+            if again is None:
+                return
+            watch = again
+
+    def _reopen(self) -> jetsync.Watch | None:
+        """Read the bucket anew as soon as that can be done; None once nobody wants it any more."""
+        pause = FIRST_PAUSE
+        while not self._stopping.wait(pause):
+            pause = min(pause * 2.0, LONGEST_PAUSE)
+            try:
+                return self._load(LOADING)
+            except jetsync.ConnectionClosedError:
+                return None
+            except jetsync.JetSyncError as error:
+                self._note_unreadable(error)
+        return None
+
+    def _load(self, timeout: float) -> jetsync.Watch:
+        """Read all there is, and return the watch that goes on from there."""
+        until = time.monotonic() + timeout
+        watch = self._bucket.watch(timeout=timeout)
+        self._watch = watch
+        try:
+            if self._stopping.is_set():
+                raise jetsync.ConnectionClosedError
+            there: set[str] = set()
+            for entry in watch.initial(max(until - time.monotonic(), 0.0)):
+                there.add(entry.key)
+                self._take(entry)
+            for key in [*self._good, *self._broken]:
+                if key not in there:
+                    self._forget(key)
+            self._unreadable = None
+            self._publish(watch.revision)
+        except BaseException:
+            watch.stop()
+            raise
+        return watch
+
+    def _take(self, entry: jetsync.Entry) -> None:
+        """Read one definition; one that is broken leaves the last good one in force."""
+        key = entry.key
+        if entry.is_deleted:
+            self._forget(key)
+            return
+        before = self._good.get(key)
+        if before is not None and before.value == entry.value:
+            self._good[key] = attrs.evolve(before, revision=entry.revision)
+            self._broken.pop(key, None)
+            return
+        try:
+            self._good[key] = self._read(entry)
+        except Exception as error:  # noqa: BLE001 - no definition may end the thread
+            if before is None:
+                before = self._earlier(key, entry.revision)
+            self._broken[key] = Problem(
+                self._bucket.bucket,
+                key,
+                reason_of(error),
+                entry.revision,
+                0 if before is None else before.revision,
+            )
+            return
+        self._broken.pop(key, None)
+        _logger.info(_log.CHANGED, bucket=entry.bucket, key=key, revision=entry.revision)
+
+    def _read(self, entry: jetsync.Entry) -> Loaded:
+        definition = parse_definition(entry.value, entry.key, self._around)
+        return Loaded(entry.bucket, entry.key, entry.revision, definition, entry.value)
+
+    def _earlier(self, key: str, revision: int) -> Loaded | None:
+        """Return the last good definition that the bucket still has, for those who start now."""
+        try:
+            history = self._bucket.history(key, timeout=LOADING)
+        except jetsync.JetSyncError:
+            return None
+        for entry in reversed(history):
+            if entry.is_deleted:
+                return None
+            if entry.revision < revision:
+                with contextlib.suppress(Exception):
+                    self._good[key] = self._read(entry)
+                    return self._good[key]
+        return None
+
+    def _forget(self, key: str) -> None:
+        self._broken.pop(key, None)
+        if self._good.pop(key, None) is not None:
+            _logger.info(_log.CHANGED, bucket=self._bucket.bucket, key=key, deleted=True)
+
+    def _publish(self, revision: int) -> None:
+        """Put what was read into force, and say what is wrong with it."""
+        self.note_conflicts(self._changed(dict(self._good)))
+        with self._progress:
+            self._revision = revision
+            self._progress.notify_all()
+
+    def note_conflicts(self, conflicts: list[Problem]) -> None:
+        """
+        Note which definitions have no place beside other contracts.
+        """
+        self._conflicts = conflicts
+        self._tell()
+
+    def _note_unreadable(self, error: jetsync.JetSyncError) -> None:
+        if not self._stopping.is_set():
+            self._unreadable = Problem(self._bucket.bucket, None, reason_of(error))
+            self._tell()
+
+    def _tell(self) -> None:
+        """Note the problems that there are, and report those that were not there before."""
+        with self._telling:
+            whole = [] if self._unreadable is None else [self._unreadable]
+            found = (*whole, *list(self._broken.values()), *self._conflicts)
+            before, self._problems = self._problems, found
+        for problem in found:
+            if problem not in before:
+                self._report(problem)
+
+    def _report(self, problem: Problem) -> None:
+        _logger.error(
+            _log.UNREADABLE if problem.key is None else _log.BROKEN,
+            **attrs.asdict(problem, filter=lambda _, value: value is not None),
+        )
+        if self._told is None:
+            return
+        try:
+            self._told(problem)
+        except Exception as error:  # noqa: BLE001 - the thread outlives what it tells
+            _logger.error(_log.CALLBACK_FAILED, error=repr(error))  # noqa: TRY400

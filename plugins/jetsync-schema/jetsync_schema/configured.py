@@ -1,0 +1,87 @@
+"""
+The plugin as it is when it is asked for by name: everything comes from the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import jetsync
+from jetsync.events import ClosedEvent
+from jetsync_schema.schemas import Schemas
+
+if TYPE_CHECKING:
+    from jetsync.events import StatusEvent
+
+__all__ = ["ConfiguredSchemas"]
+
+DIRECTORY: Final = "JETSYNC_SCHEMA_DIRECTORY"
+BUCKET: Final = "JETSYNC_SCHEMA_BUCKET"
+PUBLISH: Final = "JETSYNC_SCHEMA_PUBLISH"
+RECEIVE: Final = "JETSYNC_SCHEMA_RECEIVE"
+UNLISTED: Final = "JETSYNC_SCHEMA_UNLISTED"
+
+YES: Final = frozenset({"", "1", "true", "yes", "on"})
+NO: Final = frozenset({"0", "false", "no", "off"})
+
+_opening = threading.local()
+
+
+class ConfiguredSchemas(Schemas):
+    """
+    A `Schemas` that the environment configures; its name as a plugin is ``schema``.
+
+    - ``$JETSYNC_SCHEMA_DIRECTORY``: the folder with ``index.json``;
+    - ``$JETSYNC_SCHEMA_BUCKET``: the name of the bucket, on the servers of ``$NATS_URL``;
+    - ``$JETSYNC_SCHEMA_RECEIVE``: ``off``, ``raise``, ``term`` or ``mark``;
+    - ``$JETSYNC_SCHEMA_UNLISTED``: ``allow`` or ``refuse``;
+    - ``$JETSYNC_SCHEMA_PUBLISH``: ``no`` to check nothing that is published.
+
+    It closes with the client that it was made for.
+
+    Raises: as `Schemas`.
+    """
+
+    def __init__(self) -> None:
+        if getattr(_opening, "active", False):
+            # $JETSYNC_PLUGINS names this plugin for the connection, too, that it reads its bucket
+            # with. There it has nothing to check.
+            super().__init__({})
+            return
+        _opening.active = True
+        try:
+            super().__init__(**_arguments())
+        finally:
+            _opening.active = False
+
+    @jetsync.hookimpl
+    def jetsync_status(self, event: StatusEvent) -> None:
+        """
+        Close together with the client.
+        """
+        if isinstance(event, ClosedEvent):
+            self.close()
+
+
+def _arguments() -> dict[str, Any]:
+    """
+    Return what the environment says.
+
+    Raises:
+        ConfigurationError: It says neither where contracts are, nor what else it means.
+    """
+    said = {name: os.environ.get(name, "").strip() for name in (DIRECTORY, BUCKET)}
+    if not any(said.values()):
+        raise jetsync.ConfigurationError(f"set ${DIRECTORY} or ${BUCKET}, or both")
+    publish = os.environ.get(PUBLISH, "").strip().lower()
+    if publish not in YES | NO:
+        raise jetsync.ConfigurationError(f"${PUBLISH} is yes or no, not {publish!r}")
+    return {
+        "directory": said[DIRECTORY] or None,
+        "bucket": said[BUCKET] or None,
+        "publish": publish in YES,
+        "receive": os.environ.get(RECEIVE, "").strip() or "off",
+        "unlisted": os.environ.get(UNLISTED, "").strip() or "allow",
+    }

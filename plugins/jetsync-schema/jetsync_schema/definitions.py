@@ -1,0 +1,277 @@
+"""
+Contracts written down: definitions in JSON, in the files of a directory or the keys of a bucket.
+
+A definition is an object with ``subjects`` (a pattern or a list of them), ``kind`` (``"json"``,
+``"avro"`` or ``"pydantic"``), ``name`` if it is to be called something else, and the arguments of
+its kind. Whoever can write a bucket is not thereby trusted to run code: only a directory may name a
+model that is to be imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+import jetsync
+from jetsync_schema._patterns import check_pattern
+from jetsync_schema.avro_schema import AvroSchema
+from jetsync_schema.contract import Contract
+from jetsync_schema.errors import DefinitionError, MismatchError, Violation, reason_of
+from jetsync_schema.json_schema import JsonSchema, read_json
+from jetsync_schema.pydantic_model import PydanticModel, model_by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+INDEX: Final = "index.json"
+"""The file of a directory that says which contracts there are."""
+
+COMMON: Final = {"subjects", "kind", "name"}
+
+FIELDS: Final = {
+    "json": {"schema", "draft", "formats", "documents"},
+    "avro": {"schema", "versions", "id"},
+    "pydantic": {"model", "strict"},
+}
+"""What the definition of each kind may say besides what all may."""
+
+NEEDED: Final = {"json": "schema", "avro": "schema", "pydantic": "model"}
+
+
+@attrs.frozen
+class Definition:
+    """
+    A contract, what it is called, and which subjects it is for.
+    """
+
+    name: str
+    subjects: tuple[str, ...]
+    contract: Contract
+
+
+@attrs.frozen
+class Surroundings:
+    """
+    What a definition may refer to.
+    """
+
+    models: Mapping[str, Any] = attrs.field(factory=dict)
+    """Models by the names under which definitions know them."""
+
+    imports: bool = False
+    """Whether ``package.module:Name`` is imported."""
+
+    directory: Path | None = None
+    """Where a schema that is a text is a file; None where there are no files."""
+
+    def model(self, name: object) -> Any:
+        """
+        Return the model of that name.
+        """
+        if isinstance(name, str) and name in self.models:
+            return self.models[name]
+        if self.imports:
+            return model_by_name(name)
+        known = ", ".join(sorted(self.models)) or "none"
+        raise DefinitionError("pydantic model", f"there is no model {name!r}; given: {known}")
+
+    def schema(self, said: object) -> Any:
+        """
+        Return a schema that stands in a definition, or in a file that the definition names.
+        """
+        if self.directory is None or not isinstance(said, str):
+            return said
+        return read_file(self.directory, said)
+
+    def documents(self, schema: object, given: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Return the documents that a JSON Schema refers to, by name: those given, and files.
+        """
+        found = dict(given)
+        if self.directory is None:
+            return found
+        missing = references(schema)
+        while missing:
+            name = missing.pop()
+            if name not in found:
+                found[name] = read_file(self.directory, name)
+                missing |= references(found[name])
+        return found
+
+
+def references(schema: object) -> set[str]:
+    """
+    Return the names of other documents that a JSON Schema refers to; not those with an address.
+    """
+    if isinstance(schema, list):
+        return {name for each in schema for name in references(each)}
+    if not isinstance(schema, dict):
+        return set()
+    found = {name for each in schema.values() for name in references(each)}
+    said = schema.get("$ref")
+    if isinstance(said, str):
+        name = said.partition("#")[0]
+        if name and ":" not in name:
+            found.add(name)
+    return found
+
+
+def read_file(directory: Path, name: str) -> Any:
+    """
+    Return the JSON of a file of the directory.
+
+    Raises:
+        DefinitionError: It is not there, not JSON, or not in the directory.
+    """
+    try:
+        path = (directory / name).resolve()
+        if not path.is_relative_to(directory.resolve()):
+            raise DefinitionError(str(directory / name), "it is outside of the directory")
+        return read_json(path.read_bytes())
+    except (OSError, MismatchError) as error:
+        raise DefinitionError(str(directory / name), str(error)) from error
+
+
+def read_directory(directory: Path, models: Mapping[str, Any]) -> list[Definition]:
+    """
+    Return what the index of a directory defines.
+
+    Raises:
+        DefinitionError: Something in it is broken; then nothing of it is used.
+    """
+    index = read_file(directory, INDEX)
+    source = str(directory / INDEX)
+    said = index.get("contracts") if isinstance(index, dict) else None
+    if not isinstance(said, list):
+        raise DefinitionError(source, 'it has to be an object with a list "contracts"')
+    around = Surroundings(models, imports=True, directory=directory)
+    found = []
+    for place, each in enumerate(said):
+        try:
+            found.append(read_definition(each, None, around))
+        except jetsync.JetSyncError as error:
+            raise DefinitionError(f"{source}: contract {place}", str(error)) from error
+    return found
+
+
+def parse_definition(data: bytes, name: str, around: Surroundings) -> Definition:
+    """
+    Return what the value of a key defines.
+
+    Raises:
+        JetSyncError: It is broken.
+    """
+    return read_definition(read_json(data), name, around)
+
+
+def read_definition(said: object, name: str | None, around: Surroundings) -> Definition:
+    """
+    Return what a definition defines.
+
+    Args:
+        said: The definition, read from JSON.
+        name: What to call it unless it says so itself; None for its first pattern.
+        around: What it may refer to.
+
+    Raises:
+        JetSyncError: It is broken.
+    """
+    if not isinstance(said, dict):
+        raise DefinitionError("definition", "it has to be an object")
+    kind = said.get("kind", "json")
+    if not isinstance(kind, str) or kind not in FIELDS:
+        raise DefinitionError("definition", f"there is no kind {kind!r}, only {', '.join(FIELDS)}")
+    for field in said:
+        if field not in COMMON | FIELDS[kind]:
+            near = difflib.get_close_matches(field, COMMON | FIELDS[kind], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DefinitionError("definition", f"{kind} has no {field!r}{hint}")
+    if NEEDED[kind] not in said:
+        raise DefinitionError("definition", f"{kind} needs {NEEDED[kind]!r}")
+    patterns = said.get("subjects")
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    if not isinstance(patterns, list) or not patterns:
+        raise DefinitionError("definition", '"subjects" has to be a pattern, or a list of them')
+    subjects = tuple(map(check_pattern, patterns))
+    own_name = said.get("name", name or subjects[0])
+    if not isinstance(own_name, str) or not own_name:
+        raise DefinitionError("definition", f"a name is text, not {own_name!r}")
+    return Definition(own_name, subjects, MAKERS[kind](said, around))
+
+
+def _json(said: dict[str, Any], around: Surroundings) -> Contract:
+    schema = around.schema(said["schema"])
+    given = said.get("documents", {})
+    if not isinstance(given, dict):
+        raise DefinitionError("definition", '"documents" has to be an object')
+    return JsonSchema(
+        schema,
+        _checked(said, "draft", str),
+        formats=_checked(said, "formats", bool) or False,
+        documents=around.documents(schema, given),
+    )
+
+
+def _avro(said: dict[str, Any], around: Surroundings) -> Contract:
+    versions = said.get("versions", [])
+    if isinstance(versions, dict):
+        versions = {key: around.schema(each) for key, each in versions.items()}
+    elif isinstance(versions, list):
+        versions = [around.schema(each) for each in versions]
+    return AvroSchema(
+        around.schema(said["schema"]), versions=versions, id=_checked(said, "id", str)
+    )
+
+
+def _pydantic(said: dict[str, Any], around: Surroundings) -> Contract:
+    return PydanticModel(around.model(said["model"]), _checked(said, "strict", bool))
+
+
+MAKERS: Final[dict[str, Callable[[dict[str, Any], Surroundings], Contract]]] = {
+    "json": _json,
+    "avro": _avro,
+    "pydantic": _pydantic,
+}
+
+
+def _checked(said: dict[str, Any], field: str, kind: type) -> Any:
+    value = said.get(field)
+    if value is not None and not isinstance(value, kind):
+        shown = json.dumps(value)[:40]
+        raise DefinitionError("definition", f"{field!r} has to be {kind.__name__}, not {shown}")
+    return value
+
+
+class DefinitionContract(Contract):
+    """
+    The contract of the definitions themselves, so that nobody breaks a bucket by a slip.
+    """
+
+    kind = "definition"
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+
+    def load(self, data: bytes | bytearray, schema_id: str | None = None) -> Definition:  # noqa: ARG002
+        """
+        Return the definition.
+        """
+        try:
+            return parse_definition(bytes(data), "key", self._around)
+        except MismatchError:
+            raise
+        except jetsync.JetSyncError as error:
+            raise MismatchError(Violation("$", reason_of(error))) from error
+
+    def dump(self, document: Any) -> bytes:
+        """
+        Return a definition as JSON.
+        """
+        data = json.dumps(document).encode()
+        self.load(data)
+        return data

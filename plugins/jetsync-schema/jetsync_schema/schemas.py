@@ -1,0 +1,472 @@
+"""
+The plugin: every message that is published, and if asked for every one that is read, is held
+against the contract of its subject.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import attrs
+
+import jetsync
+from jetsync_schema._bucket import BucketSource, Problem
+from jetsync_schema._patterns import check_pattern
+from jetsync_schema._table import Table
+from jetsync_schema.contract import Contract
+from jetsync_schema.definitions import (
+    Definition,
+    DefinitionContract,
+    Surroundings,
+    read_directory,
+)
+from jetsync_schema.errors import MismatchError, Violation, ViolationError
+from jetsync_schema.messages import (
+    SCHEMA_ID,
+    SCHEMA_VIOLATION,
+    bytes_of,
+    header_of,
+    is_empty_on_purpose,
+    is_message,
+    is_tombstone,
+    marked,
+)
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from typing_extensions import Self
+
+    from jetsync.typing import HeadersInput, Payload
+    from jetsync_schema._bucket import Loaded
+    from jetsync_schema._table import Bound
+
+__all__ = ["SchemaStatistics", "Schemas"]
+
+TIMEOUT: Final = 10.0
+"""Seconds to connect and to read a bucket at first, unless told otherwise."""
+
+Receive = Literal["off", "raise", "term", "mark"]
+Unlisted = Literal["allow", "refuse"]
+
+
+@attrs.frozen
+class SchemaStatistics:
+    """
+    What a `Schemas` has done so far.
+    """
+
+    refused: int
+    """Messages that were not published."""
+
+    raised: int
+    """Messages that were read, broke their contract, and were given back."""
+
+    terminated: int
+    """Those that were ended instead, so that they are not delivered again."""
+
+    marked: int
+    """Those that were handed over with a mark."""
+
+
+class Schemas:
+    """
+    A plugin that holds messages against the contracts of their subjects.
+
+    Hand it to `jetsync.connect(plugins=[...])`; one object may serve several clients and any number
+    of threads. A message that breaks its contract is not published, and not a byte of it is sent:
+    the call fails with `jetsync.PluginError`, whose ``__cause__`` is a `ViolationError`.
+
+    The most specific pattern that matches a subject counts: patterns are compared part by part from
+    the left, a word before ``*`` before ``>``.
+
+    Args:
+        contracts: Contracts by pattern of subjects.
+        directory: A folder whose ``index.json`` defines more of them; see `reload`.
+        bucket: A key-value bucket whose keys define more of them, as they are and as they change:
+            a handle, or a name, for which a connection of its own is made. What stands in the other
+            two comes first.
+        options: How to connect for a bucket that is given by name; None is as the environment says.
+        models: pydantic models by the names that definitions have for them.
+        publish: Whether messages are checked that are published.
+        receive: What becomes of a message that is read and breaks its contract. ``"off"``: none is
+            checked. ``"raise"``: the call that takes it fails, and it is delivered again.
+            ``"term"``: the call fails, and it is never delivered again. ``"mark"``: it is handed
+            over, and `violation_of` tells.
+        unlisted: Whether what has no contract may be published.
+        on_problem: Called with each `Problem` of the bucket, in the thread that sees it.
+        timeout: Seconds to connect and to read the bucket.
+        name: What errors and `$JETSYNC_BLOCK_PLUGINS` call the plugin.
+
+    Raises:
+        DefinitionError: A contract of the directory is broken, or two have the same pattern.
+        InvalidSubjectError: A pattern makes no sense.
+        ConfigurationError: There is nothing to check, or a library is missing.
+        BucketNotFoundError, TransportError, RequestTimeoutError: The bucket can not be read.
+    """
+
+    def __init__(
+        self,
+        contracts: Mapping[str, Contract] | None = None,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        bucket: jetsync.KeyValue | str | None = None,
+        options: jetsync.ConnectOptions | None = None,
+        models: Mapping[str, Any] | None = None,
+        publish: bool = True,
+        receive: Receive = "off",
+        unlisted: Unlisted = "allow",
+        on_problem: Callable[[Problem], None] | None = None,
+        timeout: float = TIMEOUT,
+        name: str = "schema",
+    ) -> None:
+        _check_options(publish=publish, receive=receive, unlisted=unlisted)
+        if contracts is None and directory is None and bucket is None:
+            raise jetsync.ConfigurationError(
+                "there is nothing to check: give contracts, a directory or a bucket"
+            )
+        self.name = name
+        self._receive = receive
+        self._refuses_unlisted = unlisted == "refuse"
+        self._models = dict(models or {})
+        self._directory = None if directory is None else Path(directory)
+        self._own = _definitions(contracts or {})
+        self._lock = threading.Lock()
+        """Guards the counts, and what a new table is made of; never held while a hook waits."""
+
+        self._counts = {"refused": 0, "raised": 0, "terminated": 0, "marked": 0}
+        self._files: list[Definition] = []
+        self._kept: dict[str, Loaded] = {}
+        self._guard: Definition | None = None
+        self._source: BucketSource | None = None
+        self._client: jetsync.Client | None = None
+        self._table = Table([])
+        # A hook that has nothing to do is none: pluggy passes over what is no function, and the
+        # client then takes its shorter path.
+        if not publish:
+            vars(self)["jetsync_prepare_message"] = None
+        if receive == "off":
+            vars(self)["jetsync_message_received"] = None
+        self.reload()
+        if bucket is not None:
+            self._follow(bucket, options, on_problem, timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Schemas {self.name} contracts={len(self._table.names)} problems={len(self.problems)}"
+            f" receive={self._receive}>"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._source is not None:
+            raise TypeError("a Schemas that follows a bucket can not be pickled")
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+    # Where contracts come from.
+
+    def reload(self) -> None:
+        """
+        Read the directory again; whatever is broken in it, the contracts stay as they were.
+
+        Raises:
+            DefinitionError: Something in it is broken.
+        """
+        found = [] if self._directory is None else read_directory(self._directory, self._models)
+        with self._lock:
+            table = Table([*self._own, *found])
+            if table.conflicts:
+                _, pattern, other = table.conflicts[0]
+                raise jetsync.ConfigurationError(f"{pattern!r} has a contract already: {other!r}")
+            self._files = found
+            conflicts = self._rebuild()
+        if self._source is not None:
+            self._source.note_conflicts(conflicts)
+
+    def close(self) -> None:
+        """
+        See no more changes of the bucket, and close the connection that was made for it.
+
+        What was read holds on. Safe to repeat, from any thread.
+        """
+        if self._source is not None:
+            self._source.stop()
+        if self._client is not None:
+            self._client.close()
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """
+        What in the bucket can not be used at the moment; also whether it can be read at all.
+        """
+        return () if self._source is None else self._source.problems
+
+    @property
+    def contracts(self) -> dict[str, str]:
+        """
+        The names of the contracts that hold at the moment, by their patterns.
+        """
+        return dict(self._table.names)
+
+    @property
+    def revision(self) -> int:
+        """
+        The last revision of the bucket that has taken effect; 0 without one.
+        """
+        return 0 if self._source is None else self._source.revision
+
+    def wait_revision(self, revision: int, timeout: float = TIMEOUT) -> bool:
+        """
+        Wait until a revision of the bucket has taken effect; return whether it has.
+
+        Args:
+            revision: What changing the bucket returned.
+            timeout: Seconds to wait.
+        """
+        return self._source is not None and self._source.wait_revision(revision, timeout)
+
+    def statistics(self) -> SchemaStatistics:
+        """
+        Return the counts as they are now.
+        """
+        with self._lock:
+            return SchemaStatistics(**self._counts)
+
+    # What programs do with them.
+
+    def check(self, subject: str, data: Payload, headers: HeadersInput | None = None) -> None:
+        """
+        Raise unless a message could be published, as far as contracts go.
+
+        Raises:
+            ViolationError: It breaks its contract, or has none and needs one.
+        """
+        self._checked(jetsync.OutboundMessage(subject, data, headers))
+
+    def encode(self, subject: str, document: Any) -> jetsync.OutboundMessage:
+        """
+        Return the message that a document is, as the contract of its subject writes it.
+
+        Raises:
+            ViolationError: It breaks its contract.
+            InvalidArgumentError: The subject has none.
+        """
+        bound = self._contract_of(subject)
+        try:
+            data = bound.contract.dump(document)
+        except MismatchError as error:
+            raise ViolationError(subject, bound.name, error.violations) from error.__cause__
+        return jetsync.OutboundMessage(subject, data, bound.label and jetsync.Headers(bound.label))
+
+    def decode(self, message: jetsync.Message | jetsync.StoredMessage) -> Any:
+        """
+        Return the document that a message is: as `json.loads` does, the object of a model, or as
+        the newest Avro schema has it.
+
+        Raises:
+            ViolationError: It breaks its contract.
+            InvalidArgumentError: Its subject has none.
+        """
+        bound = self._contract_of(message.subject)
+        return _load(bound, message.subject, message.data, _id_in(bound, message.headers))
+
+    # The hooks.
+
+    @jetsync.hookimpl(trylast=True)
+    def jetsync_prepare_message(
+        self, message: jetsync.OutboundMessage
+    ) -> jetsync.OutboundMessage | None:
+        """
+        Refuse a message that breaks its contract, as the other plugins have left it.
+        """
+        try:
+            return self._checked(message)
+        except ViolationError:
+            self._count("refused")
+            raise
+
+    @jetsync.hookimpl(tryfirst=True)
+    def jetsync_message_received(
+        self, message: jetsync.Message | jetsync.StoredMessage
+    ) -> jetsync.Message | jetsync.StoredMessage | None:
+        """
+        Deal with a message that breaks its contract, before other plugins change it.
+        """
+        if self._receive == "mark" and SCHEMA_VIOLATION in message.headers:
+            # Whoever sent that: the mark is ours.
+            message = marked(message, None)
+        subject = message.subject
+        bound = self._table.find(subject)
+        if bound is None or bound.published_only or is_empty_on_purpose(message):
+            return message
+        try:
+            _load(bound, subject, message.data, _id_in(bound, message.headers))
+        except ViolationError as error:
+            return self._received_broken(message, error)
+        return message
+
+    # Steps of the above.
+
+    def _follow(
+        self,
+        bucket: jetsync.KeyValue | str,
+        options: jetsync.ConnectOptions | None,
+        on_problem: Callable[[Problem], None] | None,
+        timeout: float,
+    ) -> None:
+        """Read the bucket, and see what changes in it."""
+        try:
+            if isinstance(bucket, str):
+                chosen = jetsync.ConnectOptions.from_env() if options is None else options
+                # Not the plugins of the program: this is one of them.
+                self._client = jetsync.connect(options=attrs.evolve(chosen, plugins=()))
+                bucket = self._client.jetstream().key_value(bucket, timeout=timeout)
+            around = Surroundings(self._models)
+            self._guard = Definition(
+                f"definitions in {bucket.bucket}",
+                (f"$KV.{bucket.bucket}.>",),
+                DefinitionContract(around),
+            )
+            self._source = BucketSource(bucket, around, self._changed, on_problem)
+            self._source.start(timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _changed(self, kept: dict[str, Loaded]) -> list[Problem]:
+        """Put what the bucket says into force; return what of it another contract forbids."""
+        with self._lock:
+            self._kept = kept
+            return self._rebuild()
+
+    def _rebuild(self) -> list[Problem]:
+        """Make the table anew, and return what of the bucket has no place; the lock is held."""
+        assert self._lock.locked()
+        # In the order of the keys, so that all clients agree which of two counts.
+        kept = [self._kept[key] for key in sorted(self._kept)]
+        definitions = [each.definition for each in kept]
+        self._table = Table([*self._own, *self._files, *definitions], self._guard)
+        return [
+            each.problem(f"{pattern!r} has a contract already: {other!r}")
+            for definition, pattern, other in self._table.conflicts
+            for each in kept
+            if each.definition is definition
+        ]
+
+    def _contract_of(self, subject: str) -> Bound:
+        bound = self._table.find(subject)
+        if bound is None:
+            raise jetsync.InvalidArgumentError(
+                f"subject {subject!r} has no contract", argument="subject"
+            )
+        return bound
+
+    def _checked(self, message: jetsync.OutboundMessage) -> jetsync.OutboundMessage | None:
+        """Return the message with the header it needs, None if it is fine as it is."""
+        subject, headers = message.subject, message.headers
+        if not is_message(subject, headers):
+            # The client's to refuse, with an error of its own.
+            return None
+        data = bytes_of(message.data)
+        if data is None or (not data and headers and is_tombstone(headers)):
+            return None
+        label = self._label(subject, data, headers)
+        if headers:
+            target = header_of(headers, jetsync.headers.SCHEDULE_TARGET)
+            if target is not None and header_of(headers, jetsync.headers.SCHEDULE_SOURCE) is None:
+                # The server publishes it there, later, where no plugin is asked any more.
+                label = self._label(target, data, headers) or label
+        if label is None:
+            return None
+        if not headers:
+            # Headers are never changed in place: one object does for all messages.
+            return attrs.evolve(message, headers=label)
+        return attrs.evolve(
+            message, headers=jetsync.Headers([*jetsync.Headers(headers).items(), *label.items()])
+        )
+
+    def _label(
+        self, subject: str, data: bytes | bytearray, headers: HeadersInput | None
+    ) -> Mapping[str, str] | None:
+        """Check a payload, and return the header that its message lacks."""
+        bound = self._table.find(subject)
+        if bound is None:
+            if self._refuses_unlisted:
+                violation = Violation("$", "has no contract, and needs one to be published")
+                raise ViolationError(subject, None, [violation])
+            return None
+        schema_id = _id_in(bound, headers)
+        _load(bound, subject, data, schema_id)
+        return bound.label if schema_id is None else None
+
+    def _received_broken(
+        self, message: jetsync.Message | jetsync.StoredMessage, error: ViolationError
+    ) -> jetsync.Message | jetsync.StoredMessage:
+        if self._receive == "mark":
+            self._count("marked")
+            return marked(message, error)
+        if self._receive == "term" and isinstance(message, jetsync.Message):
+            try:
+                message.term(f"contract {error.contract}: {error.violations[0]}")
+            except jetsync.JetSyncError as failure:
+                # Without a connection it will be delivered again, and meet this again.
+                error.__context__ = failure
+            else:
+                self._count("terminated")
+                raise error
+        self._count("raised")
+        raise error
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self._counts[what] += 1
+
+
+def _check_options(*, publish: bool, receive: object, unlisted: object) -> None:
+    for argument, value, known in (
+        ("receive", receive, ("off", "raise", "term", "mark")),
+        ("unlisted", unlisted, ("allow", "refuse")),
+    ):
+        if value not in known:
+            choice = ", ".join(map(repr, known))
+            raise jetsync.InvalidArgumentError(
+                f"{argument} must be one of {choice}, not {value!r}", argument=argument
+            )
+    if not publish and receive == "off":
+        raise jetsync.ConfigurationError("neither what is published nor what is read is checked")
+
+
+def _definitions(contracts: Mapping[str, Contract]) -> list[Definition]:
+    found = []
+    for pattern, contract in contracts.items():
+        if not isinstance(contract, Contract):
+            raise jetsync.InvalidTypeError(
+                f"{pattern!r} has no contract but {type(contract).__name__}: use JsonSchema,"
+                " PydanticModel or AvroSchema",
+                argument="contracts",
+            )
+        found.append(Definition(pattern, (check_pattern(pattern),), contract))
+    return found
+
+
+def _load(bound: Bound, subject: str, data: bytes | bytearray, schema_id: str | None) -> Any:
+    try:
+        return bound.contract.load(data, schema_id)
+    except MismatchError as error:
+        raise ViolationError(subject, bound.name, error.violations) from error.__cause__
+
+
+def _id_in(bound: Bound, headers: HeadersInput | None) -> str | None:
+    return header_of(headers, SCHEMA_ID) if bound.label is not None and headers else None

@@ -1,0 +1,463 @@
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import io
+import pickle
+import random
+
+import fastavro
+import pytest
+import shop
+from fastavro.utils import generate_many
+
+import jetsync
+from jetsync_schema import (
+    SCHEMA_ID,
+    AvroSchema,
+    DefinitionError,
+    MismatchError,
+    Schemas,
+    ViolationError,
+)
+from jetsync_schema._avro_walk import ByteWalk, named_types
+
+TRIPS = Schemas({"trips.>": shop.TRIPS})
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+
+
+def loaded(contract, data, schema_id=None):
+    """
+    Return what is wrong with a payload.
+    """
+    with pytest.raises(MismatchError) as caught:
+        contract.load(data, schema_id)
+    (found,) = caught.value.violations
+    return found.path, found.reason
+
+
+def dumped(contract, document):
+    """
+    Return what is wrong with a document.
+    """
+    with pytest.raises(MismatchError) as caught:
+        contract.dump(document)
+    (found,) = caught.value.violations
+    return found.path, found.reason
+
+
+def test_the_header_is_avros_own_fingerprint():
+    """
+    The one that its specification gives for the canonical form of ``"null"`` and others.
+    """
+    assert AvroSchema("null").schema_id == "63dd24e7cc258f8a"
+    assert AvroSchema({"type": "null", "doc": "x"}).schema_id == "63dd24e7cc258f8a"
+
+
+def test_documents_are_encoded_and_decoded():
+    """
+    With the header, and with defaults where something is left out.
+    """
+    message = TRIPS.encode("trips.1", {"id": "a", "stops": [{"km": 1.5}]})
+
+    assert message.headers[SCHEMA_ID] == shop.TRIPS.schema_id
+    assert shop.TRIPS.load(message.data) == {"id": "a", "stops": [{"km": 1.5, "note": None}]}
+
+
+def test_what_older_schemas_wrote_is_read_as_the_newest_has_it():
+    """
+    The header says which one it was.
+    """
+    data = shop.OLD_TRIPS.dump({"id": "a"})
+
+    assert shop.TRIPS.load(data, shop.OLD_TRIPS.schema_id) == {"id": "a", "stops": []}
+    assert loaded(shop.TRIPS, data) == ("$.stops", "it ends too early: 1 bytes and not 0")
+
+
+def test_an_unknown_header_is_refused():
+    """
+    The text names the schemas that are known.
+    """
+    with pytest.raises(ViolationError, match="Schema-Id '1' is not known, only") as caught:
+        TRIPS.check("trips.1", b"", {SCHEMA_ID: "1"})
+
+    assert shop.OLD_TRIPS.schema_id in str(caught.value)
+
+
+def test_ids_may_be_given():
+    """
+    Those of a registry, for example.
+    """
+    contract = AvroSchema(shop.AVRO_2, id="8", versions={"7": shop.AVRO_1})
+
+    assert (contract.schema_id, contract.known_ids) == ("8", ["8", "7"])
+    assert contract.load(b"\x02a", "7")["stops"] == []
+
+
+GOOD = shop.TRIPS.dump({"id": "a", "stops": [{"km": 1}, {"km": 2, "note": "x"}]})
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "reason"),
+    [
+        (b"", "$.id", "ends too early"),
+        (b"\x01", "$.id", "-1 bytes"),
+        (b"\x02\xff\x00", "$.id", "not UTF-8"),
+        (b"\xff" * 20, "$.id", "more than 64 bits"),
+        (GOOD[:-1], "$.stops", "ends too early"),
+        (GOOD[:-4], "$.stops[1].note", "ends too early"),
+        (GOOD[:16], "$.stops[1].km", "8 bytes and not"),
+        (GOOD + b"\0", "$", "1 bytes are left over"),
+        (b"\x02a\x02" + b"\0" * 8 + b"\x06", "$.stops[0].note", "number 3 of 2 branches"),
+        (b"\x02a" + b"\xfe\xff\xff\xff\x0f", "$.stops[0].km", "ends too early"),
+    ],
+)
+def test_the_path_leads_to_where_bytes_make_no_sense(data, path, reason):
+    """
+    The library itself says nothing of the kind.
+    """
+    found = loaded(shop.TRIPS, data)
+
+    assert found[0] == path
+    assert reason in found[1]
+
+
+def zigzag(number):
+    """
+    Return an integer as Avro has it, however many bits it takes.
+    """
+    number = number * 2 if number >= 0 else -number * 2 - 1
+    said = bytearray()
+    while number > 0x7F:
+        said.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*said, number])
+
+
+ARRAY = {"type": "array", "items": "string"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "reason"),
+    [
+        (shop.SIZES, zigzag(-1), "number -1 of 3 symbols"),
+        (["null", "string"], zigzag(-1) + b"\x02a", "number -1 of 2 branches"),
+        ("int", zigzag(2**31), "an int takes more than 32 bits"),
+        ("int", zigzag(-(2**31) - 1), "an int takes more than 32 bits"),
+        (["int", "null"], b"\0" + zigzag(2**40), "an int takes more than 32 bits"),
+        ("boolean", b"\x07", "a boolean is neither 0 nor 1"),
+        ("long", zigzag(2**63), "an integer takes more than 64 bits"),
+        ("long", b"\x80" * 12 + b"\x01", "an integer takes more than 64 bits"),
+        (ARRAY, zigzag(-1) + zigzag(9) + b"\x02a\0", "has 2 bytes, and says that it has 9"),
+    ],
+)
+@pytest.mark.parametrize("older", [False, True])
+def test_bytes_that_are_no_avro_are_refused(schema, data, reason, older):
+    """
+    The library reads all of these as some value, and others would read another one.
+    """
+    newer = schema if isinstance(schema, list) else [schema, "bytes"]
+    contract = AvroSchema(newer, versions={"1": schema}) if older else AvroSchema(schema)
+
+    assert reason in loaded(contract, data, "1" if older else None)[1]
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "value"),
+    [
+        ("int", zigzag(2**31 - 1), 2**31 - 1),
+        ("int", zigzag(-(2**31)), -(2**31)),
+        ("long", zigzag(-(2**63)), -(2**63)),
+        ("long", b"\x80\x00", 0),
+        (["int", "string"], b"\x02\x08" + "яя".encode(), "яя"),
+        (ARRAY, zigzag(-1) + zigzag(2) + b"\x02a\0", ["a"]),
+        ({"type": "map", "values": "boolean"}, b"\x04\x02a\0\x02a\x01\0", {"a": True}),
+        ({"type": "int", "logicalType": "date"}, b"\x02", dt.date(1970, 1, 2)),
+    ],
+)
+def test_bytes_that_are_avro_are_read_however_they_were_written(schema, data, value):
+    """
+    Also as the library itself does not write it: in blocks with sizes, with a key twice.
+    """
+    assert AvroSchema(schema).load(data) == value
+
+
+def test_no_error_tells_values():
+    """
+    Neither in its text, nor as what it comes from: both are logged.
+    """
+    schema = record(("size", shop.SIZES), ("n", "int"), ("u", UUID))
+    plugin = Schemas({">": AvroSchema(schema)})
+    for document in (
+        {"size": "hunter2", "n": 1, "u": "hunter2"},
+        {"size": "S", "n": "hunter2", "u": "hunter2"},
+        {"size": "S", "n": 1, "u": Secret()},
+    ):
+        with pytest.raises(ViolationError) as caught:
+            plugin.encode("a", document)
+        shop.check_silent(caught.value)
+    with pytest.raises(ViolationError, match="can not be read: ValueError") as caught:
+        plugin.check("a", b"\0\0\x0ehunter2")
+    shop.check_silent(caught.value)
+
+
+class Secret:
+    """
+    What tells what it is where nobody asked.
+    """
+
+    def __str__(self):
+        raise RuntimeError("hunter2")
+
+    __repr__ = __bytes__ = __str__
+
+
+UUID = {"type": "string", "logicalType": "uuid"}
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "reason"),
+    [
+        ({"id": 1}, "$.id", "int is no string"),
+        ({}, "$", "field 'id' is missing"),
+        ({"id": "a", "more": 1}, "$", "no field 'more'"),
+        ({"id": "a", "stops": [{"km": 1}, {"km": "x"}]}, "$.stops[1].km", "str is no double"),
+        ({"id": "a", "stops": [{"km": 1, "note": 5}]}, "$.stops[0].note", "int is no string"),
+        ({"id": "a", "stops": {"a": 1}}, "$.stops", "dict is no array"),
+        (5, "$", "int is no Trip"),
+    ],
+)
+def test_the_path_leads_to_where_a_document_does_not_fit(document, path, reason):
+    """
+    For what is to be written, too.
+    """
+    found = dumped(shop.TRIPS, document)
+
+    assert found[0] == path
+    assert reason in found[1]
+
+
+def test_values_are_told_apart_from_types():
+    """
+    An int has 32 bits; a map has paths by its keys.
+    """
+    contract = AvroSchema({"type": "map", "values": ["null", "int"]})
+
+    assert dumped(contract, {"a b": 2**40})[0] == "$['a b']"
+    assert dumped(AvroSchema(["int", "string"]), 2**40) == (
+        "$",
+        "the value is no int or string of Avro's",
+    )
+    assert dumped(AvroSchema(record(("n", "int"))), {"n": 2**40}) == (
+        "$.n",
+        "the value is no int of Avro's",
+    )
+
+
+def test_documents_of_any_depth_end_somewhere():
+    """
+    A byte per level must not end the process: the library would fall through its stack.
+    """
+    contract = AvroSchema(NODE)
+    value = None
+    for _ in range(60):
+        value = {"next": value}
+    assert contract.load(contract.dump(value)) == value
+
+    path, reason = loaded(contract, b"\x02" * 1_000_000 + b"\0")
+    assert path.startswith("$.next.next")
+    assert "128 levels" in reason
+    for _ in range(100_000):
+        value = {"next": value}
+    assert "128 levels" in dumped(contract, value)[1]
+    while value is not None:
+        # One by one: the interpreter, too, frees them level by level.
+        value = value["next"]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "fixed", "name": "F", "size": 0},
+        {"type": "record", "name": "R", "fields": [{"name": "x", "type": "null"}]},
+    ],
+)
+def test_arrays_of_nothing_are_refused(items):
+    """
+    A few bytes could claim any number of items that take none.
+    """
+    with pytest.raises(DefinitionError, match="endless"):
+        AvroSchema(
+            {
+                "type": "record",
+                "name": "A",
+                "fields": [{"name": "x", "type": {"type": "array", "items": items}}],
+            }
+        )
+
+
+def test_schemas_that_use_their_records_often_are_read_quickly():
+    """
+    Thirty records, each of which has the next one twice: a billion ways, and no need to go them.
+    """
+    for innermost in ("int", "null"):
+        schema = innermost
+        for number in range(30):
+            schema = {
+                "type": "record",
+                "name": f"R{number}",
+                "fields": [
+                    {"name": "a", "type": schema},
+                    {"name": "b", "type": schema if isinstance(schema, str) else schema["name"]},
+                ],
+            }
+        AvroSchema(schema, versions=[schema])
+    with pytest.raises(DefinitionError, match="endless"):
+        AvroSchema({"type": "array", "items": schema})
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "nope"}, 5, {"type": "record"}, None, {"type": "array"}]
+)
+def test_a_broken_schema_is_refused(schema):
+    """
+    When the contract is made.
+    """
+    with pytest.raises(DefinitionError, match="Avro"):
+        AvroSchema(schema)
+
+
+def record(*fields, **more):
+    """
+    Return a schema of a record with these fields.
+    """
+    return {
+        "type": "record",
+        "name": "R",
+        "fields": [dict(zip(("name", "type", "default"), field, strict=False)) for field in fields],
+        **more,
+    }
+
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (record(("x", "int")), record(("x", "long")), None),
+        (record(("x", "long")), record(("x", "int")), "$.x: long can not be read as int"),
+        (record(("x", "int")), record(), None),
+        (record(), record(("x", "int")), "$.x: it was not written, and has no default"),
+        (record(), record(("x", "int", 1)), None),
+        (record(("x", "int")), record(("x", ["null", "double"])), None),
+        (record(("x", ["null", "int"])), record(("x", "int")), "$.x: null can not be read as int"),
+        (record(("x", "int")), record(("x", ["null", "string"])), "$.x: int is none of"),
+        (ENUM, {**ENUM, "symbols": ["a"]}, "symbol 'b' is not known"),
+        (ENUM, {**ENUM, "symbols": ["a"], "default": "a"}, None),
+        (ENUM, {**ENUM, "symbols": ["c", "b", "a"]}, None),
+        (
+            {"type": "fixed", "name": "F", "size": 2},
+            {"type": "fixed", "name": "F", "size": 3},
+            "another size",
+        ),
+        (record(), {**record(), "name": "S"}, "R is not S"),
+        (record(), {**record(aliases=["R"]), "name": "S"}, None),
+        ({"type": "map", "values": "int"}, {"type": "map", "values": "string"}, r"$['*']"),
+        ({"type": "array", "items": "string"}, {"type": "array", "items": "bytes"}, None),
+        (NODE, NODE, None),
+        ("int", record(), "int can not be read as record"),
+    ],
+)
+def test_a_schema_has_to_be_able_to_read_its_versions(old, new, problem):
+    """
+    By Avro's rules, told when the contract is made; and what may be read is read.
+    """
+    if problem is not None:
+        with pytest.raises(DefinitionError) as caught:
+            AvroSchema(new, versions=[old])
+        assert problem in str(caught.value)
+        return
+    contract = AvroSchema(new, versions={"old": old})
+    for value in generate_many(fastavro.parse_schema(old), 3):
+        data = io.BytesIO()
+        fastavro.schemaless_writer(data, fastavro.parse_schema(old), value)
+        contract.load(data.getvalue(), "old")
+
+
+EVERYTHING = {
+    "type": "record",
+    "name": "All",
+    "namespace": "shop",
+    "fields": [
+        {"name": "a", "type": ["null", "boolean", "string"]},
+        {"name": "b", "type": {"type": "map", "values": "long"}},
+        {
+            "name": "c",
+            "type": {"type": "array", "items": {"type": "fixed", "name": "F", "size": 2}},
+        },
+        {"name": "d", "type": ENUM},
+        {"name": "e", "type": {"type": "array", "items": ["E", "F", "bytes", "float"]}},
+        {"name": "f", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "g", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9}},
+        {"name": "h", "type": "int"},
+        {"name": "i", "type": {"type": "array", "items": ["boolean", "int"]}},
+    ],
+}
+
+
+def test_agrees_with_the_library_on_bytes_at_random():
+    """
+    The walk that finds the place says of every payload what the library says of it.
+    """
+    parsed = fastavro.parse_schema(EVERYTHING)
+    names = named_types(parsed)
+    contract = AvroSchema(EVERYTHING)
+    source = random.Random(11)
+    fits = 0
+    for value in generate_many(parsed, 300):
+        data = bytearray(contract.dump({**value, "f": 1, "g": decimal.Decimal(5)}))
+        for _ in range(source.randrange(3)):
+            data[source.randrange(len(data))] = source.randrange(256)
+        if source.random() < 0.2:
+            del data[source.randrange(len(data)) :]
+        found = ByteWalk(data, names).run(parsed)
+        try:
+            contract.load(bytes(data))
+        except MismatchError as error:
+            said = error.violations[0]
+        else:
+            said = None
+            fits += 1
+        # What only the library finds is a value that no logical type has.
+        assert said == found or (found is None and "can not be read" in str(said)), data
+    assert 50 < fits < 300
+
+
+def test_headers_are_only_looked_at_where_they_matter():
+    """
+    A schema's header on another kind of contract means nothing.
+    """
+    Schemas({">": shop.ORDERS}).check("a", shop.GOOD, {SCHEMA_ID: "none"})
+
+
+def test_a_contract_can_be_pickled():
+    """
+    With its versions.
+    """
+    again = pickle.loads(pickle.dumps(shop.TRIPS))
+
+    assert again == shop.TRIPS
+    assert again.known_ids == shop.TRIPS.known_ids
+
+
+def test_ids_are_text():
+    """
+    Headers are.
+    """
+    for wrong in ("", 5):
+        with pytest.raises(jetsync.ConfigurationError, match="an id is text"):
+            AvroSchema("null", id=wrong)
+    with pytest.raises(jetsync.ConfigurationError, match="versions are"):
+        AvroSchema("null", versions="int")

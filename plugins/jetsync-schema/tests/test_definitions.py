@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+
+import pydantic
+import pytest
+import shop
+
+import jetsync
+from jetsync_schema import (
+    AvroSchema,
+    DefinitionError,
+    JsonSchema,
+    PydanticModel,
+    Schemas,
+    ViolationError,
+)
+from jetsync_schema.definitions import Surroundings, parse_definition
+
+
+class Point(pydantic.BaseModel):
+    x: int
+
+
+@pytest.fixture
+def write(tmp_path):
+    """
+    Write files into a folder: text as it is, anything else as JSON; gives the folder.
+    """
+
+    def write(**files):
+        for name, said in files.items():
+            text = said if isinstance(said, str) else json.dumps(said)
+            path = tmp_path / name.replace("__", "/").replace("_", ".")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, "utf-8")
+        return tmp_path
+
+    return write
+
+
+def index(*contracts):
+    """
+    Return an index of these contracts.
+    """
+    return {"contracts": list(contracts)}
+
+
+ORDERS = {"subjects": "orders.>", "schema": "order.json"}
+
+
+class TestDirectory:
+    def test_schemas_are_files_beside_the_index(self, write):
+        """
+        Of all kinds, inline or by name; a name of its own is what errors say.
+        """
+        folder = write(
+            index_json=index(
+                {**ORDERS, "name": "orders"},
+                {
+                    "subjects": ["trips.>", "rides.>"],
+                    "kind": "avro",
+                    "schema": "2.avsc",
+                    "versions": ["1.avsc"],
+                },
+                {"subjects": "points.*", "kind": "pydantic", "model": "shop_models:Point"},
+                {"subjects": "more.*", "schema": {"type": "integer"}},
+            ),
+            order_json=shop.SCHEMA,
+            **{"2_avsc": shop.AVRO_2, "1_avsc": shop.AVRO_1},
+        )
+        plugin = Schemas(directory=folder, models={"shop_models:Point": Point})
+
+        assert plugin.contracts == {
+            "orders.>": "orders",
+            "trips.>": "trips.>",
+            "rides.>": "trips.>",
+            "points.*": "points.*",
+            "more.*": "more.*",
+        }
+        with pytest.raises(ViolationError, match="breaks contract 'orders'") as caught:
+            plugin.check("orders.1", shop.BAD)
+        assert caught.value.path == shop.PATH
+        plugin.check("rides.1", shop.TRIPS.dump({"id": "a"}))
+        assert plugin.encode("points.1", Point(x=1)).data == b'{"x":1}'
+
+    def test_models_are_imported(self, write):
+        """
+        Whoever writes the files writes the program, too.
+        """
+        folder = write(
+            index_json=index({"subjects": "a", "kind": "pydantic", "model": "threading:Thread"})
+        )
+        with pytest.raises(DefinitionError, match=r"contract 0.*Thread"):
+            # A type that pydantic knows nothing of.
+            Schemas(directory=folder)
+
+        folder = write(
+            index_json=index(
+                {"subjects": "a", "kind": "pydantic", "model": "ipaddress:IPv4Address"}
+            )
+        )
+        Schemas(directory=folder).check("a", b'"127.0.0.1"')
+
+    def test_schemas_refer_to_other_files(self, write):
+        """
+        Over several of them, and to one another.
+        """
+        folder = write(
+            index_json=index(ORDERS),
+            order_json={"properties": {"to": {"$ref": "address.json"}}},
+            address_json={
+                "properties": {"next": {"$ref": "order.json"}, "zip": {"$ref": "x.json#/$defs/zip"}}
+            },
+            x_json={"$defs": {"zip": {"type": "string"}}},
+        )
+
+        with pytest.raises(ViolationError, match=r"\$\.to\.next\.to\.zip"):
+            Schemas(directory=folder).check("orders.1", b'{"to": {"next": {"to": {"zip": 1}}}}')
+
+    def test_what_is_outside_is_not_read(self, write):
+        """
+        Neither by a name in the index, nor by one in a schema.
+        """
+        folder = write(index_json=index({**ORDERS, "schema": "../x.json"}))
+        with pytest.raises(DefinitionError, match="outside of the directory"):
+            Schemas(directory=folder)
+
+        write(index_json=index(ORDERS), order_json={"$ref": "/etc/hostname"})
+        with pytest.raises(DefinitionError, match="outside of the directory"):
+            Schemas(directory=folder)
+
+    def test_is_read_again_when_asked_for(self, write):
+        """
+        All of it or nothing: while something is broken, what was there holds.
+        """
+        folder = write(index_json=index({"subjects": "a", "schema": {"type": "integer"}}))
+        plugin = Schemas(directory=folder)
+        write(index_json=index({"subjects": "a", "schema": {"type": "null"}}, {"subjects": "b"}))
+        with pytest.raises(DefinitionError, match="contract 1: definition: json needs 'schema'"):
+            plugin.reload()
+        plugin.check("a", b"1")
+
+        write(index_json=index({"subjects": "a", "schema": {"type": "null"}}))
+        plugin.reload()
+        with pytest.raises(ViolationError):
+            plugin.check("a", b"1")
+
+    @pytest.mark.parametrize(
+        ("said", "reason"),
+        [
+            ("{", "not JSON"),
+            ([], "list"),
+            ({}, "list"),
+            (index(5), "has to be an object"),
+            (index({"schema": {}}), '"subjects"'),
+            (index({"subjects": [], "schema": {}}), '"subjects"'),
+            (index({"subjects": [5], "schema": {}}), "must be text"),
+            (index({"subjects": "a..b", "schema": {}}), "empty part"),
+            (index({"subjects": "a", "kind": "xml", "schema": {}}), "only json, avro, pydantic"),
+            (index({"subjects": "a", "kind": ["json"], "schema": {}}), "only json, avro, pydantic"),
+            (index({"subjects": "a", "shema": {}}), "did you mean 'schema'"),
+            (index({"subjects": "a", "schema": {}, "versions": []}), "json has no 'versions'"),
+            (index({"subjects": "a", "schema": "none.json"}), "No such file"),
+            (index({"subjects": "a", "schema": {}, "formats": 1}), "has to be bool, not 1"),
+            (index({"subjects": "a", "schema": {}, "name": ""}), "a name is text"),
+            (index({"subjects": "a", "schema": {}, "documents": []}), '"documents"'),
+            (index({"subjects": "a", "kind": "pydantic", "model": "x"}), "package.module:Name"),
+            (index({"subjects": "a", "kind": "pydantic", "model": "no.such:Name"}), "no.such"),
+            (index({"subjects": "a", "kind": "avro", "schema": {"type": "x"}}), "Avro"),
+        ],
+    )
+    def test_what_is_broken_says_where(self, write, said, reason):
+        """
+        The file, which of its contracts, and why.
+        """
+        folder = write(index_json=said)
+
+        with pytest.raises(DefinitionError) as caught:
+            Schemas(directory=folder)
+        assert str(folder / "index.json") in str(caught.value)
+        assert reason in str(caught.value)
+
+    def test_a_folder_without_an_index_is_refused(self, tmp_path):
+        """
+        Nothing is guessed from the names of files.
+        """
+        with pytest.raises(DefinitionError, match=r"index\.json"):
+            Schemas(directory=tmp_path)
+
+    def test_two_contracts_for_one_pattern_are_refused(self, write):
+        """
+        Within a folder, and between it and the program.
+        """
+        one = {"subjects": "a.*", "schema": {}}
+        with pytest.raises(jetsync.ConfigurationError, match=r"'a\.\*' has a contract already"):
+            Schemas(directory=write(index_json=index(one, one)))
+        with pytest.raises(jetsync.ConfigurationError, match=r"'a\.\*' has a contract already"):
+            Schemas({"a.*": shop.ORDERS}, directory=write(index_json=index(one)))
+
+
+@pytest.mark.parametrize(
+    "contract",
+    [
+        shop.ORDERS,
+        JsonSchema(False, "7", formats=True),
+        JsonSchema({"$ref": "a"}, documents={"a": {"type": "null"}}),
+        shop.TRIPS,
+        AvroSchema(shop.AVRO_2, id="8", versions={"7": shop.AVRO_1}),
+        PydanticModel(Point, strict=True),
+    ],
+)
+def test_a_contract_writes_its_own_definition(contract):
+    """
+    What is read from it is the same contract.
+    """
+    said = contract.definition("a.*", "b.>", name="mine")
+    found = parse_definition(said, "key", Surroundings({"Point": Point}))
+
+    assert found.contract == contract
+    assert (found.name, found.subjects) == ("mine", ("a.*", "b.>"))
+    assert (
+        parse_definition(contract.definition("a"), "key", Surroundings({"Point": Point})).name
+        == "key"
+    )
+
+
+def test_a_definition_imports_nothing_unless_it_is_a_file():
+    """
+    Whoever can write a bucket can not run code by that.
+    """
+    said = json.dumps({"subjects": "a", "kind": "pydantic", "model": "ipaddress:IPv4Address"})
+
+    with pytest.raises(
+        DefinitionError, match="there is no model 'ipaddress:IPv4Address'; given: Point"
+    ):
+        parse_definition(said.encode(), "key", Surroundings({"Point": Point}))
+
+
+def test_a_definition_reads_no_files_unless_it_is_one():
+    """
+    A text is no schema there.
+    """
+    with pytest.raises(DefinitionError, match="a schema is an object"):
+        parse_definition(b'{"subjects": "a", "schema": "/etc/hostname"}', "key", Surroundings())
+    with pytest.raises(DefinitionError, match="'x' is not present"):
+        parse_definition(b'{"subjects": "a", "schema": {"$ref": "x"}}', "key", Surroundings())

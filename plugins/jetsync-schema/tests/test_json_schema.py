@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import threading
+
+import pytest
+import shop
+
+import jetsync
+from jetsync_schema import DefinitionError, JsonSchema, MismatchError, Schemas, ViolationError
+
+
+def violations(schema, document, **options):
+    """
+    Return what is wrong with a document.
+    """
+    with pytest.raises(MismatchError) as caught:
+        JsonSchema(schema, **options).load(json.dumps(document).encode())
+    return caught.value.violations
+
+
+def test_the_error_names_subject_contract_and_path():
+    """
+    All that is needed to find the mistake is in the text, and as attributes.
+    """
+    plugin = Schemas({"orders.>": shop.ORDERS})
+    with pytest.raises(ViolationError) as caught:
+        plugin.check("orders.1", shop.BAD)
+
+    error = caught.value
+    assert (error.subject, error.contract, error.path) == ("orders.1", "orders.>", shop.PATH)
+    assert str(error) == (
+        "subject 'orders.1' breaks contract 'orders.>': $.items[3].price:"
+        ' the value is not of type "number"'
+    )
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_all_that_is_wrong_is_told_within_reason():
+    """
+    Ten violations are enough; the text says how many there are besides the first.
+    """
+    plugin = Schemas({">": JsonSchema({"items": {"type": "integer"}})})
+    with pytest.raises(ViolationError, match=r"\(and 9 more\)") as caught:
+        plugin.check("a", json.dumps(["x"] * 10_000))
+
+    assert len(caught.value.violations) == 10
+
+
+def test_values_are_not_told():
+    """
+    What is in a document may be secret: neither the text nor the attributes have it.
+    """
+    secret = "hunter2"
+    schema = {"properties": {"a": {"type": "integer"}, "b": {"enum": [1]}, "c": {"maxLength": 2}}}
+
+    found = violations(schema, {"a": secret, "b": secret, "c": secret})
+
+    assert len(found) == 3
+    assert secret not in str(found)
+
+
+def test_of_alternatives_the_closest_is_told():
+    """
+    Where nothing of `anyOf` fits, the text leads to what is wrong inside.
+    """
+    inner = {"properties": {"n": {"type": "integer"}}, "type": "object"}
+    (found,) = violations(
+        {"properties": {"a": {"anyOf": [{"type": "null"}, inner]}}}, {"a": {"n": "x"}}
+    )
+
+    assert found.path == "$.a"
+    assert "closest: $.a.n" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("way", "path"),
+    [
+        (["a", "b"], "$.a.b"),
+        ([3, "x_1"], "$[3].x_1"),
+        (["unit price"], "$['unit price']"),
+        (["it's"], '$["it\'s"]'),
+        (["é"], "$['\\xe9']"),
+        (["1"], "$['1']"),
+        (["a.b"], "$['a.b']"),
+        (["007", 0], "$['007'][0]"),
+    ],
+)
+def test_paths_can_be_told_apart(way, path):
+    """
+    A name that is no plain word stands in brackets.
+    """
+    schema, document = {"type": "integer"}, "x"
+    for step in reversed(way):
+        if isinstance(step, int):
+            schema, document = {"items": schema}, [1] * step + [document]
+        else:
+            schema, document = {"properties": {step: schema}}, {step: document}
+
+    assert violations(schema, document)[0].path == path
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "Expecting value at line 1 column 1"),
+        (b'{"a": 1,\n "b" 2}', "line 2 column 6"),
+        (b"{} {}", "Extra data"),
+        (b'"\xff"', "byte 1 is not UTF-8"),
+        (b"\xef\xbb\xbf1", "Expecting value"),
+        (b"[" * 200_000, "nested too deeply"),
+        (b"NaN", "NaN is not JSON"),
+        (rb'["\ud83d"]', "half of a surrogate pair"),
+        (b"1" * 5000, "digits" if sys.version_info >= (3, 10, 7) else ""),
+        ("{'a': 1}", "property name"),
+    ],
+)
+def test_what_is_not_json_says_so(data, reason):
+    """
+    The place in the text is told, and the path is the document as a whole.
+    """
+    with pytest.raises(ViolationError, match="not JSON") as caught:
+        Schemas({">": JsonSchema(True)}).check("a", data)
+
+    assert caught.value.path == "$"
+    assert reason in caught.value.reason
+
+
+def test_payloads_of_all_types_are_checked():
+    """
+    Text, bytes, bytearrays and views of any shape.
+    """
+    plugin = Schemas({">": shop.ORDERS})
+    for kind in (bytes, bytearray, memoryview, bytes.decode):
+        plugin.check("a", kind(shop.GOOD))
+        with pytest.raises(ViolationError):
+            plugin.check("a", kind(shop.BAD))
+    plugin.check("a", memoryview(b"".join(bytes([each, 0]) for each in shop.GOOD))[::2])
+
+
+def test_a_large_document_is_checked_to_its_end():
+    """
+    Ten megabytes of which the last item is wrong.
+    """
+    items = [{"price": 1.25, "note": "x" * 80}] * 90_000 + [{"price": -1}]
+    data = json.dumps({"id": "1", "items": items})
+    assert len(data) > 9_000_000
+
+    with pytest.raises(ViolationError) as caught:
+        Schemas({">": shop.ORDERS}).check("a", data)
+    assert caught.value.path == "$.items[90000].price"
+
+
+def test_threads_share_a_contract():
+    """
+    Many threads check at once, and each gets its own answer.
+    """
+    plugin = Schemas({"a.*": shop.ORDERS})
+    wrong = []
+
+    def work(number):
+        for turn in range(200):
+            try:
+                plugin.check(f"a.{turn}", shop.BAD if number % 2 else shop.GOOD)
+                wrong.extend([number] * (number % 2))
+            except ViolationError as error:
+                if not number % 2 or error.path != shop.PATH:
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "reason"),
+    [
+        ({"type": "nope"}, {}, r"\$\.type"),
+        ({"pattern": "["}, {}, "regex"),
+        ({"$ref": "#/$defs/x"}, {}, "does not exist"),
+        ({"$ref": "http://127.0.0.1:9/x.json"}, {}, "there is no document"),
+        ({"$ref": "file:///etc/hostname"}, {}, "there is no document"),
+        ({"$schema": "http://example.com/own"}, {}, "meta-schema"),
+        ("true", {}, "a schema is an object"),
+        (None, {}, "a schema is an object"),
+        ({}, {"draft": "3"}, "there is no draft '3', only 4, 6"),
+        ({"exclusiveMinimum": True}, {}, "exclusiveMinimum"),
+    ],
+)
+def test_a_broken_schema_is_refused(schema, options, reason):
+    """
+    When the contract is made, and not at the first message; nothing is fetched.
+    """
+    with pytest.raises(DefinitionError, match=reason) as caught:
+        JsonSchema(schema, **options)
+    assert isinstance(caught.value, jetsync.ConfigurationError)
+
+
+def test_the_draft_is_the_one_that_is_named():
+    """
+    By `$schema`, or by the argument; 2020-12 otherwise.
+    """
+    old = {"exclusiveMinimum": True, "minimum": 1}
+    JsonSchema(old, "4")
+    JsonSchema({"$schema": "http://json-schema.org/draft-04/schema#", **old})
+    with pytest.raises(DefinitionError):
+        JsonSchema(old)
+
+    assert violations({"prefixItems": [{"type": "null"}]}, [1])
+    JsonSchema({"prefixItems": [{"type": "null"}]}, "7").load(b"[1]")
+
+
+def test_formats_are_checked_if_asked_for():
+    """
+    They are notes and no rules otherwise, as the drafts have it.
+    """
+    JsonSchema({"format": "date"}).load(b'"x"')
+
+    assert violations({"format": "date"}, "x", formats=True)
+
+
+def test_schemas_may_refer_to_those_that_are_given():
+    """
+    By name, over several of them, and to parts of them.
+    """
+    documents = {
+        "address.json": {"properties": {"zip": {"$ref": "types.json#/$defs/zip"}}},
+        "types.json": {"$defs": {"zip": {"pattern": "^[0-9]+$"}}},
+    }
+    (found,) = violations(
+        {"properties": {"to": {"$ref": "address.json"}}},
+        {"to": {"zip": "x"}},
+        documents=documents,
+    )
+
+    assert found.path == "$.to.zip"
+
+
+def test_a_contract_can_be_pickled():
+    """
+    The other process compiles it anew.
+    """
+    contract = JsonSchema({"$ref": "a"}, "7", formats=True, documents={"a": {"format": "date"}})
+    again = pickle.loads(pickle.dumps(contract))
+
+    assert again == contract
+    with pytest.raises(MismatchError):
+        again.load(b'"x"')
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{"a": object(), "b": "hunter2"}, {"a": float("nan")}, "hunter2\ud83d", {(): "hunter2"}],
+)
+def test_what_can_not_be_written_is_not_told(document):
+    """
+    Neither in the text, nor as what the error comes from: both are logged.
+    """
+    with pytest.raises(ViolationError, match="not JSON") as caught:
+        Schemas({">": JsonSchema(True)}).encode("a", document)
+
+    shop.check_silent(caught.value)
+    with pytest.raises(ViolationError, match="not JSON") as caught:
+        Schemas({">": JsonSchema(True)}).check("a", b'{"a": "hunter2", \xff}')
+    shop.check_silent(caught.value)
+
+
+def test_documents_are_encoded_and_decoded():
+    """
+    `encode` makes the message, and refuses what breaks the contract before that.
+    """
+    plugin = Schemas({"orders.>": shop.ORDERS})
+    message = plugin.encode("orders.1", {"id": "é"})
+    assert (message.subject, message.data) == ("orders.1", '{"id":"é"}'.encode())
+    assert message.headers is None
+
+    with pytest.raises(ViolationError, match="required"):
+        plugin.encode("orders.1", {})
+    with pytest.raises(ViolationError, match="not JSON"):
+        plugin.encode("orders.1", {"id": float("nan")})
+    with pytest.raises(ViolationError, match="not JSON"):
+        plugin.encode("orders.1", {"id": b"1"})
+    with pytest.raises(jetsync.InvalidArgumentError, match="has no contract"):
+        plugin.encode("others.1", {})
+
+
+@pytest.mark.parametrize("contracts", [{">": {"type": "object"}}, {">": dict}, {">": None}])
+def test_what_is_no_contract_is_refused(contracts):
+    """
+    A bare schema could be one of two kinds.
+    """
+    with pytest.raises(jetsync.InvalidTypeError, match="JsonSchema"):
+        Schemas(contracts)
+
+
+def test_a_plugin_without_anything_to_do_is_refused():
+    """
+    Without contracts, or with both directions off.
+    """
+    with pytest.raises(jetsync.ConfigurationError, match="nothing to check"):
+        Schemas()
+    with pytest.raises(jetsync.ConfigurationError, match="neither"):
+        Schemas({}, publish=False)
+    with pytest.raises(jetsync.InvalidArgumentError, match="'off', 'raise', 'term', 'mark'"):
+        Schemas({}, receive="drop")
+    with pytest.raises(jetsync.InvalidArgumentError, match="'allow', 'refuse'"):
+        Schemas({}, unlisted="deny")

@@ -1,0 +1,319 @@
+"""
+What becomes of a message that is read and breaks its contract.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+import shop
+from patience import eventually
+
+import jetsync
+from jetsync_schema import (
+    SCHEMA_ID,
+    SCHEMA_VIOLATION,
+    JsonSchema,
+    Schemas,
+    ViolationError,
+    violation_of,
+)
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def reading(connect, stream):
+    """
+    A factory: a policy to the plugin, JetStream with it, and a consumer of the stream.
+    """
+
+    def reading(policy, contract=shop.ORDERS, **config):
+        plugin = Schemas({f"{stream.name}.orders.>": contract}, receive=policy, publish=False)
+        js = connect(plugin)
+        worker = js.create_or_update_consumer(stream.name, durable_name="worker", **config)
+        return plugin, js, worker
+
+    return reading
+
+
+@pytest.fixture
+def orders(js, stream):
+    """
+    Three orders in the stream, of which the second one is broken.
+    """
+    for data in (shop.GOOD, shop.BAD, shop.GOOD):
+        js.publish(f"{stream.name}.orders.1", data)
+
+
+def check_violation(error, stream):
+    """
+    Check that an error is the plugin's own.
+    """
+    assert isinstance(error, jetsync.PluginError)
+    assert (error.plugin, error.hook) == ("schema", "jetsync_message_received")
+    assert isinstance(error.__cause__, ViolationError)
+    assert error.__cause__.path == shop.PATH
+    assert error.__cause__.subject == f"{stream.name}.orders.1"
+
+
+def test_off_checks_nothing(reading, orders):
+    """
+    That is so unless something else is asked for; the client then has no such hook at all.
+    """
+    plugin = Schemas({">": shop.ORDERS})
+    assert plugin.jetsync_message_received is None
+
+    with pytest.raises(jetsync.ConfigurationError):
+        reading("off")
+
+
+def test_raise_fails_the_call_and_gives_the_message_back(reading, orders, stream):
+    """
+    It is delivered again: at once, then after one second, then after two and so on.
+    """
+    plugin, _, worker = reading("raise", ack_wait=60)
+    assert worker.next(expires=5).sequence == 1
+    with pytest.raises(jetsync.PluginError) as caught:
+        worker.next(expires=5)
+    check_violation(caught.value, stream)
+
+    # Again at once, perhaps behind the next one; from then on with a pause.
+    taken = []
+    while len(taken) < 3:
+        try:
+            taken.append(worker.next(expires=10).sequence)
+        except jetsync.PluginError as error:
+            check_violation(error, stream)
+            taken.append("raised")
+    assert sorted(taken, key=str) == [3, "raised", "raised"]
+    assert plugin.statistics().raised == 3
+
+
+def test_raise_in_a_fetch_comes_where_the_message_would(reading, orders, stream):
+    """
+    What came before was handed over; the rest is given back.
+    """
+    _, _, worker = reading("raise")
+    batch = iter(worker.fetch(3, expires=5))
+    assert next(batch).sequence == 1
+    with pytest.raises(jetsync.PluginError) as caught:
+        next(batch)
+
+    check_violation(caught.value, stream)
+    assert next(batch, None) is None
+
+
+@pytest.mark.parametrize("policy", ["raise", "term"])
+def test_a_fetch_without_acks_goes_on_behind_what_is_broken(reading, orders, stream, policy):
+    """
+    Nothing is delivered twice there, so what is fine must not be lost with what is not.
+    """
+    _, _, worker = reading(policy, ack_policy="none")
+    batch = worker.fetch(3, expires=5)
+    with pytest.raises(jetsync.PluginError) as caught:
+        list(batch)
+    check_violation(caught.value, stream)
+
+    assert [message.sequence for message in batch] == [3]
+
+
+def test_term_ends_the_message_with_the_reason(reading, orders, nats_server, stream):
+    """
+    The server tells the reason to whoever listens, and never delivers it again.
+    """
+    plugin, _, worker = reading("term", ack_wait=60)
+    advisories = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>"
+    with jetsync.connect(nats_server.url) as client, client.subscribe(advisories) as heard:
+        client.flush()
+        worker.next(expires=5).ack()
+        with pytest.raises(jetsync.PluginError) as caught:
+            worker.next(expires=5)
+        check_violation(caught.value, stream)
+        said = json.loads(heard.next(10).data)["reason"]
+
+    assert said == (
+        f'contract {stream.name}.orders.>: {shop.PATH}: the value is not of type "number"'
+    )
+    message = worker.next(expires=5)
+    assert message.sequence == 3
+    message.ack_sync()
+    assert worker.next(expires=0.5) is None
+    info = worker.info()
+    assert (info.num_ack_pending, info.num_pending, info.num_redelivered) == (0, 0, 0)
+    assert plugin.statistics().terminated == 1
+
+
+def test_term_with_a_handler(reading, orders):
+    """
+    The handler sees the good ones only, and goes on.
+    """
+    _, _, worker = reading("term")
+    seen = []
+    done = threading.Event()
+
+    def handler(message):
+        message.ack()
+        seen.append(message.sequence)
+        if len(seen) == 2:
+            done.set()
+
+    running = worker.consume(handler)
+    try:
+        assert done.wait(30)
+    finally:
+        running.stop()
+        running.wait(10)
+    assert seen == [1, 3]
+    eventually(lambda: worker.info().num_ack_pending == 0)
+
+
+def test_mark_hands_the_message_over(reading, orders, stream):
+    """
+    `violation_of` says what is wrong with it, and nothing of those that are fine.
+    """
+    plugin, _, worker = reading("mark")
+    found = {}
+    for message in worker.fetch(3, expires=5):
+        found[message.sequence] = violation_of(message)
+        message.ack()
+
+    assert [found[1], found[3]] == [None, None]
+    assert isinstance(found[2], ViolationError)
+    assert (found[2].path, found[2].subject) == (shop.PATH, f"{stream.name}.orders.1")
+    assert found[2].contract == f"{stream.name}.orders.>"
+    assert plugin.statistics().marked == 1
+
+
+def test_a_mark_can_not_be_forged(reading, js, stream):
+    """
+    What others wrote into that header is taken off, also where there is no contract.
+    """
+    for subject in ("orders.1", "others"):
+        js.publish(
+            f"{stream.name}.{subject}", shop.GOOD, headers={SCHEMA_VIOLATION: "{}", "x": "1"}
+        )
+    _, reader, worker = reading("mark")
+
+    for message in worker.fetch(2, expires=5):
+        assert violation_of(message) is None
+        assert message.headers["x"] == "1"
+    stored = reader.stream(stream.name).get_message(2)
+    assert violation_of(stored) is None
+    assert stored.headers.keys() == ["x"]
+
+
+def test_direct_reads(reading, orders, stream):
+    """
+    There is nothing to end: raise and term both raise, and a mark is on a message of its own.
+    """
+    stream.update(allow_direct=True)
+    for policy in ("raise", "term"):
+        _, js, _ = reading(policy)
+        with pytest.raises(jetsync.PluginError) as caught:
+            js.stream(stream.name).get_message(2)
+        check_violation(caught.value, stream)
+    _, js, _ = reading("mark")
+    found = list(js.stream(stream.name).scan())
+
+    assert [violation_of(each) is None for each in found] == [True, False, True]
+    plain = stream.get_message(2)
+    assert (found[1].subject, found[1].sequence, found[1].data) == (
+        plain.subject,
+        plain.sequence,
+        plain.data,
+    )
+    assert found[1].timestamp_ns == plain.timestamp_ns
+    assert SCHEMA_VIOLATION not in plain.headers
+
+
+def test_a_stored_message_is_not_changed():
+    """
+    It never is: what is handed over with a mark, or without a forged one, is another one.
+    """
+    plugin = Schemas({"a": shop.ORDERS}, receive="mark")
+    forged = jetsync.Headers({SCHEMA_VIOLATION: "x"})
+    for data, headers in ((shop.BAD, jetsync.Headers({"x": "1"})), (shop.GOOD, forged)):
+        message = jetsync.StoredMessage("S", "a", 1, 1, headers, data)
+        before = headers.copy()
+        found = plugin.jetsync_message_received(message)
+        assert message.headers == before
+        assert (violation_of(found) is None) == (data == shop.GOOD)
+        assert found.timestamp_ns == 1
+
+
+def test_ordered_consumers(reading, orders, stream):
+    """
+    With marks they go on; nothing of them can be ended.
+    """
+    _, js, _ = reading("mark")
+    with js.stream(stream.name).ordered_consumer() as ordered:
+        found = [violation_of(message) for message in ordered.fetch(3, expires=5)]
+    assert [each is None for each in found] == [True, False, True]
+
+    _, js, _ = reading("term")
+    with (
+        js.stream(stream.name).ordered_consumer() as ordered,
+        pytest.raises(jetsync.PluginError),
+    ):
+        list(ordered.fetch(3, expires=5))
+
+
+def test_markers_and_deletions_are_exempt(connect, bucket):
+    """
+    They have no document, and are meant to have none.
+    """
+    bucket.put("a", shop.GOOD)
+    bucket.delete("a")
+    bucket.purge("b")
+    plugin = Schemas({f"$KV.{bucket.bucket}.>": shop.ORDERS}, receive="raise")
+    kv = connect(plugin).key_value(bucket.bucket)
+
+    with kv.watch(include_history=True) as watch:
+        assert [entry.is_deleted for entry in watch.initial(10)] == [False, True, True]
+    bucket.put("a", shop.BAD)
+    with pytest.raises(jetsync.PluginError):
+        kv.get("a")
+
+
+def test_avro_is_read_by_its_header(reading, js, stream):
+    """
+    What an older schema wrote is fine if the header says so.
+    """
+    plugin, _, worker = reading("raise", shop.TRIPS)
+    old = shop.OLD_TRIPS.dump({"id": "a"})
+    subject = f"{stream.name}.orders.1"
+    js.publish(subject, old, headers={SCHEMA_ID: shop.OLD_TRIPS.schema_id})
+    js.publish(subject, old)
+
+    assert plugin.decode(worker.next(expires=5)) == {"id": "a", "stops": []}
+    with pytest.raises(jetsync.PluginError, match=r"\$\.stops"):
+        worker.next(expires=5)
+
+
+def test_decode_reads_what_was_not_checked(js, stream, orders):
+    """
+    Without a policy for what is read, `decode` is where a broken message shows.
+    """
+    plugin = Schemas({f"{stream.name}.>": shop.ORDERS})
+    assert plugin.decode(stream.get_message(1))["id"] == "1"
+
+    with pytest.raises(ViolationError):
+        plugin.decode(stream.get_message(2))
+
+
+def test_two_policies_are_two_plugins(connect, js, stream):
+    """
+    Each with a name and subjects of its own.
+    """
+    ended = Schemas({f"{stream.name}.a": shop.ORDERS}, receive="term", name="ended")
+    marked = Schemas({f"{stream.name}.b": JsonSchema(False)}, receive="mark", name="marked")
+    for token in "ab":
+        js.publish(f"{stream.name}.{token}", shop.BAD)
+    worker = connect(ended, marked).create_consumer(stream.name, durable_name="worker")
+
+    with pytest.raises(jetsync.PluginError, match="plugin 'ended'"):
+        worker.next(expires=5)
+    assert violation_of(worker.next(expires=5)) is not None
