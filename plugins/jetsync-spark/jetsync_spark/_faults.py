@@ -1,0 +1,257 @@
+"""
+Every text that a Spark user sees when something is wrong.
+
+Spark carries no class and no cause of an error from a task or a planner to the user, only its text.
+So each text is one sentence that names the stream, the server's error code and the subject where
+there are such, and ends with what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+from pathlib import Path
+from typing import Final
+
+import jetsync
+
+__all__ = [
+    "JetStreamSparkError",
+    "OptionError",
+    "RowError",
+    "explain",
+    "java_missing",
+    "require_pandas",
+    "require_pyarrow",
+]
+
+
+class JetStreamSparkError(jetsync.JetSyncError):
+    """
+    Something between Spark and JetStream failed; its text says what, where and what to do.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        stream: str | None = None,
+        subject: str | None = None,
+        err_code: int | None = None,
+        cure: str | None = None,
+    ) -> None:
+        places = [
+            f"{name} {value}"
+            for name, value in (
+                ("stream", stream),
+                ("subject", subject),
+                ("err_code", err_code),
+            )
+            if value is not None
+        ]
+        text = what.rstrip(". ") + (f" ({', '.join(places)})" if places else "")
+        super().__init__(f"{text}: {cure}" if cure else text)
+        self.what = what
+        self.stream = stream
+        self.subject = subject
+        self.err_code = err_code
+        self.cure = cure
+
+
+class OptionError(JetStreamSparkError, ValueError):
+    """
+    An option or a column can not work; nothing was read or written.
+    """
+
+    def __init__(self, what: str, *, option: str | None = None, cure: str | None = None) -> None:
+        super().__init__(what, cure=cure)
+        self.option = option
+
+
+class RowError(JetStreamSparkError, ValueError):
+    """
+    A row can not become a message.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        partition: int,
+        row: int,
+        column: str | None = None,
+        subject: str | None = None,
+        cure: str | None = None,
+    ) -> None:
+        super().__init__(f"row {row} of partition {partition}: {what}", subject=subject, cure=cure)
+        self.partition = partition
+        self.row = row
+        self.column = column
+
+
+_CURES: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (jetsync.StreamNotFoundError, "create the stream, or correct the option stream"),
+    (
+        jetsync.JetStreamNotEnabledError,
+        "enable JetStream on the server and for the account, or give another server or user",
+    ),
+    (
+        jetsync.AuthenticationError,
+        "give credsFile, userEnv and passwordEnv, tokenEnv or nkeySeedFile, on every node",
+    ),
+    (
+        jetsync.PermissionDeniedError,
+        "allow the user of this connection to use that subject, and the inbox prefix",
+    ),
+    (
+        jetsync.ConnectError,
+        "see that the servers can be reached from the driver and from every executor",
+    ),
+    (
+        jetsync.AtomicPublishDisabledError,
+        "set allow_atomic on the stream, or use mode atleastonce",
+    ),
+    (
+        jetsync.FastPublishDisabledError,
+        "set allow_batched on the stream, or leave out fastIngest",
+    ),
+    (jetsync.DirectNotSupportedError, "set allow_direct on the stream"),
+    (
+        jetsync.MessageTtlDisabledError,
+        "set allow_msg_ttl on the stream, or drop the column ttl",
+    ),
+    (jetsync.InvalidTtlError, "give a time-to-live of at least one second, or 'never'"),
+    (
+        jetsync.MaxPayloadError,
+        "drop or split rows of that size, or raise max_payload of the server",
+    ),
+    (
+        jetsync.MessageTooLargeError,
+        "drop or split rows of that size, or raise max_msg_size of the stream",
+    ),
+    (
+        jetsync.DuplicateMessageIdError,
+        "drop rows with equal msg_id, or use mode atleastonce, which stores an id once",
+    ),
+    (jetsync.MaxMessagesError, "raise the limits of the stream, or let it discard old messages"),
+    (
+        jetsync.InsufficientResourcesError,
+        "raise the storage limits of the account or the server",
+    ),
+    (jetsync.StreamSealedError, "write to another stream: a sealed one takes no messages"),
+    (
+        jetsync.WrongLastSequenceError,
+        "read the subject again and write with the sequence that it has now",
+    ),
+    (
+        jetsync.NoStreamResponseError,
+        "add the subject to the stream, or see that the stream has a leader",
+    ),
+    (
+        jetsync.NotSupportedError,
+        "use a newer nats-server, or a mode that this one has",
+    ),
+    (
+        jetsync.PublishOutcomeUnknownError,
+        "let Spark run the task again; only mode exactlyonce then stores no row twice",
+    ),
+    (
+        jetsync.DisconnectedError,
+        "see that the servers are up, and raise retryTimeoutMs to wait longer for them",
+    ),
+    (
+        TimeoutError,
+        "see that the servers are up, and raise requestTimeoutMs or retryTimeoutMs",
+    ),
+)
+
+
+def explain(
+    error: BaseException,
+    doing: str,
+    *,
+    stream: str | None = None,
+    subject: str | None = None,
+    cure: str | None = None,
+) -> JetStreamSparkError:
+    """
+    Return the error to raise in the place of one of jetsync's.
+
+    Args:
+        error: What happened.
+        doing: What was done at that time, such as ``writing failed``.
+        stream: The stream that it was done with.
+        subject: The subject, where the error does not know it.
+        cure: What to do; None for what is known to help.
+    """
+    if isinstance(error, JetStreamSparkError):
+        return error
+    if cure is None:
+        cure = next((text for kind, text in _CURES if isinstance(error, kind)), None)
+    if subject is None:
+        subject = getattr(error, "subject", None)
+    said = str(error) or type(error).__name__
+    code = getattr(error, "err_code", None)
+    made = JetStreamSparkError(
+        f"{doing} on {socket.gethostname()}: {said}",
+        # What the text has already is not said twice.
+        stream=None if _is_said(stream, said) else stream,
+        subject=None if _is_said(subject, said) else subject,
+        err_code=None if _is_said(code, said) else code,
+        cure=cure,
+    )
+    made.stream, made.subject, made.err_code = stream, subject, code
+    return made
+
+
+def _is_said(word: object, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(str(word))}(?!\w)", text) is not None
+
+
+def require_pyarrow() -> None:
+    """
+    Raise unless pyarrow is installed.
+
+    Without it Spark's own text is "Python worker exited unexpectedly".
+    """
+    try:
+        import pyarrow  # noqa: F401, ICN001
+    except ImportError as error:
+        raise OptionError(
+            f"pyarrow can not be imported on {socket.gethostname()} ({error})",
+            cure="install it on the driver and on every executor: python -m pip install pyarrow",
+        ) from None
+
+
+def require_pandas() -> None:
+    """
+    Raise unless pandas is installed, which PySpark asks for where a DataFrame is mapped by batches.
+    """
+    try:
+        import pandas  # noqa: F401, ICN001
+    except ImportError as error:
+        raise OptionError(
+            f"pandas can not be imported on {socket.gethostname()} ({error}), and mapInArrow of "
+            "PySpark asks for it",
+            cure="install it on the driver: python -m pip install pandas; or use JetStreamSink or "
+            'format("jetstream"), which do without it',
+        ) from None
+
+
+def java_missing() -> str | None:
+    """
+    Return what to do about a missing Java, None where there is one.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        if (Path(home) / "bin" / "java").exists():
+            return None
+        return f"JAVA_HOME is {home}, where there is no bin/java: Spark needs Java 17 or newer"
+    if shutil.which("java") is None:
+        return (
+            "Spark needs Java 17 or newer and there is none: install it (Debian, Ubuntu: "
+            "apt install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
+        )
+    return None

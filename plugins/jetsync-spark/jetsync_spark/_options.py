@@ -1,0 +1,402 @@
+"""
+Options as Spark hands them over, made into frozen objects.
+
+Spark lower-cases the names and turns every value into text. A settings class says of each field
+which option it is and how the text is read (:func:`option`); :func:`read_settings` makes the object
+and :func:`check_names` refuses what no class knows. No option takes a secret: Spark shows options
+in plans and event logs. They are read from files, or from environment variables whose *names* are
+given, where the connection is made.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import attrs
+
+import jetsync
+from jetsync.errors import redact_url
+from jetsync_spark._faults import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "ConnectSettings",
+    "Option",
+    "check_names",
+    "choice",
+    "count",
+    "flag",
+    "milliseconds",
+    "names",
+    "option",
+    "option_names",
+    "path",
+    "read_settings",
+    "text",
+    "variable",
+]
+
+_SettingsT = TypeVar("_SettingsT")
+
+_SPARKS_OWN: Final = frozenset(
+    {"path", "checkpointlocation", "owner", "provider", "location", "comment", "external"}
+    | {"is_managed_location", "collation"}
+)
+"""Options that Spark adds itself, to streaming sinks and to tables."""
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_USUAL_VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
+_SEED: Final = re.compile(r"S[A-Z2-7]{40,}")
+"""What the seed of an NKey looks like."""
+
+_SECRETS: Final = {
+    "password": "passwordEnv, the name of an environment variable",
+    "token": "tokenEnv, the name of an environment variable",
+    "nkeyseed": "nkeySeedFile or nkeySeedEnv",
+    "nkey": "nkeySeedFile or nkeySeedEnv",
+    "credentials": "credsFile, a path that is valid on every node",
+    "creds": "credsFile, a path that is valid on every node",
+    "jwt": "credsFile, a path that is valid on every node",
+    "seed": "nkeySeedFile or nkeySeedEnv",
+}
+
+
+@attrs.frozen
+class Option:
+    """
+    How a field is given as an option.
+    """
+
+    name: str
+    """The option as users write it; they may use any case."""
+
+    parse: Callable[[str, str], Any]
+    """Makes a value of the option's name and its text, or raises OptionError."""
+
+
+def option(name: str, parse: Callable[[str, str], Any], default: Any = None, **field: Any) -> Any:
+    """
+    Return an attrs field that can be given as an option; *field* as for ``attrs.field``.
+    """
+    return attrs.field(default=default, metadata={"option": Option(name, parse)}, **field)
+
+
+def option_names(*classes: type) -> list[str]:
+    """
+    Return the options that settings classes have.
+    """
+    return [
+        field.metadata["option"].name
+        for each in classes
+        for field in attrs.fields(each)
+        if "option" in field.metadata
+    ]
+
+
+def read_settings(cls: type[_SettingsT], options: Mapping[str, str], **fields: Any) -> _SettingsT:
+    """
+    Make a settings object of what options say about it; the others are not looked at.
+
+    Args:
+        cls: An attrs class with fields made by :func:`option`.
+        options: From Spark; names in any case.
+        fields: Fields that are no options.
+
+    Raises:
+        OptionError: a value makes no sense.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    for field in attrs.fields(cls):  # type: ignore[arg-type]
+        known: Option | None = field.metadata.get("option")
+        if known is not None and known.name.lower() in given:
+            fields[field.name] = known.parse(known.name, given[known.name.lower()])
+    return cls(**fields)
+
+
+def check_names(options: Mapping[str, str], *classes: type) -> None:
+    """
+    Refuse options that no settings class knows; values are never shown.
+
+    Raises:
+        OptionError: names the option and those that are spelled nearly so.
+    """
+    known = {name.lower(): name for name in option_names(*classes)}
+    for given in options:
+        low = given.lower()
+        if low in known or low in _SPARKS_OWN or low.startswith("option."):
+            continue
+        if low in _SECRETS:
+            raise OptionError(
+                f"option {given} would show a secret in plans and logs",
+                option=given,
+                cure=f"give {_SECRETS[low]}",
+            )
+        near = [known[name] for name in difflib.get_close_matches(low, known, 3, 0.6)]
+        cure = f"did you mean {' or '.join(near)}?" if near else f"known are {_listed(known)}"
+        raise OptionError(f"there is no option {given}", option=given, cure=cure)
+
+
+def _listed(known: Mapping[str, str]) -> str:
+    return ", ".join(sorted(known.values(), key=str.lower))
+
+
+# How texts are read. Each is told the name of the option, so that errors can name it.
+
+
+def text(name: str, value: str) -> str:
+    """Read text that is not empty."""
+    if not value.strip():
+        raise OptionError(f"option {name} is empty", option=name, cure="give it, or leave it out")
+    return value.strip()
+
+
+def names(name: str, value: str) -> tuple[str, ...]:
+    """Read names with commas between them."""
+    found = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not found:
+        raise OptionError(f"option {name} is empty", option=name, cure="give it, or leave it out")
+    return found
+
+
+def flag(name: str, value: str) -> bool:
+    """Read true or false."""
+    low = value.strip().lower()
+    if low not in {"true", "false"}:
+        raise OptionError(f"option {name} is {value!r}", option=name, cure="give true or false")
+    return low == "true"
+
+
+def count(least: int = 1, most: int | None = None) -> Callable[[str, str], int]:
+    """Return what reads a whole number within limits."""
+
+    def read(name: str, value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            limits = f"from {least} up" if most is None else f"from {least} to {most}"
+            raise OptionError(
+                f"option {name} is {value!r}", option=name, cure=f"give a whole number {limits}"
+            )
+        return number
+
+    return read
+
+
+def milliseconds(name: str, value: str) -> float:
+    """Read milliseconds from 1 up; return seconds."""
+    return count(1)(name, value) / 1000
+
+
+def choice(*values: str) -> Callable[[str, str], str]:
+    """Return what reads one of some words, in any case."""
+
+    def read(name: str, value: str) -> str:
+        low = value.strip().lower()
+        if low not in values:
+            raise OptionError(
+                f"option {name} is {value!r}", option=name, cure=f"give {' or '.join(values)}"
+            )
+        return low
+
+    return read
+
+
+def variable(name: str, value: str) -> str:
+    """Read the name of an environment variable; a secret in its place is not shown."""
+    found = text(name, value)
+    if not _VARIABLE.fullmatch(found) or _SEED.fullmatch(found):
+        raise OptionError(
+            f"option {name} is no name of an environment variable",
+            option=name,
+            cure="give the name of the variable that has the secret, such as NATS_SECRET, and not "
+            "the secret, which Spark shows in plans and logs",
+        )
+    return found
+
+
+def path(name: str, value: str) -> str:
+    """Read the path of a file; what belongs into the file is not shown."""
+    found = text(name, value)
+    if _SEED.fullmatch(found) or "\n" in found or "-----" in found:
+        raise OptionError(
+            f"option {name} is no path",
+            option=name,
+            cure="give the path of a file, and not what is in it, which Spark shows in plans and "
+            "logs",
+        )
+    return found
+
+
+def _servers(name: str, value: str) -> str:
+    servers = text(name, value)
+    if redact_url(servers) != servers:
+        # Where Spark shows the option, it would show the password.
+        raise OptionError(
+            f"option {name} holds a user or a token before the @",
+            option=name,
+            cure="give userEnv and passwordEnv, tokenEnv or credsFile",
+        )
+    if "?" in servers or "#" in servers:
+        raise OptionError(
+            f"option {name} has more than a host and a port",
+            option=name,
+            cure="leave out what begins with ? or #, and give userEnv and passwordEnv, tokenEnv or "
+            "credsFile",
+        )
+    return servers
+
+
+@attrs.frozen(kw_only=True)
+class ConnectSettings:
+    """
+    How to connect, without a secret: what may be shown, pickled and sent to every executor.
+    """
+
+    servers: str = option("servers", _servers, "")
+    """One URL, or several with commas between them."""
+
+    user_env: str | None = option("userEnv", variable)
+    """Name of the environment variable with the user's name."""
+
+    password_env: str | None = option("passwordEnv", variable)
+    """Name of the environment variable with the password."""
+
+    token_env: str | None = option("tokenEnv", variable)
+    """Name of the environment variable with the token."""
+
+    creds_file: str | None = option("credsFile", path)
+    """Path of a credentials file, valid on every node."""
+
+    nkey_seed_file: str | None = option("nkeySeedFile", path)
+    """Path of a file with the seed of an NKey, valid on every node."""
+
+    nkey_seed_env: str | None = option("nkeySeedEnv", variable)
+    """Name of the environment variable with the seed of an NKey."""
+
+    tls_ca_file: str | None = option("tlsCaFile", path)
+    """Path of the authorities to trust, PEM."""
+
+    tls_cert_file: str | None = option("tlsCertFile", path)
+    """Path of the own certificate, PEM."""
+
+    tls_key_file: str | None = option("tlsKeyFile", path)
+    """Path of the key to the certificate."""
+
+    tls_hostname: str | None = option("tlsHostname", text)
+    """Name to check the server's certificate against."""
+
+    tls_first: bool = option("tlsFirst", flag, default=False)
+    """Start TLS before the server has said anything."""
+
+    inbox_prefix: str = option("inboxPrefix", text, "_INBOX")
+    """What reply subjects begin with, where permissions ask for one."""
+
+    domain: str | None = option("jetstreamDomain", text)
+    """JetStream domain."""
+
+    api_prefix: str | None = option("jetstreamPrefix", text)
+    """JetStream API prefix, for streams that another account exports."""
+
+    connect_timeout: float = option("connectTimeoutMs", milliseconds, 5.0)
+    """Seconds that connecting may take."""
+
+    request_timeout: float = option("requestTimeoutMs", milliseconds, 5.0)
+    """Seconds that a request may take."""
+
+    plugins: tuple[str, ...] = option("plugins", names, ())
+    """Names of jetsync plugins, loaded where the connection is made."""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.servers:
+            raise OptionError(
+                "option servers is missing",
+                option="servers",
+                cure='give it, such as .option("servers", "nats://host:4222")',
+            )
+        if self.password_env is not None and self.user_env is None:
+            raise OptionError(
+                "option passwordEnv needs userEnv", option="passwordEnv", cure="give both"
+            )
+        try:
+            self._make(None, {})
+        except jetsync.JetSyncError as error:
+            raise OptionError(str(error), cure="correct that option") from error
+
+    def connect_options(self, name: str | None = None) -> jetsync.ConnectOptions:
+        """
+        Return what ``jetsync.connect`` takes, with the secrets that are to be had here.
+
+        Args:
+            name: What the server calls the connection.
+
+        Raises:
+            OptionError: a file or an environment variable is not there on this machine.
+        """
+        for option_name, given in (
+            ("credsFile", self.creds_file),
+            ("nkeySeedFile", self.nkey_seed_file),
+            ("tlsCaFile", self.tls_ca_file),
+            ("tlsCertFile", self.tls_cert_file),
+            ("tlsKeyFile", self.tls_key_file),
+        ):
+            if given is not None and not Path(given).expanduser().is_file():
+                raise OptionError(
+                    f"option {option_name}: there is no file {given} on {socket.gethostname()}",
+                    option=option_name,
+                    cure="put it there on the driver and on every executor",
+                )
+        secrets: dict[str, Any] = {
+            "user": _secret("userEnv", self.user_env),
+            "password": _secret("passwordEnv", self.password_env),
+            "token": _secret("tokenEnv", self.token_env),
+            "nkey_seed": _secret("nkeySeedEnv", self.nkey_seed_env) or self.nkey_seed_file,
+        }
+        return self._make(name, secrets)
+
+    def _make(self, name: str | None, secrets: Mapping[str, Any]) -> jetsync.ConnectOptions:
+        return jetsync.ConnectOptions(
+            servers=self.servers,
+            name=name,
+            credentials=self.creds_file,
+            tls_ca=self.tls_ca_file,
+            tls_cert=self.tls_cert_file,
+            tls_key=self.tls_key_file,
+            tls_hostname=self.tls_hostname,
+            tls_first=self.tls_first,
+            inbox_prefix=self.inbox_prefix,
+            jetstream_domain=self.domain,
+            jetstream_prefix=self.api_prefix,
+            connect_timeout=self.connect_timeout,
+            request_timeout=self.request_timeout,
+            plugins=self.plugins,
+            **secrets,
+        )
+
+
+def _secret(option_name: str, variable_name: str | None) -> str | None:
+    if variable_name is None:
+        return None
+    value = os.environ.get(variable_name)
+    if not value:
+        # What is not spelled as most names are may be a secret that was given in their place.
+        usual = _USUAL_VARIABLE.fullmatch(variable_name)
+        what = (
+            f"the environment variable {variable_name}" if usual else "the variable that it names"
+        )
+        name = variable_name if usual else "<name>"
+        raise OptionError(
+            f"option {option_name}: {what} is not set on {socket.gethostname()}",
+            option=option_name,
+            cure=f"set it for the driver, and for executors with spark.executorEnv.{name}",
+        )
+    return value

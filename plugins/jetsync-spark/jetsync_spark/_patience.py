@@ -1,0 +1,72 @@
+"""
+Going on while servers are away: which errors pass by themselves, and for how long to wait.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import jetsync
+from jetsync_spark import _log
+
+__all__ = ["PASSING", "Patience"]
+
+PASSING: Final = (
+    jetsync.BatchIncompleteError,
+    jetsync.ConnectionLostError,
+    jetsync.ConnectError,
+    jetsync.DisconnectedError,
+    jetsync.NoRespondersError,
+    jetsync.NoStreamResponseError,
+    jetsync.PublishOutcomeUnknownError,
+    jetsync.RequestTimeoutError,
+    jetsync.TemporarilyUnavailableError,
+    jetsync.TooManyInflightError,
+    jetsync.TooManyRequestsError,
+)
+"""
+Errors of servers that restart, of streams that have no leader, and of too much at once. Of a batch
+nothing is stored after them, but that the outcome may be unknown.
+"""
+
+_LONGEST: Final = 2.0
+"""Seconds between two tries at most."""
+
+_logger = _log.get_logger("patience")
+
+
+class Patience:
+    """
+    The time for which one task goes on trying; begins anew with each success.
+
+    Not synchronised.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until: float | None = None
+        self._wait = 0.05
+
+    def went_well(self) -> None:
+        """
+        Note that something went well.
+        """
+        self._until = None
+        self._wait = 0.05
+
+    def bear(self, error: Exception) -> bool:
+        """
+        Wait a little and return whether to try again; not after errors that do not pass.
+        """
+        if not isinstance(error, PASSING) or isinstance(error, jetsync.AuthenticationError):
+            return False
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + self._seconds
+        if now + self._wait >= self._until:
+            return False
+        _logger.warning("trying_again", seconds=round(self._wait, 3), error=str(error))
+        time.sleep(self._wait)
+        self._wait = min(self._wait * 2, _LONGEST)
+        return True

@@ -1,0 +1,214 @@
+"""
+Reading one part of a stream, and knowing whether that was all of it.
+
+A part is read by direct gets, which leave nothing on the server, or where the stream has none by an
+ordered consumer. It can be read again at any time, by any process, with the same result. What ends
+it early is told from what is missing in it:
+
+- a replica that lags: ``Stream.scan`` asks the leader before it takes the end of what a server has
+  for the end of the stream;
+- servers that are away: the part is read on from behind the last message, for a bounded time;
+- messages that were deleted one by one: sequences without a message, which are passed over;
+- messages that were purged, or dropped by a limit, after the part was planned: where there is a
+  gap, the stream is asked whether it begins behind the start of the gap by now;
+- a stream that was made again: it says when it was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+from typing import TYPE_CHECKING, Final
+
+import jetsync
+from jetsync_spark import _log
+from jetsync_spark._faults import explain
+from jetsync_spark._ledger import without_ledger
+from jetsync_spark._origin import Loss, look, patiently
+from jetsync_spark._patience import Patience
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from jetsync_spark._origin import Origin
+    from jetsync_spark._ranges import Range
+    from jetsync_spark._read_options import ReadOptions
+
+__all__ = ["RangeReader"]
+
+_SILENCE: Final = 5.0
+"""Seconds without a message after which a consumer is asked what is left."""
+
+_logger = _log.get_logger("reading")
+
+
+class RangeReader:
+    """
+    The messages of one part, page by page.
+
+    Args:
+        js: Where to read.
+        part: What to read.
+        options: How.
+    """
+
+    def __init__(self, js: jetsync.JetStream, part: Range, options: ReadOptions) -> None:
+        self._js = js
+        self._part = part
+        self._options = options
+        self._loss = Loss(options)
+        self._position = part.start
+        """The sequence behind the last message that came."""
+
+        self._gap: int | None = None
+        """The first sequence that did not come, and may be lost; None if there is none."""
+
+        self._by_consumer = False
+
+    def pages(self) -> Iterator[jetsync.StoredPage]:
+        """
+        Yield the messages in their order, those of one answer together.
+
+        Raises:
+            JetStreamSparkError: messages are gone that were to be read, or there is no answer.
+        """
+        part = self._part
+        patience = Patience(self._options.retry_timeout)
+        if not self._whole():
+            return
+        while self._position < part.end:
+            try:
+                for page in self._attempt():
+                    if not self._take(page):
+                        return
+                    rows = page if self._options.include_ledger else without_ledger(page)
+                    if rows:
+                        yield rows
+                    patience.went_well()
+                break
+            except jetsync.NotSupportedError as error:
+                # No direct gets of many messages, or mirrors answer that have less than the stream.
+                if self._by_consumer:
+                    raise explain(error, "reading failed", stream=part.stream) from error
+                self._by_consumer = True
+                _logger.warning("reading_by_consumer", stream=part.stream, reason=str(error))
+            except jetsync.JetSyncError as error:
+                if not patience.bear(error):
+                    raise explain(error, "reading failed", stream=part.stream) from error
+        if self._position < part.end:
+            self._gap = self._position
+        self._whole()
+
+    def _take(self, page: jetsync.StoredPage) -> bool:
+        """Note what is missing before and in a page; return whether to go on."""
+        sequences = page.sequences
+        last = sequences[-1]
+        if last - self._position + 1 != len(sequences):
+            expected = itertools.count(self._position)
+            self._gap = next(n for n, came in zip(expected, sequences, strict=False) if n != came)
+        self._position = last + 1
+        return self._gap is None or self._whole()
+
+    def _whole(self) -> bool:
+        """
+        Return whether what has not come was not there when the part was planned.
+
+        Raises:
+            JetStreamSparkError: it was, and that is a failure.
+        """
+        part = self._part
+        origin = self._look()
+        if origin.created != part.created:
+            self._loss.replaced(origin, part.created)
+            # Its sequences are another stream's, and none of these rows was planned.
+            return False
+        wanted = self._position if self._gap is None else self._gap
+        self._gap = None
+        begins = min(origin.first, part.end)
+        if wanted < begins:
+            self._loss.gone(origin, wanted, begins)
+            if self._position == part.start:
+                self._position = begins
+        return True
+
+    def _look(self) -> Origin:
+        stream = self._part.stream
+        seconds = self._options.retry_timeout
+        return patiently(lambda: look(self._js, stream), seconds, "reading failed", stream)
+
+    def _attempt(self) -> Iterator[jetsync.StoredPage]:
+        """Yield pages from where the part has come to."""
+        filters = self._options.subject_filter
+        if self._by_consumer:
+            return self._consumed(filters)
+        if len(filters) > 1:
+            return self._merged(filters)
+        return self._scan(filters[0] if filters else None).pages()
+
+    def _scan(self, subject: str | None) -> jetsync.StreamScan:
+        return self._stream().scan(
+            start=self._position,
+            end=self._part.end - 1,
+            subject=subject,
+            page=self._options.fetch_batch,
+            max_bytes=self._options.fetch_max_bytes,
+        )
+
+    def _stream(self) -> jetsync.Stream:
+        return self._js.stream(self._part.stream)
+
+    def _merged(self, filters: tuple[str, ...]) -> Iterator[jetsync.StoredPage]:
+        """Yield what matches one of several filters; a request has room for one."""
+        scans = [self._scan(subject) for subject in filters]
+        try:
+            messages = heapq.merge(*scans, key=lambda message: message.sequence)
+            # Filters may overlap.
+            yield from self._grouped(
+                next(same) for _, same in itertools.groupby(messages, lambda each: each.sequence)
+            )
+        finally:
+            for scan in scans:
+                scan.close()
+
+    def _grouped(self, messages: Iterable[jetsync.StoredMessage]) -> Iterator[jetsync.StoredPage]:
+        left = iter(messages)
+        while page := list(itertools.islice(left, self._options.fetch_batch)):
+            yield jetsync.StoredPage(page)
+
+    def _consumed(self, filters: tuple[str, ...]) -> Iterator[jetsync.StoredPage]:
+        """Yield what an ordered consumer brings."""
+        part, size = self._part, self._options.fetch_batch
+        with self._stream().ordered_consumer(
+            filter_subjects=list(filters) or None,
+            opt_start_seq=self._position,
+            max_reset_attempts=5,
+        ) as consumer:
+            left = consumer.cached_info.num_pending
+            while left:
+                page = []
+                for message in consumer.fetch(size, expires=_SILENCE):
+                    said = message.metadata
+                    left = said.pending
+                    if said.stream_sequence >= part.end:
+                        left = 0
+                        break
+                    page.append(
+                        jetsync.StoredMessage(
+                            part.stream,
+                            message.subject,
+                            said.stream_sequence,
+                            said.timestamp_ns,
+                            message.headers,
+                            message.data,
+                        )
+                    )
+                    if not left:
+                        break
+                if page:
+                    yield jetsync.StoredPage(page)
+                elif left:
+                    # What it waits for may have been removed. If the consumer is gone, the next
+                    # fetch makes another one.
+                    with contextlib.suppress(jetsync.ConsumerNotFoundError):
+                        left = consumer.info().num_pending

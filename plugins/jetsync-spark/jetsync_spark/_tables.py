@@ -1,0 +1,176 @@
+"""
+Messages as Arrow record batches.
+
+Spark compares the schema of a batch with the one it expects, to the letter: ``binary`` and not
+``large_binary``, times in microseconds and UTC, the columns of the reader's schema in its order. A
+user may ask for fewer columns, in another order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from jetsync_spark._faults import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pyspark.sql.types import StructType
+
+    import jetsync
+
+__all__ = ["BUCKET_COLUMNS", "STREAM_COLUMNS", "Table", "schema_text"]
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.string()))
+
+STREAM_COLUMNS: Final = {
+    "subject": "string",
+    "data": "binary",
+    "headers": "map<string,array<string>>",
+    "stream": "string",
+    "sequence": "bigint",
+    "timestamp": "timestamp",
+    "timestamp_ns": "bigint",
+}
+"""What a row of a stream has, with the names that Spark has for the types."""
+
+BUCKET_COLUMNS: Final = {
+    "key": "string",
+    "value": "binary",
+    "revision": "bigint",
+    "created": "timestamp",
+    "operation": "string",
+}
+"""What a row of a bucket has."""
+
+_ARROW: Final = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "map<string,array<string>>": _HEADERS,
+    "bigint": pa.int64(),
+    "timestamp": _TIME,
+}
+
+
+def schema_text(columns: Mapping[str, str], without: Iterable[str] = ()) -> str:
+    """
+    Return the schema as Spark reads it, without some columns.
+    """
+    left = set(without)
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items() if name not in left)
+
+
+class Table:
+    """
+    The columns that a query has of a stream or bucket.
+
+    Args:
+        schema: What Spark expects, perhaps given by a user.
+        known: The columns that there are, with their types.
+
+    Raises:
+        OptionError: there is no such column, or it has another type.
+    """
+
+    def __init__(self, schema: StructType, known: Mapping[str, str]) -> None:
+        for field in schema.fields:
+            kind = field.dataType.simpleString()
+            if field.name not in known:
+                raise OptionError(
+                    f"there is no column {field.name} to read",
+                    option=field.name,
+                    cure=f"leave out the schema, or take some of {', '.join(known)}",
+                )
+            if kind != known[field.name]:
+                raise OptionError(
+                    f"the column {field.name} is {known[field.name]}, not {kind}",
+                    option=field.name,
+                    cure="leave out the schema, and cast the column",
+                )
+        if not schema.fields:
+            raise OptionError(
+                "the schema has no columns",
+                cure=f"leave it out, or take some of {', '.join(known)}",
+            )
+        self.names: Final = tuple(schema.fieldNames())
+        self._arrow = pa.schema([(name, _ARROW[known[name]]) for name in self.names])
+
+    def batch(
+        self, columns: Mapping[str, Callable[[], Sequence[Any] | pa.Array]]
+    ) -> pa.RecordBatch:
+        """
+        Return a record batch; only the columns that are wanted are made.
+        """
+        arrays = []
+        for name, kind in zip(self.names, self._arrow.types, strict=True):
+            made = columns[name]()
+            arrays.append(made if isinstance(made, pa.Array) else pa.array(made, kind))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+    def of_page(self, page: jetsync.StoredPage, stream: str) -> pa.RecordBatch:
+        """
+        Return the messages of a page of a stream.
+        """
+        return self.batch(
+            {
+                "subject": lambda: _texts(page.subjects),
+                "data": lambda: page.data,
+                "headers": lambda: _headers(page),
+                "stream": lambda: _same(stream, len(page)),
+                "sequence": lambda: page.sequences,
+                "timestamp": lambda: [time // 1000 for time in page.timestamps_ns],
+                "timestamp_ns": lambda: page.timestamps_ns,
+            }
+        )
+
+    def of_entries(self, entries: Sequence[jetsync.Entry]) -> pa.RecordBatch:
+        """
+        Return revisions of a bucket.
+        """
+        return self.batch(
+            {
+                "key": lambda: _texts([entry.key for entry in entries]),
+                "value": lambda: [entry.value for entry in entries],
+                "revision": lambda: [entry.revision for entry in entries],
+                "created": lambda: [entry.created for entry in entries],
+                "operation": lambda: [entry.operation.name for entry in entries],
+            }
+        )
+
+
+def _texts(values: list[str]) -> pa.Array:
+    try:
+        return pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        # Servers take subjects and headers that are no UTF-8; Spark has no text for them.
+        return pa.array([_shown(value) for value in values], pa.string())
+
+
+def _shown(value: str) -> str:
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _same(value: str, count: int) -> pa.Array:
+    return pa.array(itertools.repeat(value, count), pa.string(), size=count)
+
+
+def _headers(page: Iterable[jetsync.StoredMessage]) -> pa.Array:
+    """
+    Return maps from names to lists of values, in the order in which a message has them.
+    """
+    ends, names, values, value_ends = [0], [], [], [0]
+    for message in page:
+        found: dict[str, list[str]] = {}
+        for name, value in message.headers.items():
+            found.setdefault(name, []).append(value)
+        for name, its_values in found.items():
+            names.append(name)
+            values += its_values
+            value_ends.append(len(values))
+        ends.append(len(names))
+    lists = pa.ListArray.from_arrays(pa.array(value_ends, pa.int32()), _texts(values))
+    return pa.MapArray.from_arrays(pa.array(ends, pa.int32()), _texts(names), lists)

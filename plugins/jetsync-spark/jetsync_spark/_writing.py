@@ -1,0 +1,325 @@
+"""
+The one core of all writers: messages of a partition into a stream, in one of three modes.
+
+Whatever mode, all is settled when a call returns: workers of Spark leave without a word. What fails
+for a while is tried again for ``retryTimeoutMs``; what fails for good is one sentence.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+import jetsync
+from jetsync_spark import _log
+from jetsync_spark._clients import client_for, lend
+from jetsync_spark._exactly_once import ExactlyOnce
+from jetsync_spark._faults import JetStreamSparkError, explain
+from jetsync_spark._patience import PASSING, Patience
+from jetsync_spark._rows import Checks, made_messages, row_messages
+from jetsync_spark._task import this_task
+from jetsync_spark._template import StreamSubjects
+from jetsync_spark._write_options import ATOMIC, EXACTLY_ONCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from jetsync_spark._planning import Plan
+    from jetsync_spark._task import Task
+
+__all__ = ["Chunks", "Written", "write_batches", "write_messages", "write_rows"]
+
+CHUNK_BYTES: Final = 8 << 20
+"""Payload of one atomic batch after which no further row is added: it is kept in memory."""
+
+FLOW: Final = 500
+"""Messages between two acks of fast ingest."""
+
+_logger = _log.get_logger("writing")
+
+
+@attrs.define
+class Written:
+    """
+    What a task wrote.
+    """
+
+    partition: int = 0
+    rows: int = 0
+    """Rows that the task was given."""
+
+    stored: int = 0
+    """Messages that it stored."""
+
+    duplicates: int = 0
+    """Messages that the stream had already, by their id."""
+
+    skipped: int = 0
+    """Rows that an earlier run had stored, by the ledger."""
+
+    first_sequence: int | None = None
+    last_sequence: int | None = None
+
+    def note(self, count: int, first: int | None, last: int | None, duplicates: int = 0) -> None:
+        """
+        Add messages that were stored.
+        """
+        self.stored += count - duplicates
+        self.duplicates += duplicates
+        if first is not None and (self.first_sequence is None or first < self.first_sequence):
+            self.first_sequence = first
+        if last is not None and (self.last_sequence is None or last > self.last_sequence):
+            self.last_sequence = last
+
+
+class Chunks:
+    """
+    Messages of an iterator, by the chunk; not synchronised.
+    """
+
+    def __init__(self, source: Iterator[Any]) -> None:
+        self._source = source
+        self._held: list[Any] = []
+        self.taken = 0
+        """How many messages were handed out."""
+
+    def take(self, most: int) -> tuple[list[Any], bool]:
+        """
+        Return the next messages, *most* of them and not many megabytes, and whether there are more.
+        """
+        held = self._held
+        held += islice(self._source, most + 1 - len(held))
+        end = min(most, len(held))
+        if sum(map(_size, held)) > CHUNK_BYTES:
+            end = _within_bytes(held, end)
+        chunk, self._held = held[:end], held[end:]
+        self.taken += end
+        return chunk, bool(self._held)
+
+
+def _size(message: Any) -> int:
+    return len(message[1] if type(message) is tuple else message.data)
+
+
+def _within_bytes(messages: list[Any], most: int) -> int:
+    total = 0
+    for number, message in enumerate(messages[:most]):
+        total += _size(message)
+        if total > CHUNK_BYTES:
+            return max(number, 1)
+    return most
+
+
+def write_rows(plan: Plan, rows: Iterable[Any]) -> Written:
+    """
+    Write rows of Spark, in a task.
+
+    Raises:
+        JetStreamSparkError: it failed; in the modes that promise it, nothing is there twice.
+    """
+
+    def messages(checks: Checks) -> Iterator[Any]:
+        if plan.make is not None:
+            return made_messages(rows, plan.make, checks)
+        return row_messages(rows, plan.columns, checks)
+
+    return _write(plan, messages)
+
+
+def write_messages(plan: Plan, messages: Iterator[Any]) -> Written:
+    """
+    Write messages that are made already, in a task.
+
+    Raises: as :func:`write_rows`.
+    """
+    return _write(plan, lambda _checks: messages)
+
+
+def write_batches(plan: Plan, batches: Iterable[Any]) -> Written:
+    """
+    Write record batches, in a task.
+
+    Raises: as :func:`write_rows`.
+    """
+    from jetsync_spark._arrow_rows import batch_messages
+
+    return _write(plan, lambda checks: batch_messages(batches, plan.columns, checks))
+
+
+def _write(plan: Plan, make: Callable[[Checks], Iterator[Any]]) -> Written:
+    task = this_task()
+    written = Written(partition=task.partition)
+    stream = plan.options.stream
+    counted = _Counted(make(Checks(StreamSubjects(plan.subjects), stream, task.partition)))
+    patience = Patience(plan.options.retry_timeout)
+    _wait_connected(plan, task, patience)
+    with lend(plan.settings, plan.connection_name(task)) as client:
+        job = _Job(client.jetstream(), plan, task, patience, written)
+        try:
+            job.run(counted)
+        except jetsync.JetSyncError as error:
+            if isinstance(error, JetStreamSparkError):
+                raise
+            doing = f"writing partition {task.partition} to stream {stream} failed"
+            raise explain(error, doing, stream=stream) from error
+    written.rows = counted.count
+    _logger.info("written", stream=stream, mode=plan.options.mode, **attrs.asdict(written))
+    return written
+
+
+class _Counted:
+    """
+    An iterator that counts what it gives.
+    """
+
+    def __init__(self, source: Iterator[Any]) -> None:
+        self._source = source
+        self.count = 0
+
+    def __iter__(self) -> _Counted:
+        return self
+
+    def __next__(self) -> Any:
+        item = next(self._source)
+        self.count += 1
+        return item
+
+
+def _wait_connected(plan: Plan, task: Task, patience: Patience) -> None:
+    while True:
+        try:
+            client_for(plan.settings, plan.connection_name(task))
+        except JetStreamSparkError as error:
+            if isinstance(error.__cause__, Exception) and patience.bear(error.__cause__):
+                continue
+            raise
+        patience.went_well()
+        return
+
+
+class _Job:
+    """
+    The writing of one task.
+    """
+
+    def __init__(
+        self,
+        js: jetsync.JetStream,
+        plan: Plan,
+        task: Task,
+        patience: Patience,
+        written: Written,
+    ) -> None:
+        self._js = js
+        self._plan = plan
+        self._options = plan.options
+        self._task = task
+        self._patience = patience
+        self._written = written
+
+    def run(self, source: Iterator[Any]) -> None:
+        """Write all messages, and settle them."""
+        mode = self._options.mode
+        if mode == EXACTLY_ONCE:
+            once = ExactlyOnce(self._js, self._plan, self._task, self._patience)
+            once.run(Chunks(source), self._written)
+        elif mode == ATOMIC:
+            self._atomic(Chunks(source))
+        elif self._options.fast_ingest:
+            self._fast(source)
+        else:
+            self._windowed(source)
+
+    def _windowed(self, source: Iterator[Any]) -> None:
+        """Publish with a window, and again what may not be stored."""
+        messages: Iterable[Any] = source
+        numbers: list[int] = []
+        taken = 0
+        while True:
+            try:
+                report = self._js.publish_many(
+                    messages,
+                    window=self._options.max_in_flight,
+                    ack_timeout=self._options.ack_timeout,
+                )
+            except jetsync.PublishManyError as error:
+                report = error.report
+            self._written.note(
+                report.count, report.first_sequence, report.last_sequence, report.duplicates
+            )
+            if not report.failures:
+                return
+            if report.count:
+                self._patience.went_well()
+            rows = [
+                numbers[failure.index]
+                if failure.index < len(numbers)
+                else taken + failure.index - len(numbers)
+                for failure in report.failures
+            ]
+            self._bear(report.failures, rows)
+            taken += report.count + len(report.failures) - len(numbers)
+            numbers = rows
+            again = [failure.message for failure in report.failures]
+            # The window stops reading after many failures: what it did not take comes behind.
+            messages = chain(again, source)
+
+    def _bear(self, failures: tuple[jetsync.PublishFailure, ...], rows: list[int]) -> None:
+        """Wait before failed messages are sent again, or raise the error of the first bad one."""
+        stream, partition = self._options.stream, self._task.partition
+        for failure, row in zip(failures, rows, strict=True):
+            if not isinstance(failure.error, PASSING):
+                raise explain(
+                    failure.error,
+                    f"row {row} of partition {partition} could not be stored",
+                    stream=stream,
+                    subject=failure.message.subject,
+                ) from failure.error
+        first = failures[0]
+        if not self._patience.bear(first.error):
+            raise explain(
+                first.error,
+                f"{len(failures)} rows of partition {partition}, the first of them row {rows[0]}, "
+                "could not be stored",
+                stream=stream,
+                subject=first.message.subject,
+            ) from first.error
+
+    def _fast(self, source: Iterator[Any]) -> None:
+        """Publish with fast ingest; what is not acknowledged when it fails is for another run."""
+        outstanding = max(self._options.max_in_flight // FLOW, 1)
+        first = next(source, None)
+        if first is None:
+            return
+        with self._js.fast_publisher(
+            max_outstanding_acks=outstanding, timeout=self._options.ack_timeout
+        ) as fast:
+            fast.add_many(chain((first,), source))
+        assert fast.ack is not None
+        self._written.note(fast.ack.size, None, fast.ack.sequence or None)
+
+    def _atomic(self, chunks: Chunks) -> None:
+        """Publish in chunks, each all or nothing, and again those that may not be stored."""
+        more = True
+        while more:
+            chunk, more = chunks.take(self._options.chunk_size)
+            if not chunk:
+                return
+            while True:
+                try:
+                    ack = self._js.publish_batch(chunk, timeout=self._options.ack_timeout)
+                except jetsync.JetSyncError as error:
+                    if self._patience.bear(error):
+                        continue
+                    first = chunks.taken - len(chunk)
+                    raise explain(
+                        error,
+                        f"rows {first} to {chunks.taken - 1} of partition {self._task.partition} "
+                        "were not stored",
+                        stream=self._options.stream,
+                    ) from error
+                break
+            self._patience.went_well()
+            self._written.note(ack.size, ack.first_sequence, ack.sequence)

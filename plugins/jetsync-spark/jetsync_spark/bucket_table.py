@@ -1,0 +1,109 @@
+"""
+A key-value bucket as a table: one row for each key that has a value, all as of one moment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+import jetsync
+from jetsync_spark._clients import lend
+from jetsync_spark._faults import OptionError
+from jetsync_spark._origin import patiently
+from jetsync_spark._tables import BUCKET_COLUMNS, Table
+from jetsync_spark._task import application
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from jetsync_spark._options import ConnectSettings
+    from jetsync_spark._read_options import ReadOptions
+
+__all__ = ["BucketReader"]
+
+_ResultT = TypeVar("_ResultT")
+
+_ROWS: Final = 5000
+"""Rows of one record batch."""
+
+
+class BucketReader(DataSourceReader):
+    """
+    Reads the keys of a bucket in one task, which is what makes them of one moment.
+
+    A moment that is asked for is fixed as a revision when the query is planned. Without one it is
+    that of the reading: a bucket that keeps one revision of each key has no other.
+    """
+
+    def __init__(self, settings: ConnectSettings, options: ReadOptions, schema: StructType) -> None:
+        self._settings = settings
+        self._options = options
+        self._table = Table(schema, BUCKET_COLUMNS)
+
+    def partitions(self) -> list[InputPartition]:
+        """
+        Return the one part, with the revision to read at; 0 for nothing at all, None for now.
+        """
+        return [InputPartition(self._ask(self._moment, "planning to read the bucket failed"))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """
+        Yield the rows.
+        """
+        revision: int | None = partition.value
+        if revision == 0:
+            return
+        entries = self._ask(
+            lambda bucket: self._entries(bucket, revision), "reading the bucket failed"
+        )
+        for start in range(0, len(entries), _ROWS):
+            yield self._table.of_entries(entries[start : start + _ROWS])
+
+    def _entries(self, bucket: jetsync.KeyValue, revision: int | None) -> Sequence[jetsync.Entry]:
+        keys = self._options.keys or (">",)
+        found = bucket.get_many(keys, revision, timeout=self._options.retry_timeout)
+        return list(found.values())
+
+    def _moment(self, bucket: jetsync.KeyValue) -> int | None:
+        options = self._options
+        info = bucket.stream.cached_info
+        last, asked = info.state.last_seq, options.at_revision
+        if asked is not None:
+            if asked > last:
+                raise OptionError(
+                    f"bucket {options.source} has come to revision {last}, before atRevision "
+                    f"{asked}",
+                    option="atRevision",
+                    cure="give a revision that it has come to, or leave it out",
+                )
+        elif options.at_timestamp is None:
+            return None
+        else:
+            try:
+                # Of the leader: a replica may not have it yet.
+                found = bucket.stream.get_at(options.at_timestamp * 1_000_000, direct=False)
+            except jetsync.MessageNotFoundError:
+                return last
+            asked = found.sequence - 1
+        if asked < last and info.config.max_msgs_per_subject == 1:
+            name = "atTimestamp" if options.at_revision is None else "atRevision"
+            raise OptionError(
+                f"bucket {options.source} keeps one revision of each key: what a key had at "
+                f"revision {asked} is gone if it was written since",
+                option=name,
+                cure=f"leave out {name}, or give the bucket a history for the next time",
+            )
+        return asked
+
+    def _ask(self, call: Callable[[jetsync.KeyValue], _ResultT], doing: str) -> _ResultT:
+        options = self._options
+        name = options.source
+        with lend(self._settings, f"jetsync-spark-{application()}-bucket-{name}") as client:
+            return patiently(
+                lambda: call(client.jetstream().key_value(name)), options.retry_timeout, doing, name
+            )

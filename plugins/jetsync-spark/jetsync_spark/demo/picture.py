@@ -1,0 +1,74 @@
+"""
+The picture of the demo: what the bucket says about each week of the year.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from jetsync_spark.demo.data import Totals
+
+__all__ = ["draw"]
+
+SHOWN: Final = 5
+"""Carriers that have a colour, those with the most flights; all others are grey."""
+
+
+def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
+    """
+    Save the mean delay of each carrier in each week.
+
+    Args:
+        totals: By key of the bucket.
+        path: Where to; the suffix says which format.
+        note: A line below.
+    """
+    # Imported here: it takes a second. The object interface draws into a file without a display.
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lines: dict[str, list[tuple[Any, float]]] = defaultdict(list)
+    flights: dict[str, int] = defaultdict(int)
+    for key, each in sorted(totals.items()):
+        week = date.fromisoformat(key.partition(".")[2])
+        flights[each.airline] += each.flights
+        if each.mean is not None:
+            lines[each.airline].append((week, each.mean))
+    busiest = sorted(flights, key=lambda airline: -flights[airline])
+    # Text stays text, and the same totals make the same file.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jetsync"}):
+        figure = Figure(figsize=(9, 4.8), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        axes.axhline(0, color="0.6", linewidth=0.8)
+        for airline in reversed(busiest):
+            known = airline in busiest[:SHOWN]
+            axes.plot(
+                [week for week, _ in lines[airline]],
+                [mean for _, mean in lines[airline]],
+                color=f"C{busiest.index(airline)}" if known else "0.87",
+                linewidth=1.6 if known else 0.8,
+                label=airline if known else None,
+                zorder=2 if known else 1,
+            )
+        axes.set_title("Mean arrival delay per week, as the key-value bucket has it")
+        axes.set_ylabel("minutes")
+        # A carrier with a handful of flights in a week would flatten all others.
+        axes.set_ylim(-30, 70)
+        axes.set_xlabel(note, color="0.4")
+        axes.spines[["top", "right"]].set_visible(False)
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(
+            handles[::-1], labels[::-1], loc="outside lower center", ncols=3, frameon=False
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Pictures of some formats have a date in them otherwise.
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, dpi=120, metadata=metadata)

@@ -1,0 +1,308 @@
+"""
+Runs the pipeline, kills its streaming driver in the middle, and compares with the batch answer.
+
+The stages of the pipeline are processes, started from here; here is no Spark session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import pyspark
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync_spark._faults import JetStreamSparkError
+from jetsync_spark.demo import pipeline
+from jetsync_spark.demo.data import Totals, totals_of, unpack
+from jetsync_spark.demo.picture import draw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Request", "run"]
+
+DESCRIPTION: Final = "made by `jetsync demo --spark`"
+"""By this what an earlier demo has left is known, and may be replaced."""
+
+BATCHES: Final = 8
+"""Micro-batches, about."""
+
+KILLED_AFTER: Final = 3
+"""The micro-batch after whose transaction the driver is killed."""
+
+PATIENCE: Final = 900.0
+"""Seconds that a stage may take."""
+
+LOOK: Final = 0.5
+"""Seconds between two looks at whether a stage has ended."""
+
+SHOWN: Final = 30
+"""Lines that are shown of what a stage wrote before it failed."""
+
+
+@attrs.frozen
+class Request:
+    """
+    What the demo is asked to do.
+    """
+
+    flights: int
+    """How many flights at most."""
+
+    picture: Path
+    server: str | None = None
+    """URL of a server; None starts one."""
+
+    keep: bool = False
+    """Whether stream and buckets are left on that server."""
+
+
+def run(request: Request) -> bool:
+    """
+    Run the pipeline with a kill, print what happens, and return whether all totals are right.
+
+    Raises:
+        JetStreamSparkError: something is missing, or a stage failed.
+        jetsync.JetSyncError: the server could not be used.
+    """
+    with contextlib.ExitStack() as stack:
+        server = request.server or stack.enter_context(DevServer()).url
+        client = stack.enter_context(jetsync.connect(server, name="jetsync demo"))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jetsync-demo-")))
+        say(
+            f"nats-server {client.server.version} at {client.server.url}, "
+            f"PySpark {pyspark.__version__}"
+        )
+        flights = unpack(folder, request.flights)
+        js = client.jetstream()
+        remove(js)
+        try:
+            stream, bucket = make(js)
+            publish(stream, server, folder, flights)
+            killed = follow(bucket, server, folder, flights)
+            found = read(bucket)
+        finally:
+            if not (request.keep and request.server):
+                remove(js)
+        expected = totals_of(folder)
+    note = f"the streaming driver was killed after micro-batch {killed}, and began again"
+    draw(found, request.picture, note="" if killed is None else note)
+    say(f"picture: {request.picture.resolve()}")
+    same = found == expected and killed is not None
+    say(
+        f"{sum(each.flights for each in found.values()):,} flights in {len(found):,} weekly totals,"
+        f" {'equal to' if found == expected else 'DIFFERENT from'} the batch answer"
+        f"{'' if killed is not None else ', but nothing was killed'}",
+        good=same,
+    )
+    return same
+
+
+def say(line: str, *, good: bool | None = None) -> None:
+    """
+    Print a line; a result in colour, where somebody sees it.
+    """
+    if good is not None and sys.stdout.isatty():
+        line = f"\x1b[1;{32 if good else 31}m{line}\x1b[0m"
+    print(line, flush=True)
+
+
+def remove(js: jetsync.JetStream) -> None:
+    """
+    Remove what a demo has made; anything else of these names is left alone and ends this one.
+
+    Raises:
+        JetStreamSparkError: there is such a stream or bucket.
+    """
+    for name in (pipeline.STREAM, f"KV_{pipeline.AIRLINES}", f"KV_{pipeline.DELAYS}"):
+        with contextlib.suppress(jetsync.StreamNotFoundError):
+            left = js.stream(name)
+            if left.cached_info.config.description != DESCRIPTION:
+                raise JetStreamSparkError(
+                    f"the server has a stream {name} that is not the demo's",
+                    cure="give another server, or remove it",
+                )
+            left.delete()
+
+
+def make(js: jetsync.JetStream) -> tuple[jetsync.Stream, jetsync.KeyValue]:
+    """
+    Create the stream of the flights, the bucket of the airlines and, to be returned, of the totals.
+    """
+    stream = js.create_stream(
+        name=pipeline.STREAM,
+        description=DESCRIPTION,
+        subjects=["flights.>", "ledger.flights.>"],
+        allow_atomic=True,
+        allow_direct=True,
+    )
+    js.create_key_value(bucket=pipeline.AIRLINES, description=DESCRIPTION)
+    return stream, js.create_key_value(bucket=pipeline.DELAYS, description=DESCRIPTION, atomic=True)
+
+
+def publish(stream: jetsync.Stream, server: str, folder: Path, flights: int) -> None:
+    """
+    Have the flights published, and count them.
+
+    Raises:
+        JetStreamSparkError: it failed, or some are missing.
+    """
+    began = time.monotonic()
+    with stage("publish", server, folder) as driver:
+        finish(driver)
+    subjects = stream.info(subjects_filter="flights.>").state.subjects or {}
+    stored = sum(subjects.values())
+    say(f"{stored:,} flights published by two jobs in {time.monotonic() - began:.0f} s")
+    if stored != flights:
+        raise JetStreamSparkError(f"there were {flights} flights to publish")
+
+
+def follow(bucket: jetsync.KeyValue, server: str, folder: Path, flights: int) -> int | None:
+    """
+    Have the totals computed, by a driver that is killed and one that goes on.
+
+    Returns:
+        The micro-batch after which the first one was killed; None if it was over too soon.
+
+    Raises:
+        JetStreamSparkError: it failed.
+    """
+    per_batch = max(flights // BATCHES, 1)
+    with bucket.watch(pipeline.PROGRESS, updates_only=True) as watch:
+        with stage("totals", server, folder, str(per_batch)) as driver:
+            killed = _kill_in_the_middle(driver, watch)
+        if killed is None:
+            return None
+        say(f"micro-batch {killed} is in the bucket: killed the streaming driver")
+        with stage("totals", server, folder, str(per_batch)) as driver:
+            say("started another one from the checkpoint")
+            for batch in _batches(driver, watch):
+                say(f"micro-batch {batch}")
+    return killed
+
+
+def _kill_in_the_middle(driver: Stage, watch: jetsync.Watch) -> int | None:
+    for batch in _batches(driver, watch):
+        say(f"micro-batch {batch}")
+        if batch >= KILLED_AFTER:
+            # Spark has not yet noted that this micro-batch is done.
+            driver.kill()
+            return batch
+    return None
+
+
+def _batches(driver: Stage, watch: jetsync.Watch) -> Iterator[int]:
+    """
+    Yield the micro-batches that come into the bucket, until the driver has ended.
+    """
+    ended = False
+    while not ended:
+        ended = driver.ended()
+        with contextlib.suppress(jetsync.WaitTimeoutError):
+            while True:
+                entry = watch.next(0 if ended else LOOK)
+                yield json.loads(entry.value)["batch"]
+    driver.check()
+
+
+def read(bucket: jetsync.KeyValue) -> dict[str, Totals]:
+    """
+    Return the totals that the bucket has, all of one moment.
+    """
+    found = {}
+    for key, entry in bucket.get_many("*.*").items():
+        value = json.loads(entry.value)
+        found[key] = Totals(*(value[name] for name in ("airline", "flights", "arrived", "minutes")))
+    return found
+
+
+class Stage:
+    """
+    A process that runs one stage of the pipeline.
+
+    What Spark has to say goes into a file, of which the end is shown if the stage fails.
+    """
+
+    def __init__(self, name: str, log: Path, *arguments: str) -> None:
+        self._name = name
+        self._log = log
+        self._until = time.monotonic() + PATIENCE
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", pipeline.__name__, name, *arguments],
+                stdin=subprocess.DEVNULL,
+                stderr=file,
+                # Spark's workers are to be this interpreter, whatever else is there.
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                # A group of its own, which is killed together: Python and the Java of its driver.
+                start_new_session=True,
+            )
+
+    def ended(self) -> bool:
+        """
+        Tell whether it has ended.
+
+        Raises:
+            JetStreamSparkError: it should have, long ago.
+        """
+        if self._process.poll() is not None:
+            return True
+        if time.monotonic() > self._until:
+            self.kill()
+            raise JetStreamSparkError(f"stage {self._name} took more than {PATIENCE:.0f} s")
+        return False
+
+    def check(self) -> None:
+        """
+        Raise JetStreamSparkError if it failed.
+        """
+        if self._process.wait():
+            said = self._log.read_text("utf-8", "replace").splitlines()[-SHOWN:]
+            print(*said, sep="\n", file=sys.stderr)
+            raise JetStreamSparkError(
+                f"stage {self._name} of the pipeline ended with {self._process.returncode}",
+                cure="what it said last is above",
+            )
+
+    def kill(self) -> None:
+        """
+        Kill it as it stands, with the Java of its driver; safe to repeat.
+        """
+        if self._process.poll() is None:
+            if hasattr(os, "killpg"):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            else:
+                self._process.kill()
+            self._process.wait()
+
+
+@contextlib.contextmanager
+def stage(name: str, server: str, folder: Path, *more: str) -> Iterator[Stage]:
+    """
+    Run a stage for a block of code, behind which it is killed if it has not ended.
+    """
+    started = Stage(name, folder / f"{name}.log", server, str(folder), *more)
+    try:
+        yield started
+    finally:
+        started.kill()
+
+
+def finish(driver: Stage) -> None:
+    """
+    Wait until a stage has ended, and raise JetStreamSparkError if it failed.
+    """
+    while not driver.ended():
+        time.sleep(LOOK)
+    driver.check()

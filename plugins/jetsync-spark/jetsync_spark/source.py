@@ -1,0 +1,114 @@
+"""
+The data source ``jetstream``: what Spark asks for readers and writers.
+
+Needs PySpark 4.0 or newer. Spark makes it in workers of its own, with the options as it has them:
+names in lower case, values as text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from jetsync_spark._faults import require_pyarrow
+from jetsync_spark._options import ConnectSettings, check_names, read_settings
+from jetsync_spark._read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+__all__ = ["JetStreamDataSource"]
+
+
+class JetStreamDataSource(DataSource):
+    """
+    ``format("jetstream")``: streams and key-value buckets to read, streams to write.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        require_pyarrow()
+
+    @classmethod
+    def name(cls) -> str:
+        """
+        Return the name of the format.
+        """
+        return "jetstream"
+
+    # Reading
+
+    def schema(self) -> str:
+        """
+        Return the columns that are read when the user gives no schema.
+        """
+        from jetsync_spark._tables import BUCKET_COLUMNS, STREAM_COLUMNS, schema_text
+
+        _, options = self._reading()
+        if options.bucket is not None:
+            return schema_text(BUCKET_COLUMNS)
+        unasked = []
+        if not options.include_headers:
+            unasked.append("headers")
+        if not options.timestamp_nanos:
+            unasked.append("timestamp_ns")
+        return schema_text(STREAM_COLUMNS, unasked)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """
+        Return what reads a batch.
+        """
+        from jetsync_spark.bucket_table import BucketReader
+        from jetsync_spark.reader import StreamBatchReader
+
+        settings, options = self._reading()
+        if options.bucket is not None:
+            return BucketReader(settings, options, schema)
+        return StreamBatchReader(settings, options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name.
+        """
+        Return what reads micro-batches.
+        """
+        from jetsync_spark.stream_reader import StreamMicroBatchReader
+
+        settings, options = self._reading()
+        return StreamMicroBatchReader(settings, options, schema)
+
+    # Writing
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's.
+        """
+        Return what writes a DataFrame.
+        """
+        from jetsync_spark.writer import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name.
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - as above.
+    ) -> DataSourceStreamWriter:
+        """
+        Return what writes micro-batches.
+        """
+        from jetsync_spark.writer import StreamWriter
+
+        return StreamWriter(self.options, schema, overwrite=overwrite)
+
+    def _reading(self) -> tuple[ConnectSettings, ReadOptions]:
+        check_names(self.options, ConnectSettings, ReadOptions)
+        return (
+            read_settings(ConnectSettings, self.options),
+            read_settings(ReadOptions, self.options),
+        )

@@ -1,0 +1,62 @@
+"""
+What the tests of the Spark plugin share.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+
+import pytest
+from sessions import session
+
+import jetsync
+from jetsync_spark._faults import java_missing
+
+# Workers are to be the interpreter of these tests, and to find what these tests find.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+
+
+@pytest.fixture
+def unique() -> str:
+    """
+    A name that no other test has.
+    """
+    return f"S{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def target(js, unique):
+    """
+    A stream that allows everything a writer may need, over ``<its name>.>`` and a ledger; removed
+    afterwards.
+    """
+    yield js.create_stream(
+        jetsync.StreamConfig(
+            name=unique,
+            subjects=[f"{unique}.>", f"ledger.{unique}.>"],
+            storage="memory",
+            allow_atomic=True,
+            allow_batched=True,
+            allow_direct=True,
+            allow_msg_ttl=True,
+        )
+    )
+    js.delete_stream(unique)
+
+
+@pytest.fixture(scope="module")
+def spark():
+    """
+    A Spark session on two threads, one for each test file.
+    """
+    missing = java_missing()
+    if missing:
+        pytest.skip(missing)
+    # A task that failed is run once more.
+    made = session("local[2,2]")
+    yield made
+    made.stop()

@@ -1,0 +1,70 @@
+"""
+Streams for tests that read, and what is to be read of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+
+import jetsync
+from jetsync_spark._options import read_settings
+from jetsync_spark._origin import look
+from jetsync_spark._ranges import Range
+from jetsync_spark._read_options import ReadOptions
+
+_numbers = itertools.count(1)
+
+
+@contextlib.contextmanager
+def numbered(js, count, *, subjects=1, size=8, **config):
+    """
+    Make a stream of so many messages whose payloads are their sequences; remove it afterwards.
+    """
+    name = f"R{os.getpid()}-{next(_numbers)}"
+    given = {"storage": "memory", "allow_direct": True, **config}
+    stream = js.create_stream(name=name, subjects=[f"{name}.>"], **given)
+    try:
+        extend(js, stream, count, subjects=subjects, size=size)
+        yield stream
+    finally:
+        with contextlib.suppress(jetsync.StreamNotFoundError):
+            js.delete_stream(name)
+
+
+def extend(js, stream, count, *, subjects=1, size=8):
+    """
+    Publish so many more messages.
+    """
+    last = stream.info().state.last_seq
+    js.publish_many(
+        (f"{stream.name}.{n % subjects}", (b"%d " % n).ljust(size, b"."))
+        for n in range(last + 1, last + count + 1)
+    )
+
+
+def remake(js, stream, count):
+    """
+    Delete a stream and make another one of its name.
+    """
+    config = stream.info().config
+    stream.delete()
+    made = js.create_stream(config)
+    extend(js, made, count)
+    return made
+
+
+def part_of(js, stream, start=1, end=None):
+    """
+    Plan a part of a stream as it is now.
+    """
+    origin = look(js, stream.name)
+    return Range(stream.name, origin.created, start, origin.next if end is None else end)
+
+
+def asked(stream, **options):
+    """
+    Return the options of a reader of this stream.
+    """
+    return read_settings(ReadOptions, {"stream": stream.name, **options})

@@ -1,0 +1,163 @@
+import os
+import threading
+
+import pytest
+
+import jetsync
+from jetsync_spark import JetStreamSink, _clients
+from jetsync_spark._clients import client_for, forget, lend
+from jetsync_spark._faults import JetStreamSparkError
+from jetsync_spark._options import ConnectSettings
+
+
+@pytest.fixture
+def settings(nats_server):
+    """
+    Settings whose client is forgotten afterwards.
+    """
+    made = ConnectSettings(servers=nats_server.url)
+    yield made
+    forget(made)
+
+
+class Plugin:
+    """
+    An object that is equal to itself only.
+    """
+
+
+class TestSharing:
+    def test_equal_settings_share_a_client(self, settings, nats_server):
+        """
+        Tasks that follow each other in a worker use one connection; others have their own.
+        """
+        other = ConnectSettings(servers=nats_server.url, request_timeout=7.0)
+        try:
+            again = ConnectSettings(servers=nats_server.url)
+            assert client_for(settings) is client_for(again)
+            assert client_for(settings) is not client_for(other)
+        finally:
+            forget(other)
+
+    def test_threads_that_come_at_once_share_one(self, settings):
+        """
+        Who connects in vain closes what it has made.
+        """
+        found = []
+        threads = [
+            threading.Thread(target=lambda: found.append(client_for(settings))) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+
+        assert len(set(map(id, found))) == 1
+        assert found[0].is_connected
+
+    def test_options_of_a_program_are_as_good(self, nats_server):
+        """
+        The name is given where the program gave none.
+        """
+        options = jetsync.ConnectOptions(servers=nats_server.url)
+        try:
+            assert client_for(options, "a-name").options.name == "a-name"
+        finally:
+            forget(options)
+
+    @pytest.mark.parametrize("plugin", [[], Plugin(), ([],)])
+    def test_plugins_have_names(self, nats_server, plugin):
+        """
+        Objects that are not equal to their copies would make a connection for each task.
+        """
+        options = jetsync.ConnectOptions(servers=nats_server.url, plugins=[plugin])
+
+        with pytest.raises(JetStreamSparkError, match="by their names"):
+            client_for(options)
+        with pytest.raises(JetStreamSparkError, match="by their names"):
+            JetStreamSink(options, stream="S")
+
+
+class TestRenewal:
+    def test_a_failed_task_drops_the_client(self, settings):
+        """
+        The next one connects anew.
+        """
+        with pytest.raises(ZeroDivisionError), lend(settings) as first:
+            1 / 0  # noqa: B018 - it is to fail.
+
+        assert first.is_closed
+        assert client_for(settings) is not first
+
+    def test_whoever_borrowed_it_may_finish(self, settings):
+        """
+        A task that fails beside it closes nothing under its hands.
+        """
+        with lend(settings) as mine:
+            with pytest.raises(ZeroDivisionError), lend(settings):
+                1 / 0  # noqa: B018 - as above.
+            mine.flush()
+            with lend(settings) as other:
+                assert other is not mine
+
+        assert mine.is_closed
+
+    def test_a_reader_that_is_stopped_early_has_not_failed(self, settings):
+        """
+        Spark closes its generator.
+        """
+
+        def reading():
+            with lend(settings) as client:
+                yield client
+
+        reader = reading()
+        client = next(reader)
+        reader.close()
+
+        assert client_for(settings) is client
+
+    def test_a_dead_connection_is_replaced(self, settings, monkeypatch):
+        """
+        After a pause the server is asked first.
+        """
+        first = client_for(settings)
+        monkeypatch.setattr(_clients, "IDLE", 0.0)
+        assert client_for(settings) is first
+
+        first.close()
+
+        assert client_for(settings) is not first
+
+    def test_a_forked_process_connects_itself(self, settings):
+        """
+        The connection is its parent's.
+        """
+        mine = client_for(settings)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                other = client_for(settings)
+                other.rtt(10)
+                os.write(write, b"ok" if other is not mine else b"same")
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(write)
+
+        assert os.read(read, 10) == b"ok"
+        os.close(read)
+        mine.rtt(10)
+
+
+def test_no_server_is_one_sentence():
+    """
+    With the address and what to do, and without a password.
+    """
+    options = jetsync.ConnectOptions(servers="nats://me:s3cret@127.0.0.1:1", connect_timeout=1)
+
+    with pytest.raises(JetStreamSparkError, match=r"127.0.0.1:1 failed .*can be reached") as caught:
+        client_for(options)
+
+    assert "s3cret" not in str(caught.value)

@@ -1,0 +1,460 @@
+import itertools
+import threading
+
+import pytest
+from writing import again, entries, payloads, plan_for, rows_of, run
+
+import jetsync
+from jetsync_spark._faults import JetStreamSparkError, OptionError
+from jetsync_spark._ledger import (
+    Fingerprint,
+    LayoutError,
+    LedgerEntry,
+    LedgerRemovedError,
+    OvertakenError,
+)
+from jetsync_spark._write_options import EXACTLY_ONCE
+
+
+@pytest.fixture
+def plan(nats_server, target):
+    """
+    The plan of a write that stores each row once.
+    """
+    return plan_for(nats_server, target.name, mode=EXACTLY_ONCE, chunk_size=11)
+
+
+class FailedError(Exception):
+    """
+    What a task dies of.
+    """
+
+
+def dies_after(rows, count):
+    """
+    Yield the first rows, then die.
+    """
+    yield from itertools.islice(rows, count)
+    raise FailedError
+
+
+class TestRows:
+    def test_each_row_is_stored_in_order(self, plan, target):
+        """
+        Chunks of ten rows go out with an entry of the ledger each; the last one says so.
+        """
+        rows = rows_of(target.name, 35)
+
+        written = run(plan, rows)
+
+        assert payloads(target) == [data for _, data in rows]
+        assert (written.rows, written.stored, written.skipped) == (35, 35, 0)
+        assert (written.first_sequence, written.last_sequence) == (1, 38)
+        found = entries(target, f"ledger.{target.name}.q.0")
+        assert [(entry.rows, entry.done) for entry in found] == [
+            (10, False),
+            (20, False),
+            (30, False),
+            (35, True),
+        ]
+
+    def test_a_whole_chunk_ends_a_partition(self, plan, target):
+        """
+        The last chunk is marked also where it is full.
+        """
+        run(plan, rows_of(target.name, 20))
+
+        assert entries(target, "ledger.>")[-1].done
+
+    def test_an_empty_partition_stores_nothing(self, plan, target):
+        """
+        There is nothing to protect.
+        """
+        assert run(plan, []).rows == 0
+        assert target.info().state.messages == 0
+
+    @pytest.mark.parametrize("died_at", [0, 5, 10, 15, 34, 35])
+    def test_a_retry_stores_what_is_missing(self, plan, target, died_at):
+        """
+        Wherever the first run died, the rows are there once, in their order.
+        """
+        rows = rows_of(target.name, 35)
+        with pytest.raises(FailedError):
+            run(plan, dies_after(rows, died_at))
+
+        written = run(again(plan), rows, attempt=1)
+
+        assert payloads(target) == [data for _, data in rows]
+        assert written.skipped + written.stored == 35
+        assert written.skipped == max(died_at - 1, 0) // 10 * 10
+
+    def test_a_replay_of_a_whole_partition_stores_nothing(self, plan, target):
+        """
+        As after a driver that was killed before Spark's commit; the order may be another one.
+        """
+        rows = rows_of(target.name, 35)
+        run(plan, rows)
+        before = target.info().state.last_seq
+
+        written = run(again(plan), list(reversed(rows)))
+
+        assert (written.skipped, written.stored) == (35, 0)
+        assert target.info().state.last_seq == before
+
+    def test_micro_batches_follow_each_other(self, plan, target):
+        """
+        Each has its own rows, and the ledger one subject for each partition.
+        """
+        for batch in range(3):
+            for partition in range(2):
+                rows = rows_of(target.name, 12, first=100 * batch + 50 * partition)
+                run(again(plan), rows, partition=partition, batch=batch)
+
+        assert len(set(payloads(target))) == 72
+        assert {entry.batch for entry in entries(target, f"ledger.{target.name}.q.1")} == {0, 1, 2}
+
+    def test_queries_do_not_know_each_other(self, plan, target):
+        """
+        Two queries may write equal rows to one stream.
+        """
+        rows = rows_of(target.name, 12)
+        run(plan, rows, query="one")
+        run(plan, rows, query="two")
+
+        assert len(payloads(target)) == 24
+
+    def test_rows_of_large_payloads_go_in_smaller_chunks(self, nats_server, target):
+        """
+        A chunk is kept in memory: it has not more than some megabytes.
+        """
+        plan = plan_for(nats_server, target.name, mode=EXACTLY_ONCE)
+        rows = [(f"{target.name}.a", bytes([row]) * 500_000) for row in range(40)]
+
+        run(plan, rows)
+
+        assert len(payloads(target)) == 40
+        assert len(entries(target, "ledger.>")) == 3
+
+
+class TestFencing:
+    def test_a_run_that_comes_late_is_refused(self, plan, target):
+        """
+        Two runs of a task at the same time: the one that was overtaken stores nothing more.
+        """
+        rows = rows_of(target.name, 40)
+        slow, fast = plan, again(plan)
+        half, finished = threading.Event(), threading.Event()
+        caught = []
+
+        def hesitating():
+            for number, row in enumerate(rows):
+                if number == 15:
+                    half.set()
+                    assert finished.wait(30)
+                yield row
+
+        def zombie():
+            try:
+                run(slow, hesitating())
+            except OvertakenError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=zombie)
+        thread.start()
+        try:
+            assert half.wait(30)
+            run(fast, rows, attempt=1)
+        finally:
+            finished.set()
+            thread.join(30)
+
+        assert payloads(target) == [data for _, data in rows]
+        assert caught[0].err_code == 10071
+        assert target.name in str(caught[0])
+
+    def test_a_task_of_an_older_micro_batch_is_refused(self, plan, target):
+        """
+        It wakes up after its micro-batch, and the next one, were committed.
+        """
+        run(plan, rows_of(target.name, 12), batch=6)
+
+        with pytest.raises(OvertakenError, match="micro-batch 5 of q, and the ledger is at 6"):
+            run(again(plan), rows_of(target.name, 12), batch=5)
+
+        assert len(payloads(target)) == 12
+
+    def test_of_many_runs_at_once_each_row_is_stored_once(self, plan, target):
+        """
+        Four runs of the same task: whoever loses stops, and the next one goes on.
+        """
+        rows = rows_of(target.name, 95)
+        outcomes = []
+
+        def attempt(number):
+            while True:
+                try:
+                    outcomes.append(run(again(plan), rows, attempt=number))
+                    return
+                except OvertakenError:
+                    continue
+
+        threads = [threading.Thread(target=attempt, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
+        assert len(outcomes) == 4
+        assert payloads(target) == [data for _, data in rows]
+
+
+class TestLayout:
+    def test_other_rows_are_refused(self, plan, target):
+        """
+        The replay's partition begins with other rows than those that are stored.
+        """
+        rows = rows_of(target.name, 35)
+        with pytest.raises(FailedError):
+            run(plan, dies_after(rows, 25))
+
+        with pytest.raises(LayoutError, match="begins with other rows than the 20") as caught:
+            run(again(plan), rows[3:])
+
+        assert "minPartitions" in str(caught.value)
+        assert payloads(target) == [data for _, data in rows[:20]]
+
+    @pytest.mark.parametrize(
+        ("count", "said"),
+        [(30, "has 30 rows and the ledger counts 35"), (36, "has more than the 35 rows")],
+    )
+    def test_another_number_of_rows_is_refused(self, plan, target, count, said):
+        """
+        The partition was complete: neither fewer nor more rows are right.
+        """
+        run(plan, rows_of(target.name, 35))
+
+        with pytest.raises(LayoutError, match=said):
+            run(again(plan), rows_of(target.name, count))
+
+        assert len(payloads(target)) == 35
+
+    def test_a_replay_that_ends_too_early_is_refused(self, plan, target):
+        """
+        More rows were to come, and it has no more: they would be lost.
+        """
+        with pytest.raises(FailedError):
+            run(plan, dies_after(rows_of(target.name, 40), 35))
+
+        with pytest.raises(LayoutError, match="ends after the 30 rows of which more were to come"):
+            run(again(plan), rows_of(target.name, 30))
+
+        assert run(again(plan), rows_of(target.name, 40)).stored == 10
+
+    def test_as_many_rows_but_others_are_refused(self, plan, target):
+        """
+        Their number alone says nothing.
+        """
+        run(plan, rows_of(target.name, 35))
+
+        with pytest.raises(LayoutError, match="35 rows, as before, but others"):
+            run(again(plan), rows_of(target.name, 35, first=1))
+
+    def test_a_micro_batch_that_was_committed_in_part_is_told(self, plan, target):
+        """
+        Its replay wrote the rows from other partitions, and this one's are there twice.
+        """
+        with pytest.raises(FailedError):
+            run(plan, dies_after(rows_of(target.name, 35), 25), batch=1)
+
+        with pytest.raises(LayoutError, match="micro-batch 1 of q was committed with 20 rows"):
+            run(again(plan), rows_of(target.name, 5), batch=2)
+
+
+class TestRemoved:
+    def test_a_ledger_that_goes_while_it_is_in_use_is_told(self, plan, target):
+        """
+        The error says that the next run stores rows again, and not that nothing was to be done.
+        """
+
+        def purging():
+            for number, row in enumerate(rows_of(target.name, 40)):
+                if number == 25:
+                    target.purge(subject=f"ledger.{target.name}.>")
+                yield row
+
+        with pytest.raises(
+            LedgerRemovedError, match=r"what runs again.* is stored again"
+        ) as caught:
+            run(plan, purging())
+
+        assert "nothing of it was stored twice" not in str(caught.value)
+        assert target.name in str(caught.value)
+
+
+class TestLostAnswers:
+    @pytest.mark.parametrize("stored", [True, False])
+    def test_the_ledger_says_what_became_of_a_chunk(self, plan, target, monkeypatch, stored):
+        """
+        The answer to a commit is lost: the chunk is sent again only if it is not there.
+        """
+        publish = jetsync.JetStream.publish_batch
+        calls = itertools.count(1)
+
+        def losing(js, messages, **settings):
+            lost = next(calls) == 2
+            ack = publish(js, messages, **settings) if stored or not lost else None
+            if lost:
+                raise jetsync.BatchOutcomeUnknownError("x", batch_id="b")
+            return ack
+
+        monkeypatch.setattr(jetsync.JetStream, "publish_batch", losing)
+        rows = rows_of(target.name, 35)
+
+        written = run(plan, rows)
+
+        assert written.stored == 35
+        assert payloads(target) == [data for _, data in rows]
+
+    def test_an_attempt_that_comes_through_late_is_noticed(self, plan, target, monkeypatch):
+        """
+        It was not there when the ledger was read, and is when the chunk is sent again.
+        """
+        publish = jetsync.JetStream.publish_batch
+        calls = itertools.count(1)
+        late = []
+
+        def losing(js, messages, **settings):
+            number = next(calls)
+            if number == 2:
+                late.append(messages)
+                raise jetsync.BatchOutcomeUnknownError("x", batch_id="b")
+            if number == 3:
+                publish(js, late.pop(), **settings)
+            return publish(js, messages, **settings)
+
+        monkeypatch.setattr(jetsync.JetStream, "publish_batch", losing)
+        rows = rows_of(target.name, 35)
+
+        assert run(plan, rows).stored == 35
+        assert payloads(target) == [data for _, data in rows]
+
+    def test_a_server_that_does_not_come_back_ends_it(self, nats_server, target, monkeypatch):
+        """
+        After the time for trying again the task fails, and says that the next run finds out.
+        """
+        plan = plan_for(nats_server, target.name, mode=EXACTLY_ONCE, retry_timeout=0.2)
+
+        def losing(*_, **__):
+            raise jetsync.BatchOutcomeUnknownError("x", batch_id="b")
+
+        monkeypatch.setattr(jetsync.JetStream, "publish_batch", losing)
+
+        with pytest.raises(JetStreamSparkError, match="may be stored, which the next run finds"):
+            run(plan, rows_of(target.name, 5))
+
+
+class TestRefused:
+    def test_the_condition_of_a_row_is_not_taken_for_another_run(self, plan, target):
+        """
+        A row expects another sequence of its subject: its error says so.
+        """
+        row = jetsync.OutboundMessage(
+            f"{target.name}.a", b"x", expect=jetsync.Expect(last_subject_sequence=77)
+        )
+
+        with pytest.raises(JetStreamSparkError, match="10071") as caught:
+            run(plan, [row])
+
+        assert not isinstance(caught.value, OvertakenError)
+        assert "rows 0 to 0 of partition 0" in str(caught.value)
+        assert target.info().state.messages == 0
+
+    def test_outside_of_a_query_a_name_is_needed(self, plan, target):
+        """
+        Nothing else would tell a second run from another write.
+        """
+        with pytest.raises(OptionError, match="give a write_id"):
+            run(plan, rows_of(target.name, 5), query=None)
+
+    def test_a_name_makes_a_batch_job_repeatable(self, nats_server, target):
+        """
+        The job that is run again stores nothing.
+        """
+        plan = plan_for(nats_server, target.name, mode=EXACTLY_ONCE, write_id="load-1")
+        rows = rows_of(target.name, 5)
+
+        assert run(plan, rows, query=None).stored == 5
+        assert run(again(plan), rows, query=None).skipped == 5
+
+    def test_a_ledger_of_somebody_else_is_left_alone(self, plan, target, js):
+        """
+        What is no entry is not overwritten.
+        """
+        js.publish(f"ledger.{target.name}.q.0", b"mine")
+
+        with pytest.raises(JetStreamSparkError, match="none that this package wrote"):
+            run(plan, rows_of(target.name, 5))
+
+
+class TestFingerprint:
+    def test_order_and_content_are_told_apart(self):
+        """
+        One fingerprint sees the order, the other one does not; both see the content.
+        """
+        rows = rows_of("s", 20)
+        one, two, three = Fingerprint(), Fingerprint(), Fingerprint()
+        one.add(rows)
+        two.add(list(reversed(rows)))
+        three.add([*rows[:-1], ("s.a0", b"other")])
+
+        assert one.total == two.total != three.total
+        assert len({one.order, two.order, three.order}) == 3
+
+    def test_chunks_make_no_difference(self):
+        """
+        A retry may cut the rows in another way.
+        """
+        rows = rows_of("s", 20)
+        one, two = Fingerprint(), Fingerprint()
+        one.add(rows)
+        two.add(rows[:7])
+        two.add(rows[7:])
+
+        assert (one.order, one.total, one.rows) == (two.order, two.total, two.rows)
+
+    def test_headers_count(self):
+        """
+        Rows that differ in nothing else are others.
+        """
+        one, two = Fingerprint(), Fingerprint()
+        one.add([jetsync.OutboundMessage("s", b"", {"a": "1"})])
+        two.add([jetsync.OutboundMessage("s", b"", {"a": "2"})])
+
+        assert one.total != two.total
+
+    def test_an_entry_survives_the_wire(self):
+        """
+        What is read is what was written.
+        """
+        entry = LedgerEntry(
+            key="q", batch=3, partition=1, rows=7, done=True, order="ab", total=2**60, by="x"
+        )
+
+        assert LedgerEntry.from_bytes(entry.to_bytes(), "s") == entry
+
+    def test_an_entry_of_a_newer_version_is_refused(self):
+        """
+        It may mean something else.
+        """
+        with pytest.raises(JetStreamSparkError, match="version 9"):
+            LedgerEntry.from_bytes(b'{"v":9}', "s")
+
+
+def test_the_key_tells_writes_of_a_query_apart(nats_server, target):
+    """
+    A query that writes twice in each micro-batch names its writes.
+    """
+    plan = plan_for(nats_server, target.name, mode=EXACTLY_ONCE, write_id="late")
+    run(plan, rows_of(target.name, 3), query="q")
+
+    assert [entry.key for entry in entries(target, "ledger.>")] == ["q-late"]

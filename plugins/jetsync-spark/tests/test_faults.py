@@ -1,0 +1,319 @@
+"""
+What becomes of rows when processes are killed: executors, workers and drivers of real Spark.
+"""
+
+import collections
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+import pytest
+from patience import eventually
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync_spark._faults import java_missing
+
+HERE = Path(__file__).parent
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(3600),
+    pytest.mark.spark,
+    pytest.mark.skipif(java_missing() is not None, reason="needs Java"),
+    pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Arrow writers need PySpark 4.1"),
+]
+
+LOCAL = "local[2,4]"
+CLUSTER = "local-cluster[2,1,1024]"
+
+
+class Pipeline:
+    """
+    A query from one stream to another, its driver, and who may be killed.
+    """
+
+    def __init__(self, server, folder, *, mode, rows, most=4000, partitions=2, master=LOCAL):
+        self.server = server
+        self.folder = folder
+        self.job = {
+            "master": master,
+            "url": server.url,
+            "source": "IN",
+            "target": "OUT",
+            "mode": mode,
+            "checkpoint": str(folder / "checkpoint"),
+            "partitions": partitions,
+            "most": most,
+            "config": {"spark__executor__memory": "512m"},
+        }
+        self.client = jetsync.connect(server.url)
+        js = self.client.jetstream()
+        self.source = js.create_stream(name="IN", subjects=["in.>"], allow_direct=True)
+        self.target = js.create_stream(
+            name="OUT", subjects=["OUT.>", "ledger.OUT.>"], allow_atomic=True, allow_direct=True
+        )
+        self.rows = 0
+        self.driver = None
+        self.grow(rows)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill_driver()
+        self.client.close()
+
+    def grow(self, rows):
+        """
+        Add messages to the source.
+        """
+        first, self.rows = self.rows, self.rows + rows
+        self.client.jetstream().publish_many(
+            (f"in.{number % 5}", b"%d" % number) for number in range(first, self.rows)
+        )
+
+    def start(self, **changes):
+        """
+        Start the driver; *changes* of the job, or of its environment where they are upper-case.
+        """
+        environment = {name: value for name, value in changes.items() if name.isupper()}
+        job = {**self.job, **{n: v for n, v in changes.items() if not n.isupper()}}
+        self.log = (self.folder / "driver.log").open("ab")
+        self.driver = subprocess.Popen(
+            [sys.executable, str(HERE / "pipeline_job.py"), json.dumps(job)],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(HERE), os.environ["PYTHONPATH"]]),
+                **environment,
+            },
+            stdout=self.log,
+            stderr=self.log,
+            start_new_session=True,
+        )
+
+    def run(self, **changes):
+        """
+        Start the driver, wait for its end and return its status.
+        """
+        self.start(**changes)
+        return self.driver.wait(1200)
+
+    @property
+    def error(self):
+        """What the query failed of."""
+        return (self.folder / "checkpoint.error").read_text()
+
+    def processes(self, *words):
+        """
+        Return the processes of the driver's whose command line has all these words.
+        """
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                line = (entry / "cmdline").read_bytes().decode(errors="replace")
+                session = (entry / "stat").read_text().rpartition(")")[2].split()[3]
+            except OSError:
+                continue
+            if int(session) == self.driver.pid and all(word in line for word in words):
+                found.append(int(entry.name))
+        return found
+
+    def end(self):
+        """
+        Note the end of a driver. So many kills may be more than a query takes, and it is started
+        again; that rows are others than before is no reason for its end.
+        """
+        if self.driver.returncode == 3:
+            assert "LayoutError" not in self.error, self.error
+        self.kill_driver()
+
+    def kill_driver(self):
+        """
+        Kill the driver's Python and JVM and everything that they started, and wait for it.
+        """
+        if self.driver is None:
+            return
+        for pid in self.processes():
+            kill(pid)
+        self.driver.wait(30)
+        eventually(lambda: not self.processes(), 30)
+        self.log.close()
+        self.driver = None
+
+    def kill_one(self, *words):
+        """
+        Kill one of the processes with these words; return whether there was one.
+        """
+        found = self.processes(*words)
+        return bool(found) and kill(random.choice(found))
+
+    @property
+    def stored(self):
+        """How many messages the target has."""
+        return self.target.info().state.messages
+
+    @property
+    def ledgers(self):
+        """How many partitions have begun to write."""
+        return len(self.target.info(subjects_filter="ledger.>").state.subjects or ())
+
+    def wait_written(self, more):
+        """
+        Wait until so many more messages are stored, or the driver has ended.
+        """
+        start = self.stored
+        eventually(lambda: self.stored >= start + more or self.driver.poll() is not None, 600)
+
+    def lost_and_twice(self):
+        """
+        Return how many rows are not in the target, and how many are there more than once.
+        """
+        found = collections.Counter(
+            int(message.data)
+            for message in self.target.scan()
+            if not message.subject.startswith("ledger.")
+        )
+        lost = self.rows - len(found)
+        return lost, sum(found.values()) - len(found)
+
+
+def kill(pid):
+    """
+    Kill a process, unless it has gone.
+    """
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    """
+    A factory of pipelines on a server of their own.
+    """
+    made = []
+    with DevServer() as server:
+
+        def make(**settings):
+            made.append(Pipeline(server, tmp_path, **settings))
+            return made[-1]
+
+        try:
+            yield make
+        finally:
+            for each in made:
+                each.__exit__()
+
+
+def test_a_driver_dies_in_a_commit(pipeline, tmp_path):
+    """
+    The micro-batch is stored and Spark has not noted it: it comes again, and nothing is stored
+    twice.
+    """
+    pipe = pipeline(mode="exactlyonce", rows=20_000)
+    marker = tmp_path / "die"
+    marker.touch()
+
+    assert pipe.run(JETSYNC_TEST_DIE_IN_COMMIT=str(marker)) != 0
+    assert not marker.exists()
+    before = pipe.stored
+    pipe.kill_driver()
+    assert pipe.run(JETSYNC_TEST_DIE_IN_COMMIT=str(marker)) == 0
+
+    assert 0 < before < pipe.stored
+    assert pipe.lost_and_twice() == (0, 0)
+
+
+@pytest.mark.parametrize("mode", ["exactlyonce", "atleastonce", "atomic"])
+def test_executors_die_in_mid_write(pipeline, mode):
+    """
+    Their tasks run again on another one: nothing is lost in any mode, and nothing is there twice
+    where that is promised.
+    """
+    pipe = pipeline(mode=mode, rows=60_000, most=20_000, master=CLUSTER)
+    pipe.start()
+    killed = 0
+    for _ in range(3):
+        pipe.wait_written(random.randrange(500, 4000))
+        killed += pipe.kill_one("CoarseGrainedExecutorBackend")
+
+    assert pipe.driver.wait(1200) == 0
+    assert killed
+    lost, twice = pipe.lost_and_twice()
+    assert lost == 0
+    assert twice == 0 or mode != "exactlyonce"
+
+
+def test_a_restart_in_other_partitions_is_refused(pipeline):
+    """
+    Or told, where rows moved to partitions of which nothing was stored; after that, going back may
+    be refused as well. No row is lost where the query goes on.
+    """
+    pipe = pipeline(mode="exactlyonce", rows=60_000, most=60_000)
+    pipe.start()
+    # One that has only begun its first partition goes on, as that begins with the same rows.
+    eventually(lambda: pipe.ledgers == 2, 600)
+    pipe.kill_driver()
+    before = pipe.stored
+
+    assert pipe.run(partitions=5) == 3
+    assert "minPartitions" in pipe.error
+    assert "OUT" in pipe.error
+    assert "LayoutError" in pipe.error
+    assert pipe.stored >= before
+    pipe.kill_driver()
+    if pipe.run() == 0:
+        assert pipe.lost_and_twice()[0] == 0
+    else:
+        assert "LayoutError" in pipe.error
+
+
+def test_twenty_random_kills(pipeline):
+    """
+    Drivers, executors and workers die at random moments, twenty of them in one run: no row is lost
+    and none is there twice.
+    """
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - shown with -s.
+    random.seed(seed)
+    pipe = pipeline(mode="exactlyonce", rows=30_000, most=6000)
+    kills = collections.Counter()
+    wanted = int(os.environ.get("JETSYNC_SPARK_KILLS", "20"))
+    while sum(kills.values()) < wanted:
+        if pipe.driver is None or pipe.driver.poll() is not None:
+            if pipe.driver is not None:
+                if pipe.driver.returncode == 0:
+                    pipe.grow(30_000)
+                pipe.end()
+            pipe.start(master=random.choice([LOCAL, CLUSTER]))
+        pipe.wait_written(random.randrange(1, 6000))
+        time.sleep(random.random() * 0.3)
+        if pipe.driver.poll() is not None:
+            continue
+        kind = random.choice(["driver", "executor", "worker"])
+        if kind == "driver":
+            pipe.kill_driver()
+            kills[kind] += 1
+        elif kind == "executor":
+            kills[kind] += pipe.kill_one("CoarseGrainedExecutorBackend")
+        else:
+            kills[kind] += pipe.kill_one("pyspark.daemon")
+    if pipe.driver is not None:
+        pipe.driver.wait(1200)
+        pipe.end()
+    while pipe.run() != 0:
+        pipe.end()
+
+    print(dict(kills), pipe.rows, "rows")  # noqa: T201 - shown with -s.
+    assert pipe.lost_and_twice() == (0, 0)

@@ -1,0 +1,203 @@
+"""
+Writes that run again in other partitions, or as another job, without Spark.
+"""
+
+import collections
+import pickle
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from writing import in_task, payloads, plan_for, rows_of, run
+
+from jetsync_spark import _agreement
+from jetsync_spark._faults import JetStreamSparkError
+from jetsync_spark._ledger import LayoutError
+from jetsync_spark._task import Task
+from jetsync_spark._write_options import EXACTLY_ONCE
+
+pytest.importorskip("pyspark", minversion="4.1", reason="Arrow writers need PySpark 4.1")
+
+from pyspark.sql.types import StringType, StructField, StructType
+
+from jetsync_spark import writer
+
+SCHEMA = StructType([StructField("subject", StringType()), StructField("data", StringType())])
+
+
+class Job:
+    """
+    One run of a write by the data source: what Spark makes of it on the driver and in tasks.
+    """
+
+    def __init__(self, server, stream, kind=writer.BatchWriter, **options):
+        given = {"servers": server.url, "stream": stream.name, "mode": EXACTLY_ONCE, **options}
+        self.stream = stream
+        self.writer = kind(given, SCHEMA, overwrite=False)
+
+    def task(self, partition, first, end, **fields):
+        """Write some rows as a task; return its message."""
+        subjects = [f"{self.stream.name}.a"] * (end - first)
+        rows = {"subject": subjects, "data": [f"row-{row}" for row in range(first, end)]}
+        # Tasks have a copy of it.
+        copy = pickle.loads(pickle.dumps(self.writer))
+        with (
+            in_task(partition=partition, **fields) as task,
+            mock.patch.object(writer, "this_task", return_value=task),
+        ):
+            return copy.write(iter([pa.RecordBatch.from_pydict(rows)]))
+
+
+def lost_and_twice(stream, count):
+    """
+    Return how many rows are missing, and how many are there more than once.
+    """
+    found = collections.Counter(payloads(stream))
+    return count - len(found), sum(found.values()) - len(found)
+
+
+class TestBatchWrites:
+    def test_one_in_foreach_batch_is_known_by_the_micro_batch(self, nats_server, target):
+        """
+        The driver died before Spark noted the micro-batch: the write comes again as another job.
+        """
+        for _ in range(2):
+            job = Job(nats_server, target)
+            job.writer.commit(
+                [job.task(part, part * 25, part * 25 + 25, query="q", batch=3) for part in range(2)]
+            )
+
+        assert lost_and_twice(target, 50) == (0, 0)
+
+    def test_two_in_one_micro_batch_need_names(self, nats_server, target):
+        """
+        Without, the second one is taken for a replay with other rows, and the error says so.
+        """
+        Job(nats_server, target).task(0, 0, 10, query="q", batch=3)
+        with pytest.raises(LayoutError, match="need a writeId each"):
+            Job(nats_server, target).task(0, 10, 20, query="q", batch=3)
+        Job(nats_server, target, writeId="b").task(0, 10, 20, query="q", batch=3)
+
+        assert lost_and_twice(target, 20) == (0, 0)
+
+    def test_a_task_that_runs_again_is_known_by_its_job(self, nats_server, target):
+        """
+        Outside of a query and without a name: what another job writes is another write.
+        """
+        job = Job(nats_server, target)
+        for attempt in range(2):
+            job.writer.commit([job.task(0, 0, 10, attempt=attempt)])
+        assert lost_and_twice(target, 10) == (0, 0)
+
+        Job(nats_server, target).task(0, 0, 10)
+        assert lost_and_twice(target, 10) == (0, 10)
+
+    def test_a_named_one_in_fewer_partitions_is_told(self, nats_server, target):
+        """
+        The rows of a partition that there is no more are in another one now: the job fails.
+        """
+        first = Job(nats_server, target, writeId="load")
+        first.task(1, 50, 100)
+        first.writer.abort([None, None])
+        second = Job(nats_server, target, writeId="load")
+        message = second.task(0, 0, 100)
+
+        with pytest.raises(LayoutError, match=r"had stored 50 rows as partition 1.* twice"):
+            second.writer.commit([message])
+
+        assert lost_and_twice(target, 100) == (0, 50)
+
+
+class TestMicroBatches:
+    def test_other_partitions_are_loud(self, nats_server, target):
+        """
+        Two partitions of which one was stored, then three, then two again: as soon as rows may be
+        there twice or are not there, a task or the commit fails, and its text does not promise
+        that going back helps.
+        """
+        rows, errors = 60, []
+
+        def attempt(parts, only=None):
+            job = Job(nats_server, target, writer.StreamWriter)
+            bounds = [rows * part // parts for part in range(parts + 1)]
+            done = []
+            for part in only or range(parts):
+                try:
+                    done.append(job.task(part, bounds[part], bounds[part + 1], query="q", batch=0))
+                except LayoutError as error:
+                    errors.append(error)
+            if len(done) == parts:
+                job.writer.commit(done, 0)
+
+        attempt(2, only=[1])
+        assert errors == []
+        attempt(3)
+        assert len(errors) == 1
+        attempt(2)
+        assert len(errors) == 2
+        assert all("is refused as well if a run between" in str(error) for error in errors)
+        lost, twice = lost_and_twice(target, rows)
+        assert lost == 10
+        assert twice == 20
+
+    def test_fewer_partitions_are_told_at_the_commit(self, nats_server, target):
+        """
+        All rows are stored by then, some of them twice, and the micro-batch is not committed.
+        """
+        Job(nats_server, target, writer.StreamWriter).task(1, 30, 60, query="q", batch=0)
+        job = Job(nats_server, target, writer.StreamWriter)
+        done = [job.task(0, 0, 60, query="q", batch=0)]
+
+        with pytest.raises(LayoutError, match=r"had stored 30 rows as partition 1.*exactly_once"):
+            job.writer.commit(done, 0)
+
+        assert lost_and_twice(target, 60) == (0, 30)
+
+
+class TestAgreement:
+    @pytest.fixture
+    def plan(self, nats_server, target):
+        """
+        The plan of a write of which the driver knows the number of partitions.
+        """
+        return plan_for(nats_server, target.name, mode=EXACTLY_ONCE, chunk_size=11, write_id="load")
+
+    def test_going_back_ends_with_each_row_once(self, plan, target):
+        """
+        Three partitions in the place of two are refused before a row is stored, so that two work.
+        """
+        rows = rows_of(target.name, 60)
+
+        def attempt(parts, only=None):
+            _agreement.agree(plan, Task(query="q", batch=0), parts)
+            for part in only or range(parts):
+                run(plan, rows[60 * part // parts : 60 * (part + 1) // parts], partition=part)
+
+        attempt(2, only=[1])
+        with pytest.raises(LayoutError, match="comes in 3 partitions, and was begun in 2"):
+            attempt(3)
+        attempt(2)
+
+        assert lost_and_twice(target, 60) == (0, 0)
+
+    def test_a_named_write_has_a_number_of_partitions(self, plan):
+        """
+        As a micro-batch has: the job that runs again comes in as many.
+        """
+        for _ in range(2):
+            _agreement.agree(plan, Task(), 2)
+        with pytest.raises(LayoutError, match="of load comes in 3 partitions"):
+            _agreement.agree(plan, Task(), 3)
+
+    @pytest.mark.parametrize("data", [b"mine", b"{}", b'{"batch":"x","partitions":1}', b"[]"])
+    def test_a_plan_of_somebody_else_is_left_alone(self, plan, target, js, data):
+        """
+        What is no plan is told, with its subject.
+        """
+        subject = f"ledger.{target.name}.load.plan"
+        js.publish(subject, data)
+
+        with pytest.raises(JetStreamSparkError, match="none that this package wrote") as caught:
+            _agreement.agree(plan, Task(), 2)
+
+        assert subject in str(caught.value)

@@ -1,0 +1,231 @@
+"""
+A streaming query that runs for long, and one whose driver is killed again and again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from patience import eventually
+from sessions import session
+from streams_to_read import extend, numbered
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync_spark._faults import java_missing
+
+pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.spark,
+    pytest.mark.soak,
+    pytest.mark.skipif(java_missing() is not None, reason=str(java_missing())),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc"),
+]
+
+BATCHES = int(os.environ.get("JETSYNC_SPARK_BATCHES", "500"))
+_logger = logging.getLogger("tests")
+KILLS = int(os.environ.get("JETSYNC_SPARK_KILLS", "5"))
+
+
+def workers(pid):
+    """
+    Return the memory in KiB of each Python process under one, by what it does.
+    """
+    children = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, IndexError):
+            if entry.name.isdigit():
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                children.setdefault(parent, []).append(entry)
+    found = {}
+    left = [pid]
+    while left:
+        for entry in children.get(left.pop(), ()):
+            left.append(int(entry.name))
+            with contextlib.suppress(OSError, StopIteration):
+                line = (entry / "cmdline").read_text().replace("\0", " ")
+                status = (entry / "status").read_text().splitlines()
+                size = next(each for each in status if each.startswith("VmRSS"))
+                if "pyspark" in line:
+                    found[int(entry.name), line.split()[-1]] = int(size.split()[1])
+    return found
+
+
+def test_many_batches(tmp_path):
+    """
+    Memory stays what it is, connections are few, and a query with nothing to do is quiet.
+    """
+    with DevServer() as server, jetsync.connect(server.url) as client:
+        js = client.jetstream()
+        with numbered(js, 0) as stream:
+            spark = session("local[2]")
+            try:
+                run_batches(server, client, js, stream, spark, tmp_path)
+            finally:
+                spark.stop()
+
+
+def run_batches(server, client, js, stream, spark, folder):
+    """
+    Read so many micro-batches of a few messages each, and look at the processes meanwhile.
+    """
+    java = spark._jvm.java.lang.ProcessHandle.current().pid()
+    reader = spark.readStream.format("jetstream").option("servers", server.url)
+    reader = reader.option("stream", stream.name).option("startingOffsets", "earliest")
+    frame = reader.option("maxOffsetsPerTrigger", "20").option("minPartitions", "2").load()
+    counted = []
+    query = (
+        frame.writeStream.foreachBatch(lambda rows, _: counted.append(rows.count()))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .start()
+    )
+    sizes = []
+    connections = 0
+    try:
+        for _ in range(10):
+            extend(js, stream, 2 * BATCHES)
+            wanted = stream.info().state.last_seq
+            eventually(lambda wanted=wanted: sum(counted) >= wanted or query.exception(), 600)
+            assert query.exception() is None
+            connections = max(connections, server.monitor("connz")["num_connections"] - 1)
+            sizes.append(workers(java))
+            told = "%s batches, %s connections, KiB of processes: %s"
+            _logger.info(told, len(counted), connections, sizes[-1])
+        assert sum(counted) == 20 * BATCHES
+        assert len(counted) >= BATCHES
+        # Two workers of tasks, one planner, and those that Spark plans with.
+        assert connections <= 8
+        same = sizes[2].keys() & sizes[-1].keys()
+        assert any("python_streaming_source_runner" in name for _, name in same)
+        for process in same:
+            assert sizes[-1][process] <= 1.1 * sizes[2][process] + 5_000, process
+        with client.subscribe("$JS.API.>") as api:
+            client.flush()
+            assert not query.awaitTermination(5)
+            client.flush()
+            asked = sum(1 for _ in iter(lambda: api.next(0.1), None))
+        _logger.info("%s requests a second with nothing to do", asked / 5)
+        assert asked < 50
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize("begins", ["latest", "earliest"])
+def test_killed_drivers(tmp_path, begins):
+    """
+    Drivers that are killed at any moment, the first batch included, lose and repeat nothing.
+    """
+    chance = random.Random(begins)
+    stop = threading.Event()
+    with DevServer() as server, jetsync.connect(server.url) as client:
+        js = client.jetstream()
+        with numbered(js, 500) as stream:
+
+            def publish():
+                with jetsync.connect(server.url) as other:
+                    while not stop.wait(0.5):
+                        extend(other.jetstream(), stream, 20)
+
+            def ended():
+                stop.set()
+                publisher.join()
+
+            publisher = threading.Thread(target=publish)
+            publisher.start()
+            options = json.dumps({"startingOffsets": begins, "maxOffsetsPerTrigger": "300"})
+            arguments = [server.url, stream.name, str(tmp_path), options]
+            try:
+                for _ in range(KILLS):
+                    # While it starts, in its first batch, or some batches later.
+                    wanted = len([*tmp_path.glob("*.json")]) + chance.choice([0, 0, 1, 2, 4])
+                    with running(tmp_path, arguments) as job:
+                        wait_for_files(tmp_path, wanted, job)
+                        time.sleep(chance.uniform(0.0, 1.0))
+                while not caught_up(tmp_path, arguments, stream, ended):
+                    pass
+            finally:
+                ended()
+            rows = rows_of(tmp_path)
+            assert rows == [*range(rows[0], stream.info().state.last_seq + 1)]
+            if begins == "earliest":
+                assert rows[0] == 1
+            _logger.info("%s rows, %s batches", len(rows), len([*tmp_path.glob("*.json")]))
+
+
+def caught_up(folder, arguments, stream, ended):
+    """
+    Run the job until it has read all there is; False if it ended before.
+
+    The publisher goes on until the job has read anything: it may begin with the latest.
+    """
+    end = time.monotonic() + 400
+    with running(folder, arguments) as job:
+        while job.poll() is None:
+            assert time.monotonic() < end
+            time.sleep(0.5)
+            rows = rows_of(folder)
+            if rows:
+                ended()
+                if rows[-1] == stream.info().state.last_seq:
+                    return True
+    return False
+
+
+@contextlib.contextmanager
+def running(folder, arguments):
+    """
+    Run the job until the block ends, and kill it then, its JVM first or last.
+    """
+    pids = folder / "pids"
+    pids.unlink(missing_ok=True)
+    job = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("reading_job.py")), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    try:
+        eventually(lambda: pids.exists() or job.poll() is not None, 300)
+        assert job.poll() is None
+        yield job
+    finally:
+        for pid in reversed(json.loads(pids.read_text("utf-8"))) if pids.exists() else [job.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        job.wait(30)
+
+
+def wait_for_files(folder, wanted, job):
+    """
+    Wait until there are so many files; return False if the job ended before.
+
+    Spark gives its Python processes ten seconds to start, and a query ends when one takes longer.
+    """
+    end = time.monotonic() + 300
+    while len([*folder.glob("*.json")]) < wanted:
+        if job.poll() is not None:
+            return False
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return True
+
+
+def rows_of(folder):
+    """
+    Return the sequences in all files, those of a batch once.
+    """
+    found = []
+    for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):
+        found += json.loads(path.read_text("utf-8"))
+    return found

@@ -1,0 +1,438 @@
+"""
+Planning micro-batches as Spark has them planned, without Spark.
+"""
+
+import itertools
+import json
+import pickle
+import time
+
+import attrs
+import pytest
+from patience import eventually
+from streams_to_read import extend, numbered, remake
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync_spark._faults import JetStreamSparkError, OptionError
+from jetsync_spark._options import ConnectSettings, read_settings
+from jetsync_spark._read_options import ReadOptions
+
+pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
+
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from jetsync_spark import stream_reader
+from jetsync_spark.stream_reader import StreamMicroBatchReader
+
+pytestmark = pytest.mark.live
+
+SCHEMA = StructType([StructField("sequence", LongType()), StructField("data", BinaryType())])
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """
+    Take no answer about a stream for another moment than that of the test.
+    """
+    monkeypatch.setattr(stream_reader, "POLL", 0.0)
+    monkeypatch.setattr(stream_reader, "CATCHING_UP", 0.2)
+
+
+class Rows:
+    """
+    The limit of a batch, as Spark 4.2 has it.
+    """
+
+    def __init__(self, most):
+        self.max_rows = most
+
+
+EVERYTHING = object()
+"""The limit of a batch without one."""
+
+
+class Query:
+    """
+    What Spark does with a reader, with the checkpoint that it keeps.
+    """
+
+    def __init__(self, server, stream, **options):
+        self.options = {"servers": server.url, "stream": stream.name, **options}
+        self.ends = []
+        self.start()
+
+    def start(self):
+        """Start the query, or start it again from its checkpoint."""
+        self.reader = StreamMicroBatchReader(
+            read_settings(ConnectSettings, self.options),
+            read_settings(ReadOptions, self.options),
+            SCHEMA,
+        )
+
+    def through_json(self, offset):
+        """Keep an offset as a checkpoint does."""
+        return json.loads(json.dumps(offset))
+
+    def begin(self):
+        """Return where the next batch begins, as Spark finds out."""
+        # It asks twice.
+        self.reader.initialOffset()
+        return self.ends[-1] if self.ends else self.through_json(self.reader.initialOffset())
+
+    def plan(self, limit=EVERYTHING):
+        """Plan a batch and log its end; return whether there is anything."""
+        begin = self.begin()
+        end = self.reader.latestOffset(begin, limit)
+        if end == begin:
+            assert json.dumps(end) == json.dumps(begin)
+            return False
+        self.ends.append(self.through_json(end))
+        return True
+
+    def read(self, batch=-1):
+        """Return the sequences of a batch that was planned."""
+        batch %= len(self.ends)
+        start = self.ends[batch - 1] if batch else self.through_json(self.reader.initialOffset())
+        reader = pickle.loads(pickle.dumps(self.reader))
+        return [
+            sequence
+            for part in self.reader.partitions(start, self.ends[batch])
+            for rows in reader.read(pickle.loads(pickle.dumps(part)))
+            for sequence in rows.column("sequence").to_pylist()
+        ]
+
+    def all(self, limit=EVERYTHING):
+        """Plan and read until there is nothing new; return the batches."""
+        found = []
+        while self.plan(limit):
+            found.append(self.read())
+        return found
+
+
+@pytest.fixture
+def earliest(nats_server):
+    """
+    A maker of queries from the beginning.
+    """
+    return lambda stream, **options: Query(
+        nats_server, stream, **{"startingOffsets": "earliest", **options}
+    )
+
+
+class TestBatches:
+    def test_one_after_the_other(self, js, earliest):
+        """Scenario 197: batches follow each other, across restarts, and nothing new is no batch."""
+        with numbered(js, 30) as stream:
+            query = earliest(stream)
+            assert query.all() == [[*range(1, 31)]]
+            extend(js, stream, 10)
+            assert query.all() == [[*range(31, 41)]]
+            query.start()
+            assert query.all() == []
+            extend(js, stream, 5)
+            assert query.all() == [[*range(41, 46)]]
+            assert query.ends[-1]["seq"] == 46
+            assert query.ends[-1]["from"] == 41
+
+    def test_a_limit(self, js, earliest):
+        """Scenario 197: a batch has no more sequences than it may have, gaps included."""
+        with numbered(js, 25) as stream:
+            stream.delete_message(5)
+            query = earliest(stream, maxOffsetsPerTrigger="10")
+            batches = query.all(Rows(10))
+            assert [*map(len, batches)] == [9, 10, 5]
+            extend(js, stream, 20)
+            # A trigger may ask for everything all the same.
+            assert query.all() == [[*range(26, 46)]]
+
+    def test_the_default_limit(self, js, earliest):
+        """Spark is told what the option says."""
+        datasource = pytest.importorskip("pyspark.sql.streaming.datasource")
+        with numbered(js, 0) as stream:
+            limited = earliest(stream, maxOffsetsPerTrigger="10").reader
+            assert limited.getDefaultReadLimit() == datasource.ReadMaxRows(10)
+            unlimited = earliest(stream).reader
+            assert unlimited.getDefaultReadLimit() == datasource.ReadAllAvailable()
+
+    def test_parts(self, js, earliest):
+        """The parts of a batch are a function of its offsets and the options."""
+        with numbered(js, 100) as stream:
+            query = earliest(stream, minPartitions="3", maxRecordsPerPartition="30")
+            begin = query.begin()
+            query.plan()
+            first = query.reader.partitions(begin, query.ends[0])
+            assert [len(part.value) for part in first] == [25] * 4
+            query.start()
+            again = query.reader.partitions(begin, query.ends[0])
+            assert [part.value for part in again] == [part.value for part in first]
+
+    def test_available_now(self, js, earliest):
+        """A query over what there is ends, though more is published all the time."""
+        with numbered(js, 25) as stream:
+            query = earliest(stream)
+            query.reader.prepareForTriggerAvailableNow()
+            found = []
+            for _ in range(10):
+                extend(js, stream, 20)
+                if not query.plan(Rows(10)):
+                    break
+                found += query.read()
+            assert found == [*range(1, 26)]
+            # The next run takes what came meanwhile, and not what comes now.
+            query.start()
+            last = stream.info().state.last_seq
+            query.reader.prepareForTriggerAvailableNow()
+            extend(js, stream, 20)
+            assert query.all() == [[*range(26, last + 1)]]
+
+    def test_the_latest_is_reported(self, js, earliest):
+        """Progress shows how far the stream has come."""
+        with numbered(js, 25) as stream:
+            query = earliest(stream)
+            assert query.reader.reportLatestOffset() is None
+            query.plan(Rows(5))
+            assert query.reader.reportLatestOffset()["seq"] == 26
+
+    def test_idle_polling(self, js, nats_server, earliest, monkeypatch):
+        """An answer about the stream serves for a moment, as Spark asks all the time."""
+        monkeypatch.setattr(stream_reader, "POLL", 0.2)
+        with numbered(js, 5) as stream:
+            query = earliest(stream)
+            query.all()
+            with (
+                jetsync.connect(nats_server.url) as client,
+                client.subscribe("$JS.API.>") as api,
+            ):
+                client.flush()
+                began = time.monotonic()
+                while time.monotonic() < began + 1.0:
+                    assert not query.plan()
+                    query.reader.reportLatestOffset()
+                client.flush()
+                asked = sum(1 for _ in iter(lambda: api.next(0.1), None))
+                assert asked <= 5 * (time.monotonic() - began) + 1
+
+
+class TestStart:
+    def test_the_latest_at_first(self, js, nats_server):
+        """A query that begins with the latest begins there, however often it is asked."""
+        with numbered(js, 10) as stream:
+            query = Query(nats_server, stream)
+            begin = query.begin()
+            extend(js, stream, 5)
+            assert query.begin() == begin
+            assert query.all() == [[*range(11, 16)]]
+
+    def test_the_first_batch_fails(self, js, nats_server):
+        """Spark keeps no first offset: after a restart the first batch is what it was."""
+        with numbered(js, 10) as stream:
+            query = Query(nats_server, stream)
+            query.begin()
+            extend(js, stream, 5)
+            assert query.plan()
+            extend(js, stream, 7)
+            query.start()
+            assert query.read() == [*range(11, 16)]
+            assert query.all() == [[*range(16, 23)]]
+
+    def test_where_spark_does_not_say(self, js, earliest):
+        """PySpark 4.0 and 4.1 ask for an end first; where it begins is known from then on."""
+        with numbered(js, 10) as stream:
+            options = {"maxOffsetsPerTrigger": "4"}
+            reader = earliest(stream, **options).reader
+
+            def parts(reader, start, end):
+                found = reader.partitions(start, end)
+                return [(part.value.start, part.value.end) for part in found]
+
+            end = reader.latestOffset()
+            start = reader.initialOffset()
+            assert parts(reader, start, end) == [(1, 11)]
+            assert reader.latestOffset() == end
+            extend(js, stream, 10)
+            # The first batch is run again after a restart, by when the latest is another place.
+            again = earliest(stream, startingOffsets="latest", **options).reader
+            assert parts(again, again.initialOffset(), end) == [(1, 11)]
+            found = []
+            for _ in range(3):
+                start, end = end, reader.latestOffset()
+                found += parts(reader, start, end)
+            assert found == [(11, 15), (15, 19), (19, 21)]
+            assert reader.latestOffset() == end
+            extend(js, stream, 6)
+            for places in ("earliest", "latest", '{"seq": 5}', '{"seq": 90}'):
+                again = earliest(stream, startingOffsets=places, **options).reader
+                assert parts(again, end, again.latestOffset()) == [(21, 27)]
+
+    def test_made_again_where_spark_does_not_say(self, js, earliest):
+        """PySpark 4.0 and 4.1 learn of another stream when its first batch is planned."""
+        with numbered(js, 10) as stream:
+            reader = earliest(stream).reader
+            end = reader.latestOffset()
+            remake(js, stream, 20)
+            again = earliest(stream).reader
+            with pytest.raises(JetStreamSparkError, match="was made again"):
+                again.partitions(end, again.latestOffset())
+            lenient = earliest(stream, failOnDataLoss="false").reader
+            (part,) = lenient.partitions(end, lenient.latestOffset())
+            assert (part.value.start, part.value.end) == (1, 21)
+
+    def test_purged_before_it_begins(self, js, earliest):
+        """A first offset that is gone is a loss, too."""
+        with numbered(js, 30) as stream:
+            stream.purge(sequence=11)
+            with pytest.raises(JetStreamSparkError, match="sequences 5 to 10 are wanted"):
+                earliest(stream, startingOffsets='{"seq": 5}').begin()
+            query = earliest(stream, startingOffsets='{"seq": 5}', failOnDataLoss="false")
+            assert query.all() == [[*range(11, 31)]]
+
+    def test_options_of_batches(self, js, earliest):
+        """They are refused where the query is made."""
+        with numbered(js, 0) as stream, pytest.raises(OptionError, match="endingOffsets does not"):
+            earliest(stream, endingOffsets="latest")
+
+    def test_no_stream(self, nats_server):
+        """The query ends with the reason and what to do."""
+        options = {"servers": nats_server.url, "stream": "no_such"}
+        reader = StreamMicroBatchReader(
+            read_settings(ConnectSettings, options), read_settings(ReadOptions, options), SCHEMA
+        )
+        with pytest.raises(JetStreamSparkError, match=r"10059.*'no_such'.*create the stream"):
+            reader.initialOffset()
+
+
+class TestLoss:
+    def test_purged(self, js, earliest):
+        """Scenario 197: what was purged unread ends the query with both numbers, or is passed."""
+        with numbered(js, 30) as stream:
+            query = earliest(stream)
+            lenient = earliest(stream, failOnDataLoss="false")
+            for each in (query, lenient):
+                assert each.plan(Rows(10))
+            stream.purge(sequence=21)
+            with pytest.raises(
+                JetStreamSparkError, match=r"sequences 11 to 20 are wanted, and .* begins at 21"
+            ):
+                query.plan()
+            assert lenient.all(Rows(6)) == [[*range(21, 27)], [*range(27, 31)]]
+            assert lenient.ends[1]["from"] == 21
+            # The batch that had been planned is gone with it.
+            with pytest.raises(JetStreamSparkError, match="sequences 1 to 10 are wanted"):
+                query.read(0)
+            assert lenient.read(0) == []
+
+    def test_everything_is_purged(self, js, earliest):
+        """Then there is nothing to pass over but the loss, once."""
+        with numbered(js, 30) as stream:
+            query = earliest(stream, failOnDataLoss="false")
+            assert query.plan(Rows(10))
+            stream.purge()
+            assert query.all() == [[]]
+            extend(js, stream, 5)
+            assert query.all() == [[*range(31, 36)]]
+
+    def test_made_again(self, js, earliest):
+        """A stream of the same name has other sequences, and is read from its start or not."""
+        with numbered(js, 30) as stream:
+            query = earliest(stream)
+            lenient = earliest(stream, failOnDataLoss="false")
+            for each in (query, lenient):
+                assert each.all()
+            remake(js, stream, 50)
+            with pytest.raises(JetStreamSparkError, match="was made again"):
+                query.plan()
+            assert lenient.all() == [[*range(1, 51)]]
+            lenient.start()
+            assert lenient.read() == [*range(1, 51)]
+            assert lenient.all() == []
+
+    def test_back_in_time(self, js, earliest, monkeypatch):
+        """A stream that ends before the query is a loss if it stays so, and waited for before."""
+        with numbered(js, 30) as stream:
+            query = earliest(stream)
+            lenient = earliest(stream, failOnDataLoss="false")
+            for each in (query, lenient):
+                assert each.all()
+            real = stream_reader.look
+
+            def behind(*given):
+                return attrs.evolve(real(*given), next=21)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(stream_reader, "look", behind)
+                assert not query.plan()
+                assert not lenient.plan()
+                time.sleep(0.25)
+                with pytest.raises(
+                    JetStreamSparkError, match=r"has come to sequence 30, and .* ends at 20"
+                ):
+                    query.plan()
+                assert lenient.all() == [[]]
+            # What comes from there on is new.
+            assert lenient.plan()
+            assert lenient.read() == [*range(21, 31)]
+
+    def test_back_in_time_where_the_end_is_fixed(self, js, earliest, monkeypatch):
+        """Spark asks for the end once: a stream that is behind is waited for there, or a loss."""
+        with numbered(js, 30) as stream:
+            query = earliest(stream)
+            lenient = earliest(stream, failOnDataLoss="false")
+            for each in (query, lenient):
+                assert each.all()
+                each.start()
+            real = stream_reader.look
+            late = []
+
+            def behind(*given):
+                late.append(1)
+                return attrs.evolve(real(*given), next=21 if len(late) < 4 else 31)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(stream_reader, "CATCHING_UP", 60.0)
+                patch.setattr(stream_reader, "LOOKING", 0.0)
+                patch.setattr(stream_reader, "look", behind)
+                query.reader.prepareForTriggerAvailableNow()
+                assert not query.plan()
+                assert len(late) >= 4
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    stream_reader, "look", lambda *given: attrs.evolve(real(*given), next=21)
+                )
+                for each in (query, lenient):
+                    each.start()
+                    each.reader.prepareForTriggerAvailableNow()
+                with pytest.raises(
+                    JetStreamSparkError, match=r"has come to sequence 30, and .* ends at 20"
+                ):
+                    query.plan()
+                assert lenient.all() == [[]]
+
+    def test_one_message_of_each_subject(self, js, earliest):
+        """Where new messages replace old ones, the query goes on unless told otherwise."""
+        with numbered(js, 30, subjects=10, max_msgs_per_subject=1) as stream:
+            query = earliest(stream, startingOffsets='{"seq": 1}')
+            strict = {"startingOffsets": '{"seq": 1}', "failOnDataLoss": "true"}
+            with pytest.raises(JetStreamSparkError, match="begins at 21"):
+                earliest(stream, **strict).begin()
+            assert query.all() == [[*range(21, 31)]]
+
+
+def test_a_restart_of_the_server(earliest):
+    """A planner waits for servers that are away, for a bounded time."""
+    with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
+        js = client.jetstream()
+        with numbered(js, 10, storage="file") as stream:
+            query = Query(server, stream, startingOffsets="earliest", requestTimeoutMs="300")
+            assert query.all() == [[*range(1, 11)]]
+            server.restart()
+            eventually(lambda: client.is_connected, 30)
+            extend(js, stream, 5)
+            found = list(itertools.chain(*query.all()))
+            assert found == [*range(11, 16)]
+            query.options["retryTimeoutMs"] = "300"
+            query.start()
+            server.kill()
+            with pytest.raises(JetStreamSparkError, match=r"planning to read failed on .*: "):
+                query.plan()
+            server.restart()

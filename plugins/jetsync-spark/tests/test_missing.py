@@ -1,0 +1,105 @@
+import subprocess
+import sys
+
+import pyspark
+import pytest
+
+from jetsync_spark import _faults
+from jetsync_spark._clients import client_for, forget
+from jetsync_spark._faults import JetStreamSparkError, OptionError, java_missing
+from jetsync_spark._options import ConnectSettings
+
+
+@pytest.mark.parametrize(
+    ("module", "check"),
+    [("pyarrow", _faults.require_pyarrow), ("pandas", _faults.require_pandas)],
+)
+def test_a_package_that_is_missing_is_named(monkeypatch, module, check):
+    """
+    With how to install it; Spark's own text would be that a worker crashed.
+    """
+    monkeypatch.setitem(sys.modules, module, None)
+
+    with pytest.raises(OptionError, match=f"{module} can not be imported .*pip install {module}"):
+        check()
+
+
+def test_no_java_is_one_sentence(monkeypatch, tmp_path):
+    """
+    That names what to install.
+    """
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "apt install openjdk-17-jre-headless" in java_missing()
+
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert f"JAVA_HOME is {tmp_path}, where there is no bin/java" in java_missing()
+
+
+@pytest.mark.skipif(pyspark.__version__ >= "4", reason="newer ones have them")
+def test_an_old_spark_has_no_data_sources():
+    """
+    The error names what works with it.
+    """
+    from jetsync_spark.registration import register
+
+    with pytest.raises(OptionError, match=r"PySpark 3\.5.* JetStreamSink and publish_arrow"):
+        register(None)
+
+
+def test_a_password_that_is_wrong_is_not_shown(monkeypatch):
+    """
+    The error says which options there are.
+    """
+    from jetsync.devserver import DevServer
+
+    config = 'authorization { user: "me", password: "right" }'
+    with DevServer(config=config, jetstream=False) as server:
+        monkeypatch.setenv("A_USER", "me")
+        monkeypatch.setenv("A_PASSWORD", "wr0ng")
+        host = server.url.rpartition("@")[2].removeprefix("nats://")
+        settings = ConnectSettings(
+            servers=f"nats://{host}", user_env="A_USER", password_env="A_PASSWORD"
+        )
+
+        with pytest.raises(JetStreamSparkError, match="credsFile, userEnv and passwordEnv") as bad:
+            client_for(settings)
+        assert "wr0ng" not in str(bad.value)
+
+        monkeypatch.setenv("A_PASSWORD", "right")
+        assert client_for(settings).is_connected
+        forget(settings)
+
+
+@pytest.mark.parametrize("missing", ["pyspark.sql.datasource", "pyarrow", "jetsync", "attrs"])
+def test_discovery_breaks_no_other_data_source(missing):
+    """
+    Whatever is not there: importing the package that Spark looks for never fails.
+    """
+    code = f"import sys; sys.modules[{missing!r}] = None; import pyspark_jetsync"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_facade_imports_nothing_of_spark():
+    """
+    Names are looked up when they are used.
+    """
+    code = (
+        "import sys, jetsync_spark; dir(jetsync_spark); "
+        "assert not {'pyspark', 'pyarrow', 'pandas'} & set(sys.modules)"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_name_that_there_is_not():
+    """
+    As in any other module.
+    """
+    import jetsync_spark
+
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        jetsync_spark.nothing  # noqa: B018 - it is to fail.

@@ -1,0 +1,192 @@
+import pickle
+
+import pytest
+
+import jetsync
+from jetsync_spark import _clients
+from jetsync_spark._faults import OptionError
+from jetsync_spark._options import ConnectSettings, check_names, read_settings
+from jetsync_spark._write_options import WriteOptions
+
+SERVERS = {"servers": "nats://127.0.0.1:4222"}
+
+SEED = "SU" + "A2BCDEFGHIJKLMNOPQRSTUVWXYZ7" * 2
+"""What looks like the seed of an NKey."""
+
+
+def settings(**options):
+    """
+    Read options beside the servers.
+    """
+    return read_settings(ConnectSettings, {**SERVERS, **options})
+
+
+class TestRead:
+    def test_names_are_taken_in_any_case(self):
+        """
+        Spark lower-cases names; what users write is the same option.
+        """
+        assert settings(connecttimeoutms="1500") == settings(connectTimeoutMs="1500")
+        assert settings(CONNECTTIMEOUTMS="1500").connect_timeout == 1.5
+
+    def test_equal_options_are_one_key(self):
+        """
+        Clients are kept by their options, also after a journey through pickle.
+        """
+        one = settings(plugins="retry, otel")
+
+        assert one.plugins == ("retry", "otel")
+        assert hash(pickle.loads(pickle.dumps(one))) == hash(one)
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"connectTimeoutMs": "soon"}, "connectTimeoutMs is 'soon'"),
+            ({"connectTimeoutMs": "0"}, "whole number from 1 up"),
+            ({"tlsFirst": "yes"}, "give true or false"),
+            ({"passwordEnv": "X"}, "needs userEnv"),
+            ({"servers": ""}, "option servers is empty"),
+            ({"servers": "http://a:1"}, "http"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused_by_name(self, options, said):
+        """
+        One sentence says which option it is and what to give.
+        """
+        with pytest.raises(OptionError, match=said):
+            settings(**options)
+
+    def test_servers_are_needed(self):
+        """
+        Executors can not guess where the driver meant.
+        """
+        with pytest.raises(OptionError, match="option servers is missing"):
+            read_settings(ConnectSettings, {})
+
+
+class TestNames:
+    def test_an_unknown_option_is_named_with_those_near_it(self):
+        """
+        A slip of the pen is not ignored, and its value is not shown.
+        """
+        with pytest.raises(OptionError, match="no option strem: did you mean stream") as caught:
+            check_names({"strem": "hush"}, ConnectSettings, WriteOptions)
+
+        assert "hush" not in str(caught.value)
+
+    def test_what_spark_adds_is_let_through(self):
+        """
+        Sinks get their checkpoint's path, tables their owner.
+        """
+        added = {"path": "/x", "checkpointlocation": "/y", "owner": "me", "option.servers": "z"}
+
+        check_names({**SERVERS, **added}, ConnectSettings, WriteOptions)
+
+    @pytest.mark.parametrize("name", ["password", "token", "nkeySeed", "credentials"])
+    def test_secrets_are_not_taken(self, name):
+        """
+        Spark shows options in plans: a secret comes from a file or a variable.
+        """
+        with pytest.raises(OptionError, match=f"option {name} would show a secret") as caught:
+            check_names({**SERVERS, name: "s3cret"}, ConnectSettings)
+
+        assert "s3cret" not in str(caught.value)
+
+
+class TestSecrets:
+    @pytest.mark.parametrize("url", ["nats://me:s3cret@host:4222", "s3cret@host"])
+    def test_servers_hold_none(self, url):
+        """
+        A password in a URL would be shown as well.
+        """
+        with pytest.raises(OptionError, match="userEnv and passwordEnv") as caught:
+            settings(servers=url)
+
+        assert "s3cret" not in str(caught.value)
+
+    def test_variables_are_read_where_the_connection_is_made(self, monkeypatch):
+        """
+        The settings hold names; the value is in nothing that travels.
+        """
+        monkeypatch.setenv("MY_USER", "me")
+        monkeypatch.setenv("MY_PASSWORD", "s3cret")
+        made = settings(userEnv="MY_USER", passwordEnv="MY_PASSWORD")
+
+        options = made.connect_options("a-name")
+
+        assert (options.user, options.password, options.name) == ("me", "s3cret", "a-name")
+        assert b"s3cret" not in pickle.dumps(made)
+        assert "s3cret" not in repr(made)
+
+    def test_a_variable_that_is_not_set_is_named(self, monkeypatch):
+        """
+        On an executor the error says how Spark sets it there.
+        """
+        monkeypatch.delenv("MY_TOKEN", raising=False)
+
+        with pytest.raises(OptionError, match=r"spark.executorEnv.MY_TOKEN"):
+            settings(tokenEnv="MY_TOKEN").connect_options()
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            ("tokenEnv", "s3cr3t!tok"),
+            ("tokenEnv", "s3cr3ttok"),
+            ("nkeySeedEnv", SEED),
+            ("nkeySeedFile", SEED),
+            ("credsFile", "-----BEGIN NATS USER JWT-----\ns3cr3t\n------END NATS USER JWT------"),
+            ("servers", "nats://host:4222?token=s3cr3t"),
+        ],
+    )
+    def test_one_in_the_wrong_place_is_not_shown(self, option, value):
+        """
+        What is no name of a variable, or no path, may be the secret itself.
+        """
+        with pytest.raises(OptionError, match=f"option {option}") as caught:
+            settings(**{option: value}).connect_options()
+
+        assert value not in str(caught.value)
+        assert "s3cr3t" not in str(caught.value)
+
+    def test_the_parameters_of_urls_are_not_shown(self):
+        """
+        Also where a program gave them, and the connection fails.
+        """
+        options = jetsync.ConnectOptions(servers="nats://127.0.0.1:1?token=s3cr3t")
+
+        assert "s3cr3t" not in _clients._shown(options)
+
+    def test_a_file_that_is_not_there_is_named(self, tmp_path):
+        """
+        It has to be on every node.
+        """
+        with pytest.raises(OptionError, match=r"credsFile: there is no file .*/gone.creds"):
+            settings(credsFile=str(tmp_path / "gone.creds")).connect_options()
+
+
+class TestWriteOptions:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({}, "option stream is missing"),
+            ({"mode": "once"}, "mode is 'once': give atleastonce or atomic or exactlyonce"),
+            ({"writeId": "w"}, "writeId is for mode exactlyonce"),
+            ({"mode": "atomic", "ledgerSubject": "l"}, "ledgerSubject is for mode exactlyonce"),
+            ({"mode": "atomic", "fastIngest": "true"}, "fastIngest does not go with mode atomic"),
+            ({"chunkSize": "1001"}, "whole number from 2 to 1000"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, options, said):
+        """
+        Contradictions are found before anything is sent.
+        """
+        stream = {} if "missing" in said else {"stream": "S"}
+        with pytest.raises(OptionError, match=said):
+            read_settings(WriteOptions, {**stream, **options})
+
+    def test_errors_are_those_of_jetsync(self):
+        """
+        Who catches everything of jetsync catches these, too.
+        """
+        with pytest.raises(jetsync.JetSyncError):
+            WriteOptions(stream="S", mode="sometimes")

@@ -1,0 +1,218 @@
+import os
+
+import pytest
+from writing import plan_for
+
+import jetsync
+from jetsync_spark import _planning
+from jetsync_spark._columns import Columns, types_of
+from jetsync_spark._faults import JetStreamSparkError
+from jetsync_spark._options import ConnectSettings, check_names, read_settings
+from jetsync_spark._planning import columns_of, make_plan
+from jetsync_spark._task import Task
+from jetsync_spark._write_options import WriteOptions
+
+ROWS = {"subject": "string", "data": "binary"}
+
+
+def plan(options, types=ROWS, *, all_used=True):
+    """
+    Plan a write as the data source does.
+    """
+    check_names(options, ConnectSettings, WriteOptions)
+    write = read_settings(WriteOptions, options)
+    return make_plan(
+        read_settings(ConnectSettings, options),
+        write,
+        columns_of(write.subject, constant=True),
+        types=types,
+        all_used=all_used,
+    )
+
+
+@pytest.fixture
+def good(nats_server, target):
+    """
+    Options of a write that works.
+    """
+    return {"servers": nats_server.url, "stream": target.name}
+
+
+@pytest.mark.parametrize(
+    ("options", "types", "said"),
+    [
+        ({"stream": "NONE"}, ROWS, r"NONE.* create the stream, or correct the option stream"),
+        ({"servers": "nats://127.0.0.1:1"}, ROWS, "servers can be reached from the driver"),
+        ({"strem": "x"}, ROWS, "no option strem: did you mean stream"),
+        ({"password": "s3cret"}, ROWS, "password would show a secret"),
+        ({"tokenEnv": "NO_SUCH"}, ROWS, "variable NO_SUCH is not set"),
+        ({"credsFile": "/gone"}, ROWS, "there is no file /gone"),
+        ({"plugins": "gone"}, ROWS, "gone"),
+        ({"subject": "elsewhere"}, {"data": "string"}, r"does not take that subject .*elsewhere"),
+        ({"subject": "a..b"}, {"data": "string"}, "a token is empty"),
+        ({"subject": "other.{data}"}, {"data": "string"}, r"does not take that subject"),
+        ({}, {"data": "string"}, "no column subject"),
+        ({}, {"subject": "string"}, "no column data"),
+        ({}, {**ROWS, "size": "int"}, "no use for column size"),
+        ({}, {**ROWS, "data": "array<int>"}, r"column data has the type array<int>"),
+        ({"mode": "exactlyonce", "ledgerSubject": "l"}, ROWS, r"add l\.> to the stream"),
+        ({"mode": "exactlyonce", "writeId": "a.b"}, ROWS, "writeId 'a.b' is no name"),
+    ],
+)
+def test_what_can_not_work_is_refused(good, options, types, said):
+    """
+    In one sentence that names the cause and the cure, before a row is read.
+    """
+    with pytest.raises(JetStreamSparkError, match=said) as caught:
+        plan({**good, **options}, types)
+
+    assert "s3cret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "types", "said"),
+    [
+        ({}, {"mode": "atomic"}, ROWS, "10174.*set allow_atomic"),
+        ({}, {"mode": "exactlyonce"}, ROWS, "10174.*set allow_atomic"),
+        ({}, {"fastIngest": "true"}, ROWS, "set allow_batched"),
+        ({}, {}, {**ROWS, "ttl": "int"}, "10166.*set allow_msg_ttl"),
+        ({"no_ack": True}, {}, ROWS, "confirms nothing"),
+        (
+            {"allow_atomic": True, "retention": "workqueue"},
+            {"mode": "exactlyonce"},
+            ROWS,
+            "retention workqueue removes",
+        ),
+        (
+            {
+                "allow_atomic": True,
+                "subject_transform": jetsync.SubjectTransform(src=">", dest="x.>"),
+            },
+            {"mode": "exactlyonce"},
+            ROWS,
+            "finds its ledger by its subject, which the stream transforms",
+        ),
+        (
+            {
+                "allow_atomic": True,
+                "discard": "new",
+                "discard_new_per_subject": True,
+                "max_msgs_per_subject": 1,
+            },
+            {"mode": "exactlyonce"},
+            ROWS,
+            r"refuses more than 1 \(discard_new_per_subject\).*10077",
+        ),
+        (
+            {"allow_atomic": True, "subjects": ["x.*"]},
+            {"mode": "exactlyonce"},
+            ROWS,
+            "no subject for it.*add a subject such as ledger",
+        ),
+    ],
+)
+def test_streams_that_can_not_do_it_are_refused(js, good, unique, config, options, types, said):
+    """
+    With the stream, the server's code and what to set.
+    """
+    name = f"{unique}-x"
+    js.create_stream(**{"name": name, "subjects": [f"{name}.>"], **config})
+    try:
+        with pytest.raises(JetStreamSparkError, match=said) as caught:
+            plan({**good, "stream": name, **options}, types)
+    finally:
+        js.delete_stream(name)
+
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "warned"),
+    [
+        ({}, False),
+        ({"max_msgs": 10}, True),
+        ({"max_msgs": 10, "discard": "new"}, False),
+        ({"max_age": 3600}, True),
+        ({"max_age": 3600, "discard": "new"}, True),
+    ],
+)
+def test_a_ledger_that_may_get_lost_is_warned_of(js, good, unique, caplog, config, warned):
+    """
+    Limits take it with old messages; one that refuses new messages takes none, but age does.
+    """
+    name = f"{unique}-x"
+    js.create_stream(name=name, subjects=[f"{name}.>"], allow_atomic=True, **config)
+    try:
+        plan({**good, "stream": name, "mode": "exactlyonce", "ledgerSubject": f"{name}.ledger"})
+    finally:
+        js.delete_stream(name)
+
+    assert ("ledger_may_be_lost" in caplog.text) == warned
+
+
+def test_a_mirror_takes_no_messages(js, good, target, unique):
+    """
+    The error names where to write.
+    """
+    name = f"{unique}-mirror"
+    js.create_stream(name=name, mirror=jetsync.StreamSource(name=target.name))
+    try:
+        with pytest.raises(JetStreamSparkError, match=f"write to its origin, {target.name}"):
+            plan({**good, "stream": name})
+    finally:
+        js.delete_stream(name)
+
+
+def test_a_stream_is_not_asked_for_each_micro_batch(good, monkeypatch):
+    """
+    What is known of it is kept for some seconds.
+    """
+    plan(good)
+    asked = []
+    monkeypatch.setattr(_planning, "client_for", lambda *_: asked.append(1))
+    plan(good)
+
+    assert asked == []
+
+
+def test_a_fork_while_a_plan_is_made():
+    """
+    The child makes plans: it has not inherited a lock that nobody will open.
+    """
+    with _planning._lock:
+        child = os.fork()
+        if not child:
+            os._exit(0 if _planning._lock.acquire(timeout=5) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_plan_shows_no_secret(nats_server, target, monkeypatch):
+    """
+    Not even with options that a program gave.
+    """
+    options = jetsync.ConnectOptions(servers=nats_server.url, user="me", password="s3cret")
+    made = make_plan(options, WriteOptions(stream=target.name), Columns())
+
+    assert "s3cret" not in repr(made)
+
+
+def test_connections_are_named_after_what_they_are_for(nats_server, target):
+    """
+    An operator finds the query and the partition.
+    """
+    made = plan_for(nats_server, target.name)
+
+    assert made.connection_name(Task(query="q", partition=3)) == "jetsync-spark-q-3"
+    assert made.connection_name(Task()) == "jetsync-spark-spark-0"
+
+
+def test_two_columns_of_one_name_are_refused():
+    """
+    It would be a matter of luck which one is stored.
+    """
+    types = pytest.importorskip("pyspark.sql.types")
+    field = types.StructField("a", types.IntegerType())
+
+    with pytest.raises(JetStreamSparkError, match="two columns are named a"):
+        types_of(types.StructType([field, field]))

@@ -1,0 +1,118 @@
+"""
+Processes that write and are killed, or stopped and woken too late, at random moments.
+
+A child process does what a driver and its tasks do: micro-batches of two partitions each, and a
+file for each that is committed. So many kills would take Spark itself a quarter of an hour, see
+`test_faults.py`.
+"""
+
+import collections
+import contextlib
+import os
+import random
+import signal
+import time
+import traceback
+
+import pytest
+from patience import eventually
+from writing import payloads, plan_for, rows_of, run
+
+from jetsync_spark._ledger import OvertakenError
+from jetsync_spark._write_options import EXACTLY_ONCE
+
+ROWS = 600
+"""Rows of a partition."""
+
+OVERTAKEN = 7
+"""Status of a child that was refused."""
+
+
+def write_on(server, name, commits, until):
+    """
+    Write all micro-batches that are not committed, as a driver does that is started again.
+    """
+    plan = plan_for(server, name, mode=EXACTLY_ONCE, chunk_size=50)
+    for batch in range(len(list(commits.iterdir())), until):
+        for partition in range(2):
+            first = (2 * batch + partition) * ROWS
+            run(plan, rows_of(name, ROWS, first=first), partition=partition, batch=batch)
+        # Fails where another process has committed it.
+        (commits / str(batch)).touch(exist_ok=False)
+
+
+def start(*work):
+    """
+    Fork a process that writes, and return its id.
+    """
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            write_on(*work)
+            status = 0
+        except (OvertakenError, FileExistsError):
+            status = OVERTAKEN
+        except BaseException:  # noqa: BLE001 - it must not go on as a copy of the test.
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return child
+
+
+def end(child):
+    """
+    Wait for the end of a process and return its status, negative for a signal.
+    """
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+# Newer Pythons warn of forks beside threads; what is forked here uses none of its parent's.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_each_row_is_stored_once(nats_server, target, tmp_path):
+    """
+    Twenty-five random moments in one run: nothing is lost, nothing is there twice.
+    """
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - shown when it fails.
+    random.seed(seed)
+    commits = tmp_path / "commits"
+    commits.mkdir()
+
+    def has_written(before, until):
+        return target.info().state.last_seq > before or len(list(commits.iterdir())) == until
+
+    until = 10
+    happened = collections.Counter()
+    while happened["killed"] + happened["stopped"] < 25:
+        before = target.info().state.last_seq
+        child = start(nats_server, target.name, commits, until)
+        try:
+            eventually(lambda before=before, until=until: has_written(before, until), 60)
+            time.sleep(random.random() * 0.05)
+            if random.random() < 0.3:
+                os.kill(child, signal.SIGSTOP)
+                other = start(nats_server, target.name, commits, until)
+                assert end(other) == 0
+                os.kill(child, signal.SIGCONT)
+                status = end(child)
+                assert status in {0, OVERTAKEN}
+                happened["refused" if status else "in time"] += 1
+                happened["stopped"] += 1
+            else:
+                os.kill(child, signal.SIGKILL)
+                happened["killed"] += end(child) < 0
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGKILL)
+                end(child)
+            raise
+        if len(list(commits.iterdir())) == until:
+            until += 10
+    assert end(start(nats_server, target.name, commits, until)) == 0
+
+    print(dict(happened), until, "micro-batches")  # noqa: T201 - as above.
+    found = collections.Counter(payloads(target))
+    expected = {data for _, data in rows_of(target.name, until * 2 * ROWS)}
+    assert set(found) == expected
+    assert len(found) == sum(found.values())

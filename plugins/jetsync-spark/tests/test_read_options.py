@@ -1,0 +1,130 @@
+import pickle
+
+import pytest
+
+from jetsync_spark._faults import OptionError
+from jetsync_spark._options import ConnectSettings, check_names, read_settings
+from jetsync_spark._read_options import LARGEST, ReadOptions
+
+
+def options(**given):
+    """Read these options."""
+    return read_settings(ReadOptions, given)
+
+
+class TestRead:
+    def test_kafkas_names_are_taken_in_any_case(self):
+        """Spark lower-cases the names of options."""
+        asked = options(
+            stream="S",
+            startingoffsets='{"seq": 7}',
+            maxoffsetspertrigger="100",
+            minPartitions="4",
+            maxRecordsPerPartition="5000",
+            failondataloss="FALSE",
+            includeHeaders="true",
+            subjectFilter="a.*, b.>",
+        )
+        assert asked.starting_offsets == 7
+        assert asked.max_offsets_per_trigger == 100
+        assert (asked.min_partitions, asked.max_records_per_partition) == (4, 5000)
+        assert asked.fail_on_data_loss is False
+        assert asked.include_headers is True
+        assert asked.subject_filter == ("a.*", "b.>")
+        assert pickle.loads(pickle.dumps(asked)) == asked
+
+    @pytest.mark.parametrize("place", ["earliest", "Latest", '{"seq":1}', f'{{"seq":{LARGEST}}}'])
+    def test_places(self, place):
+        """A place is a word or a sequence that Spark's long holds."""
+        assert options(stream="S", startingOffsets=place).starting_offsets is not None
+
+    @pytest.mark.parametrize(
+        "place",
+        ["", "5", '{"seq": 0}', '{"seq": "5"}', '{"seq": true}', '{"S": {"0": 5}}', "[5]", "seq",
+         f'{{"seq":{LARGEST + 1}}}', '{"seq": 5, "from": 1}'],
+    )  # fmt: skip
+    def test_what_is_no_place_is_refused(self, place):
+        """The error names the option and shows how a place is written."""
+        with pytest.raises(OptionError, match=r"option startingOffsets is .* \{\"seq\": 5\}"):
+            options(stream="S", startingOffsets=place)
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({}, "option stream is missing"),
+            ({"stream": "S", "bucket": "B"}, "both stream and bucket"),
+            ({"stream": "S", "keys": "a"}, "option keys does not go with a stream"),
+            ({"stream": "S", "atRevision": "4"}, "atRevision does not go with a stream"),
+            ({"bucket": "B", "startingOffsets": "earliest"}, "startingOffsets does not go with a"),
+            ({"bucket": "B", "includeHeaders": "true"}, "includeHeaders does not go with a bucket"),
+            ({"bucket": "B", "includeLedger": "true"}, "includeLedger does not go with a bucket"),
+            ({"bucket": "B", "minPartitions": "2"}, "minPartitions does not go with a bucket"),
+            ({"bucket": "B", "atRevision": "4", "atTimestamp": "5"}, "both atRevision and"),
+            ({"stream": "S", "minPartitions": "0"}, "minPartitions is '0'"),
+            ({"stream": "S", "fetchBatch": "10001"}, "whole number from 1 to 10000"),
+            ({"stream": "S", "failOnDataLoss": "maybe"}, "give true or false"),
+            ({"stream": "S", "subjectFilter": "a.>,a b"}, r"subjectFilter: in 'a b' a token has"),
+            ({"stream": "S", "subjectFilter": ">.x"}, "in '>.x' a token has a wildcard"),
+            ({"stream": "S", "subjectFilter": "a..b"}, "in 'a..b' a token is empty"),
+            ({"stream": "S", "startingTimestamp": "-1"}, "startingTimestamp is '-1'"),
+            ({"stream": "S", "startingOffsetsByTimestampStrategy": "now"}, "give error or latest"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, given, said):
+        """One sentence names the option."""
+        with pytest.raises(OptionError, match=said):
+            options(**given)
+
+    def test_unknown_ones_are_refused(self):
+        """Those of a sink are not known to a reader."""
+        given = {"servers": "x", "stream": "S", "startingOffset": "earliest"}
+        with pytest.raises(OptionError, match=r"startingOffset: did you mean startingOffsets"):
+            check_names(given, ConnectSettings, ReadOptions)
+        with pytest.raises(OptionError, match="no option ledgerSubject"):
+            check_names({"ledgerSubject": "l"}, ConnectSettings, ReadOptions)
+
+
+class TestUse:
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"startingOffsets": "latest"}, "startingOffsets latest leaves a batch nothing"),
+            ({"endingOffsets": "earliest"}, "endingOffsets earliest leaves a batch nothing"),
+            (
+                {"startingOffsets": '{"seq": 9}', "endingOffsets": '{"seq": 5}'},
+                "startingOffsets 9 comes behind endingOffsets 5",
+            ),
+            (
+                {"startingTimestamp": "9", "endingTimestamp": "5"},
+                "startingTimestamp 9 comes behind endingTimestamp 5",
+            ),
+            ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger does not go with a batch"),
+        ],
+    )
+    def test_a_batch_refuses(self, given, said):
+        """What only streaming has, and what leaves nothing to read."""
+        with pytest.raises(OptionError, match=said):
+            options(stream="S", **given).for_batch()
+
+    def test_a_time_goes_before_an_offset(self):
+        """As Kafka has it: the offset is not looked at then."""
+        places = {"startingOffsets": '{"seq": 9}', "endingOffsets": '{"seq": 5}'}
+        options(stream="S", startingTimestamp="5", **places).for_batch()
+        options(stream="S", startingOffsets="latest", startingTimestamp="5").for_batch()
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"endingOffsets": "latest"}, "endingOffsets does not go with streaming"),
+            ({"endingTimestamp": "5"}, "endingTimestamp does not go with streaming"),
+        ],
+    )
+    def test_streaming_refuses(self, given, said):
+        """A query without end has none."""
+        with pytest.raises(OptionError, match=said):
+            options(stream="S", **given).for_streaming()
+
+    def test_a_bucket_is_no_stream_of_rows(self):
+        """The error says which stream is behind it."""
+        with pytest.raises(OptionError, match="readStream with stream KV_B"):
+            options(bucket="B").for_streaming()

@@ -1,0 +1,258 @@
+"""
+What Spark asks of the data source before it starts a task, without Spark.
+"""
+
+import pickle
+
+import pytest
+from patience import eventually
+from streams_to_read import extend, numbered
+
+from jetsync_spark._faults import JetStreamSparkError, OptionError
+from jetsync_spark._ranges import SMALLEST
+
+pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
+
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+import jetsync
+import jetsync_spark
+from jetsync_spark.source import JetStreamDataSource
+
+pytestmark = pytest.mark.live
+
+KEYS = StructType([StructField("revision", LongType())])
+SCHEMA = StructType([StructField("sequence", LongType()), StructField("data", BinaryType())])
+
+
+@pytest.fixture
+def source(nats_server):
+    """
+    A maker of data sources.
+    """
+    return lambda **options: JetStreamDataSource({"servers": nats_server.url, **options})
+
+
+def planned(source, schema=SCHEMA):
+    """Return the parts that a source plans to read."""
+    reader = pickle.loads(pickle.dumps(source.reader(schema)))
+    return [part.value for part in reader.partitions()]
+
+
+def bounds(parts):
+    """Return where parts begin and end."""
+    return [(part.start, part.end) for part in parts]
+
+
+class TestSchema:
+    def test_of_a_stream(self, source):
+        """Some columns have to be asked for."""
+        plain = "subject string, data binary, stream string, sequence bigint, timestamp timestamp"
+        assert source(stream="S").schema() == plain
+        more = source(stream="S", includeheaders="true", timestampnanos="true").schema()
+        assert more == (
+            "subject string, data binary, headers map<string,array<string>>, stream string, "
+            "sequence bigint, timestamp timestamp, timestamp_ns bigint"
+        )
+
+    def test_of_a_bucket(self, source):
+        """A bucket is a table of its keys."""
+        assert source(bucket="B").schema() == (
+            "key string, value binary, revision bigint, created timestamp, operation string"
+        )
+
+    def test_of_others(self, source):
+        """A schema with other columns is refused by their name."""
+        other = StructType([StructField("value", BinaryType())])
+        with pytest.raises(OptionError, match="no column value to read"):
+            source(stream="S").reader(other)
+        with pytest.raises(OptionError, match="no column value to read"):
+            source(stream="S").streamReader(other)
+
+
+class TestFilters:
+    def test_of_subjects_that_there_are_not(self, js, source):
+        """They would give no rows and no reason; what is still there is read."""
+        with numbered(js, 20) as stream:
+            name = stream.name
+            for wanted in ("other.>", f"{name}.0,other", name):
+                with pytest.raises(OptionError, match=f"takes no subjects .*has {name}.>"):
+                    planned(source(stream=name, subjectfilter=wanted))
+                with pytest.raises(OptionError, match=f"takes no subjects .*has {name}.>"):
+                    source(stream=name, subjectfilter=wanted).streamReader(SCHEMA).initialOffset()
+            for wanted in (">", "*.5", f"{name}.>", f"{name}.0,{name}.0.>"):
+                assert len(planned(source(stream=name, subjectfilter=wanted))) == 1
+            js.update_stream(stream.info().config, subjects=[f"new.{name}"])
+            assert len(planned(source(stream=name, subjectfilter=f"{name}.0"))) == 1
+
+    def test_of_a_stream_with_sources(self, js, source, caplog):
+        """Nothing says which subjects will come: it is a warning."""
+        with numbered(js, 5) as stream:
+            name = f"{stream.name}-all"
+            js.create_stream(
+                name=name,
+                sources=[jetsync.StreamSource(name=stream.name)],
+                allow_direct=True,
+                storage="memory",
+            )
+            try:
+                eventually(lambda: js.stream(name).info().state.messages == 5, 30)
+                assert planned(source(stream=name, subjectfilter=f"{stream.name}.0"))
+                assert "nothing_of_filter" not in caplog.text
+                planned(source(stream=name, subjectfilter="other"))
+                assert "nothing_of_filter" in caplog.text
+            finally:
+                js.delete_stream(name)
+
+
+class TestMoments:
+    def test_of_a_bucket_without_history(self, js, source, unique):
+        """Keys that were written since would not be in the table: it is refused."""
+        kv = js.create_key_value(bucket=unique, storage="memory")
+        try:
+            for number in range(4):
+                last = kv.put(f"k{number % 2}", b"%d" % number)
+            assert planned(source(bucket=unique, atrevision=str(last)), KEYS) == [last]
+            with pytest.raises(OptionError, match="one revision of each key: what a key had at"):
+                planned(source(bucket=unique, atrevision="2"), KEYS)
+            with pytest.raises(OptionError, match="leave out atTimestamp"):
+                planned(source(bucket=unique, attimestamp="1000"), KEYS)
+            assert planned(source(bucket=unique, attimestamp="4102444800000"), KEYS) == [last]
+        finally:
+            js.delete_key_value(unique)
+
+    def test_that_are_still_to_come(self, js, source, unique):
+        """A revision that there is not is no moment."""
+        kv = js.create_key_value(bucket=unique, history=5, storage="memory")
+        try:
+            kv.put("k", b"1")
+            with pytest.raises(OptionError, match="has come to revision 1, before atRevision 2"):
+                planned(source(bucket=unique, atrevision="2"), KEYS)
+        finally:
+            js.delete_key_value(unique)
+
+
+class TestParts:
+    def test_from_behind_its_end(self, js, source):
+        """A time that is behind a sequence is found when it is looked up."""
+        with numbered(js, 20) as stream:
+            given = {"startingtimestamp": "1000", "endingoffsets": '{"seq": 5}'}
+            assert bounds(planned(source(stream=stream.name, **given))) == [(1, 5)]
+            stream.purge(sequence=11)
+            with pytest.raises(OptionError, match=r"begins at sequence 11 .*behind its end, .* 5"):
+                planned(source(stream=stream.name, **given))
+
+    def test_of_what_there_is(self, js, source):
+        """Both ends are fixed when the query is planned."""
+        with numbered(js, 20) as stream:
+            stream.purge(sequence=4)
+            one = planned(source(stream=stream.name))
+            assert bounds(one) == [(4, 21)]
+            extend(js, stream, 10)
+            parts = planned(source(stream=stream.name, minpartitions="3"))
+            assert bounds(parts) == [(4, 13), (13, 22), (22, 31)]
+            assert parts[0].created == one[0].created
+            small = planned(source(stream=stream.name, maxrecordsperpartition="10"))
+            assert [len(part) for part in small] == [9, 9, 9]
+
+    def test_of_what_is_asked_for(self, js, source):
+        """Ends are exclusive, and no further than the stream."""
+        with numbered(js, 20) as stream:
+
+            def parts(**options):
+                return bounds(planned(source(stream=stream.name, **options)))
+
+            assert parts(startingoffsets='{"seq": 5}', endingoffsets='{"seq": 9}') == [(5, 9)]
+            assert parts(startingoffsets='{"seq": 5}', endingoffsets="latest") == [(5, 21)]
+            assert parts(endingoffsets='{"seq": 21}') == [(1, 21)]
+            time = stream.get_message(9).timestamp_ns // 1_000_000
+            ((start, _),) = parts(startingtimestamp=str(time))
+            assert start == next(
+                n for n in range(1, 21) if stream.get_message(n).timestamp_ns >= time * 1_000_000
+            )
+            assert parts(endingtimestamp=str(time + 3_600_000)) == [(1, 21)]
+            with pytest.raises(OptionError, match="ends at sequence 20, before endingOffsets 22"):
+                parts(endingoffsets='{"seq": 22}')
+            with pytest.raises(OptionError, match="ends at sequence 20, before startingOffsets 22"):
+                parts(startingoffsets='{"seq": 22}')
+
+    def test_of_nothing(self, js, source):
+        """One part that has no rows, as Spark asks for one at least."""
+        with numbered(js, 20) as stream:
+            for options in (
+                {"startingoffsets": '{"seq": 21}'},
+                {"startingoffsets": '{"seq": 9}', "endingoffsets": '{"seq": 9}'},
+                {"endingtimestamp": "0"},
+            ):
+                reader = source(stream=stream.name, **options).reader(SCHEMA)
+                (part,) = reader.partitions()
+                assert part.value is None
+                assert list(reader.read(part)) == []
+
+    def test_of_few_that_match(self, js, source):
+        """A filter that leaves few messages of a long stretch makes few parts."""
+        with numbered(js, 0) as stream:
+            js.publish(f"{stream.name}.rare", b"")
+            js.publish_many((f"{stream.name}.x", b"") for _ in range(2 * SMALLEST))
+            assert len(planned(source(stream=stream.name))) == 3
+            rare = planned(source(stream=stream.name, subjectfilter=f"{stream.name}.rare"))
+            assert bounds(rare) == [(1, 2 * SMALLEST + 2)]
+            both = f"{stream.name}.rare,{stream.name}.x"
+            assert len(planned(source(stream=stream.name, subjectfilter=both))) == 3
+
+    def test_what_is_gone(self, js, source):
+        """A start that is gone by now is a failure, or passed over."""
+        with numbered(js, 20) as stream:
+            stream.purge(sequence=11)
+            with pytest.raises(JetStreamSparkError, match="sequences 5 to 10 are wanted"):
+                planned(source(stream=stream.name, startingoffsets='{"seq": 5}'))
+            lenient = {"startingoffsets": '{"seq": 5}', "failondataloss": "false"}
+            assert bounds(planned(source(stream=stream.name, **lenient))) == [(11, 21)]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({}, "option stream is missing"),
+            ({"stream": "S", "startingoffsets": "latest"}, "startingOffsets latest leaves a batch"),
+            ({"stream": "S", "maxoffsetspertrigger": "5"}, "maxOffsetsPerTrigger does not go with"),
+            ({"stream": "S", "mode": "atomic"}, "there is no option mode"),
+            ({"stream": "S", "startingofsets": "latest"}, "did you mean startingOffsets"),
+            ({"stream": "S", "servers": ""}, "option servers is empty"),
+        ],
+    )
+    def test_options(self, source, options, said):
+        """What makes no sense is refused before anything is asked."""
+        with pytest.raises(OptionError, match=said):
+            source(**options).reader(SCHEMA)
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"stream": "no_such"}, r"10059.*'no_such'.*create the stream"),
+            ({"bucket": "no_such"}, r"no_such"),
+            ({"stream": "S", "servers": "nats://127.0.0.1:1"}, r"127.0.0.1:1 failed.*reached from"),
+            ({"stream": "a.b"}, "a.b"),
+        ],
+    )
+    def test_what_is_not_there(self, source, options, said):
+        """The error names it, and says what to do."""
+        with pytest.raises(JetStreamSparkError, match=said):
+            planned(source(**options)) if "stream" in options else planned(
+                source(**options), StructType([StructField("revision", LongType())])
+            )
+
+    def test_a_filter_that_is_none(self, js, source):
+        """A filter that no subject matches by its form is refused when it is planned."""
+        with (
+            numbered(js, 3) as stream,
+            pytest.raises(JetStreamSparkError, match=r"subjectFilter.*a\.\.b"),
+        ):
+            planned(source(stream=stream.name, subjectfilter="a..b"))
+
+
+def test_the_facade():
+    """The class is found where it is documented."""
+    assert jetsync_spark.JetStreamDataSource is JetStreamDataSource
+    assert JetStreamDataSource.name() == "jetstream"

@@ -1,0 +1,301 @@
+"""
+Reading parts of streams, without Spark.
+"""
+
+import pytest
+from patience import eventually
+from streams_to_read import asked, extend, numbered, part_of, remake
+from writing import plan_for, rows_of, run
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync_spark import _agreement
+from jetsync_spark._faults import JetStreamSparkError, OptionError
+from jetsync_spark._origin import look, patiently, place_of, time_of
+from jetsync_spark._ranges import cut
+from jetsync_spark._reading import RangeReader
+from jetsync_spark._task import Task
+
+pytestmark = pytest.mark.live
+
+
+def read(js, stream, start=1, end=None, part=None, **options):
+    """List the sequences of a part; each message is the one of its sequence."""
+    part = part or part_of(js, stream, start, end)
+    found = []
+    for page in RangeReader(js, part, asked(stream, **options)).pages():
+        assert [int(data.split(b" ")[0]) for data in page.data] == page.sequences
+        found += page.sequences
+    return found
+
+
+class TestRange:
+    def test_parts_are_the_stream(self, js):
+        """Scenario 196: parts that are read in any order, twice and half-way, are the stream."""
+        with numbered(js, 1000) as stream:
+            whole = part_of(js, stream)
+            parts = cut(stream.name, whole.created, 1, 1001, 4)
+            extend(js, stream, 50)
+            again = {part.start: read(js, stream, part=part) for part in reversed(parts)}
+            for part in parts:
+                pages = RangeReader(js, part, asked(stream, fetchBatch="100")).pages()
+                assert next(pages).sequences == [*range(part.start, part.start + 100)]
+                pages.close()
+            found = [read(js, stream, part=part, fetchBatch="77") for part in parts]
+            assert [each[0] for each in found] == [1, 251, 501, 751]
+            assert [n for each in found for n in each] == [*range(1, 1001)]
+            assert [again[part.start] for part in parts] == found
+
+    @pytest.mark.parametrize("allow_direct", [True, False])
+    def test_stretches(self, js, allow_direct):
+        """A part has what is in it and nothing else, with direct gets and without."""
+        with numbered(js, 30, subjects=3, allow_direct=allow_direct) as stream:
+            for sequence in (2, 9, 10, 11, 30):
+                stream.delete_message(sequence)
+            there = [n for n in range(1, 31) if n not in {2, 9, 10, 11, 30}]
+            assert read(js, stream) == there
+            assert read(js, stream, 5, 20, fetchBatch="4") == [n for n in there if 5 <= n < 20]
+            assert read(js, stream, 9, 12) == []
+            assert read(js, stream, 29, 31) == [29]
+            assert read(js, stream, 7, 8) == [7]
+            some = f"{stream.name}.1"
+            assert read(js, stream, subjectFilter=some) == [n for n in there if n % 3 == 1]
+            assert read(js, stream, 5, 8, subjectFilter=some) == [7]
+            assert read(js, stream, subjectFilter="nothing.here") == []
+            both = f"{some},{stream.name}.2"
+            wanted = [n for n in there if n % 3]
+            assert read(js, stream, subjectFilter=both, fetchBatch="5") == wanted
+
+    def test_filters_may_overlap(self, js):
+        """A message that matches several filters is one row."""
+        with numbered(js, 30, subjects=3) as stream:
+            both = f"{stream.name}.>,{stream.name}.2"
+            assert read(js, stream, 3, subjectFilter=both) == [*range(3, 31)]
+
+    def test_an_empty_stream(self, js):
+        """There is nothing to read."""
+        with numbered(js, 0) as stream:
+            assert read(js, stream) == []
+
+    def test_pages_have_their_size(self, js):
+        """What one request brings is bounded by messages and by bytes."""
+        with numbered(js, 100, size=10_000) as stream:
+            options = asked(stream, fetchBatch="30", fetchMaxBytes="100000")
+            pages = [*RangeReader(js, part_of(js, stream), options).pages()]
+            assert all(len(page) <= 10 for page in pages)
+            assert sum(map(len, pages)) == 100
+
+    @pytest.mark.parametrize("allow_direct", [True, False])
+    def test_headers(self, js, allow_direct):
+        """Headers are those of the message, in its order, with all their values."""
+        with numbered(js, 0, allow_direct=allow_direct) as stream:
+            sent = jetsync.Headers([("B", "1"), ("a", "2"), ("B", "3")])
+            js.publish(f"{stream.name}.x", b"", headers=sent)
+            (page,) = RangeReader(js, part_of(js, stream), asked(stream)).pages()
+            assert page[0].headers.items() == sent.items()
+            assert page.subjects == [f"{stream.name}.x"]
+
+
+class TestLedger:
+    @pytest.mark.parametrize("allow_direct", [True, False])
+    def test_messages_of_ledgers_are_no_rows(self, js, nats_server, target, allow_direct):
+        """What a writer keeps beside the rows is left out, unless it is asked for."""
+        js.update_stream(target.info().config, allow_direct=allow_direct)
+        plan = plan_for(nats_server, target.name, mode="exactlyonce", chunk_size=11)
+        _agreement.agree(plan, Task(query="q", batch=0), 1)
+        rows = [*rows_of(target.name, 30), (f"{target.name}.x", b'{"v":1,"key":"of a row"}')]
+        run(plan, rows)
+
+        def found(**options):
+            pages = RangeReader(js, part_of(js, target), asked(target, **options)).pages()
+            return [bytes(data) for page in pages for data in page.data]
+
+        assert found() == found(fetchBatch="1") == [data for _, data in rows]
+        assert len(found(includeLedger="true")) == target.info().state.messages == 36
+
+
+class TestLoss:
+    @pytest.mark.parametrize("allow_direct", [True, False])
+    def test_purged_before(self, js, allow_direct):
+        """Messages that were purged after planning are a failure, with both numbers, or passed."""
+        with numbered(js, 30, allow_direct=allow_direct) as stream:
+            part = part_of(js, stream, 5, 25)
+            stream.purge(sequence=15)
+            with pytest.raises(
+                JetStreamSparkError,
+                match=rf"sequences 5 to 14 are wanted.*begins at 15 .stream {stream.name}.*"
+                "failOnDataLoss to false",
+            ):
+                read(js, stream, part=part)
+            assert read(js, stream, part=part, failOnDataLoss="false") == [*range(15, 25)]
+            stream.purge()
+            with pytest.raises(JetStreamSparkError, match=r"5 to 24 are wanted.*begins at 31"):
+                read(js, stream, part=part)
+            assert read(js, stream, part=part, failOnDataLoss="false") == []
+
+    def test_what_was_not_planned_may_go(self, js):
+        """A purge up to the part is none of its business."""
+        with numbered(js, 30) as stream:
+            part = part_of(js, stream, 15, 25)
+            stream.purge(sequence=15)
+            assert read(js, stream, part=part) == [*range(15, 25)]
+
+    @pytest.mark.parametrize("fails", ["true", "false"])
+    def test_purged_meanwhile(self, js, fails):
+        """So they are when some of the part has been read."""
+        with numbered(js, 300) as stream:
+            options = asked(stream, fetchBatch="20", failOnDataLoss=fails)
+            pages = RangeReader(js, part_of(js, stream), options).pages()
+            found = next(pages).sequences
+            stream.purge(sequence=200)
+            if fails == "true":
+                with pytest.raises(JetStreamSparkError, match="begins at 200"):
+                    list(pages)
+                return
+            for page in pages:
+                found += page.sequences
+            gap = [n for n in range(1, 301) if n not in found]
+            assert gap == [*range(gap[0], 200)]
+            assert gap[0] in {21, 41, 61}
+
+    def test_read_and_then_purged(self, js):
+        """What goes behind the reader is no loss, also where there was a gap."""
+        with numbered(js, 300) as stream:
+            stream.delete_message(5)
+            stream.delete_message(150)
+            pages = RangeReader(js, part_of(js, stream), asked(stream, fetchBatch="100")).pages()
+            found = next(pages).sequences
+            stream.purge(sequence=50)
+            found += next(pages).sequences
+            stream.purge(sequence=180)
+            for page in pages:
+                found += page.sequences
+            assert found == [n for n in range(1, 301) if n not in {5, 150}]
+
+    def test_deleted_ones_are_no_loss(self, js):
+        """Sequences without a message are passed over, also after planning."""
+        with numbered(js, 30) as stream:
+            part = part_of(js, stream)
+            for sequence in (2, 3, 29, 30):
+                stream.delete_message(sequence)
+            assert read(js, stream, part=part) == [1, *range(4, 29)]
+
+    @pytest.mark.parametrize("allow_direct", [True, False])
+    def test_made_again(self, js, allow_direct):
+        """A stream of the same name is not the one that was planned."""
+        with numbered(js, 30, allow_direct=allow_direct) as stream:
+            part = part_of(js, stream)
+            remake(js, stream, 40)
+            with pytest.raises(JetStreamSparkError, match="was made again: it is from 2"):
+                read(js, stream, part=part)
+            assert read(js, stream, part=part, failOnDataLoss="false") == []
+
+    def test_made_again_meanwhile(self, js):
+        """Rows of another stream do not pass for those that were planned."""
+        with numbered(js, 300) as stream:
+            pages = RangeReader(js, part_of(js, stream), asked(stream, fetchBatch="20")).pages()
+            next(pages)
+            remake(js, stream, 300)
+            with pytest.raises(JetStreamSparkError, match="was made again"):
+                list(pages)
+
+    def test_one_message_of_each_subject(self, js):
+        """Where new messages replace old ones, holes are to be expected, unless told otherwise."""
+        with numbered(js, 30, subjects=10, max_msgs_per_subject=1) as stream:
+            part = part_of(js, stream, 21, 31)
+            extend(js, stream, 5, subjects=10)
+            assert read(js, stream, part=part) == [*range(26, 31)]
+            with pytest.raises(JetStreamSparkError, match="sequences 21 to 25"):
+                read(js, stream, part=part, failOnDataLoss="true")
+
+
+class TestAway:
+    @pytest.mark.parametrize("allow_direct", [True, False])
+    def test_a_restart_of_the_server(self, allow_direct):
+        """The part is read on from behind the last message."""
+        with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
+            js = client.jetstream()
+            with numbered(js, 500, storage="file", allow_direct=allow_direct) as stream:
+                options = asked(stream, fetchBatch="50")
+                pages = RangeReader(js, part_of(js, stream), options).pages()
+                found = next(pages).sequences
+                server.restart()
+                for page in pages:
+                    found += page.sequences
+                assert found == [*range(1, 501)]
+                eventually(lambda: client.is_connected)
+
+    def test_for_too_long(self):
+        """A server that stays away is an error in time, with what to do."""
+        with (
+            DevServer() as server,
+            jetsync.connect(server.url, reconnect_wait=0.05, request_timeout=0.3) as client,
+        ):
+            js = client.jetstream()
+            with numbered(js, 500, storage="file") as stream:
+                options = asked(stream, fetchBatch="50", retryTimeoutMs="500")
+                pages = RangeReader(js, part_of(js, stream), options).pages()
+                next(pages)
+                server.kill()
+                with pytest.raises(
+                    JetStreamSparkError, match=r"reading failed on .*see that the servers"
+                ):
+                    list(pages)
+                server.restart()
+
+
+class TestOrigin:
+    @pytest.mark.parametrize("policy", ["workqueue", "interest"])
+    def test_retention(self, js, policy):
+        """A stream that drops what its consumers have is refused, with the reason."""
+        with (
+            numbered(js, 3, retention=policy) as stream,
+            pytest.raises(JetStreamSparkError, match=f"retention {policy} is not read by seq"),
+        ):
+            look(js, stream.name)
+
+    def test_a_stream_that_is_not_there(self, js):
+        """The error names the stream, the server's code and what to do."""
+        with pytest.raises(JetStreamSparkError, match=r"10059.*no_such.*create the stream"):
+            patiently(lambda: look(js, "no_such"), 5.0, "planning failed", "no_such")
+
+    def test_sequences_that_no_long_holds(self, js):
+        """Scenario 200: a sequence is 64 bits without a sign, and none is cut."""
+        largest = (1 << 63) - 1
+        with numbered(js, 0, first_seq=largest - 4) as stream:
+            js.publish(f"{stream.name}.0", b"%d ." % (largest - 4))
+            assert read(js, stream, start=largest - 4) == [largest - 4]
+            js.publish_many((f"{stream.name}.0", b"") for _ in range(5))
+            with pytest.raises(JetStreamSparkError, match=f"sequence is {1 << 63}, which Spark's"):
+                look(js, stream.name)
+
+    def test_places(self, js):
+        """Where to begin is a word, a sequence or a time."""
+        with numbered(js, 30) as stream:
+            stream.purge(sequence=11)
+            origin = look(js, stream.name)
+            assert (origin.first, origin.next) == (11, 31)
+
+            def begin(**options):
+                return place_of(asked(stream, **options), js, origin, default="latest")
+
+            assert begin() == 31
+            assert begin(startingOffsets="earliest") == 11
+            assert begin(startingOffsets='{"seq": 20}') == 20
+            assert begin(startingOffsets='{"seq": 31}') == 31
+            assert begin(startingOffsets='{"seq": 3}') == 3
+            with pytest.raises(OptionError, match="ends at sequence 30, before startingOffsets 32"):
+                begin(startingOffsets='{"seq": 32}')
+            assert begin(startingTimestamp="0", startingOffsets="latest") == 11
+            millisecond = stream.get_message(20).timestamp_ns // 1_000_000
+            first = next(
+                n for n in range(11, 31)
+                if stream.get_message(n).timestamp_ns >= millisecond * 1_000_000
+            )  # fmt: skip
+            assert begin(startingTimestamp=str(millisecond)) == first
+            future = str(millisecond + 3_600_000)
+            with pytest.raises(OptionError, match="nothing from startingTimestamp"):
+                begin(startingTimestamp=future)
+            latest = {"startingOffsetsByTimestampStrategy": "latest"}
+            assert begin(startingTimestamp=future, **latest) == 31
+            assert time_of(js, origin, int(future)) is None

@@ -1,0 +1,270 @@
+import datetime as dt
+import itertools
+import os
+import pickle
+import signal
+from concurrent import futures
+
+import pyspark
+import pytest
+from writing import payloads
+
+import jetsync
+import jetsync_spark
+from jetsync_spark._faults import JetStreamSparkError, OptionError
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def options(nats_server):
+    """
+    How a program connects.
+    """
+    return jetsync.ConnectOptions(servers=nats_server.url)
+
+
+@pytest.fixture
+def rows(spark, target):
+    """
+    A thousand rows in four partitions.
+    """
+    return spark.range(1000, numPartitions=4).selectExpr(
+        f"concat('{target.name}.a', id % 7) as subject",
+        "cast(id as string) as data",
+        "cast(id % 3 as string) as origin",
+        "id % 5 as carrier",
+    )
+
+
+def ids(stream):
+    """
+    Return the numbers that the rows of a stream had.
+    """
+    return sorted(int(data) for data in payloads(stream))
+
+
+class TestSink:
+    def test_each_partition_is_published(self, rows, options, target):
+        """
+        Columns are taken by their names; all rows are there when the job ends.
+        """
+        rows.foreachPartition(jetsync_spark.JetStreamSink(options, stream=target.name))
+
+        assert ids(target) == list(range(1000))
+        assert target.get_message(1).subject.startswith(f"{target.name}.a")
+
+    @pytest.mark.parametrize("mode", ["atomic", "exactlyonce"])
+    def test_other_modes(self, rows, options, target, mode):
+        """
+        Chunks, and a ledger under the name of the write.
+        """
+        named = {"write_id": "load"} if mode == "exactlyonce" else {}
+        sink = jetsync_spark.JetStreamSink(options, stream=target.name, mode=mode, **named)
+
+        rows.foreachPartition(sink)
+        if named:
+            rows.foreachPartition(sink)
+
+        assert ids(target) == list(range(1000))
+
+    @pytest.mark.parametrize("mode", ["atomic", "exactlyonce"])
+    def test_tasks_that_fail_or_run_twice_store_each_row_once(self, rows, options, target, mode):
+        """
+        One fails after a hundred rows, the worker of another is killed after as many, and one is
+        run a second time beside itself, which mode exactlyonce sees. A chunk that was not whole
+        has stored nothing.
+        """
+        more = {"write_id": "load", "chunk_size": 50} if mode == "exactlyonce" else {}
+        sink = jetsync_spark.JetStreamSink(options, stream=target.name, mode=mode, **more)
+
+        def dying(rows, *, killed):
+            yield from itertools.islice(rows, 100)
+            if killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ZeroDivisionError
+
+        def task(rows):
+            context = pyspark.TaskContext.get()
+            partition = context.partitionId()
+            if partition in {1, 3} and context.attemptNumber() == 0:
+                return sink(dying(rows, killed=partition == 3))
+            if partition != 2 or mode == "atomic":
+                return sink(rows)
+            rows = list(rows)
+            with futures.ThreadPoolExecutor(2) as pool:
+                runs = [pool.submit(sink, rows) for _ in range(2)]
+            errors = [run.exception() for run in runs if run.exception() is not None]
+            assert len(errors) < 2
+            assert all("10071" in str(error) for error in errors)
+            return None
+
+        rows.foreachPartition(task)
+
+        assert ids(target) == list(range(1000))
+
+    def test_fast_ingest(self, rows, options, target):
+        """
+        Rows are acknowledged by the hundred.
+        """
+        sink = jetsync_spark.JetStreamSink(options, stream=target.name, fast_ingest=True)
+
+        rows.foreachPartition(sink)
+
+        assert ids(target) == list(range(1000))
+
+    def test_a_subject_is_made_of_columns(self, rows, options, target):
+        """
+        Each column in braces is one token.
+        """
+        subject = f"{target.name}.{{origin}}.{{carrier}}"
+
+        rows.foreachPartition(
+            jetsync_spark.JetStreamSink(options, stream=target.name, subject=subject)
+        )
+
+        found = target.info(subjects_filter=">").state.subjects
+        assert set(found) == {f"{target.name}.{o}.{c}" for o in range(3) for c in range(5)}
+
+    def test_a_function_makes_messages(self, rows, options, target):
+        """
+        It returns a message, or a tuple.
+        """
+        name = target.name
+
+        def message(row):
+            if row.data.endswith("0"):
+                return jetsync.OutboundMessage(f"{name}.x", row.data, {"zero": "yes"})
+            return f"{name}.y", row.data
+
+        rows.foreachPartition(jetsync_spark.JetStreamSink(options, stream=name, message=message))
+
+        assert ids(target) == list(range(1000))
+        assert target.get_last(f"{name}.x").headers["zero"] == "yes"
+
+    def test_counts_are_checked_on_the_driver(self, rows, options, target):
+        """
+        What can not work is told before a job runs.
+        """
+        jetsync_spark.JetStreamSink(options, stream=target.name).check(rows)
+
+        for bad, said in (
+            ({"data": "payload"}, "no column payload: the columns are carrier, data"),
+            ({"subject": "topic"}, "no column topic"),
+            ({"subject": "elsewhere.{origin}"}, r"does not take that subject .*elsewhere"),
+            ({"data": "carrier"}, "column carrier has the type bigint: make it binary"),
+        ):
+            sink = jetsync_spark.JetStreamSink(options, stream=target.name, **bad)
+            with pytest.raises(JetStreamSparkError, match=said):
+                sink.check(rows)
+
+    def test_a_sink_travels(self, options):
+        """
+        It is pickled for each task, and its text shows no password.
+        """
+        secret = options.evolve(user="me", password="s3cret")
+        sink = jetsync_spark.JetStreamSink(secret, stream="S")
+
+        assert "s3cret" not in repr(pickle.loads(pickle.dumps(sink)))
+
+    def test_an_argument_that_there_is_not_is_named(self, options):
+        """
+        A slip of the pen is not ignored.
+        """
+        with pytest.raises(OptionError, match="no argument windw"):
+            jetsync_spark.JetStreamSink(options, stream="S", windw=5)
+
+
+class TestArrow:
+    def test_counts_come_back(self, rows, options, target):
+        """
+        One row for each partition, with what it stored and where.
+        """
+        counts = jetsync_spark.publish_arrow(rows, options, stream=target.name)
+
+        assert target.info().state.messages == 0
+        found = counts.collect()
+        assert ids(target) == list(range(1000))
+        assert sorted(row.partition for row in found) == [0, 1, 2, 3]
+        assert sum(row.stored for row in found) == sum(row.rows for row in found) == 1000
+        assert min(row.first_sequence for row in found) == 1
+        assert max(row.last_sequence for row in found) == 1000
+
+    def test_large_types_are_as_good(self, spark, rows, options, target):
+        """
+        Sessions may be set to hand over large_string and large_binary.
+        """
+        name = "spark.sql.execution.arrow.useLargeVarTypes"
+        spark.conf.set(name, "true")
+        try:
+            jetsync_spark.publish_arrow(rows, options, stream=target.name).collect()
+        finally:
+            spark.conf.unset(name)
+
+        assert ids(target) == list(range(1000))
+
+    def test_rows_and_batches_make_the_same_messages(self, spark, options, target):
+        """
+        All columns, nulls included, on both ways.
+        """
+        query = f"""
+            select '{target.name}.' || n as subject, cast(n as binary) as data,
+                map('a', array('1', '2'), 'b', array('3')) as headers,
+                'WAY' || n as msg_id, 'never' as ttl, cast(0 as decimal(20,0)) as expected_sequence
+            from values ('x'), ('y') as t(n)
+            union all
+            select '{target.name}.null', null, null, null, null, null
+            """
+        found = []
+        for way in ("row", "bat"):
+            rows = spark.sql(query.replace("WAY", way))
+            if way == "row":
+                rows.foreachPartition(jetsync_spark.JetStreamSink(options, stream=target.name))
+            else:
+                jetsync_spark.publish_arrow(rows, options, stream=target.name).collect()
+            found.append(
+                sorted(
+                    (
+                        m.subject,
+                        bytes(m.data),
+                        [v.replace(way, "id-") for _, v in m.headers.items()],
+                    )
+                    for m in target.scan()
+                )
+            )
+            target.purge()
+
+        assert found[0] == found[1]
+        assert (f"{target.name}.null", b"", []) in found[0]
+        assert found[0][1][2] == ["1", "2", "3", "id-x", "never", "0"]
+
+    def test_types_in_subjects_and_times_to_live(self, spark, options, target):
+        """
+        Dates, booleans and numbers are written the same way by rows and batches; intervals are
+        durations.
+        """
+        rows = spark.createDataFrame(
+            [(dt.date(2026, 1, 2), True, 7, b"x", dt.timedelta(hours=1))],
+            "day date, flag boolean, number int, data binary, ttl interval day to second",
+        )
+        subject = f"{target.name}.{{day}}.{{flag}}.{{number}}"
+
+        rows.foreachPartition(
+            jetsync_spark.JetStreamSink(options, stream=target.name, subject=subject)
+        )
+        jetsync_spark.publish_arrow(rows, options, stream=target.name, subject=subject).collect()
+
+        messages = list(target.scan())
+        assert [m.subject for m in messages] == [f"{target.name}.2026-01-02.true.7"] * 2
+        assert [m.headers["Nats-TTL"] for m in messages] == ["3600"] * 2
+
+    def test_a_row_that_can_not_be_stored_is_named(self, spark, options, target):
+        """
+        Spark keeps the text of the error, which has the row, the subject and what to do.
+        """
+        rows = spark.sql("select 'elsewhere' as subject, 'x' as data").coalesce(1)
+
+        with pytest.raises(Exception, match=r"row 0 of partition 0: .*does not take") as caught:
+            jetsync_spark.publish_arrow(rows, options, stream=target.name).collect()
+
+        assert "subject elsewhere): add it to the stream" in str(caught.value)

@@ -1,0 +1,414 @@
+"""
+The data source in a Spark session: batches, buckets, micro-batches.
+
+Nothing here registers it: Spark finds it by itself.
+"""
+
+import concurrent.futures
+import datetime as dt
+import itertools
+import threading
+import time
+
+import pytest
+from patience import eventually
+from sessions import session
+from streams_to_read import extend, numbered
+
+import jetsync
+import jetsync_spark
+from jetsync_spark._faults import java_missing
+
+pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
+
+import pyspark
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.sql import functions as f
+
+pytestmark = [pytest.mark.live, pytest.mark.spark]
+
+ADMISSION = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+"""Whether Spark tells a source how much to take."""
+
+
+@pytest.fixture(scope="module")
+def spark():
+    """
+    A session that tries a task twice.
+    """
+    missing = java_missing()
+    if missing:
+        pytest.skip(missing)
+    made = session("local[2,2]")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def load(spark, nats_server):
+    """
+    A reader of batches.
+    """
+
+    def load(stream=None, schema=None, **options):
+        reader = spark.read.format("jetstream").option("servers", nats_server.url)
+        if stream is not None:
+            reader = reader.option("stream", getattr(stream, "name", stream))
+        if schema is not None:
+            reader = reader.schema(schema)
+        return reader.options(**options).load()
+
+    return load
+
+
+def numbers(frame):
+    """List the sequences of a data frame; the payload of each row is its sequence."""
+    rows = frame.select("sequence", f.col("data").cast("string").alias("data")).collect()
+    assert all(int(row.data.split(" ")[0]) == row.sequence for row in rows)
+    return sorted(row.sequence for row in rows)
+
+
+class TestBatch:
+    def test_rows(self, js, load):
+        """A row has what its message has, and a column for headers where they are asked for."""
+        with numbered(js, 0) as stream:
+            js.publish(
+                f"{stream.name}.a",
+                b"\x00\xff",
+                headers=jetsync.Headers([("A", "1"), ("b", "2"), ("A", "3")]),
+            )
+            js.publish(f"{stream.name}.b", b"")
+            plain = load(stream)
+            assert plain.columns == ["subject", "data", "stream", "sequence", "timestamp"]
+            frame = load(stream, includeHeaders=True, timestampNanos=True)
+            first, second = frame.orderBy("sequence").collect()
+            assert frame.columns[2] == "headers"
+            assert frame.columns[-1] == "timestamp_ns"
+            assert bytes(first.data) == b"\x00\xff"
+            assert first.headers == {"A": ["1", "3"], "b": ["2"]}
+            assert (second.subject, second.headers, bytes(second.data)) == (
+                f"{stream.name}.b", {}, b"",
+            )  # fmt: skip
+            assert (second.stream, second.sequence) == (stream.name, 2)
+            there = stream.get_message(2)
+            assert second.timestamp_ns == there.timestamp_ns
+            moment = frame.select(f.unix_micros("timestamp")).orderBy("sequence").collect()[1][0]
+            assert moment == there.timestamp_ns // 1000
+
+    def test_some_columns(self, spark, js, load):
+        """A schema with some columns in another order is what is read, also with large types."""
+        spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+        try:
+            with numbered(js, 30) as stream:
+                frame = load(stream, "sequence long, data binary", minPartitions=3)
+                assert frame.columns == ["sequence", "data"]
+                assert numbers(frame) == [*range(1, 31)]
+        finally:
+            spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+    def test_one_frame_many_queries(self, js, load):
+        """Filters of one query do not leak into the next, nor does what is published later."""
+        with numbered(js, 100) as stream:
+            frame = load(stream, endingOffsets='{"seq": 101}', maxRecordsPerPartition=30)
+            assert frame.rdd.getNumPartitions() == 4
+            assert frame.filter("sequence >= 51").count() == 50
+            extend(js, stream, 20)
+            assert frame.count() == 100
+            parts = frame.filter("sequence >= 21").union(frame.filter("sequence < 21"))
+            assert numbers(parts) == [*range(1, 101)]
+            joined = frame.alias("a").join(frame.alias("b"), "sequence")
+            assert joined.count() == 100
+
+    def test_stretches(self, js, load):
+        """Options say from where to where, of which subjects."""
+        with numbered(js, 40, subjects=2) as stream:
+            stream.delete_message(7)
+            some = {"startingOffsets": '{"seq": 5}', "endingOffsets": '{"seq": 11}'}
+            assert numbers(load(stream, **some)) == [5, 6, 8, 9, 10]
+            assert numbers(load(stream, subjectFilter=f"{stream.name}.1", **some)) == [5, 9]
+            milliseconds = stream.get_message(40).timestamp_ns // 1_000_000
+            after = load(stream, startingTimestamp=milliseconds + 1,
+                         startingOffsetsByTimestampStrategy="latest")  # fmt: skip
+            assert numbers(after) == []
+            before = load(stream, endingTimestamp=milliseconds + 1)
+            assert len(numbers(before)) == 39
+        with numbered(js, 0) as stream:
+            assert numbers(load(stream)) == []
+
+    def test_without_direct_gets(self, js, load):
+        """A stream that allows none is read by consumers, of which none is left."""
+        with numbered(js, 50, allow_direct=False) as stream:
+            assert numbers(load(stream, minPartitions=2)) == [*range(1, 51)]
+            eventually(lambda: not list(stream.consumer_names()))
+
+    def test_a_task_fails_half_way(self, js, load):
+        """Scenario 196: a task that is tried again reads what it read before."""
+        with numbered(js, 1000) as stream:
+
+            def fragile(batches):
+                from pyspark import TaskContext
+
+                context = TaskContext.get()
+                for count, batch in enumerate(batches):
+                    if count == 1 and context.attemptNumber() == 0 and context.partitionId() == 1:
+                        raise OSError("half-way")
+                    yield batch
+
+            frame = load(stream, "sequence long, data binary", minPartitions=4, fetchBatch=100)
+            again = frame.mapInArrow(fragile, frame.schema)
+            assert numbers(again) == [*range(1, 1001)]
+            assert numbers(frame) == [*range(1, 1001)]
+
+    def test_two_queries_at_once(self, js, load):
+        """Readers that share workers do not see each other's messages."""
+        with (
+            numbered(js, 3000) as one,
+            numbered(js, 2000, allow_direct=False) as other,
+            concurrent.futures.ThreadPoolExecutor(4) as threads,
+        ):
+            frames = [load(each, minPartitions=3) for each in (one, other, one, other)]
+            found = list(threads.map(numbers, frames))
+            assert [len(each) for each in found] == [3000, 2000, 3000, 2000]
+            assert {frozenset(each) for each in found} == {
+                frozenset(range(1, 3001)), frozenset(range(1, 2001)),
+            }  # fmt: skip
+
+    def test_a_limit_stops_early(self, js, load):
+        """A reader that is not read to its end leaves nothing behind, and others go on."""
+        with numbered(js, 20_000) as stream:
+            frame = load(stream, fetchBatch=100)
+            assert len(frame.limit(3).collect()) == 3
+            assert frame.count() == 20_000
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"stream": "no_such"}, r"10059.*'no_such'.*create the stream"),
+            ({"strem": "S"}, "no option strem: did you mean stream"),
+            ({"bucket": "no_such"}, "no_such"),
+            ({"stream": "S", "password": "s3cret"}, "option password would show a secret"),
+        ],
+    )
+    def test_options(self, load, options, said):
+        """What makes no sense is refused when it is planned, in one sentence."""
+        with pytest.raises(AnalysisException, match=said) as caught:
+            load(**options).collect()
+        assert "s3cret" not in str(caught.value)
+
+    def test_removed_after_planning(self, js, load):
+        """A task says what is missing, or reads what there is."""
+        with numbered(js, 50) as stream:
+            strict, lenient = load(stream), load(stream, failOnDataLoss="false")
+            if pyspark.__version__ < "4.1":
+                pytest.skip("Spark 4.0 plans each query anew")
+            assert strict.count() == lenient.count() == 50
+            stream.purge(sequence=41)
+            with pytest.raises(
+                PythonException, match="sequences 1 to 40 are wanted, and the stream begins at 41"
+            ):
+                strict.collect()
+            assert numbers(lenient) == [*range(41, 51)]
+
+
+class TestBucket:
+    def test_a_table(self, js, load, unique):
+        """Scenario 163: a row for each key that has a value, as of one moment."""
+        kv = js.create_key_value(bucket=unique, history=5, storage="memory")
+        try:
+            for number in range(6):
+                kv.put(f"k.{number % 3}", f"v{number}")
+            third = kv.get("k.2").created
+            kv.delete("k.1")
+
+            def table(**options):
+                rows = load(bucket=unique, **options).orderBy("key").collect()
+                return [(row.key, bytes(row.value).decode(), row.revision) for row in rows]
+
+            assert load(bucket=unique).columns == [
+                "key", "value", "revision", "created", "operation",
+            ]  # fmt: skip
+            assert table() == [("k.0", "v3", 4), ("k.2", "v5", 6)]
+            assert table(atRevision=4) == [("k.0", "v3", 4), ("k.1", "v1", 2), ("k.2", "v2", 3)]
+            assert table(keys="k.2,x.*") == [("k.2", "v5", 6)]
+            assert table(keys="x") == []
+            later = int((third + dt.timedelta(seconds=60)).timestamp() * 1000)
+            assert table(atTimestamp=later) == table()
+            assert table(atTimestamp=1000) == []
+            frame = load(None, "revision long, key string", bucket=unique)
+            assert sorted(map(tuple, frame.collect())) == [(4, "k.0"), (6, "k.2")]
+        finally:
+            js.delete_key_value(unique)
+
+    def test_an_empty_one(self, js, load, unique):
+        """It has no rows."""
+        js.create_key_value(bucket=unique, storage="memory")
+        assert load(bucket=unique).collect() == []
+        with pytest.raises(Exception, match="come to revision 0, before atRevision 5"):
+            load(bucket=unique, atRevision=5).collect()
+        js.delete_key_value(unique)
+
+
+class Batches:
+    """
+    The micro-batches of a query, as ``foreachBatch`` gets them.
+    """
+
+    def __init__(self, spark, server, stream, checkpoint, **options):
+        self.found = {}
+        self.fails = False
+        self._reader = (
+            spark.readStream.format("jetstream")
+            .option("servers", server.url)
+            .option("stream", stream.name)
+            .options(**options)
+        )
+        self._checkpoint = str(checkpoint)
+
+    def _take(self, frame, batch):
+        rows = numbers(frame)
+        if rows and self.fails:
+            self.fails = False
+            raise OSError("the sink failed")
+        self.found[batch] = rows
+
+    def start(self, **trigger):
+        """Start the query."""
+        writer = self._reader.load().writeStream.foreachBatch(self._take)
+        if trigger:
+            writer = writer.trigger(**trigger)
+        return writer.option("checkpointLocation", self._checkpoint).start()
+
+    def run(self):
+        """Run the query over what there is; return the batches that it has had by now."""
+        self.begin(availableNow=True)
+        return self.found
+
+    def begin(self, until=None, **trigger):
+        """Start the query, wait for something or for its end, and return it."""
+        end = time.monotonic() + 240
+        while True:
+            query = self.start(**trigger)
+            try:
+                while not (until and until()) and not query.awaitTermination(0.1):
+                    assert time.monotonic() < end
+            except StreamingQueryException as error:
+                # Spark gives a Python process ten seconds to start, which a busy machine may need.
+                if "failed to connect back" not in str(error) or time.monotonic() > end:
+                    raise
+            else:
+                return query
+
+
+@pytest.fixture
+def batches(spark, nats_server, tmp_path):
+    """
+    A maker of queries with a checkpoint of the test's own.
+    """
+    return lambda stream, **options: Batches(
+        spark, nats_server, stream, tmp_path / "checkpoint", **options
+    )
+
+
+class TestStreaming:
+    def test_from_checkpoint_to_checkpoint(self, js, batches):
+        """Scenario 197: the next run begins where the last one ended; no batch is too large."""
+        with numbered(js, 50) as stream:
+            query = batches(stream, startingOffsets="earliest", maxOffsetsPerTrigger=20)
+            query.run()
+            assert [n for rows in query.found.values() for n in rows] == [*range(1, 51)]
+            if ADMISSION:
+                assert [*map(len, query.found.values())] == [20, 20, 10]
+            extend(js, stream, 15)
+            query.run()
+            last = max(query.found)
+            assert query.found[last] == [*range(51, 66)]
+            query.run()
+            assert [n for rows in query.found.values() for n in rows] == [*range(1, 66)]
+            # An empty batch is no harm where Spark does not say where a batch begins.
+            assert max(query.found) in ([last] if ADMISSION else [last, last + 1])
+
+    def test_it_ends_though_more_comes(self, js, nats_server, batches):
+        """A query over what there is now ends while a publisher keeps going."""
+        stop = threading.Event()
+        with numbered(js, 100) as stream, jetsync.connect(nats_server.url) as client:
+
+            def publish():
+                while not stop.wait(0.01):
+                    extend(client.jetstream(), stream, 5)
+
+            publisher = threading.Thread(target=publish)
+            publisher.start()
+            try:
+                query = batches(stream, startingOffsets="earliest", maxOffsetsPerTrigger=60)
+                query.run()
+            finally:
+                stop.set()
+                publisher.join()
+            found = [n for rows in query.found.values() for n in rows]
+            assert found == [*range(1, len(found) + 1)]
+            assert 100 <= len(found) < stream.info().state.last_seq
+
+    def test_a_batch_of_the_latest_fails(self, js, batches):
+        """What came between start and failure is in the batch that is run again."""
+        with numbered(js, 10) as stream:
+            query = batches(stream)
+            query.fails = True
+            # The first batch has nothing, and ends where the query begins.
+            running = query.begin(lambda: query.found)
+            try:
+                extend(js, stream, 5)
+                with pytest.raises(StreamingQueryException, match="the sink failed"):
+                    running.awaitTermination(60)
+            finally:
+                running.stop()
+            extend(js, stream, 7)
+            query.run()
+            if not ADMISSION:
+                # There it ends with the batch that is run again.
+                query.run()
+            found = list(itertools.chain(*query.found.values()))
+            assert found == [*range(11, 23)]
+            assert len(query.found[1]) <= 5
+
+    def test_purged_unread(self, js, batches):
+        """The query ends with both numbers and what to do; without failOnDataLoss it goes on."""
+        with numbered(js, 50) as stream:
+            query = batches(stream, startingOffsets='{"seq": 21}')
+            query.run()
+            extend(js, stream, 20)
+            stream.purge(sequence=61)
+            with pytest.raises(
+                StreamingQueryException,
+                match=r"sequences 51 to 60 are wanted, and the stream begins at 61.*failOnDataLoss",
+            ):
+                query.run()
+            lenient = batches(stream, failOnDataLoss="false")
+            assert list(itertools.chain(*lenient.run().values())) == [*range(61, 71)]
+
+    def test_idle(self, js, nats_server, batches):
+        """A query that has nothing to do asks less than ten times a second, and shows its place."""
+        with numbered(js, 30) as stream, jetsync.connect(nats_server.url) as client:
+            query = batches(stream, startingOffsets="earliest")
+            running = query.begin(lambda: query.found)
+            try:
+                eventually(lambda: running.status["isTriggerActive"] is False, 60)
+                with client.subscribe("$JS.API.>") as api:
+                    client.flush()
+                    assert not running.awaitTermination(2)
+                    client.flush()
+                    asked = sum(1 for _ in iter(lambda: api.next(0.1), None))
+                assert asked < 20
+                (source,) = eventually(lambda: running.lastProgress, 60)["sources"]
+                assert '"seq": 31' in str(source["endOffset"]).replace("'", '"')
+            finally:
+                running.stop()
+
+
+def test_registered_twice(spark, js, load):
+    """Registering is not needed, and does no harm."""
+    jetsync_spark.register(spark)
+    jetsync_spark.register(spark)
+    with numbered(js, 5) as stream:
+        assert numbers(load(stream)) == [1, 2, 3, 4, 5]

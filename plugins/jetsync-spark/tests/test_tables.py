@@ -1,0 +1,142 @@
+"""
+Messages as record batches of Arrow.
+"""
+
+import datetime as dt
+import inspect
+
+import pytest
+
+import jetsync
+from jetsync_spark._faults import OptionError
+
+pytest.importorskip("pyarrow")
+
+from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from jetsync_spark._tables import BUCKET_COLUMNS, STREAM_COLUMNS, Table, schema_text
+
+KINDS = {
+    "string": types.StringType(),
+    "binary": types.BinaryType(),
+    "bigint": types.LongType(),
+    "timestamp": types.TimestampType(),
+    "map<string,array<string>>": types.MapType(
+        types.StringType(), types.ArrayType(types.StringType())
+    ),
+}
+
+
+def schema(known, *names):
+    """Return a schema of these columns, or of all."""
+    return types.StructType(
+        [types.StructField(name, KINDS[known[name]]) for name in names or known]
+    )
+
+
+def stored(sequence, *, subject="s.1", headers=(), data=b"x", time=1):
+    """Make a message."""
+    return jetsync.StoredMessage("S", subject, sequence, time, jetsync.Headers(list(headers)), data)
+
+
+@pytest.mark.parametrize("known", [STREAM_COLUMNS, BUCKET_COLUMNS])
+def test_what_spark_expects(known):
+    """The schema of a batch is that which Spark makes of the columns, to the letter."""
+    asked = schema(known)
+    extra = (
+        {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    )
+    expected = to_arrow_schema(asked, **extra)
+    table = Table(asked, known)
+    made = (
+        table.of_page(jetsync.StoredPage([]), "S")
+        if known is STREAM_COLUMNS
+        else table.of_entries([])
+    )
+    assert made.schema.names == expected.names
+    if extra:
+        assert made.schema == expected
+
+
+def test_columns():
+    """A row has what the message has."""
+    page = jetsync.StoredPage(
+        [
+            stored(1, data=b"", time=1_700_000_000_123_456_789),
+            stored(2, headers=[("B", "1"), ("a", "2"), ("B", "3")]),
+            stored((1 << 63) - 1, subject="s.ä"),
+        ]
+    )
+    rows = Table(schema(STREAM_COLUMNS), STREAM_COLUMNS).of_page(page, "S").to_pylist()
+    assert rows[0] == {
+        "subject": "s.1",
+        "data": b"",
+        "headers": [],
+        "stream": "S",
+        "sequence": 1,
+        "timestamp": dt.datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=dt.timezone.utc),
+        "timestamp_ns": 1_700_000_000_123_456_789,
+    }
+    assert rows[1]["headers"] == [("B", ["1", "3"]), ("a", ["2"])]
+    assert (rows[2]["sequence"], rows[2]["subject"]) == ((1 << 63) - 1, "s.ä")
+
+
+def test_a_part_of_the_columns():
+    """A schema with fewer columns in another order is what comes."""
+    page = jetsync.StoredPage([stored(5, data=b"five")])
+    made = Table(schema(STREAM_COLUMNS, "sequence", "data"), STREAM_COLUMNS).of_page(page, "S")
+    assert made.schema.names == ["sequence", "data"]
+    assert made.to_pylist() == [{"sequence": 5, "data": b"five"}]
+
+
+def test_texts_that_are_none():
+    """Bytes of subjects and headers that are no UTF-8 are shown as such."""
+    page = jetsync.StoredPage([stored(5, subject="s.\udcff", headers=[("A", "\udcfe")])])
+    (row,) = Table(schema(STREAM_COLUMNS), STREAM_COLUMNS).of_page(page, "S").to_pylist()
+    assert row["subject"] == "s.\N{REPLACEMENT CHARACTER}"
+    assert row["headers"] == [("A", ["\N{REPLACEMENT CHARACTER}"])]
+
+
+def test_no_columns():
+    """A batch without columns has no number of rows."""
+    with pytest.raises(OptionError, match=r"has no columns: .* some of subject"):
+        Table(types.StructType([]), STREAM_COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (
+            types.StructField("value", types.BinaryType()),
+            "no column value to read: .*subject, data",
+        ),
+        (types.StructField("data", types.StringType()), "column data is binary, not string"),
+        (types.StructField("sequence", types.IntegerType()), "sequence is bigint, not int"),
+    ],
+)
+def test_other_columns_are_refused(field, said):
+    """A schema with a column that there is not is refused by its name."""
+    with pytest.raises(OptionError, match=said):
+        Table(types.StructType([field]), STREAM_COLUMNS)
+
+
+def test_the_schema_as_text():
+    """Columns that nobody asked for are left out."""
+    assert schema_text(STREAM_COLUMNS, ["headers", "timestamp_ns"]) == (
+        "subject string, data binary, stream string, sequence bigint, timestamp timestamp"
+    )
+
+
+def test_entries():
+    """A row of a bucket has what the revision has."""
+    moment = dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.timezone.utc)
+    entry = jetsync.Entry("B", "a.b", b"v", 7, moment)
+    (row,) = Table(schema(BUCKET_COLUMNS), BUCKET_COLUMNS).of_entries([entry]).to_pylist()
+    assert row == {
+        "key": "a.b",
+        "value": b"v",
+        "revision": 7,
+        "created": moment,
+        "operation": "PUT",
+    }

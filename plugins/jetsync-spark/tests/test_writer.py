@@ -1,0 +1,299 @@
+import decimal
+
+import pyspark
+import pytest
+from writing import entries, payloads
+
+import jetsync
+import jetsync_spark
+from jetsync_spark._ledger import LayoutError
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(pyspark.__version__ < "4", reason="data sources need PySpark 4.0"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark):
+    """
+    The format is known to the session.
+    """
+    jetsync_spark.register(spark)
+
+
+@pytest.fixture
+def rows(spark, target):
+    """
+    A thousand rows in four partitions.
+    """
+    return spark.range(1000, numPartitions=4).selectExpr(
+        f"concat('{target.name}.a', id % 7) as subject", "cast(id as string) as data"
+    )
+
+
+def ids(stream):
+    """
+    Return the numbers that the rows of a stream had.
+    """
+    return sorted(int(data) for data in payloads(stream))
+
+
+class TestBatch:
+    @pytest.mark.parametrize("mode", ["atleastonce", "atomic", "exactlyonce"])
+    def test_each_row_is_stored(self, rows, nats_server, target, mode):
+        """
+        In all modes.
+        """
+        writer = rows.write.format("jetstream").mode("append").option("servers", nats_server.url)
+
+        writer.option("stream", target.name).option("mode", mode).save()
+
+        assert ids(target) == list(range(1000))
+
+    def test_a_named_write_is_stored_once(self, rows, nats_server, target):
+        """
+        However often its job runs; without a name, each run writes.
+        """
+        for name in ("one", "one", "two"):
+            rows.write.format("jetstream").mode("append").options(
+                servers=nats_server.url, stream=target.name, mode="exactlyonce", writeId=name
+            ).save()
+        assert ids(target) == sorted([*range(1000), *range(1000)])
+
+        for _ in range(2):
+            rows.write.format("jetstream").mode("append").options(
+                servers=nats_server.url, stream=target.name, mode="exactlyonce"
+            ).save()
+        assert len(ids(target)) == 4000
+
+    def test_one_subject_for_all(self, rows, nats_server, target):
+        """
+        The option takes the place of the column.
+        """
+        rows.select("data").write.format("jetstream").mode("append").options(
+            servers=nats_server.url, stream=target.name, subject=f"{target.name}.x"
+        ).save()
+
+        assert target.info(subjects_filter=">").state.subjects == {f"{target.name}.x": 1000}
+
+    def test_large_types_are_as_good(self, spark, rows, nats_server, target):
+        """
+        Sessions may be set to hand over large_string and large_binary.
+        """
+        name = "spark.sql.execution.arrow.useLargeVarTypes"
+        spark.conf.set(name, "true")
+        try:
+            rows.write.format("jetstream").mode("append").options(
+                servers=nats_server.url, stream=target.name
+            ).save()
+        finally:
+            spark.conf.unset(name)
+
+        assert ids(target) == list(range(1000))
+
+    def test_columns_come_back_as_they_were(self, spark, nats_server, target):
+        """
+        All of them, with headers of several values and a null payload, which is an empty one.
+        """
+        name = target.name
+        rows = spark.createDataFrame(
+            [
+                (
+                    f"{name}.a",
+                    b"\x00\xff",
+                    {"k": ["1", "2"], "l": [""]},
+                    "id-a",
+                    3600,
+                    decimal.Decimal(0),
+                ),
+                (f"{name}.b", None, None, None, None, None),
+            ],
+            "subject string, data binary, headers map<string,array<string>>, msg_id string, "
+            "ttl int, expected_sequence decimal(20,0)",
+        )
+        rows.coalesce(1).write.format("jetstream").mode("append").options(
+            servers=nats_server.url, stream=name
+        ).save()
+
+        read = spark.read.format("jetstream").options(
+            servers=nats_server.url, stream=name, includeHeaders="true"
+        )
+        found = {row.subject: row for row in read.load().collect()}
+
+        first, second = found[f"{name}.a"], found[f"{name}.b"]
+        assert bytes(first.data) == b"\x00\xff"
+        assert first.headers == {
+            "k": ["1", "2"],
+            "l": [""],
+            "Nats-Msg-Id": ["id-a"],
+            "Nats-TTL": ["3600"],
+            "Nats-Expected-Last-Subject-Sequence": ["0"],
+        }
+        assert bytes(second.data) == b""
+        assert not second.headers
+
+    def test_a_sequence_has_all_its_bits(self, spark, nats_server, target):
+        """
+        What Spark's bigint can not hold comes as a decimal, and is what the server compares.
+        """
+        rows = spark.sql(
+            f"select '{target.name}.a' as subject, 'x' as data, "
+            "cast(18446744073709551615 as decimal(20,0)) as expected_sequence"
+        )
+
+        with pytest.raises(Exception, match="err_code 10071"):
+            rows.write.format("jetstream").mode("append").options(
+                servers=nats_server.url, stream=target.name
+            ).save()
+
+    def test_what_can_not_work_is_told_at_planning(self, rows, nats_server, target):
+        """
+        Spark keeps the text: one sentence that names the cause, the stream and the cure.
+        """
+        good = {"servers": nats_server.url, "stream": target.name}
+        for options, mode, said in (
+            ({"stream": "NONE"}, "append", r"NONE.* create the stream, or correct the option"),
+            ({}, "overwrite", "can not be overwritten: use .mode"),
+        ):
+            writer = rows.write.format("jetstream").mode(mode)
+            with pytest.raises(Exception, match=said):
+                writer.options(**{**good, **options}).save()
+
+        assert target.info().state.messages == 0
+
+
+def test_a_named_write_by_batches_has_its_partitions(rows, nats_server, target):
+    """
+    Another number of them is refused before a row is stored.
+    """
+    options = jetsync.ConnectOptions(servers=nats_server.url)
+
+    def publish(frame):
+        return jetsync_spark.publish_arrow(
+            frame, options, stream=target.name, mode="exactlyonce", write_id="load"
+        ).collect()
+
+    assert sum(row.stored for row in publish(rows)) == 1000
+    assert sum(row.skipped for row in publish(rows)) == 1000
+    with pytest.raises(LayoutError, match="of load comes in 2 partitions, and was begun in 4"):
+        publish(rows.coalesce(2))
+    assert ids(target) == list(range(1000))
+
+
+class TestStreaming:
+    def query(self, spark, folder, target, server, **options):
+        """
+        Start a query that writes a text file in each micro-batch, and wait for its end.
+        """
+        source = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder / "in"))
+        options = {"servers": server.url, "stream": target.name, **options}
+        query = (
+            source.selectExpr(f"'{target.name}.t' as subject", "value as data")
+            .writeStream.format("jetstream")
+            .options(**options)
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+        return query
+
+    def add(self, folder, *numbers):
+        """
+        Add text files with ten lines each.
+        """
+        (folder / "in").mkdir(exist_ok=True)
+        for number in numbers:
+            lines = "\n".join(str(number * 10 + line) for line in range(10))
+            (folder / "in" / f"{number}.txt").write_text(lines)
+
+    @pytest.mark.parametrize("mode", ["atleastonce", "exactlyonce"])
+    def test_micro_batches_are_stored(self, spark, nats_server, target, tmp_path, mode):
+        """
+        Also those of a query that is started again.
+        """
+        self.add(tmp_path, 0, 1)
+        self.query(spark, tmp_path, target, nats_server, mode=mode)
+        self.add(tmp_path, 2)
+        self.query(spark, tmp_path, target, nats_server, mode=mode)
+
+        assert ids(target) == list(range(30))
+
+    def test_a_micro_batch_whose_commit_was_lost_is_skipped(
+        self, spark, nats_server, target, tmp_path
+    ):
+        """
+        The driver died before Spark's own commit: the same micro-batch comes again.
+        """
+        self.add(tmp_path, 0, 1)
+        self.query(spark, tmp_path, target, nats_server, mode="exactlyonce")
+        for file in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+            file.unlink()
+        self.query(spark, tmp_path, target, nats_server, mode="exactlyonce")
+
+        assert ids(target) == list(range(20))
+        assert {entry.batch for entry in entries(target, "ledger.>")} == {0, 1}
+
+    def test_a_batch_write_in_foreach_batch_is_repeated(self, spark, nats_server, target, tmp_path):
+        """
+        The driver died before Spark noted the micro-batch: what it wrote is not written again.
+        """
+        self.add(tmp_path, 0)
+        failing = [True]
+
+        def write(df, _batch):
+            df.write.format("jetstream").mode("append").options(
+                servers=nats_server.url, stream=target.name, mode="exactlyonce"
+            ).save()
+            if failing:
+                raise ZeroDivisionError(failing.pop())
+
+        def run():
+            return (
+                spark.readStream.text(str(tmp_path / "in"))
+                .selectExpr(f"'{target.name}.t' as subject", "value as data")
+                .writeStream.foreachBatch(write)
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+
+        with pytest.raises(Exception, match="ZeroDivisionError"):
+            run().awaitTermination(120)
+        assert run().awaitTermination(120)
+
+        assert ids(target) == list(range(10))
+        assert {entry.batch for entry in entries(target, "ledger.>")} == {0}
+
+    def test_foreach_batch_stores_each_row_once(self, spark, nats_server, target, tmp_path):
+        """
+        With the number of partitions in the ledger, so that another one is refused beforehand.
+        """
+        options = jetsync.ConnectOptions(servers=nats_server.url)
+        write = jetsync_spark.exactly_once(options, stream=target.name)
+        self.add(tmp_path, 0, 1)
+
+        def run(parts):
+            return (
+                spark.readStream.option("maxFilesPerTrigger", 1)
+                .text(str(tmp_path / "in"))
+                .selectExpr(f"'{target.name}.t' as subject", "value as data")
+                .writeStream.foreachBatch(lambda df, batch: write(df.repartition(parts), batch))
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+
+        assert run(1).awaitTermination(120)
+        for file in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+            file.unlink()
+        assert run(1).awaitTermination(120)
+        assert ids(target) == list(range(20))
+
+        for file in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+            file.unlink()
+        with pytest.raises(Exception, match="comes in 3 partitions, and was begun in 1"):
+            run(3).awaitTermination(120)
+        assert ids(target) == list(range(20))

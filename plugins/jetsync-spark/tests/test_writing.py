@@ -1,0 +1,197 @@
+import threading
+
+import pytest
+from writing import payloads, plan_for, rows_of, run
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync_spark import _writing
+from jetsync_spark._clients import forget
+from jetsync_spark._faults import JetStreamSparkError
+from jetsync_spark._writing import Chunks
+
+ALL = pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "atleastonce"},
+        {"mode": "atleastonce", "fast_ingest": True},
+        {"mode": "atomic", "chunk_size": 50},
+        {"mode": "exactlyonce", "chunk_size": 50},
+    ],
+    ids=["atleastonce", "fast", "atomic", "exactlyonce"],
+)
+
+
+@ALL
+class TestModes:
+    def test_all_is_stored_when_a_task_ends(self, nats_server, target, options):
+        """
+        In their order, and counted.
+        """
+        rows = rows_of(target.name, 320)
+
+        written = run(plan_for(nats_server, target.name, **options), rows)
+
+        assert payloads(target) == [data for _, data in rows]
+        assert (written.rows, written.stored, written.duplicates) == (320, 320, 0)
+        assert written.last_sequence is not None
+
+    def test_no_rows_are_no_messages(self, nats_server, target, options):
+        """
+        Spark runs empty partitions, too.
+        """
+        written = run(plan_for(nats_server, target.name, **options), [])
+
+        assert (written.rows, written.stored, written.last_sequence) == (0, 0, None)
+
+    def test_what_rows_fail_of_ends_the_task(self, nats_server, target, options):
+        """
+        As it is, after what came before is settled.
+        """
+
+        def broken():
+            yield from rows_of(target.name, 120)
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            run(plan_for(nats_server, target.name, **options), broken())
+
+
+@pytest.mark.parametrize("mode", ["atleastonce", "atomic", "exactlyonce"])
+def test_a_server_that_restarts_loses_nothing(mode):
+    """
+    The task goes on when it is back; where that is promised, nothing is there twice.
+    """
+    with DevServer() as server, jetsync.connect(server.url) as client:
+        js = client.jetstream()
+        stream = js.create_stream(
+            name="S", subjects=["S.>", "ledger.S.>"], allow_atomic=True, allow_direct=True
+        )
+        rows = rows_of("S", 400)
+        plan = plan_for(server, "S", mode=mode, chunk_size=50)
+        half, back = threading.Event(), threading.Event()
+
+        def interrupted():
+            for number, row in enumerate(rows):
+                if number == 200:
+                    half.set()
+                    assert back.wait(60)
+                yield row
+
+        def restart():
+            assert half.wait(60)
+            server.kill()
+            back.set()
+            server.restart()
+
+        thread = threading.Thread(target=restart)
+        thread.start()
+        try:
+            run(plan, interrupted())
+        finally:
+            half.set()
+            thread.join(60)
+            forget(plan.settings)
+        client.flush(30)
+        found = payloads(stream)
+
+    assert set(found) == {data for _, data in rows}
+    if mode == "exactlyonce":
+        assert len(found) == 400
+
+
+class TestAtLeastOnce:
+    def test_ids_that_the_stream_knows_are_counted(self, nats_server, target):
+        """
+        Rows with ids are stored once within the duplicate window.
+        """
+        rows = [
+            jetsync.OutboundMessage(f"{target.name}.a", b"%d" % row, msg_id=f"id-{row}")
+            for row in range(50)
+        ]
+        plan = plan_for(nats_server, target.name)
+
+        run(plan, rows)
+        written = run(plan, rows)
+
+        assert (written.stored, written.duplicates) == (0, 50)
+        assert len(payloads(target)) == 50
+
+    def test_what_may_not_be_stored_is_sent_again(self, nats_server, target, monkeypatch):
+        """
+        Before what has not been taken yet; what the server took is not sent again.
+        """
+        publish = jetsync.JetStream.publish_many
+        calls = []
+
+        def losing(js, messages, **settings):
+            report = publish(js, messages if calls else list(messages)[:-2], **settings)
+            calls.append(report.count)
+            if len(calls) == 1:
+                failed = tuple(
+                    jetsync.PublishFailure(
+                        100 + n,
+                        jetsync.OutboundMessage(f"{target.name}.x", b"late-%d" % n),
+                        jetsync.PublishOutcomeUnknownError("x"),
+                    )
+                    for n in range(2)
+                )
+                raise jetsync.PublishManyError(
+                    jetsync.PublishReport(report.count, 0, 1, report.count, failed)
+                )
+            return report
+
+        monkeypatch.setattr(jetsync.JetStream, "publish_many", losing)
+        written = run(plan_for(nats_server, target.name), rows_of(target.name, 102))
+
+        assert calls == [100, 2]
+        assert written.stored == 102
+        assert payloads(target)[-2:] == [b"late-0", b"late-1"]
+
+    def test_a_row_that_the_server_refuses_is_named(self, nats_server, target):
+        """
+        With the server's code and the subject.
+        """
+        rows = rows_of(target.name, 70)
+        rows[66] = jetsync.OutboundMessage(
+            f"{target.name}.x", b"", expect=jetsync.Expect(last_subject_sequence=9)
+        )
+
+        with pytest.raises(JetStreamSparkError, match="row 66 of partition 0") as caught:
+            run(plan_for(nats_server, target.name), rows)
+
+        assert "10071" in str(caught.value)
+        assert caught.value.subject == f"{target.name}.x"
+        assert caught.value.stream == target.name
+
+
+class TestChunks:
+    def test_there_are_more_until_there_are_none(self):
+        """
+        A chunk says whether it is the last one.
+        """
+        chunks = Chunks(iter([("s", b"x")] * 5))
+
+        assert [(len(chunk), more) for chunk, more in (chunks.take(2) for _ in range(4))] == [
+            (2, True),
+            (2, True),
+            (1, False),
+            (0, False),
+        ]
+        assert chunks.taken == 5
+
+    def test_large_rows_make_small_chunks(self, monkeypatch):
+        """
+        At least one row is taken, however large.
+        """
+        monkeypatch.setattr(_writing, "CHUNK_BYTES", 10)
+        rows = [("s", b"x" * size) for size in (4, 4, 4, 40, 1)]
+        chunks = Chunks(iter(rows))
+
+        taken = []
+        more = True
+        while more:
+            chunk, more = chunks.take(4)
+            taken.append([len(data) for _, data in chunk])
+
+        assert taken == [[4, 4], [4], [40], [1]]

@@ -1,0 +1,88 @@
+"""
+Tasks of writers without Spark: what a test makes a task of, and what it finds in the stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from unittest import mock
+
+import attrs
+
+from jetsync_spark import _exactly_once, _writing
+from jetsync_spark._columns import Columns
+from jetsync_spark._options import ConnectSettings
+from jetsync_spark._planning import make_plan
+from jetsync_spark._task import Task
+from jetsync_spark._write_options import WriteOptions
+
+__all__ = ["again", "entries", "in_task", "payloads", "plan_for", "rows_of", "run"]
+
+
+def plan_for(server, stream, *, columns=None, **options):
+    """
+    Plan a write to a stream.
+    """
+    options.setdefault("retry_timeout", 20.0)
+    return make_plan(
+        ConnectSettings(servers=server.url),
+        WriteOptions(stream=stream, **options),
+        columns or Columns(),
+    )
+
+
+def again(plan):
+    """
+    Return the plan of the same write by another job.
+    """
+    return attrs.evolve(plan, job=uuid.uuid4().hex)
+
+
+@contextlib.contextmanager
+def in_task(**fields):
+    """
+    Have the code believe that it runs in a task.
+    """
+    task = Task(**fields)
+    with mock.patch.object(_writing, "this_task", return_value=task):
+        yield task
+
+
+def rows_of(stream, count, first=0):
+    """
+    Return rows as (subject, payload) pairs, each with a payload of its own.
+    """
+    return [(f"{stream}.a{row % 7}", b"row-%d" % row) for row in range(first, first + count)]
+
+
+def run(plan, messages, *, partition=0, attempt=0, query="q", batch=0):
+    """
+    Write messages as a task does.
+    """
+    task_attempt = (batch * 100 + partition) * 10 + attempt
+    with in_task(
+        partition=partition, attempt=attempt, task_attempt=task_attempt, query=query, batch=batch
+    ):
+        return _writing.write_messages(plan, iter(messages))
+
+
+def payloads(stream):
+    """
+    Return all payloads of a stream in their order, those of ledgers left out.
+    """
+    return [
+        bytes(message.data)
+        for message in stream.scan()
+        if not message.subject.startswith("ledger.")
+    ]
+
+
+def entries(stream, ledger):
+    """
+    Return the ledger's entries in their order.
+    """
+    return [
+        _exactly_once.LedgerEntry.from_bytes(bytes(message.data), message.subject)
+        for message in stream.scan(subject=ledger)
+    ]
