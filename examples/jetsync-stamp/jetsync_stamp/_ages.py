@@ -1,0 +1,53 @@
+"""
+How old messages were when they were read.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class AgeStatistics:
+    """
+    Say how old messages were when they were read, in seconds.
+    """
+
+    count: int = 0
+    total: float = 0.0
+    greatest: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """
+        The mean age; 0 while there is none.
+        """
+        return self.total / self.count if self.count else 0.0
+
+
+class Ages:
+    """
+    Keep the ages by the program that sent the messages; thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_program: dict[str, AgeStatistics] = {}
+
+    def add(self, program: str, age: float) -> None:
+        """
+        Count one message.
+        """
+        with self._lock:
+            before = self._by_program.get(program, AgeStatistics())
+            self._by_program[program] = AgeStatistics(
+                before.count + 1, before.total + age, max(before.greatest, age)
+            )
+
+    def statistics(self) -> dict[str, AgeStatistics]:
+        """
+        Return what was measured so far, by program.
+        """
+        with self._lock:
+            return dict(self._by_program)

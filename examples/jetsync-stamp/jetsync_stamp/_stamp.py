@@ -1,0 +1,98 @@
+"""
+The plugin and its hooks.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import TYPE_CHECKING
+
+from jetsync import ConfigurationError, hookimpl
+from jetsync_stamp._ages import Ages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jetsync import Message, OutboundMessage, StoredMessage
+    from jetsync.typing import HeadersInput
+    from jetsync_stamp._ages import AgeStatistics
+
+PROGRAM = "Stamp-Program"
+"""The header with the name of the program that sent a message."""
+
+TIME = "Stamp-Time"
+"""The header with the time at which it was sent, in seconds since 1970."""
+
+
+class Stamp:
+    """
+    Mark messages with their sender and the time, and measure how old those are that are read.
+
+    Args:
+        program: What to call this program; `$STAMP_PROGRAM` where it is not given.
+
+        owns: The beginning of the subjects that it may publish to, or several; none given allows
+            all.
+
+    Raises:
+        ConfigurationError: The program has no name.
+    """
+
+    name = "stamp"
+
+    def __init__(self, program: str | None = None, owns: str | Sequence[str] = ()) -> None:
+        self.program = program or os.environ.get("STAMP_PROGRAM", "")
+        if not self.program:
+            raise ConfigurationError("a program that stamps needs a name: set STAMP_PROGRAM")
+        self.owns = (owns,) if isinstance(owns, str) else tuple(owns)
+        self.ages = Ages()
+
+    @hookimpl
+    def jetsync_shared_headers(self) -> HeadersInput:
+        """
+        Give all messages of a publish, a window or a batch the same two headers.
+        """
+        return {PROGRAM: self.program, TIME: f"{time.time():.6f}"}
+
+    @hookimpl
+    def jetsync_message_received(self, message: Message | StoredMessage) -> None:
+        """
+        Measure how old a message is that carries our mark.
+        """
+        program, sent = message.headers.get(PROGRAM), message.headers.get(TIME)
+        if program is None or sent is None:
+            return
+        try:
+            age = time.time() - float(sent)
+        except ValueError:
+            # Whatever it is, it is not ours; and raising here would refuse the message.
+            return
+        if math.isfinite(age):
+            self.ages.add(program, max(0.0, age))
+
+    def statistics(self) -> dict[str, AgeStatistics]:
+        """
+        Return the ages of all messages that were read so far, by the program that sent them.
+        """
+        return self.ages.statistics()
+
+    @hookimpl
+    def jetsync_prepare_message(self, message: OutboundMessage) -> None:
+        """
+        Refuse a message to a subject that is not this program's.
+        """
+        if self.owns and not message.subject.startswith(self.owns):
+            raise NotOwnedError(self.program, message.subject)
+
+
+class NotOwnedError(Exception):
+    """
+    A program publishes to a subject that is not its own.
+    """
+
+    def __init__(self, program: str, subject: str) -> None:
+        super().__init__(f"{program} may not publish to {subject!r}")
+        self.program = program
+        self.subject = subject

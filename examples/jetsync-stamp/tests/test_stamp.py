@@ -1,0 +1,105 @@
+"""
+The plugin against a real server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+import jetsync
+from jetsync.testing import HookRecorder
+from jetsync_stamp import PROGRAM, NotOwnedError, Stamp
+
+
+@pytest.fixture
+def connect(nats_server):
+    """
+    A function that connects with plugins and returns JetStream.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def connect(*plugins):
+            client = stack.enter_context(jetsync.connect(nats_server.url, plugins=plugins))
+            return client.jetstream()
+
+        yield connect
+
+
+def test_messages_say_who_sent_them(connect, stream):
+    """
+    One message or many: each has the mark.
+    """
+    js = connect(Stamp("till"))
+    js.publish(f"{stream.name}.a", b"1")
+    js.publish_many((f"{stream.name}.a", b"x") for _ in range(99))
+
+    programs = {stream.get_message(n).headers[PROGRAM] for n in (1, 2, 100)}
+    assert programs == {"till"}
+
+
+def test_plugins_after_it_see_the_mark(connect, stream):
+    """
+    It is there before messages are prepared.
+    """
+    recorder = HookRecorder("jetsync_prepare_message")
+    connect(recorder, Stamp("till")).publish(f"{stream.name}.a", b"1")
+
+    (call,) = recorder.calls
+    assert call["message"].headers[PROGRAM] == "till"
+
+
+def test_ages_are_measured(connect, stream):
+    """
+    By sender; messages without the mark do not count.
+    """
+    reader = Stamp("office")
+    connect(Stamp("till")).publish_many([(f"{stream.name}.a", b"x")] * 3)
+    connect().publish(f"{stream.name}.a", b"of somebody else")
+    for odd in ("noon", "-inf"):
+        connect().publish(f"{stream.name}.a", b"odd", headers={PROGRAM: "x", "Stamp-Time": odd})
+
+    consumer = connect(reader).stream(stream.name).create_consumer(durable_name="office")
+    for message in consumer.fetch(6, expires=5):
+        message.ack()
+
+    assert list(reader.statistics()) == ["till"]
+    ages = reader.statistics()["till"]
+    assert ages.count == 3
+    assert 0.0 <= ages.mean <= ages.greatest
+
+
+def test_only_what_the_program_owns(connect, stream):
+    """
+    The rest is refused before it is sent, and the error says why.
+    """
+    js = connect(Stamp("till", owns=f"{stream.name}.till."))
+    js.publish(f"{stream.name}.till.1", b"mine")
+
+    with pytest.raises(jetsync.PluginError) as caught:
+        js.publish(f"{stream.name}.office.1", b"not mine")
+
+    assert caught.value.plugin == "stamp"
+    assert isinstance(caught.value.__cause__, NotOwnedError)
+    assert stream.info().state.messages == 1
+
+
+def test_its_name_is_enough(connect, stream, monkeypatch):
+    """
+    Loaded by its entry point, it takes the program's name from the environment.
+    """
+    monkeypatch.setenv("STAMP_PROGRAM", "till")
+    connect("stamp").publish(f"{stream.name}.a", b"1")
+
+    assert stream.get_message(1).headers[PROGRAM] == "till"
+
+
+def test_a_name_is_needed(connect, monkeypatch):
+    """
+    Without one, connecting fails and says what to set.
+    """
+    monkeypatch.delenv("STAMP_PROGRAM", raising=False)
+
+    with pytest.raises(jetsync.ConfigurationError, match="STAMP_PROGRAM"):
+        connect("stamp")

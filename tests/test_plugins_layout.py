@@ -1,0 +1,280 @@
+"""
+The plugins of this repository: each a distribution of its own, on public names only.
+
+Nothing is imported here: the files are read. What holds for `plugins/` holds for the example that
+the tutorial builds, too, as it is what plugins are copied from.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+from pathlib import Path
+
+import pytest
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10, where pytest itself brings this one
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = sorted(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))
+FOLDERS += sorted(file.parent for file in ROOT.glob("examples/*/pyproject.toml"))
+PLUGINS = [folder for folder in FOLDERS if folder.parent.name == "plugins"]
+
+WITHOUT_HOOKS = {"jetsync-spark"}
+"""Distributions that build on the client rather than plug into it."""
+
+BY_NAME = {"getattr", "hasattr", "setattr"}
+MAX_LINES = 600
+
+
+def short(path: Path) -> str:
+    """
+    Return what a test is called by.
+    """
+    return str(path.relative_to(ROOT))
+
+
+def project(folder: Path) -> dict:
+    """
+    Return the metadata of a distribution.
+    """
+    return tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def package(folder: Path) -> Path:
+    """
+    Return the one package of a distribution, which is named after it.
+    """
+    return folder / project(folder)["name"].replace("-", "_")
+
+
+def sources(folder: Path) -> list[Path]:
+    """
+    Return the Python files of a distribution, its tests included, but nothing that a build left.
+    """
+    package_files = package(folder).rglob("*.py")
+    return sorted([*package_files, *(folder / "tests").rglob("*.py")])
+
+
+def is_private(name: str) -> bool:
+    """
+    Tell whether a name, which may be dotted, has a part that is private.
+    """
+    return any(
+        part.startswith("_") and not (part.startswith("__") and part.endswith("__"))
+        for part in name.split(".")
+    )
+
+
+def root_of(node: ast.expr) -> ast.expr:
+    """
+    Return what an expression of attributes and calls begins with.
+    """
+    while isinstance(node, ast.Attribute | ast.Call):
+        node = node.value if isinstance(node, ast.Attribute) else node.func
+    return node
+
+
+def private_uses(tree: ast.AST) -> list[str]:
+    """
+    List where code reaches for what jetsync keeps to itself, as `line: what`.
+
+    That is an import, an attribute of what was imported, or either of them by a string.
+    """
+    found = []
+    ours: set[str] = set()
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            bound = [alias.asname or alias.name.split(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            bound = [alias.asname or alias.name for alias in node.names]
+        for name, local in zip(names, bound if names else [], strict=True):
+            if name.split(".")[0] == "jetsync":
+                ours.add(local)
+                if is_private(name):
+                    found.append(f"{node.lineno}: imports {name}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            root = root_of(node.value)
+            if isinstance(root, ast.Name) and root.id in ours:
+                found.append(f"{node.lineno}: uses {ast.unparse(node)}")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+            if text.startswith("jetsync.") and " " not in text and is_private(text):
+                found.append(f"{node.lineno}: names {text}")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in BY_NAME:
+            found += [
+                f"{node.lineno}: {ast.unparse(node)}"
+                for name in node.args[1:2]
+                if isinstance(name, ast.Constant) and is_private(str(name.value))
+            ]
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import jetsync._session",
+        "from jetsync import _session",
+        "from jetsync._session import JetStreamSession",
+        "def f():\n    from jetsync.publish import _window as w",
+        "if TYPE_CHECKING:\n    from jetsync._proto import pull",
+        "import jetsync\njetsync._plugins",
+        "import jetsync as js\njs.connect()._session",
+        "from jetsync import Message\nMessage.ack._x",
+        "import importlib\nimportlib.import_module('jetsync._session')",
+        "def f(message):\n    return getattr(message, '_acker')",
+    ],
+)
+def test_what_is_private_is_found(code):
+    """
+    Imports, attributes and strings: none of them gets past the test below.
+    """
+    assert private_uses(ast.parse(code)) != []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import jetsync\njetsync.__version__",
+        "from jetsync.errors import PluginError",
+        "from jetsync_retry._policy import Policy",
+        "class A:\n    def f(self):\n        return self._x",
+        "'''jetsync._proto is private'''",
+    ],
+)
+def test_what_is_public_is_left_alone(code):
+    """
+    A plugin may have private parts of its own, and may talk about those of others.
+    """
+    assert private_uses(ast.parse(code)) == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=short)
+def test_only_public_names_are_used(folder):
+    """
+    Plugins live on the public API, so that anybody's can; their tests, too.
+    """
+    found = [
+        f"{short(path)}:{use}"
+        for path in sources(folder)
+        for use in private_uses(ast.parse(path.read_text("utf-8")))
+    ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=short)
+def test_private_members_are_not_excused(folder):
+    """
+    The linter watches attributes of all other objects; nobody tells it to look away.
+    """
+    excused = [short(path) for path in sources(folder) if "SLF001" in path.read_text("utf-8")]
+
+    assert excused == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=short)
+def test_has_what_a_distribution_needs(folder):
+    """
+    A README, a typed package that is named after the distribution, and tests.
+    """
+    missing = [
+        short(path)
+        for path in (
+            folder / "README.md",
+            package(folder) / "__init__.py",
+            package(folder) / "py.typed",
+        )
+        if not path.is_file()
+    ]
+
+    assert missing == []
+    assert list((folder / "tests").rglob("test_*.py")) != []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=short)
+def test_says_what_it_is(folder):
+    """
+    Name, licence, Python versions and the dependency on jetsync are as everywhere here.
+    """
+    about = project(folder)
+    needs = {name.partition(">")[0].partition("[")[0] for name in about["dependencies"]}
+
+    assert about["license"] == "Apache-2.0"
+    assert about["requires-python"] == ">=3.10"
+    assert "jetsync" in needs
+    assert about["readme"] == "README.md"
+    assert folder.parent.name == "examples" or about["name"] == folder.name
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=short)
+def test_can_be_asked_for_by_name(folder):
+    """
+    A plugin has an entry point in the group `jetsync`, named after its distribution.
+    """
+    about = project(folder)
+    points = about.get("entry-points", {}).get("jetsync", {})
+
+    if about["name"] in WITHOUT_HOOKS:
+        assert points == {}
+    else:
+        name = about["name"].removeprefix("jetsync-")
+        assert set(points) == {name}
+        assert points[name].split(":")[0].split(".")[0] == package(folder).name
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=short)
+def test_readme_fits_a_screen_and_begins_with_code(folder):
+    """
+    What is first after the title and a sentence is code that runs.
+    """
+    text = (folder / "README.md").read_text("utf-8")
+
+    assert len(text.splitlines()) <= 60
+    assert "```python" in text
+    assert len(text.partition("```python")[0].splitlines()) <= 12
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=short)
+def test_files_can_be_read_in_one_sitting(folder):
+    """
+    No file is longer than 600 lines.
+    """
+    long = [
+        short(path)
+        for path in sources(folder)
+        if len(path.read_text("utf-8").splitlines()) > MAX_LINES
+    ]
+
+    assert long == []
+
+
+@pytest.mark.parametrize("folder", PLUGINS, ids=short)
+def test_has_a_page_in_the_documentation(folder):
+    """
+    Each plugin has a page of its own, and a line on the page that lists them.
+    """
+    name = folder.name.removeprefix("jetsync-")
+
+    assert (ROOT / "docs" / "plugins" / f"{name}.md").is_file()
+    assert f"{name}.md" in (ROOT / "docs" / "plugins" / "index.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("folder", PLUGINS, ids=short)
+def test_is_tested_by_the_command_that_runs_every_gate(folder):
+    """
+    `tox run` has an environment that is named after the plugin, and its types are checked.
+    """
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", "utf-8")
+    name = folder.name.removeprefix("jetsync-")
+
+    assert name in [each.strip() for each in tox["tox"]["env_list"].split(",")]
+    assert short(package(folder)) in tox["testenv:type"]["commands"]
