@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.measure import Settings, run_row
-from benchmarks.rows import CONTENDERS, ROWS
+from benchmarks.rows import ROWS
 from benchmarks.table import render, to_json
 from jetsync.devserver import DevServer
 
@@ -42,11 +42,15 @@ def main() -> int:
     Run the rows that were asked for and print their tables.
     """
     asked = arguments()
-    names = asked.rows.split(",") if asked.rows else [row.name for row in ROWS]
-    unknown = set(names) - {row.name for row in ROWS}
-    if unknown:
-        print(f"there is no row {', '.join(sorted(unknown))}", file=sys.stderr)
-        return 2
+    known = [row.name for row in ROWS]
+    names = []
+    for name in asked.rows.split(",") if asked.rows else known:
+        # The rows of a group begin with its name.
+        found = [name] if name in known else [row for row in known if row.startswith(f"{name}_")]
+        if not found:
+            print(f"there is no row {name}", file=sys.stderr)
+            return 2
+        names += found
     settings = Settings(
         rounds=asked.rounds or (3 if asked.quick else 5),
         single=asked.single or (300 if asked.quick else 3_000),
@@ -68,7 +72,7 @@ def main() -> int:
                 continue
             contenders = [
                 contender
-                for contender in (*CONTENDERS, *row.extra)
+                for contender in row.contenders
                 if any(part in contender.label for part in parts)
             ]
             results = run_row(server.url, row, contenders, settings, progress)

@@ -45,6 +45,9 @@ class Job:
     subjects: int = 1
     """How many subjects there are; more than one are :meth:`names`."""
 
+    document: bool = False
+    """Whether payloads are JSON documents."""
+
     options: dict[str, Any] = field(default_factory=dict)
     """What makes this contender differ from others of the same peer."""
 
@@ -71,7 +74,17 @@ class Job:
         """
         Return the payload to publish; every peer publishes the same.
         """
-        return (b"0123456789abcdef" * (self.size // 16 + 1))[: self.size]
+        return payload_of(self.size, document=self.document)
+
+
+def payload_of(size: int, *, document: bool = False) -> bytes:
+    """
+    Return *size* bytes, which are a JSON document on demand; of less than 24 there is none.
+    """
+    if document:
+        head, tail = b'{"number":1,"text":"', b'"}'
+        return head + payload_of(max(0, size - len(head) - len(tail))) + tail
+    return (b"0123456789abcdef" * (size // 16 + 1))[:size]
 
 
 @dataclass

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.jobs import Job, Sample
+from benchmarks.jobs import Job, Sample, payload_of
 from benchmarks.peers.raw_socket import RawConnection
 
 if TYPE_CHECKING:
@@ -201,6 +201,7 @@ class Stage:
             window=settings.window,
             batch=min(self._row.batch or settings.batch, count),
             subjects=self._row.subjects,
+            document=self._row.document,
             options=contender.options,
         )
 
@@ -240,11 +241,11 @@ class Stage:
         """
         Publish what the contenders will read.
         """
-        payload = b"0123456789abcdef" * (self._settings.size // 16 + 1)
-        size = self._settings.size
+        payload = payload_of(self._settings.size, document=self._row.document)
         many = self._row.subjects
         names = [f"{SUBJECT}.{number}" for number in range(many)] if many > 1 else [SUBJECT]
-        blocks = [b"PUB %b %d\r\n%b\r\n" % (name.encode(), size, payload[:size]) for name in names]
+        size = len(payload)
+        blocks = [b"PUB %b %d\r\n%b\r\n" % (name.encode(), size, payload) for name in names]
         left = self.count
         while left:
             now = min(left, 1000)

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from benchmarks.plugins import installed
+
 Kind = Literal["publish", "read", "direct"]
 
 
@@ -49,6 +51,14 @@ class Row:
     extra: tuple[Contender, ...] = ()
     """Contenders of this row only."""
 
+    own: bool = False
+    """
+    Whether there are no others; the first of them is then what the others are compared with.
+    """
+
+    document: bool = False
+    """Whether payloads are JSON documents."""
+
     work: str = ""
     """The peers' method; empty where it is called like the row."""
 
@@ -71,6 +81,13 @@ class Row:
         """
         return self.work or self.name
 
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """
+        Who takes part.
+        """
+        return self.extra if self.own else (*CONTENDERS, *self.extra)
+
 
 RAW = Contender("raw socket", "raw_socket")
 NATS_PY = Contender("nats-py", "nats_py", {"loop": "asyncio"})
@@ -90,6 +107,26 @@ BUCKET = {
     "discard": "new",
 }
 """What makes the stream a key-value bucket."""
+
+_BATCH_ACK = Contender("jetsync, batch.ack()", "jetsync", {"loop": "uvloop", "batch_ack": True})
+
+_NEXT = Contender("jetsync, next()", "jetsync", {"loop": "uvloop", "next": True})
+
+
+def with_plugins() -> tuple[Contender, ...]:
+    """
+    Return jetsync without plugins, with each that is installed, and with all of them.
+    """
+    names = installed()
+    together = [names] if len(names) > 1 else []
+    return (
+        Contender("no plugin", "jetsync", {"loop": "uvloop"}),
+        *(
+            Contender(" + ".join(chosen), "jetsync", {"loop": "uvloop", "plugins": chosen})
+            for chosen in [*([name] for name in names), *together]
+        ),
+    )
+
 
 ROWS = (
     Row("publish", "publish, one at a time", "publish", latency=True),
@@ -132,15 +169,13 @@ ROWS = (
         "fetch, each message acknowledged",
         "read",
         ack_policy="explicit",
-        extra=(
-            Contender("jetsync, batch.ack()", "jetsync", {"loop": "uvloop", "batch_ack": True}),
-        ),
+        extra=(_BATCH_ACK,),
     ),
     Row(
         "fetch_1",
         "fetch of one message, no acks",
         "read",
-        extra=(Contender("jetsync, next()", "jetsync", {"loop": "uvloop", "next": True}),),
+        extra=(_NEXT,),
         work="fetch",
         batch=1,
         part=20,
@@ -150,7 +185,7 @@ ROWS = (
         "fetch of one message, acknowledged",
         "read",
         ack_policy="explicit",
-        extra=(Contender("jetsync, next()", "jetsync", {"loop": "uvloop", "next": True}),),
+        extra=(_NEXT,),
         work="fetch_ack",
         batch=1,
         part=20,
@@ -161,9 +196,7 @@ ROWS = (
         "fetch of 100, each message acknowledged",
         "read",
         ack_policy="explicit",
-        extra=(
-            Contender("jetsync, batch.ack()", "jetsync", {"loop": "uvloop", "batch_ack": True}),
-        ),
+        extra=(_BATCH_ACK,),
         work="fetch_ack",
         batch=100,
     ),
@@ -173,9 +206,7 @@ ROWS = (
         "fetch of 10,000, each message acknowledged",
         "read",
         ack_policy="explicit",
-        extra=(
-            Contender("jetsync, batch.ack()", "jetsync", {"loop": "uvloop", "batch_ack": True}),
-        ),
+        extra=(_BATCH_ACK,),
         work="fetch_ack",
         batch=10_000,
     ),
@@ -242,5 +273,23 @@ ROWS = (
         latency=True,
         stream_config={"allow_direct": True},
         subjects=100,
+    ),
+    Row(
+        "plugins_publish_many",
+        "publish in bulk, every ack seen, with plugins",
+        "publish",
+        extra=with_plugins(),
+        own=True,
+        work="publish_many",
+        document=True,
+    ),
+    Row(
+        "plugins_consume",
+        "consume, no acks, with plugins",
+        "read",
+        extra=with_plugins(),
+        own=True,
+        work="consume",
+        document=True,
     ),
 )

@@ -26,7 +26,15 @@ LATENCY_HEAD = (
     "CPU/msg",
     "x nats-py",
 )
+OWN_HEAD = ("", "msg/s", "x first", "CPU/msg", "x first")
 RATE_HEAD = ("", "msg/s", "x nats-py", "x raw", "CPU/msg", "x nats-py", "x raw")
+
+
+def first(results: Sequence[Result], speed: Callable[[Result], float | None]) -> float | None:
+    """
+    Return the speed of the first line, for rows whose lines are compared with that.
+    """
+    return speed(results[0]) if results else None
 
 
 def best(
@@ -76,12 +84,13 @@ def render(row: Row, results: Sequence[Result], heading: str) -> str:
         own = speed(result)
         cells = []
         for peer in peers:
-            other = best(results, peer, speed)
+            other = first(results, speed) if row.own else best(results, peer, speed)
             cells.append("-" if own is None or other is None else f"{own / other:.2f}")
         return cells
 
-    both = ("nats_py", "raw_socket")
-    lines = [list(LATENCY_HEAD if row.latency else RATE_HEAD)]
+    both = ("first",) if row.own else ("nats_py", "raw_socket")
+    head = LATENCY_HEAD if row.latency else OWN_HEAD if row.own else RATE_HEAD
+    lines = [list(head)]
     notes = []
     for result in results:
         label = result.contender.label
@@ -113,6 +122,7 @@ def to_json(row: Row, results: Sequence[Result]) -> dict[str, Any]:
     """
     speed = p50_speed if row.latency else rate_speed
     nats_py, raw = (best(results, peer, speed) for peer in ("nats_py", "raw_socket"))
+    base = first(results, speed)
     lines = []
     for result in results:
         own = speed(result)
@@ -126,6 +136,7 @@ def to_json(row: Row, results: Sequence[Result]) -> dict[str, Any]:
                 "cpu_per_message": result.cpu,
                 "times_nats_py": own / nats_py if own and nats_py else None,
                 "times_raw": own / raw if own and raw else None,
+                "times_first": own / base if row.own and own and base else None,
                 "samples": [vars(sample) for sample in result.samples],
             }
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jetsync
 from benchmarks.jobs import measured
 from benchmarks.peers._buckets import BlockingBuckets
+from benchmarks.plugins import make
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,9 @@ class Peer(BlockingBuckets):
     """
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        plugins = [IdlePlugin()] if options.get("plugin") else []
+        plugins: list[object] = [make(name) for name in options.get("plugins", ())]
+        if options.get("plugin"):
+            plugins.append(IdlePlugin())
         self.client = jetsync.connect(url, loop=options.get("loop", "auto"), plugins=plugins)
         self.jetstream = self.client.jetstream()
 

@@ -1,0 +1,3 @@
+"""
+Compare jetsync-spark with jetsync itself, with nats-py in ``foreachPartition``, and with Spark.
+"""

@@ -1,0 +1,146 @@
+"""
+What runs in Spark's tasks beside jetsync-spark: Spark's own ceilings, and nats-py row by row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import nats
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyspark.sql.types import StructType
+
+__all__ = ["Ceiling", "count_batches", "count_rows", "publish_with_nats_py"]
+
+BATCH = 2000
+"""Rows of a record batch, as jetsync-spark's reader makes them."""
+
+
+def publish_with_nats_py(url: str) -> Callable[[Iterable[Any]], None]:
+    """
+    Return what users write today: publish a row, wait for its ack, take the next.
+    """
+
+    def partition(rows: Iterable[Any]) -> None:
+        async def publish() -> None:
+            client = await nats.connect(url)
+            js = client.jetstream()
+            for row in rows:
+                await js.publish(row.subject, bytes(row.data))
+            await client.close()
+
+        asyncio.run(publish())
+
+    return partition
+
+
+def count_rows(rows: Iterable[Any]) -> None:
+    """
+    Look at both columns of each row of a partition.
+    """
+    for row in rows:
+        _ = row.subject, row.data
+
+
+def count_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """
+    Look at both columns of each batch of a partition.
+    """
+    rows = 0
+    for batch in batches:
+        rows += len(list(zip(*(column.to_pylist() for column in batch.columns), strict=True)))
+    yield pa.RecordBatch.from_pydict({"rows": pa.array([rows], pa.int64())})
+
+
+class Ceiling(DataSource):
+    """
+    ``format("ceiling")``: record batches that are ready, and a writer that looks at its columns.
+
+    Options ``rows``, ``partitions`` and ``size``.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """
+        Return the name of the format.
+        """
+        return "ceiling"
+
+    def schema(self) -> str:
+        """
+        Return the columns that jetsync-spark has, too.
+        """
+        return "subject string, data binary, stream string, sequence bigint, timestamp timestamp"
+
+    def reader(self, schema: StructType) -> CeilingReader:  # noqa: ARG002 - Spark's signature
+        """
+        Return what reads.
+        """
+        options = (int(self.options[name]) for name in ("rows", "partitions", "size"))
+        return CeilingReader(*options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> CeilingWriter:  # noqa: ARG002, FBT001
+        """
+        Return what writes nothing.
+        """
+        return CeilingWriter()
+
+
+class CeilingReader(DataSourceReader):
+    """
+    Gives the same record batch again and again.
+    """
+
+    def __init__(self, rows: int, partitions: int, size: int) -> None:
+        self._rows = rows // partitions
+        self._partitions = partitions
+        self._size = size
+
+    def partitions(self) -> list[InputPartition]:
+        """
+        Return as many partitions as were asked for.
+        """
+        return [InputPartition(number) for number in range(self._partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """
+        Yield the batch.
+        """
+        columns = {
+            "subject": pa.array(["bench.0"] * BATCH, pa.string()),
+            "data": pa.array([b"x" * self._size] * BATCH, pa.binary()),
+            "stream": pa.array(["BENCH"] * BATCH, pa.string()),
+            "sequence": pa.array(range(BATCH), pa.int64()),
+            "timestamp": pa.array(range(BATCH), pa.timestamp("us", "UTC")),
+        }
+        batch = pa.RecordBatch.from_pydict(columns)
+        left = self._rows
+        while left > 0:
+            yield batch.slice(0, min(left, BATCH))
+            left -= BATCH
+
+
+class CeilingWriter(DataSourceArrowWriter):
+    """
+    Makes Python objects of the columns, and forgets them.
+    """
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """
+        Take a partition.
+        """
+        for _ in count_batches(iterator):
+            pass
+        return WriterCommitMessage()
