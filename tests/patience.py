@@ -14,6 +14,9 @@ import time
 LATE = float(os.environ.get("JETSYNC_TEST_LATE", "2.5"))
 """Seconds by which a machine may be late; 0 holds a quiet one to its word."""
 
+PATIENT = {"reconnect_wait": 0.05, "request_timeout": 20.0}
+"""Options of a client of a cluster: what was just made may have no leader yet, which is silent."""
+
 
 def eventually(check, timeout=10.0):
     """

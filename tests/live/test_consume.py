@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from patience import eventually, timed
+from patience import PATIENT, eventually, timed
 from streams import fill, fill_in_trouble
 
 import jetsync
@@ -727,7 +727,7 @@ class TestCluster:
         recorder = HookRecorder("jetsync_status")
         with (
             DevServer(cluster=3) as cluster,
-            jetsync.connect(cluster.url, reconnect_wait=0.05, plugins=[recorder]) as client,
+            jetsync.connect(cluster.url, plugins=[recorder], **PATIENT) as client,
         ):
             js = client.jetstream()
             stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], num_replicas=3)

@@ -9,11 +9,11 @@ import json
 from contextlib import ExitStack
 
 import pytest
+from patience import eventually, timed
 
 import jetsync
 from jetsync._message_get import direct_get
 from jetsync.devserver import DevServer
-from tests.patience import eventually, timed
 
 PAGED = ["2.11.11", "2.12.8", "2.14.6"]
 """Older servers that know pages."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 import threading
 
 import pytest
+from patience import eventually
 
 import jetsync
 from jetsync import _page_reader
-from tests.patience import eventually
 
 ROUNDS = 40
 """How often each read is made: each time another server may answer."""

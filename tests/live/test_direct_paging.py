@@ -13,12 +13,12 @@ import threading
 import time
 
 import pytest
+from patience import PATIENT, eventually, timed
 
 import jetsync
 from jetsync._handoff import Mailbox
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy
-from tests.patience import eventually, timed
 
 PAGED = ["2.11.11", "2.12.8", "2.14.6"]
 
@@ -744,7 +744,7 @@ class TestCluster:
         """
         with (
             DevServer(cluster=3) as server,
-            jetsync.connect(server.url, reconnect_wait=0.05) as client,
+            jetsync.connect(server.url, **PATIENT) as client,
         ):
             stream = make(client, unique, 3000, storage="file", num_replicas=3)
             scan = stream.scan(page=100, timeout=40)

@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from patience import eventually, timed
+from patience import PATIENT, eventually, timed
 from streams import fill, fill_in_trouble, numbers
 
 import jetsync
@@ -876,7 +876,7 @@ class TestCluster:
         A context on one server, a stream of three replicas, its consumer and a recorder.
         """
         recorder = HookRecorder("jetsync_status")
-        with jetsync.connect(cluster.url, reconnect_wait=0.05, plugins=[recorder]) as client:
+        with jetsync.connect(cluster.url, plugins=[recorder], **PATIENT) as client:
             js = client.jetstream()
             stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], num_replicas=3)
             worker = stream.create_consumer(durable_name="worker")

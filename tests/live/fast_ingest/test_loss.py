@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fast import end_behind_its_back, fast, ranges, stored_in
-from patience import eventually, timed
+from patience import PATIENT, eventually, timed
 from streams import fast_stream
 
 import jetsync
@@ -194,7 +194,7 @@ class TestCluster:
         """
         with (
             DevServer(cluster=3) as servers,
-            jetsync.connect(servers.urls, reconnect_wait=0.05) as client,
+            jetsync.connect(servers.urls, **PATIENT) as client,
         ):
             js = client.jetstream()
             stream = fast_stream(js, "HA", num_replicas=3)
