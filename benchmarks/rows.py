@@ -90,6 +90,7 @@ class Row:
 
 
 RAW = Contender("raw socket", "raw_socket")
+RAW_TRACED = Contender("raw socket, with a trace header", "raw_socket", {"traced": True})
 NATS_PY = Contender("nats-py", "nats_py", {"loop": "asyncio"})
 NATS_PY_UVLOOP = Contender("nats-py, uvloop", "nats_py", {"loop": "uvloop"})
 NATSRPY = Contender("natsrpy, uvloop", "natsrpy", {"loop": "uvloop"})
@@ -278,7 +279,8 @@ ROWS = (
         "plugins_publish_many",
         "publish in bulk, every ack seen, with plugins",
         "publish",
-        extra=with_plugins(),
+        # What the headers of tracing cost whoever sends them, and the rest of it.
+        extra=(*with_plugins(), RAW, RAW_TRACED),
         own=True,
         work="publish_many",
         document=True,

@@ -32,6 +32,9 @@ FLOW = 500
 OUTSTANDING = 2
 
 
+# What tracing adds to each message (W3C trace context).
+TRACED = b"NATS/1.0\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\r\n"
+
 # Line ends of a message in a page of a direct read: HMSG, NATS/1.0, stream, subject, sequence,
 # time, how many are left, the one before, the empty line; one behind the payload. And of its end.
 DIRECT_LINES = 10
@@ -134,8 +137,8 @@ class Peer:
     """
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        del options
         self.connection = RawConnection(url)
+        self.traced = bool(options.get("traced"))
 
     def close(self) -> None:
         """
@@ -165,7 +168,7 @@ class Peer:
         Publish in blocks while the window has room; count the acks.
         """
         connection = self.connection
-        message = _publish(job, connection.inbox)
+        message = (_publish_traced if self.traced else _publish)(job, connection.inbox)
         block = message * BLOCK
         sent = acked = lines = 0
         with measured(job.count) as sample:
@@ -321,6 +324,12 @@ def _direct(job: Job, inbox: bytes, body: bytes, subject: str = "") -> bytes:
 
 def _publish(job: Job, inbox: bytes) -> bytes:
     return b"PUB %b %b %d\r\n%b\r\n" % (job.subject.encode(), inbox, job.size, job.payload())
+
+
+def _publish_traced(job: Job, inbox: bytes) -> bytes:
+    size, payload = len(TRACED), job.payload()
+    sizes = b"%d %d" % (size, size + len(payload))
+    return b"HPUB %b %b %b\r\n%b%b\r\n" % (job.subject.encode(), inbox, sizes, TRACED, payload)
 
 
 class Acks:
