@@ -105,7 +105,7 @@ def plugin_error(plugin: str, hook: str, error: BaseException) -> PluginError:
 
 
 def transform(
-    hook: str, steps: Sequence[Step], check: Callable[[object], None] | None = None
+    hook: str, steps: Sequence[Step], check: Callable[[Any], None] | None = None
 ) -> Transform:
     """
     Build the call of a hook that hands a message from plugin to plugin.

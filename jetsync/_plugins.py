@@ -40,7 +40,7 @@ from jetsync._hookcheck import HOOKS, adapt, check_implementations
 from jetsync._hooktrace import enable, traced
 from jetsync.errors import ConfigurationError, InvalidTypeError
 from jetsync.events import ClosedEvent
-from jetsync.headers import check_headers
+from jetsync.outbound import check_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -147,7 +147,7 @@ class Plugins:
         self.retry: Callable[[Operation, Exception, int], float | None] | None
         self.shared_headers: Callable[[Operation], SharedHeaders | None] | None
 
-        self.prepare = build("jetsync_prepare_message", transform, check_headers)
+        self.prepare = build("jetsync_prepare_message", transform, check_readable)
         self.received = build("jetsync_message_received", transform)
         self.wrap_publish = build("jetsync_publish", wrap)
         self.wrap_batch_commit = build("jetsync_batch_commit", wrap)

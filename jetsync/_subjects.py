@@ -92,11 +92,22 @@ def validate_filter(subject: str) -> str:
     return subject
 
 
-def _tokens(subject: object) -> list[str]:
-    if not isinstance(subject, str):
-        raise InvalidTypeError(
-            f"a subject must be text, not {type(subject).__name__}", argument="subject"
-        )
+def check_text(subject: object) -> str:
+    """
+    Return *subject*, if it is text.
+
+    Raises:
+        InvalidTypeError: it is not.
+    """
+    if isinstance(subject, str):
+        return subject
+    raise InvalidTypeError(
+        f"a subject must be text, not {type(subject).__name__}", argument="subject"
+    )
+
+
+def _tokens(given: object) -> list[str]:
+    subject = check_text(given)
     if not subject:
         raise InvalidSubjectError(subject, "it is empty")
     if _FORBIDDEN_CHARACTER.search(subject):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from jetsync import headers as names
-from jetsync._subjects import validate_filter, validate_name
+from jetsync._subjects import check_text, validate_filter, validate_name
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.headers import Headers, SharedHeaders, check_headers, encode_headers, header_pairs
 from jetsync.ttl import ttl_header
@@ -134,6 +134,18 @@ def coerce_outbound(item: object) -> OutboundMessage:
         f"not {type(item).__name__}",
         argument="message",
     )
+
+
+def check_readable(message: OutboundMessage) -> None:
+    """
+    Raise unless plugins know how to read a message: what cannot be sent either way is the caller's
+    mistake, not theirs. Payloads are left to those who may turn them into bytes.
+
+    Raises:
+        InvalidTypeError: Its subject is not text, or its headers are neither a mapping nor None.
+    """
+    check_text(message.subject)
+    check_headers(message)
 
 
 def with_shared(item: object, shared: SharedHeaders) -> Any:

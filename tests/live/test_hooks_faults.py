@@ -121,6 +121,26 @@ class TestHeaders:
             client.jetstream().publish(f"{stream.name}.A", b"bad")
         assert contract.seen == []
 
+    @pytest.mark.parametrize("subject", [b"bytes", None, 5])
+    def test_a_subject_that_is_no_text_is_the_callers_mistake(self, nats_server, stream, subject):
+        """
+        Plugins read subjects as text, and are not shown what is none.
+        """
+        contract = Contract()
+        with (
+            jetsync.connect(nats_server.url, plugins=[contract]) as client,
+            client.jetstream().publisher() as publisher,
+        ):
+            js = client.jetstream()
+            for call in (
+                lambda: js.publish(subject, b""),
+                lambda: js.publish_many([(subject, b"")]),
+                lambda: publisher.publish(subject, b""),
+                lambda: js.publish_batch([(subject, b"")]),
+            ):
+                assert isinstance(outcome(call), jetsync.InvalidTypeError)
+        assert contract.seen == []
+
     def test_without_plugins_they_are_refused_as_well(self, js, client, stream):
         """
         What is sent does not depend on whether there are plugins.
