@@ -234,9 +234,10 @@ def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:
 def _checked_id(msg_id: object) -> str:
     if not isinstance(msg_id, str):
         raise InvalidTypeError("msg_id must be text", argument="msg_id")
-    if not msg_id:
-        # Servers ignore an empty id: the caller would believe in a protection that is not there.
-        raise InvalidArgumentError("msg_id must not be empty", argument="msg_id")
+    if not msg_id.strip(" "):
+        # Servers leave out blanks before an id and ignore an empty one: the caller would believe in
+        # a protection that is not there.
+        raise InvalidArgumentError("msg_id must not be empty or blank", argument="msg_id")
     return msg_id
 
 

@@ -128,6 +128,7 @@ class TestHeaderBlock:
             ({"headers": "A: x"}, InvalidTypeError),
             ({"msg_id": "a\nb"}, InvalidHeaderError),
             ({"msg_id": ""}, InvalidArgumentError),
+            ({"msg_id": "  "}, InvalidArgumentError),
             ({"msg_id": 5}, InvalidTypeError),
             ({"ttl": 0}, InvalidTtlError),
             ({"ttl": "x"}, InvalidTtlError),

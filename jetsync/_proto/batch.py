@@ -292,8 +292,9 @@ class HeaderRules:
             raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
         self._check_subject_sequence(subject, found)
         self._check_rollup(subject, found)
-        message_id = found.get(names.MSG_ID)
-        if message_id is not None:
+        # Blanks before a value are none of it, and what is empty then is no id.
+        message_id = found.get(names.MSG_ID, "").lstrip(" ")
+        if message_id:
             if message_id in self._ids:
                 raise DuplicateMessageIdError(
                     description=f"the message id {message_id!r} is in the batch already"

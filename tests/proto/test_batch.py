@@ -520,6 +520,14 @@ class TestHeaderRules:
         rules.take("B", [])
         assert rules.ids == 2
 
+    def test_blanks_of_ids(self, rules):
+        """Blanks before an id are none of it, as the server has it, and alone they are no id."""
+        for value in ("", " ", " "):
+            rules.take("B", [("Nats-Msg-Id", value)])
+        assert rules.ids == 1
+        with pytest.raises(errors.DuplicateMessageIdError, match="'1'"):
+            rules.take("B", [("Nats-Msg-Id", " 1")])
+
     def test_the_first_of_several(self, rules):
         """Of a header that is there twice the first counts, as it does for the server."""
         rules.take("B", [("Nats-Msg-Id", "2"), ("Nats-Msg-Id", "1")])
