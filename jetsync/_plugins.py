@@ -204,14 +204,16 @@ class Plugins:
                 if isinstance(asked, str) and asked in blocked:
                     left_out.append(asked)
                     continue
+                if position >= len(wanted) and manager.has_plugin(str(asked)):
+                    # The environment names one that is there already: nothing is left to add.
+                    continue
                 plugin, name = _resolve(asked, found)
                 if name in blocked:
                     left_out.append(name)
                 elif not manager.has_plugin(name):
                     check_implementations(manager, plugin, name)
                     _register(manager, plugin, name)
-                elif position < len(wanted):
-                    # Where the environment names one that is there already, nothing is left to add.
+                else:
                     raise ConfigurationError(
                         f"plugin {name!r} is given twice; two of a kind need a `name` of their own"
                         " each"

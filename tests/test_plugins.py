@@ -976,6 +976,24 @@ class TestEntryPoints:
 
         assert [info.name for info in plugins.describe()] == ["b", "a"]
 
+    def test_environment_makes_no_second_one(self, entry_points):
+        """
+        What JETSYNC_PLUGINS names and is there already is not made again, whoever has made it.
+        """
+        made = []
+
+        class Opening(Sample):
+            name = "opening"
+
+            def __init__(self):
+                made.append(self)
+
+        entry_points("opening", "pkg_opening:Opening", Opening)
+        load("opening", JETSYNC_PLUGINS="opening")
+        load(Opening(), JETSYNC_PLUGINS="opening")
+
+        assert len(made) == 2
+
     def test_environment_blocks(self, entry_points):
         """
         JETSYNC_BLOCK_PLUGINS leaves out by name, and what is blocked is not even imported.
