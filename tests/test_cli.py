@@ -490,6 +490,16 @@ class TestPlugins:
         assert rows["otel"]["hooks"] == []
         assert result.exit_code == 1
 
+    def test_one_that_is_added_and_blocked_need_not_be_there(self, run, install):
+        """
+        Clients do not ask for it either.
+        """
+        install()
+
+        result = run("plugins", env={"JETSYNC_PLUGINS": "gone", "JETSYNC_BLOCK_PLUGINS": "gone"})
+
+        assert (result.exit_code, result.output) == (0, "No plugins are installed.\n")
+
     def test_one_that_can_not_be_loaded(self, run, install):
         """
         The reason stands in the place of the hooks, and the exit status tells.

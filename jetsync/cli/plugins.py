@@ -31,7 +31,9 @@ def plugins(*, as_json: bool) -> None:
     implement. The exit status is 1 where one is broken, or is added and can not be used.
     """
     rows = [describe(plugin) for plugin in installed_plugins()]
-    missing = sorted(_names("JETSYNC_PLUGINS") - {row["name"] for row in rows})
+    missing = sorted(
+        _names("JETSYNC_PLUGINS") - _names("JETSYNC_BLOCK_PLUGINS") - {row["name"] for row in rows}
+    )
     rows += [
         {"name": name, "state": "added", "hooks": [], "error": "not installed"} for name in missing
     ]
