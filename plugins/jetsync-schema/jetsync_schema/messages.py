@@ -27,6 +27,16 @@ SCHEMA_VIOLATION: Final = "Schema-Violation"
 OPERATION: Final = jetsync.headers.KV_OPERATION
 TOMBSTONES: Final = frozenset({"DEL", "PURGE"})
 EMPTY_ON_PURPOSE: Final = (jetsync.headers.INCREMENT, jetsync.headers.MARKER_REASON)
+SIZE: Final = "Nats-Msg-Size"
+"""Header in which a consumer with ``headers_only`` tells the size of what it leaves out."""
+
+
+class Mark(str):
+    """
+    The text of a mark, by which it differs from what others wrote into that header.
+    """
+
+    __slots__ = ()
 
 
 def violation_of(message: jetsync.Message | jetsync.StoredMessage) -> ViolationError | None:
@@ -83,7 +93,21 @@ def is_tombstone(headers: HeadersInput) -> bool:
 
 
 def is_empty_on_purpose(message: jetsync.Message | jetsync.StoredMessage) -> bool:
-    return not message.data and is_tombstone(message.headers)
+    """
+    Return whether a message that was read has no payload that could be checked: it is meant to have
+    none, or the server has left it out.
+    """
+    return not message.data and (is_tombstone(message.headers) or is_left_out(message.headers))
+
+
+def is_left_out(headers: jetsync.Headers) -> bool:
+    # The last one, as the server's own comes behind those of the message.
+    return headers.get_last(SIZE) not in {None, "0"}
+
+
+def is_forged(headers: jetsync.Headers) -> bool:
+    """Return whether somebody else wrote into the header that marks are in."""
+    return any(not isinstance(each, Mark) for each in headers.get_all(SCHEMA_VIOLATION))
 
 
 def marked(
@@ -98,7 +122,7 @@ def marked(
     if error is not None:
         violations = [(each.path, each.reason) for each in error.violations]
         said = {"contract": error.contract, "violations": violations}
-        headers[SCHEMA_VIOLATION] = json.dumps(said)
+        headers[SCHEMA_VIOLATION] = Mark(json.dumps(said))
     if isinstance(message, jetsync.StoredMessage):
         return jetsync.StoredMessage(
             message.stream,

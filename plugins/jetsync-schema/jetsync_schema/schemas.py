@@ -25,10 +25,10 @@ from jetsync_schema.definitions import (
 from jetsync_schema.errors import MismatchError, Violation, ViolationError
 from jetsync_schema.messages import (
     SCHEMA_ID,
-    SCHEMA_VIOLATION,
     bytes_of,
     header_of,
     is_empty_on_purpose,
+    is_forged,
     is_message,
     is_tombstone,
     marked,
@@ -304,8 +304,7 @@ class Schemas:
         """
         Deal with a message that breaks its contract, before other plugins change it.
         """
-        if self._receive == "mark" and SCHEMA_VIOLATION in message.headers:
-            # Whoever sent that: the mark is ours.
+        if self._receive == "mark" and is_forged(message.headers):
             message = marked(message, None)
         subject = message.subject
         bound = self._table.find(subject)
@@ -385,8 +384,10 @@ class Schemas:
         label = self._label(subject, data, headers)
         if headers:
             target = header_of(headers, jetsync.headers.SCHEDULE_TARGET)
-            if target is not None and header_of(headers, jetsync.headers.SCHEDULE_SOURCE) is None:
-                # The server publishes it there, later, where no plugin is asked any more.
+            source = header_of(headers, jetsync.headers.SCHEDULE_SOURCE) or ""
+            if target is not None and (data or not source.strip()):
+                # The server publishes it there, later, where no plugin is asked any more; with a
+                # source, too, as long as that has no message.
                 label = self._label(target, data, headers) or label
         if label is None:
             return None

@@ -221,9 +221,9 @@ def test_schedules_are_checked_for_their_target(shopping, stream):
     check_refused(caught, stream)
 
     shopping.publish(f"{stream.name}.schedules.1", shop.GOOD, headers=headers)
-    # What another subject has at that time is published there, and not this.
+    # What another subject has at that time is published there, and not this, which is empty.
     source = {**headers, "Nats-Schedule-Source": f"{stream.name}.others"}
-    shopping.publish(f"{stream.name}.schedules.1", shop.BAD, headers=source)
+    shopping.publish(f"{stream.name}.schedules.1", b"", headers=source)
     # The header alone is nothing to a server: it gets nobody past the subject's own contract.
     headers = {"Nats-Schedule-Target": f"{stream.name}.others"}
     with pytest.raises(jetsync.PluginError):
@@ -232,6 +232,22 @@ def test_schedules_are_checked_for_their_target(shopping, stream):
         shopping.publish(
             f"{stream.name}.orders.1", shop.BAD, headers={**headers, "Nats-Schedule-Source": "x"}
         )
+
+
+@pytest.mark.parametrize("source", ["", " ", "{}.others"])
+def test_a_source_gets_no_payload_past_the_contract_of_the_target(shopping, stream, source):
+    """
+    The server publishes the payload where the source is blank, or has no message.
+    """
+    stream.update(allow_msg_schedules=True)
+    headers = {
+        "Nats-Schedule": "@at 2100-01-01T00:00:00Z",
+        "Nats-Schedule-Target": f"{stream.name}.orders.1",
+        "Nats-Schedule-Source": source.format(stream.name),
+    }
+    with pytest.raises(jetsync.PluginError) as caught:
+        shopping.publish(f"{stream.name}.schedules.1", shop.BAD, headers=headers)
+    check_refused(caught, stream)
 
 
 def test_subjects_without_a_contract(connect, stream):

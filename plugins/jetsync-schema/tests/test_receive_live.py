@@ -17,6 +17,7 @@ from jetsync_schema import (
     SCHEMA_VIOLATION,
     JsonSchema,
     Schemas,
+    SchemaStatistics,
     ViolationError,
     violation_of,
 )
@@ -185,6 +186,58 @@ def test_mark_hands_the_message_over(reading, orders, stream):
     assert (found[2].path, found[2].subject) == (shop.PATH, f"{stream.name}.orders.1")
     assert found[2].contract == f"{stream.name}.orders.>"
     assert plugin.statistics().marked == 1
+
+
+def test_a_second_plugin_leaves_the_mark_of_the_first(connect, orders, stream):
+    """
+    Whichever comes first, and also where the second one has no contract for the message.
+    """
+    plugins = [
+        Schemas({f"{stream.name}.{rest}": shop.ORDERS}, receive="mark", publish=False, name=rest)
+        for rest in ("orders.>", "trips.>")
+    ]
+    for both in (plugins, plugins[::-1]):
+        reader = connect(*both).stream(stream.name)
+        assert violation_of(reader.get_message(2)).path == shop.PATH
+        worker = reader.create_consumer(filter_subject=f"{stream.name}.>")
+        found = [violation_of(message) for message in worker.fetch(3, expires=5)]
+        assert [each is None for each in found] == [True, False, True]
+
+
+@pytest.mark.parametrize("policy", ["raise", "term", "mark"])
+def test_what_the_server_left_out_is_not_checked(reading, orders, policy):
+    """
+    A consumer with ``headers_only`` brings no payloads, of whatever messages.
+    """
+    plugin, _, worker = reading(policy, headers_only=True)
+    found = list(worker.fetch(3, expires=5))
+
+    assert [message.sequence for message in found] == [1, 2, 3]
+    assert [violation_of(message) for message in found] == [None] * 3
+    assert plugin.statistics() == SchemaStatistics(0, 0, 0, 0)
+
+
+def test_a_payload_that_was_empty_is_checked_without_it_too(reading, js, stream):
+    """
+    The server says that nothing was left out.
+    """
+    js.publish(f"{stream.name}.orders.1", b"")
+    _, _, worker = reading("raise", headers_only=True)
+    with pytest.raises(jetsync.PluginError):
+        worker.next(expires=5)
+
+
+def test_names_of_keys_are_read_whatever_their_values(connect, bucket):
+    """
+    Nothing of a value is asked for there.
+    """
+    bucket.put("a", shop.GOOD)
+    plugin = Schemas({f"$KV.{bucket.bucket}.>": shop.ORDERS}, receive="raise", publish=False)
+    kv = connect(plugin).key_value(bucket.bucket)
+
+    assert list(kv.keys()) == ["a"]
+    with kv.watch(meta_only=True) as watch:
+        assert [entry.key for entry in watch.initial(10)] == ["a"]
 
 
 def test_a_mark_can_not_be_forged(reading, js, stream):
