@@ -40,7 +40,7 @@ what a message takes to get there.
 """
 
 TOGETHER: Final = 0.05
-"""Seconds within which messages of a window are taken to have failed together."""
+"""Seconds from one message of a window to the next, both of which failed together then."""
 
 
 class Retry:
@@ -88,7 +88,7 @@ class Retry:
         self._counters = Counters()
         self._lock = threading.Lock()
         self._last: dict[tuple[int, int, type[Exception]], tuple[float, float]] = {}
-        """The last wait of messages of windows: when it was chosen, and for how long."""
+        """The last wait of messages of windows: when it was last asked for, and how long it is."""
 
     def __repr__(self) -> str:
         statistics = self.statistics()
@@ -148,17 +148,22 @@ class Retry:
     ) -> float:
         """
         Return how long a message of a window waits: as long as those beside it, which are put into
-        one order by it, and not to be sent before those that failed a little earlier.
+        one order by it, and no shorter than those that failed before and wait still.
+
+        All that are judged together begin to wait once the last of them is judged, which takes a
+        while where they are thousands.
         """
         key = (id(policy), state.attempt_number, error)
         now = time.monotonic()
         with self._lock:
-            chosen, delay = self._last.get(key, (0.0, 0.0))
-            if now - chosen > TOGETHER:
+            asked, delay = self._last.get(key, (0.0, 0.0))
+            if now - asked > TOGETHER:
                 # Waits that are over are of no use any more, and there may be many attempts.
-                self._last = {k: last for k, last in self._last.items() if now < sum(last)}
-                delay = max(wait_of(policy, state), chosen + delay - now)
-                self._last[key] = (now, delay)
+                self._last = {
+                    k: last for k, last in self._last.items() if now < sum(last) + TOGETHER
+                }
+                delay = max(wait_of(policy, state), delay if key in self._last else 0.0)
+            self._last[key] = (now, delay)
         return delay
 
 

@@ -4,6 +4,8 @@ Policies: which one is for what, how long it waits, when it ends. No server.
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import tenacity
 
@@ -157,6 +159,22 @@ class TestWait:
 
         assert len(set(waits)) <= 2  # more than one only if the machine stood still meanwhile
         assert waits[0] != others[0]
+
+    def test_messages_of_a_window_stay_in_order_however_long_they_are_judged(self, monkeypatch):
+        """
+        A wait holds until nobody asks for a moment; the next is not shorter while the last goes on.
+        """
+        clock = types.SimpleNamespace(monotonic=lambda: now)
+        monkeypatch.setattr("jetsync_retry._retry.time", clock)
+        waits = iter([1.0, 0.1, 3.0, 0.2])
+        retry = Retry(Policy(wait=lambda state: next(waits)), budget=60)
+        now, judged = 100.0, []
+
+        for pause in [0.0, *[0.02] * 20, 0.8, 0.02, 0.8, 3.2]:
+            now += pause
+            judged.append(retry.jetsync_retry(IN_WINDOW, REFUSED, 1))
+
+        assert judged == [1.0] * 23 + [3.0, 0.2]
 
     @pytest.mark.parametrize("seconds", [-1.0, float("nan")])
     def test_a_strategy_that_says_no_time(self, seconds):
