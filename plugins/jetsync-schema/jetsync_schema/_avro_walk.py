@@ -11,6 +11,7 @@ name stands once and by its name from then on. `named_types` gives what they sta
 
 from __future__ import annotations
 
+import decimal
 from typing import Any, Final
 
 from jetsync_schema.errors import DefinitionError, Violation, path_of
@@ -28,6 +29,22 @@ LONGEST: Final = 10
 
 SIZES: Final = {"float": 4, "double": 8}
 """Bytes of what always takes as many."""
+
+PARTS: Final = frozenset({"type", "fields", "items", "values"})
+"""Where in a schema there are other schemas."""
+
+DECIMAL: Final = frozenset({"decimal"})
+
+BEYOND_PYTHON: Final = frozenset(
+    {
+        "date",
+        "timestamp-millis",
+        "timestamp-micros",
+        "local-timestamp-millis",
+        "local-timestamp-micros",
+    }
+)
+"""Logical types that know years before 1 and after 9999, which Python does not."""
 
 Step = str | int
 
@@ -118,6 +135,34 @@ def has_ints(schema: Any) -> bool:
     if isinstance(schema, dict):
         return schema["type"] == "int" or any(map(has_ints, _inner(schema)))
     return bool(schema == "int")
+
+
+def has_logical(schema: Any, kinds: frozenset[str]) -> bool:
+    """
+    Return whether there is one of these logical types in a schema.
+    """
+    if isinstance(schema, list):
+        return any(has_logical(branch, kinds) for branch in schema)
+    if not isinstance(schema, dict):
+        return False
+    return schema.get("logicalType") in kinds or any(
+        has_logical(inner, kinds) for inner in _inner(schema)
+    )
+
+
+def without_logical(schema: Any, kinds: frozenset[str]) -> Any:
+    """
+    Return a schema, as it was given, with what stands behind these logical types in their place.
+    """
+    if isinstance(schema, list):
+        return [without_logical(each, kinds) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: without_logical(value, kinds) if key in PARTS else value
+        for key, value in schema.items()
+        if key != "logicalType" or value not in kinds
+    }
 
 
 def check_sizes(schema: Any, names: dict[str, Any]) -> None:
@@ -221,11 +266,21 @@ class ByteWalk:
         elif kind == "enum":
             self._index(len(schema["symbols"]), "symbols")
         elif kind == "fixed":
-            self._take(schema["size"])
+            self._check_digits(schema, self._take(schema["size"]))
         elif isinstance(schema, dict) and not isinstance(schema["type"], str):
             self._walk(schema["type"])
+        elif kind == "bytes":
+            self._check_digits(schema, self._take(self._integer()))
         else:
             self._primitive(kind)
+
+    def _check_digits(self, schema: Any, raw: bytes) -> None:
+        """Refuse a decimal that has more digits than its schema says; others are no concern."""
+        if isinstance(schema, dict) and schema.get("logicalType") == "decimal":
+            number = decimal.Decimal(int.from_bytes(raw, "big", signed=True))
+            precision = schema.get("precision")
+            if precision and number.adjusted() >= precision:
+                raise Misfit(self._way, f"a decimal has more than {precision} digits")
 
     def _step(self, step: Step, schema: Any) -> None:
         if len(self._way) == DEEPEST:
@@ -259,8 +314,6 @@ class ByteWalk:
                 raise Misfit(self._way, "a boolean is neither 0 nor 1")
         elif kind == "string":
             self._text()
-        elif kind == "bytes":
-            self._take(self._integer())
         else:
             self._take(SIZES.get(kind, 0))
 

@@ -8,6 +8,7 @@ with no registry to ask.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import io
@@ -20,13 +21,17 @@ import attrs
 
 from jetsync_schema._avro_values import Resolution, ValueWalk
 from jetsync_schema._avro_walk import (
+    BEYOND_PYTHON,
+    DECIMAL,
     DEEPEST,
     ByteWalk,
     check_sizes,
     has_ints,
+    has_logical,
     is_recursive,
     is_too_deep,
     named_types,
+    without_logical,
 )
 from jetsync_schema.contract import Contract
 from jetsync_schema.errors import DefinitionError, MismatchError, Violation, missing, reason_of
@@ -52,6 +57,12 @@ class _Writer:
     recursive: bool
     ints: bool
     """Whether there is an int in it: the library takes it for a long."""
+
+    decimals: bool
+    """Whether there is a decimal in it: the library rounds one that has too many digits."""
+
+    plain: Any
+    """The schema with numbers for dates and times; None if there are none."""
 
 
 @attrs.frozen(repr=False)
@@ -148,6 +159,8 @@ class AvroSchema(Contract):
         except Exception as error:  # noqa: BLE001 - values of all kinds make it raise nearly anything
             kind = type(error).__name__
         else:
+            if own.decimals:
+                self._walk(own, data)
             if not own.ints or LONG.search(data) is None or self._fits(document, own.parsed):
                 return data
             kind = ""
@@ -170,7 +183,7 @@ class AvroSchema(Contract):
 
     def _document(self, writer: _Writer, data: bytes | bytearray) -> Any:
         """Return what was written, where each byte of it is as the specification says."""
-        if writer.recursive:
+        if writer.recursive or writer.decimals:
             self._walk(writer, data)
             return self._read(writer, data)
         document = self._read(writer, data)
@@ -194,6 +207,10 @@ class AvroSchema(Contract):
         except Exception as error:  # noqa: BLE001 - bytes at random make it raise nearly anything
             kind = type(error).__name__
         self._walk(writer, data)
+        if writer.plain is not None:
+            # Perhaps a date or a time that Avro has, and Python has not.
+            with contextlib.suppress(Exception):
+                return self._library.schemaless_reader(io.BytesIO(data), writer.plain, reader)
         # Not from the library's error, and without its words: both tell values.
         raise MismatchError(Violation("$", f"can not be read: {kind}"))
 
@@ -259,7 +276,17 @@ def _parsed(library: ModuleType, schema: Any) -> _Writer:
         parsed = library.parse_schema(copy.deepcopy(schema))
         names = named_types(parsed)
         check_sizes(parsed, names)
-        return _Writer(parsed, names, is_recursive(parsed, names), has_ints(parsed))
+        plain = None
+        if has_logical(parsed, BEYOND_PYTHON):
+            plain = library.parse_schema(without_logical(copy.deepcopy(schema), BEYOND_PYTHON))
+        return _Writer(
+            parsed,
+            names,
+            is_recursive(parsed, names),
+            has_ints(parsed),
+            has_logical(parsed, DECIMAL),
+            plain,
+        )
     except DefinitionError:
         raise
     except Exception as error:

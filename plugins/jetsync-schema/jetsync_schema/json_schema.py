@@ -68,7 +68,8 @@ class _Validator(Protocol):
     def iter_errors(self, instance: Any) -> Iterator[Any]: ...
 
 
-def _finite(text: str) -> float:
+def finite(text: str) -> float:
+    """Return the number that a text is, unless it is too large for a float."""
     value = float(text)
     if value - value:
         raise ValueError("a number is too large")
@@ -84,7 +85,7 @@ _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 HALF_A_PAIR: Final = "a text has half of a surrogate pair in it"
 
-DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
+DECODER: Final = json.JSONDecoder(parse_float=finite, parse_constant=_refuse)
 
 
 def read_json(data: bytes | bytearray) -> Any:

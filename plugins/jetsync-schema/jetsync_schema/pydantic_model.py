@@ -20,7 +20,7 @@ from jetsync_schema.errors import (
     reason_of,
     state_of,
 )
-from jetsync_schema.json_schema import MOST
+from jetsync_schema.json_schema import MOST, finite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["PydanticModel"]
 
 SOURCE: Final = "pydantic model"
+
+SHAPE: Final = bytes.maketrans(b"123456789E", b"000000000e")
+"""Makes all digits alike, and both spellings of an exponent."""
+
+LARGE: Final = (b"0e000", b"0" * 210)
+"""
+What a number of such a shape has in it where it is too large for a float: three digits of an
+exponent, or so many that the largest one of two digits is enough.
+"""
 
 
 @attrs.frozen(repr=False)
@@ -58,7 +67,9 @@ class PydanticModel(Contract):
         """
         Return the model's object.
         """
-        if b"NaN" in data or b"Infinity" in data:
+        # Faster than one regular expression.
+        shape = data.translate(SHAPE, b"+")
+        if b"NaN" in data or b"Infinity" in data or LARGE[0] in shape or LARGE[1] in shape:
             _check_numbers(data)
         return self._read(data)
 
@@ -154,12 +165,14 @@ def _adapter_of(model: object) -> Any:
 
 def _check_numbers(data: bytes | bytearray) -> None:
     """
-    Refuse ``NaN`` and ``Infinity`` outside of texts: pydantic reads them, JSON does not have them.
+    Refuse ``NaN`` and ``Infinity`` outside of texts, and what pydantic would read as infinite: JSON
+    does not have them.
     """
     import pydantic_core
 
     try:
         pydantic_core.from_json(bytes(data), allow_inf_nan=False)
+        json.loads(data, parse_float=finite, parse_int=str)
     except ValueError as error:
         raise MismatchError(Violation("$", f"not JSON: {reason_of(error)}")) from None
 

@@ -5,6 +5,7 @@ import decimal
 import io
 import pickle
 import random
+import uuid
 
 import fastavro
 import pytest
@@ -180,6 +181,52 @@ def test_bytes_that_are_avro_are_read_however_they_were_written(schema, data, va
     Also as the library itself does not write it: in blocks with sizes, with a key twice.
     """
     assert AvroSchema(schema).load(data) == value
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "base", "number"),
+    [
+        ("date", "int", 3_000_000),
+        ("date", "int", -800_000),
+        ("timestamp-millis", "long", 253_402_300_800_000),
+        ("timestamp-micros", "long", 2**62),
+        ("local-timestamp-millis", "long", 253_402_300_800_000),
+    ],
+)
+def test_dates_that_python_does_not_have_are_read_as_numbers(kind, base, number, older):
+    """
+    The specification knows years before 1 and after 9999.
+    """
+    schema = record(("t", {"type": base, "logicalType": kind}), ("u", UUID))
+    newer = record(*[(each["name"], each["type"]) for each in schema["fields"]], ("n", ["null"]))
+    newer["fields"][-1]["default"] = None
+    document = {"t": number, "u": uuid.UUID(int=1)}
+    written = AvroSchema(schema).dump(document)
+    if older:
+        contract = AvroSchema(newer, versions={"1": schema})
+        assert contract.load(written, "1") == {**document, "n": None}
+    else:
+        assert AvroSchema(schema).load(written) == document
+
+
+@pytest.mark.parametrize("base", [{"type": "bytes"}, {"type": "fixed", "name": "Price", "size": 4}])
+def test_decimals_have_the_digits_that_the_schema_says(base):
+    """
+    The library rounds what has more, which is another number.
+    """
+    contract = AvroSchema(
+        record(("d", {**base, "logicalType": "decimal", "precision": 4, "scale": 2}))
+    )
+    size = b"\x08" if base["type"] == "bytes" else b""
+    for number in (9999, -9999, 0):
+        found = contract.load(size + number.to_bytes(4, "big", signed=True))
+        assert found == {"d": decimal.Decimal(number) / 100}
+    for number in (10_000, -10_001, 2**31 - 1):
+        said = loaded(contract, size + number.to_bytes(4, "big", signed=True))
+        assert said == ("$.d", "a decimal has more than 4 digits")
+    for text in ("100", "1E2", "123.45"):
+        assert dumped(contract, {"d": decimal.Decimal(text)})[0] in {"$.d", "$"}
 
 
 def test_no_error_tells_values():

@@ -82,11 +82,25 @@ def test_paths_lead_through_the_document(data, path):
     assert path_of(data) == path
 
 
+@pytest.mark.parametrize(
+    "number", ["1e400", "-1E+400", "9" * 309 + ".5", "9" * 220 + "e99", "NaN", "-Infinity"]
+)
+def test_numbers_have_to_be_finite(number):
+    """
+    One that is too large for a float would be read as infinite, wherever it is.
+    """
+    for text in (f'{{"id": "1", "unit price": {number}}}', f'{{"id": "1", "more": [{number}]}}'):
+        with pytest.raises(ViolationError) as caught:
+            ORDERS.check("orders.1", text.encode())
+        assert caught.value.path == "$"
+
+
 def test_texts_may_say_what_numbers_may_not():
     """
-    Only numbers have to be ones that JSON has.
+    Only numbers have to be ones that JSON has; a long one may be an integer.
     """
-    ORDERS.check("orders.1", b'{"id": "NaN Infinity"}')
+    ORDERS.check("orders.1", b'{"id": "NaN Infinity 1e400"}')
+    assert PydanticModel(int).load(b"9" * 400) == int("9" * 400)
 
 
 def test_values_are_not_told():
