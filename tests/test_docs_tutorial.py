@@ -104,7 +104,7 @@ def test_whoever_follows_it_has_a_plugin_that_works(followed):
     """
     _, output = followed
 
-    assert re.search(r"^=+ 6 passed in ", output, re.MULTILINE), output
+    assert re.search(r"^=+ 7 passed in ", output, re.MULTILINE), output
     listed = next(line for line in output.splitlines() if line.startswith("stamp "))
     hooks = "jetsync_message_received, jetsync_prepare_message, jetsync_shared_headers"
     assert listed.split(maxsplit=3) == ["stamp", "0.1.0", "installed", hooks]

@@ -7,6 +7,12 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+PROGRAMS = 1000
+"""How many programs are told apart: the header may say anything, and memory is limited."""
+
+OTHERS = "(others)"
+"""Where the messages of all further programs are counted."""
+
 
 @dataclass(frozen=True)
 class AgeStatistics:
@@ -40,6 +46,8 @@ class Ages:
         Count one message.
         """
         with self._lock:
+            if program not in self._by_program and len(self._by_program) >= PROGRAMS:
+                program = OTHERS
             before = self._by_program.get(program, AgeStatistics())
             self._by_program[program] = AgeStatistics(
                 before.count + 1, before.total + age, max(before.greatest, age)

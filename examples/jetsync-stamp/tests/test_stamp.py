@@ -11,6 +11,7 @@ import pytest
 import jetsync
 from jetsync.testing import HookRecorder
 from jetsync_stamp import PROGRAM, NotOwnedError, Stamp
+from jetsync_stamp._ages import OTHERS, PROGRAMS, Ages
 
 
 @pytest.fixture
@@ -68,6 +69,20 @@ def test_ages_are_measured(connect, stream):
     ages = reader.statistics()["till"]
     assert ages.count == 3
     assert 0.0 <= ages.mean <= ages.greatest
+
+
+def test_programs_are_told_apart_up_to_a_number():
+    """
+    Whoever sends ever new names does not fill the memory of those who read.
+    """
+    ages = Ages()
+    for number in range(PROGRAMS + 50):
+        ages.add(f"program-{number}", 1.0)
+    ages.add("program-0", 1.0)
+
+    statistics = ages.statistics()
+    assert len(statistics) == PROGRAMS + 1
+    assert (statistics["program-0"].count, statistics[OTHERS].count) == (2, 50)
 
 
 def test_only_what_the_program_owns(connect, stream):
