@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import jetsync
 from jetsync_spark._clients import lend
-from jetsync_spark._exactly_once import ledger_key
+from jetsync_spark._exactly_once import ledger_key, ledger_place
 from jetsync_spark._faults import JetStreamSparkError, explain
 from jetsync_spark._ledger import LayoutError, OvertakenError, ledger_message
 from jetsync_spark._patience import Patience
@@ -47,14 +47,15 @@ def agree(plan: Plan, task: Task, partitions: int) -> None:
         OvertakenError: the ledger is at a later micro-batch, or another driver writes it.
     """
     key, batch = ledger_key(plan, task)
-    subject = f"{plan.ledger}.{key}.plan"
     name = plan.options.stream
     patience = Patience(plan.options.retry_timeout)
     while True:
         try:
             with lend(plan.settings, plan.connection_name(task)) as client:
                 js = client.jetstream()
-                known, sequence = _read(js.stream(name), subject)
+                stream = js.stream(name)
+                subject = f"{ledger_place(stream, plan, key)}.plan"
+                known, sequence = _read(stream, subject)
                 if known is not None and known[0] >= batch:
                     _compare(known, (batch, partitions), key, name, subject)
                     return

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jetsync_spark._task import Task
     from jetsync_spark._writing import Chunks, Written
 
-__all__ = ["ExactlyOnce", "ledger_key"]
+__all__ = ["ExactlyOnce", "ledger_key", "ledger_place"]
 
 _T = TypeVar("_T")
 
@@ -52,6 +52,22 @@ def ledger_key(plan: Plan, task: Task) -> tuple[str, int]:
     return label, 0
 
 
+def ledger_place(stream: jetsync.Stream, plan: Plan, key: str) -> str:
+    """
+    Return what the subjects of a ledger begin with, its key included.
+
+    A ledger that is there stays where it is, also when the stream has got a better place since.
+
+    Raises:
+        JetSyncError: the stream's leader did not answer.
+    """
+    if len(plan.ledgers) > 1:
+        for prefix in plan.ledgers:
+            if stream.info(subjects_filter=f"{prefix}.{key}.*").state.subjects:
+                return f"{prefix}.{key}"
+    return f"{plan.ledgers[0]}.{key}"
+
+
 class ExactlyOnce:
     """
     The writing of one partition of one micro-batch; not synchronised.
@@ -59,12 +75,11 @@ class ExactlyOnce:
 
     def __init__(self, js: jetsync.JetStream, plan: Plan, task: Task, patience: Patience) -> None:
         self._js = js
+        self._plan = plan
         self._options = plan.options
         self._task = task
         self._patience = patience
         self._key, self._batch = ledger_key(plan, task)
-        assert plan.ledger is not None
-        self._subject = f"{plan.ledger}.{self._key}.{task.partition}"
         self._by = f"{plan.job}-{task.task_attempt}"
         self._ledger: Ledger
         self._last = 0
@@ -83,8 +98,10 @@ class ExactlyOnce:
             LedgerRemovedError: somebody has removed the ledger meanwhile.
             JetStreamSparkError: the server refused them.
         """
-        stream = self._options.stream
-        self._ledger = Ledger(self._bearing(lambda: self._js.stream(stream)), self._subject, stream)
+        name = self._options.stream
+        stream = self._bearing(lambda: self._js.stream(name))
+        place = self._bearing(lambda: ledger_place(stream, self._plan, self._key))
+        self._ledger = Ledger(stream, f"{place}.{self._task.partition}", name)
         entry, self._last = self._read()
         before = self._ledger.check(entry, self._batch)
         if entry is not None and entry.batch == self._batch:
@@ -122,7 +139,7 @@ class ExactlyOnce:
             total=self._rows.total,
             by=self._by,
         )
-        message = ledger_message(self._subject, entry.to_bytes(), self._last)
+        message = ledger_message(self._ledger.subject, entry.to_bytes(), self._last)
         while True:
             try:
                 ack = self._js.publish_batch([*chunk, message], timeout=self._options.ack_timeout)

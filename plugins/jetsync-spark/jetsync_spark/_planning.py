@@ -53,8 +53,8 @@ class Plan:
     subjects: tuple[str, ...] = ()
     """What the stream takes."""
 
-    ledger: str | None = None
-    """What the subjects of the ledger begin with."""
+    ledgers: tuple[str, ...] = ()
+    """What the subjects of the ledger may begin with; a new one begins with the first of them."""
 
     application: str = "spark"
     """What connections are named after, where there is no query."""
@@ -140,17 +140,17 @@ def make_plan(
     subjects = StreamSubjects(config.subjects or ())
     _check_stream(config, options, columns)
     _check_subject(subjects, options, columns)
-    ledger = None
+    ledgers: tuple[str, ...] = ()
     if options.mode == EXACTLY_ONCE:
-        ledger = _ledger_of(subjects, options)
-        _check_ledger(config, options, ledger)
+        ledgers = _ledgers_of(subjects, options)
+        _check_ledger(config, options, ledgers[0])
     return Plan(
         settings=settings,
         options=options,
         columns=columns,
         make=make,
         subjects=subjects.filters,
-        ledger=ledger,
+        ledgers=ledgers,
         application=application,
     )
 
@@ -238,22 +238,22 @@ def _check_subject(subjects: StreamSubjects, options: WriteOptions, columns: Col
         )
 
 
-def _ledger_of(subjects: StreamSubjects, options: WriteOptions) -> str:
+def _ledgers_of(subjects: StreamSubjects, options: WriteOptions) -> tuple[str, ...]:
     """
-    Return what the subjects of the ledger begin with.
+    Return what the subjects of the ledger may begin with.
     """
     given = options.ledger_subject
     if given is not None:
         if subjects.takes(f"{given}.query.0"):
-            return given
+            return (given,)
         raise JetStreamSparkError(
             "the stream does not take the subjects of the ledger",
             stream=options.stream,
             subject=f"{given}.*.*",
             cure=f"add {given}.> to the stream, which has {', '.join(subjects.filters) or 'none'}",
         )
-    found = subjects.ledger_room()
-    if found is None:
+    found = subjects.ledger_rooms()
+    if not found:
         raise JetStreamSparkError(
             "mode exactlyonce keeps a ledger in the stream, which has no subject for it",
             stream=options.stream,

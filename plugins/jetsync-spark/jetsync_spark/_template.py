@@ -186,18 +186,19 @@ class StreamSubjects:
         """
         return any(overlap(each, pattern) for each in self.filters)
 
-    def ledger_room(self) -> str | None:
+    def ledger_rooms(self) -> tuple[str, ...]:
         """
-        Return what subjects of a ledger may begin with in this stream, None if there is no room.
+        Return what subjects of a ledger may begin with in this stream, the best first.
 
         A filter that says it is for a ledger is preferred to others.
         """
+        found = []
         open_ended = [each for each in self._tokens if each[-1] == ">" and "*" not in each]
         open_ended.sort(key=lambda each: not any("ledger" in token.lower() for token in each))
         for each in open_ended:
             about = any("ledger" in token.lower() for token in each)
-            return ".".join([*each[:-1], *(() if about else ("_ledger",))])
-        return None
+            found.append(".".join([*each[:-1], *(() if about else ("_ledger",))]))
+        return tuple(found)
 
 
 def _covers(tokens: Sequence[str], subject: Sequence[str]) -> bool:

@@ -14,7 +14,7 @@ import jetsync
 from jetsync_spark import _log
 from jetsync_spark._clients import lend
 from jetsync_spark._columns import types_of
-from jetsync_spark._exactly_once import ledger_key
+from jetsync_spark._exactly_once import ledger_key, ledger_place
 from jetsync_spark._faults import JetStreamSparkError, OptionError, explain, require_pyarrow
 from jetsync_spark._ledger import LayoutError, LedgerEntry
 from jetsync_spark._options import ConnectSettings, check_names, read_settings
@@ -163,12 +163,13 @@ def _check_layout(plan: Plan, messages: Sequence[WriterCommitMessage | None]) ->
         return
     partitions = len(messages)
     key, batch = ledger_key(plan, task)
-    prefix, name = f"{plan.ledger}.{key}", plan.options.stream
+    name = plan.options.stream
     patience = Patience(plan.options.retry_timeout)
     while True:
         try:
             with lend(plan.settings, plan.connection_name(Task(query=task.query))) as client:
                 stream = client.jetstream().stream(name)
+                prefix = ledger_place(stream, plan, key)
                 # Of the leader, and no more than one number for each partition that ever was.
                 subjects = stream.info(subjects_filter=f"{prefix}.*").state.subjects or {}
                 for subject in subjects:

@@ -1,10 +1,13 @@
 import itertools
 import threading
 
+import attrs
 import pytest
 from writing import again, entries, payloads, plan_for, rows_of, run
 
 import jetsync
+from jetsync_spark import _planning
+from jetsync_spark._agreement import agree
 from jetsync_spark._faults import JetStreamSparkError, OptionError
 from jetsync_spark._ledger import (
     Fingerprint,
@@ -13,6 +16,7 @@ from jetsync_spark._ledger import (
     LedgerRemovedError,
     OvertakenError,
 )
+from jetsync_spark._task import Task
 from jetsync_spark._write_options import EXACTLY_ONCE
 
 
@@ -36,6 +40,17 @@ def dies_after(rows, count):
     """
     yield from itertools.islice(rows, count)
     raise FailedError
+
+
+def subjects(stream, *filters):
+    """
+    Return the subjects of a stream that there are.
+    """
+    return [
+        subject
+        for each in filters
+        for subject in stream.info(subjects_filter=each).state.subjects or ()
+    ]
 
 
 class TestRows:
@@ -289,6 +304,55 @@ class TestRemoved:
 
         assert "nothing of it was stored twice" not in str(caught.value)
         assert target.name in str(caught.value)
+
+
+class TestPlace:
+    @pytest.fixture
+    def growing(self, js, unique):
+        """
+        A stream without subjects for a ledger, and what gives it some; removed afterwards.
+        """
+        name = f"{unique}-g"
+        stream = js.create_stream(name=name, subjects=[f"{name}.>"], allow_atomic=True)
+
+        def grow():
+            config = stream.info().config
+            js.update_stream(attrs.evolve(config, subjects=[f"{name}.>", f"ledger.{name}.>"]))
+            # As known a while later, or to another worker.
+            _planning._configurations.clear()
+
+        yield stream, grow
+        js.delete_stream(name)
+
+    def test_a_ledger_stays_where_it_is(self, nats_server, growing):
+        """
+        The stream gets subjects meant for a ledger later: what was stored before is found.
+        """
+        stream, grow = growing
+        rows = rows_of(stream.name, 35)
+        options = {"mode": EXACTLY_ONCE, "chunk_size": 11}
+        with pytest.raises(FailedError):
+            run(plan_for(nats_server, stream.name, **options), dies_after(rows, 25))
+        grow()
+
+        written = run(plan_for(nats_server, stream.name, **options), rows, attempt=1)
+        run(plan_for(nats_server, stream.name, **options), rows, query="new")
+
+        assert (written.skipped, written.stored) == (20, 15)
+        places = {subject.rsplit(".", 2)[0] for subject in subjects(stream, "*.*.q.>", "*.*.new.>")}
+        assert places == {f"{stream.name}._ledger", f"ledger.{stream.name}"}
+
+    def test_a_number_of_partitions_stays_with_its_ledger(self, nats_server, growing):
+        """
+        What the driver agreed on is found as well.
+        """
+        stream, grow = growing
+        options = {"mode": EXACTLY_ONCE, "write_id": "load"}
+        agree(plan_for(nats_server, stream.name, **options), Task(), 4)
+        grow()
+
+        with pytest.raises(LayoutError, match="in 3 partitions, and was begun in 4"):
+            agree(plan_for(nats_server, stream.name, **options), Task(), 3)
 
 
 class TestLostAnswers:

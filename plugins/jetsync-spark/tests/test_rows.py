@@ -293,15 +293,15 @@ class TestTemplates:
     @pytest.mark.parametrize(
         ("filters", "found"),
         [
-            (["orders.>"], "orders._ledger"),
-            (["orders.>", "ledger.orders.>"], "ledger.orders"),
-            (["orders.*"], None),
-            (["*.>"], None),
-            ([">"], "_ledger"),
+            (["orders.>"], ("orders._ledger",)),
+            (["orders.>", "ledger.orders.>"], ("ledger.orders", "orders._ledger")),
+            (["orders.*"], ()),
+            (["*.>"], ()),
+            ([">"], ("_ledger",)),
         ],
     )
     def test_where_a_ledger_is_kept(self, filters, found):
         """
         In subjects that are meant for it, or below others.
         """
-        assert StreamSubjects(filters).ledger_room() == found
+        assert StreamSubjects(filters).ledger_rooms() == found
