@@ -6,15 +6,17 @@ import collections
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import late_commits
 import pyspark
 import pytest
+from late_job import WAYS
 from patience import eventually
+from standalone import Standalone, kill, processes_of, runs_of, speculating
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -79,7 +81,7 @@ class Pipeline:
             (f"in.{number % 5}", b"%d" % number) for number in range(first, self.rows)
         )
 
-    def start(self, **changes):
+    def start(self, program="pipeline_job.py", **changes):
         """
         Start the driver; *changes* of the job, or of its environment where they are upper-case.
         """
@@ -87,7 +89,7 @@ class Pipeline:
         job = {**self.job, **{n: v for n, v in changes.items() if not n.isupper()}}
         self.log = (self.folder / "driver.log").open("ab")
         self.driver = subprocess.Popen(
-            [sys.executable, str(HERE / "pipeline_job.py"), json.dumps(job)],
+            [sys.executable, str(HERE / program), json.dumps(job)],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join([str(HERE), os.environ["PYTHONPATH"]]),
@@ -114,18 +116,7 @@ class Pipeline:
         """
         Return the processes of the driver's whose command line has all these words.
         """
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                line = (entry / "cmdline").read_bytes().decode(errors="replace")
-                session = (entry / "stat").read_text().rpartition(")")[2].split()[3]
-            except OSError:
-                continue
-            if int(session) == self.driver.pid and all(word in line for word in words):
-                found.append(int(entry.name))
-        return found
+        return processes_of(self.driver.pid, *words)
 
     def end(self):
         """
@@ -173,6 +164,18 @@ class Pipeline:
         start = self.stored
         eventually(lambda: self.stored >= start + more or self.driver.poll() is not None, 600)
 
+    def wait_for(self, check):
+        """
+        Wait until *check* is true, for as long as the driver runs.
+        """
+
+        def is_so():
+            found = check()
+            assert found or self.driver.poll() is None, "the driver has ended"
+            return found
+
+        eventually(is_so, 600)
+
     def lost_and_twice(self):
         """
         Return how many rows are not in the target, and how many are there more than once.
@@ -184,17 +187,6 @@ class Pipeline:
         )
         lost = self.rows - len(found)
         return lost, sum(found.values()) - len(found)
-
-
-def kill(pid):
-    """
-    Kill a process, unless it has gone.
-    """
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.fixture
@@ -316,4 +308,61 @@ def test_twenty_random_kills(pipeline):
         pipe.end()
 
     print(dict(kills), pipe.rows, "rows")  # noqa: T201 - shown with -s.
+    assert pipe.lost_and_twice() == (0, 0)
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory):
+    """
+    A cluster of two hosts.
+    """
+    with Standalone(tmp_path_factory.mktemp("standalone")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_task_that_spark_runs_twice_wakes_up_late(pipeline, standalone, tmp_path, way):
+    """
+    Spark's speculation has run a copy of it on another host, which has stored all rows, when it
+    sends its second chunk: that reaches the server, which refuses it (10071), and each row is there
+    once.
+    """
+    notes, plugin, events = (tmp_path / name for name in ("notes", "plugin", "events"))
+    for folder in (notes, plugin, events):
+        folder.mkdir()
+    late_commits.install(plugin)
+    path = os.pathsep.join([str(plugin), str(HERE), os.environ["PYTHONPATH"]])
+    pipe = pipeline(mode="exactlyonce", rows=16_000, most=8000, master=standalone.url)
+    config = {
+        **pipe.job["config"],
+        **speculating(events),
+        "spark__executorEnv__PYTHONPATH": path,
+        f"spark__executorEnv__{late_commits.FOLDER}": str(notes),
+    }
+
+    pipe.start("late_job.py", way=way, config=config, notes=str(notes), PYTHONPATH=path)
+    pipe.wait_for((notes / "written").exists)
+    (held,) = late_commits.noted(notes, "held")
+    before = pipe.stored
+    assert pipe.lost_and_twice() == (0, 0)
+
+    def ends():
+        ended = late_commits.noted(notes, "ended")
+        return [run for run in ended if run["task_attempt"] == held["task_attempt"]]
+
+    assert len(ends()) == 1
+    (notes / "wake").touch()
+    pipe.wait_for(lambda: len(ends()) == 2)
+    assert pipe.lost_and_twice() == (0, 0)
+    (notes / "end").touch()
+
+    assert pipe.driver.wait(600) == 0
+    late, copy = runs_of(events, held["task_attempt"])
+    print(way, ends(), late, copy, sep="\n")  # noqa: T201 - shown with -s.
+    assert (late["Attempt"], copy["Attempt"]) == (0, 1)
+    assert copy["Speculative"]
+    assert late["Host"] != copy["Host"]
+    assert [run["pid"] for run in ends()] == [held["pid"]] * 2
+    assert [run["err_code"] for run in ends()] == [None, 10071]
+    assert pipe.stored == before
     assert pipe.lost_and_twice() == (0, 0)

@@ -1,0 +1,122 @@
+"""
+A write from one stream to another of which one commit comes late, as a program of its own.
+
+Run with one argument, JSON: as for ``pipeline_job.py``, with ``way``, one of `WAYS`, and
+``notes``, a folder. When all is written there is a file ``written`` in it, and Spark stays for what
+its tasks still do until there is a file ``end``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import late_commits
+from patience import eventually
+from sessions import session
+
+import jetsync
+import jetsync_spark
+from jetsync_spark.source import JetStreamDataSource
+
+PATIENT = 600.0
+"""Seconds for an acknowledgement: what is held back is in good time."""
+
+
+def by_data_source(spark, job):
+    """
+    Write a DataFrame by the data source.
+    """
+    writing(job, rows(job, spark.read).write).mode("append").save()
+
+
+def by_stream(spark, job):
+    """
+    Write micro-batches by the data source.
+    """
+    finish(job, writing(job, rows(job, spark.readStream).writeStream))
+
+
+def by_sink(spark, job):
+    """
+    Write a DataFrame by ``foreachPartition``.
+    """
+    sink = jetsync_spark.JetStreamSink(
+        connecting(job),
+        stream=job["target"],
+        mode=job["mode"],
+        write_id="load",
+        ack_timeout=PATIENT,
+    )
+    rows(job, spark.read).foreachPartition(sink)
+
+
+def by_batches(spark, job):
+    """
+    Write micro-batches by ``foreachBatch``.
+    """
+    write = jetsync_spark.exactly_once(connecting(job), stream=job["target"], ack_timeout=PATIENT)
+    finish(job, rows(job, spark.readStream).writeStream.foreachBatch(write))
+
+
+WAYS = {
+    "data source": by_data_source,
+    "stream": by_stream,
+    "foreachPartition": by_sink,
+    "foreachBatch": by_batches,
+}
+
+
+def connecting(job):
+    """
+    Return how to connect, with the plugin.
+    """
+    return jetsync.ConnectOptions(servers=job["url"], plugins=[late_commits.NAME])
+
+
+def rows(job, reader):
+    """
+    Return what is to be written.
+    """
+    reader = reader.format("jetstream").options(servers=job["url"], stream=job["source"])
+    reader = reader.options(startingOffsets="earliest", minPartitions=job["partitions"])
+    if "Stream" in type(reader).__name__:
+        reader = reader.option("maxOffsetsPerTrigger", job["most"])
+    return reader.load().selectExpr(f"'{job['target']}.' || (sequence % 7) as subject", "data")
+
+
+def writing(job, writer):
+    """
+    Give the options of the data source's writer.
+    """
+    return (
+        writer.format("jetstream")
+        .options(servers=job["url"], stream=job["target"], mode=job["mode"])
+        .options(plugins=late_commits.NAME, ackTimeoutMs=int(PATIENT * 1000))
+    )
+
+
+def finish(job, writer):
+    """
+    Run a query until all is written.
+    """
+    writer = writer.option("checkpointLocation", job["checkpoint"]).trigger(availableNow=True)
+    writer.start().awaitTermination()
+
+
+def main(job):
+    """
+    Write, and wait.
+    """
+    spark = session(job["master"], **job["config"])
+    spark.dataSource.register(JetStreamDataSource)
+    WAYS[job["way"]](spark, job)
+    notes = Path(job["notes"])
+    (notes / "written").touch()
+    eventually((notes / "end").exists, 1200)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
