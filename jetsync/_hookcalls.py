@@ -173,12 +173,13 @@ def collect_headers(
     """
     Build the call of `jetsync_shared_headers`: what the plugins give is put together.
 
-    Of a name that several plugins give, the first one's values count.
+    Of a name that several plugins give, the first one's values count. What one plugin gives belongs
+    together.
     """
     pairs = tuple((step.function, step.plugin) for step in steps)
 
     def run(operation: Operation) -> SharedHeaders | None:
-        headers: Headers | None = None
+        parts: list[Headers] = []
         for function, plugin in pairs:
             try:
                 given = function(operation)
@@ -190,10 +191,9 @@ def collect_headers(
                 raise
             except Exception as exc:
                 raise plugin_error(plugin, hook, exc) from exc
-            known = [] if headers is None else headers.items()
-            added = [pair for pair in own.items() if headers is None or pair[0] not in headers]
-            headers = Headers([*known, *added])
-        return SharedHeaders(headers) if headers else None
+            known = {name for part in parts for name in part}
+            parts.append(Headers(pair for pair in own.items() if pair[0] not in known))
+        return SharedHeaders(*parts) if any(parts) else None
 
     return run
 

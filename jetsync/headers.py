@@ -8,6 +8,7 @@ Values are UTF-8.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -294,14 +295,20 @@ class SharedHeaders(Headers):
     """
     Headers of many messages, encoded once; they can not be changed.
 
+    Args:
+        parts: What belongs together each, so that a message gets all of it or nothing.
+
     Raises:
         InvalidHeaderError, InvalidTypeError: as ``Headers`` and ``encode_headers``.
     """
 
-    __slots__ = ("block",)
+    __slots__ = ("block", "parts")
 
-    def __init__(self, headers: HeadersInput | Iterable[tuple[str, str]]) -> None:
-        super().__init__(headers)
+    def __init__(self, *parts: HeadersInput | Iterable[tuple[str, str]]) -> None:
+        pairs = [Headers(part).items() for part in parts]
+        super().__init__(itertools.chain.from_iterable(pairs))
+        self.parts = [({name.lower() for name, _ in part}, part) for part in pairs]
+        """Names in lower case and pairs of what belongs together."""
         self.block = encode_headers(self._pairs)
         """The whole header block of a message that has no other headers."""
 

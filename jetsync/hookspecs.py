@@ -102,7 +102,8 @@ def jetsync_shared_headers(
     Give the same headers to all messages of an operation: a publish, a window or a batch.
 
     They are encoded once, which makes this the cheap way to mark many messages, with the identity
-    of a span for example. A message that has a header of that name itself keeps its own. What the
+    of a span for example. What one plugin gives belongs together: a message that has one of these
+    headers itself, in whatever case, keeps its own and gets none of that plugin's. What several
     plugins give is put together; of a name that several give, the first one's values count.
 
     Args:

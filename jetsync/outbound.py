@@ -152,7 +152,8 @@ def with_shared(item: object, shared: SharedHeaders) -> Any:
     """
     Return what stands for a message, with headers that it shares with others added to its own.
 
-    A name that it has itself keeps its values. What was given is not changed.
+    Of a part of them that has a name that it has itself, in whatever case, it gets nothing: half of
+    a trace's context would belong to another trace. What was given is not changed.
 
     Raises:
         InvalidHeaderError, InvalidTypeError: its own headers, or itself, are nothing of the kind.
@@ -164,7 +165,8 @@ def with_shared(item: object, shared: SharedHeaders) -> Any:
         return attrs.evolve(message, headers=shared)
     check_headers(message)
     own = Headers(message.headers)
-    added = [pair for pair in shared.items() if pair[0] not in own]
+    has = {name.lower() for name in own}
+    added = [pair for given, part in shared.parts if has.isdisjoint(given) for pair in part]
     return attrs.evolve(message, headers=Headers([*own.items(), *added]))
 
 

@@ -214,13 +214,20 @@ class TestSharedHeaders:
 
     def test_with_those_of_a_message(self):
         """What a message has itself stays, and it is not changed; a pair needs no copy."""
-        own = {"A": "mine", "X": "1"}
+        own = {"X": "1"}
         message = OutboundMessage("a", b"", own, msg_id="i")
         merged = with_shared(message, self.SHARED)
-        assert merged.headers.to_dict() == {"A": ["mine"], "X": ["1"], "B": ["1", "2"]}
+        assert merged.headers.to_dict() == {"X": ["1"], "A": ["100%"], "B": ["1", "2"]}
         assert (message.headers, merged.msg_id) == (own, "i")
         assert with_shared(("a", b""), self.SHARED) == ("a", b"", self.SHARED)
         assert with_shared(OutboundMessage("a"), self.SHARED).headers is self.SHARED
+
+    @pytest.mark.parametrize("name", ["A", "a"])
+    def test_those_of_one_plugin_come_together(self, name):
+        """A message that has one of them itself, in whatever case, gets none of that plugin's."""
+        shared = SharedHeaders({"A": "1", "B": "2"}, {"C": "3", "D": "4"})
+        merged = with_shared(("a", b"", {name: "mine"}), shared)
+        assert merged.headers.to_dict() == {name: ["mine"], "C": ["3"], "D": ["4"]}
 
     def test_can_not_be_changed(self):
         """They belong to other messages; a copy is one's own."""

@@ -28,12 +28,22 @@ class Marks:
     @hookimpl
     def jetsync_shared_headers(self, operation):
         self.operations.append(operation)
-        return {"Mark": str(len(self.operations)), "Own": "shared"}
+        return {"Mark": str(len(self.operations))}
 
     @hookimpl(wrapper=True)
     def jetsync_publish(self, operation):
         result = yield
         self.results.append((operation, result))
+
+
+class Others:
+    """
+    Give all messages headers that belong together, and one of which some of them have themselves.
+    """
+
+    @hookimpl
+    def jetsync_shared_headers(self):
+        return {"Own": "shared", "Beside": "shared"}
 
 
 @pytest.fixture
@@ -44,8 +54,8 @@ def marks():
 
 @pytest.fixture
 def js(nats_server, marks):
-    """The context of a client that has the plugin."""
-    with jetsync.connect(nats_server.url, plugins=[marks]) as client:
+    """The context of a client that has the plugin, and another one."""
+    with jetsync.connect(nats_server.url, plugins=[marks, Others]) as client:
         yield client.jetstream()
 
 
@@ -72,7 +82,7 @@ class TestSharedHeaders:
         js.publish(f"{stream.name}.A", b"1")
         js.publish(f"{stream.name}.A", b"2", headers={"Own": "mine", "More": "1"}, msg_id="id")
         assert [headers.to_dict() for headers in stored(stream)] == [
-            {"Mark": ["1"], "Own": ["shared"]},
+            {"Mark": ["1"], "Own": ["shared"], "Beside": ["shared"]},
             {"Own": ["mine"], "More": ["1"], "Mark": ["2"], "Nats-Msg-Id": ["id"]},
         ]
         assert [operation for operation, _ in marks.results] == marks.operations

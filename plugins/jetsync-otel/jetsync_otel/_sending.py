@@ -251,7 +251,7 @@ class Sender:
         """
         Give a message the context of a span of its own; ``None`` leaves it as it is.
 
-        So a message stays that is published alone, or that came with a context.
+        So a message stays that is published alone, or that came with a context or a part of one.
         """
         sending: Sending | None = None
         headers = jetsync.Headers(message.headers)
@@ -259,8 +259,8 @@ class Sender:
         before = trace.get_current_span(carried).get_span_context()
         if before.is_valid:
             sending = self._carried.get(before.span_id)
-            if sending is None:
-                return None
+        if sending is None and (before.is_valid or self._has_some(headers)):
+            return None
         made = self._start(
             "create",
             "create",
@@ -277,6 +277,11 @@ class Sender:
         return attrs.evolve(message, headers=headers)
 
     # Steps of the above.
+
+    def _has_some(self, headers: jetsync.Headers) -> bool:
+        """Tell whether there is anything in the headers that the propagator would write."""
+        fields = {field.lower() for field in self._propagator.fields}
+        return any(name.lower() in fields for name in headers)
 
     def _start(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, context, trace
 from opentelemetry.trace import SpanKind, StatusCode
 from patience import eventually
 from telemetry import ids
@@ -96,6 +96,38 @@ class TestPublish:
         assert [carried(each) == ids(origin.context) for each in stored(stream)] == [
             True, True, False, True, True, False,
         ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "own",
+        [
+            {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+            {"Traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+            {"Baggage": "of=mine"},
+        ],
+    )
+    def test_a_context_of_its_own_stays_whole(self, own, traced, telemetry, stream, subject):
+        """
+        Nothing of another trace comes to it, neither state nor baggage, however it is spelled.
+        """
+        state = trace.TraceState([("vendor", "another")])
+        current = trace.SpanContext(1, 2, is_remote=True, trace_state=state)
+        inside = baggage.set_baggage("of", "another")
+        inside = trace.set_span_in_context(trace.NonRecordingSpan(current), inside)
+        for granularity in ("window", "message"):
+            js = traced(granularity=granularity)
+            token = context.attach(inside)
+            try:
+                js.publish(subject, b"", headers=own)
+                js.publish_many([(subject, b"", own)])
+                js.publish_batch([(subject, b"", own)])
+                with js.publisher() as publisher:
+                    publisher.publish(subject, b"", headers=own)
+            finally:
+                context.detach(token)
+        found = [each.headers.items() for each in stored(stream)]
+        assert [[pair for pair in pairs if not pair[0].startswith("Nats-")] for pairs in found] == [
+            list(own.items())
+        ] * 8
 
     def test_a_duplicate_is_said_to_be_one(self, traced, telemetry, subject):
         """
