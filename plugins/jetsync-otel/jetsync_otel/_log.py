@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Callable, MutableMapping
+
+T = TypeVar("T")
 
 
 def _render(
@@ -43,6 +45,16 @@ class Faults:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: set[tuple[str, type[BaseException]]] = set()
+
+    def guarded(self, doing: str, call: Callable[..., T], *arguments: Any) -> T | None:
+        """
+        Call what only observes: the traffic goes on whatever becomes of it.
+        """
+        try:
+            return call(*arguments)
+        except Exception as error:  # noqa: BLE001 - see above
+            self.report(doing, error)
+            return None
 
     def report(self, doing: str, error: Exception) -> None:
         """

@@ -19,11 +19,14 @@ from jetsync_otel.carrier import GETTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextvars import Token
 
+    from opentelemetry.context import Context
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, SpanContext, Tracer
 
     from jetsync_otel._instruments import Instruments, Labels
+    from jetsync_otel._log import Faults
     from jetsync_otel.settings import Settings
 
     AnyMessage: TypeAlias = jetsync.Message | jetsync.StoredMessage
@@ -40,17 +43,39 @@ class Processor:
         instruments: Instruments,
         propagator: TextMapPropagator,
         settings: Settings,
+        faults: Faults,
     ) -> None:
         self._tracer = tracer
         self._instruments = instruments
         self._propagator = propagator
         self._settings = settings
+        self._faults = faults
 
     @contextlib.contextmanager
     def process(self, messages: Sequence[AnyMessage]) -> Iterator[Span]:
         """
         Open a span around the handling of messages, and make it the current one.
         """
+        begun = self._faults.guarded("process", self._begin, messages)
+        if begun is None:
+            # The messages are handled all the same.
+            yield trace.INVALID_SPAN
+            return
+        span, token, whose = begun
+        started = time.monotonic()
+        try:
+            yield span
+        except BaseException as error:
+            self._faults.guarded("process", _note_error, span, whose, error)
+            raise
+        finally:
+            contexts.detach(token)
+            self._faults.guarded("process", span.end)
+            taken = time.monotonic() - started
+            self._faults.guarded("process", self._instruments.process_duration.record, taken, whose)
+
+    def _begin(self, messages: Sequence[AnyMessage]) -> tuple[Span, Token[Context], Labels]:
+        """Begin a span, and make it the current one; return also whose duration will be noted."""
         context = contexts.get_current()
         given: Labels = {
             names.SYSTEM: names.NATS,
@@ -78,28 +103,19 @@ class Processor:
             attributes=given,
             links=[trace.Link(origin) for origin in created.values()],
         )
-        started = time.monotonic()
-        kind = None
         if span.get_span_context().is_valid:
             # Otherwise there is no SDK, and the producer's context is handed on as it is.
             context = trace.set_span_in_context(span, context)
-        token = contexts.attach(context)
-        try:
-            yield span
-        except BaseException as error:
-            kind = names.error_type(error)
-            span.set_status(Status(StatusCode.ERROR, str(error)))
-            span.set_attribute(names.ERROR_TYPE, kind)
-            span.record_exception(error)
-            raise
-        finally:
-            contexts.detach(token)
-            span.end()
-            shown = consumer if self._settings.consumers else None
-            self._instruments.process_duration.record(
-                time.monotonic() - started,
-                labels("process", stream=stream, consumer=shown, error=kind),
-            )
+        shown = consumer if self._settings.consumers else None
+        whose = labels("process", stream=stream, consumer=shown)
+        return span, contexts.attach(context), whose
+
+
+def _note_error(span: Span, whose: Labels, error: BaseException) -> None:
+    kind = whose[names.ERROR_TYPE] = names.error_type(error)
+    span.set_status(Status(StatusCode.ERROR, str(error)))
+    span.set_attribute(names.ERROR_TYPE, kind)
+    span.record_exception(error)
 
 
 def _describe(messages: Sequence[AnyMessage], given: Labels) -> tuple[str | None, str | None]:

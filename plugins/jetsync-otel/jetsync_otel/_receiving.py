@@ -282,9 +282,12 @@ class Receiver:
         return self._propagator.extract(headers, context=contexts.Context(), getter=GETTER)
 
     def _links(self, found: Iterable[Context]) -> list[Link]:
-        """Return links to what contexts name, each once."""
+        """Return links to what contexts name, each once, and no more than are wanted."""
         made: dict[tuple[int, int], Link] = {}
         for context in found:
+            if len(made) >= self._settings.max_links:
+                # There are as many contexts from each thread.
+                break
             named = trace.get_current_span(context).get_span_context()
             if named.is_valid:
                 made.setdefault((named.trace_id, named.span_id), trace.Link(named))

@@ -29,8 +29,8 @@ NEVER: Final = b"\0"
 MANY: Final = 64
 """Of how many consumers there are tallies before it is looked which ones are of use."""
 
-TRACEPARENT: Final = (b"\r\ntraceparent: ", b"\r\nTraceparent: ")
-"""How the line begins that tells contexts apart; some clients write it large."""
+TRACEPARENT: Final = (b"\r\ntraceparent:", b"\r\nTraceparent:")
+"""How the line begins that tells contexts apart; some clients write it large, others anyhow."""
 
 
 class Tally:
@@ -280,12 +280,16 @@ class Tallies:
     def _key(self, block: bytes) -> bytes:
         if not self._by_line:
             return block
-        for line in TRACEPARENT:
-            start = block.find(line)
-            if start >= 0:
-                start += len(line)
-                return block[start : block.find(b"\r\n", start)]
-        return b""
+        line, large = TRACEPARENT
+        start = block.find(line)
+        if start < 0:
+            start = block.find(large)
+        if start < 0:
+            start = block.lower().find(line)
+        if start < 0:
+            return b""
+        start += len(line)
+        return block[start : block.find(b"\r\n", start)].strip()
 
     def of_thread(self, source: Source) -> Handed | None:
         """

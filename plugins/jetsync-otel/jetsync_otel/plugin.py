@@ -74,7 +74,7 @@ class OTel:
         what = (tracer, self._instruments, chosen, self.settings)
         self._sender = Sender(*what)
         self._receiver = Receiver(*what, self._faults)
-        self._processor = Processor(*what)
+        self._processor = Processor(*what, self._faults)
         # A function and no method: it runs for every message, and finds all it needs in its cells.
         received = jetsync.hookimpl(self._receiver.tallies.hook())
         self.jetsync_message_received = received  # type: ignore[assignment,method-assign]
@@ -135,7 +135,7 @@ class OTel:
         """
         Give messages the context of what they are published by.
         """
-        return self._guard("shared_headers", self._sender.shared, operation)
+        return self._faults.guarded("shared_headers", self._sender.shared, operation)
 
     @jetsync.hookimpl(trylast=True)
     def jetsync_prepare_message(
@@ -144,7 +144,7 @@ class OTel:
         """
         Give each message a span of its own.
         """
-        return self._guard("prepare_message", self._sender.create, message)
+        return self._faults.guarded("prepare_message", self._sender.create, message)
 
     @jetsync.hookimpl(wrapper=True)
     def jetsync_publish(self, operation: jetsync.PublishOperation) -> Generator[None, Any, Any]:
@@ -211,24 +211,16 @@ class OTel:
         end: Callable[[Any, Any, Any], None],
         fail: Callable[[Any, Any, BaseException], None],
     ) -> Generator[None, Any, Any]:
-        begun = self._guard(doing, begin, operation)
+        begun = self._faults.guarded(doing, begin, operation)
         try:
             result = yield
         except BaseException as error:
             if begun is not None:
-                self._guard(doing, fail, operation, begun, error)
+                self._faults.guarded(doing, fail, operation, begun, error)
             raise
         if begun is not None:
-            self._guard(doing, end, operation, begun, result)
+            self._faults.guarded(doing, end, operation, begun, result)
         return result
-
-    def _guard(self, doing: str, call: Callable[..., T], *arguments: Any) -> T | None:
-        """Call what only observes: the traffic goes on whatever becomes of it."""
-        try:
-            return call(*arguments)
-        except Exception as error:  # noqa: BLE001 - see above
-            self._faults.report(doing, error)
-            return None
 
 
 _lock = threading.Lock()

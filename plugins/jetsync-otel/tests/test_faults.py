@@ -10,7 +10,9 @@ import subprocess
 import sys
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.sdk.trace import SpanProcessor
 
 import jetsync
 from jetsync_otel import OTel, Settings
@@ -96,6 +98,43 @@ def test_nothing_reaches_the_traffic(
     assert len(lines) == len(set(lines))
     assert all(line.startswith("telemetry_failed") for line in lines)
     assert [record for record in caplog.records if record.name.startswith("jetsync.")] == []
+
+
+class BrokenEnd(SpanProcessor):
+    """
+    What fails as a span ends.
+    """
+
+    def on_end(self, span):
+        """Fail."""
+        raise OSError("can not export")
+
+
+@pytest.mark.parametrize("broken", ["propagator", "tracer", "end"])
+def test_messages_are_handled_whatever_fails(telemetry, caplog, broken):
+    """
+    Once, in a span that records nothing if there is no other; what a handler raises goes on.
+    """
+    if broken == "end":
+        telemetry.tracer_provider.add_span_processor(BrokenEnd())
+    plugin = OTel(
+        BrokenProvider() if broken == "tracer" else telemetry.tracer_provider,
+        telemetry.meter_provider,
+        propagator=Broken() if broken == "propagator" else None,
+    )
+    message = jetsync.Message(b"a", b"", None, b"x")
+    error = ValueError("not this one")
+    with caplog.at_level(logging.ERROR, "jetsync_otel"):
+        with plugin.process(message) as span:
+            span.set_attribute("a", 1)
+        assert plugin.handler(lambda given: given.data)(message) == b"x"
+        with pytest.raises(ValueError, match="not this one") as caught, plugin.process(message):
+            raise error
+    assert caught.value is error
+    assert caught.value.__context__ is None
+    assert trace.get_current_span() is trace.INVALID_SPAN
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("telemetry_failed doing='process'")
 
 
 def test_all_paths_with_nothing_broken(traced, telemetry, stream, subject, caplog):

@@ -111,14 +111,15 @@ class TestPulls:
         assert span.attributes["error.type"] == "jetsync.ConsumerDeletedError"
         assert span.status.status_code is StatusCode.ERROR
 
-    def test_of_another_client(self, worker, js, telemetry, subject):
+    @pytest.mark.parametrize("name", ["traceparent", "Traceparent", "TraceParent", "TRACEPARENT"])
+    def test_of_another_client(self, worker, js, telemetry, subject, name):
         """
         Messages without a context have no links; one that is spelled otherwise is understood.
         """
         trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
         js.publish(subject, b"1")
-        js.publish(subject, b"2", headers={"Traceparent": "nonsense"})
-        js.publish(subject, b"3", headers={"Traceparent": f"00-{trace_id}-{span_id}-01"})
+        js.publish(subject, b"2", headers={name: "nonsense"})
+        js.publish(subject, b"3", headers={name: f"00-{trace_id}-{span_id}-01"})
         assert len(list(worker.fetch(3, expires=5))) == 3
         (span,) = telemetry.of("fetch")
         assert linked(span) == [(int(trace_id, 16), int(span_id, 16))]
@@ -134,6 +135,28 @@ class TestPulls:
         assert len(list(few.fetch(5, expires=5))) == 5
         (span,) = telemetry.of("fetch")
         assert linked(span) == [ids(each.context) for each in telemetry.of("publish")[:2]]
+
+    def test_no_more_links_of_several_threads_than_asked_for(
+        self, traced, producer, telemetry, stream, subject
+    ):
+        """
+        What threads were handed is told in one span.
+        """
+        for _ in range(4):
+            producer.publish(subject)
+        stream.create_consumer(durable_name="few")
+        few = traced(max_links=2).consumer(stream.name, "few")
+        together = threading.Barrier(4)
+
+        def handler(message):
+            together.wait(30)
+            message.ack()
+
+        with few.consume(handler, threads=4, stop_after=4) as running:
+            assert running.wait(30)
+        count = "messaging.batch.message_count"
+        eventually(lambda: sum(span.attributes[count] for span in telemetry.of("consume")) == 4)
+        assert all(len(span.links) <= 2 for span in telemetry.of("consume"))
 
     def test_two_fetches_at_a_time(self, worker, producer, telemetry, stream, subject):
         """
