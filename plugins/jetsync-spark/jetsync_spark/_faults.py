@@ -18,6 +18,7 @@ from typing import Final
 import jetsync
 
 __all__ = [
+    "BehindError",
     "JetStreamSparkError",
     "OptionError",
     "RowError",
@@ -58,6 +59,12 @@ class JetStreamSparkError(jetsync.JetSyncError):
         self.subject = subject
         self.err_code = err_code
         self.cure = cure
+
+
+class BehindError(JetStreamSparkError):
+    """
+    A replica had no more to read, and the leader has; that passes.
+    """
 
 
 class OptionError(JetStreamSparkError, ValueError):

@@ -9,10 +9,12 @@ from typing import Final
 
 import jetsync
 from jetsync_spark import _log
+from jetsync_spark._faults import BehindError
 
 __all__ = ["PASSING", "Patience"]
 
 PASSING: Final = (
+    BehindError,
     jetsync.BatchIncompleteError,
     jetsync.ConnectionLostError,
     jetsync.ConnectError,
@@ -26,8 +28,8 @@ PASSING: Final = (
     jetsync.TooManyRequestsError,
 )
 """
-Errors of servers that restart, of streams that have no leader, and of too much at once. Of a batch
-nothing is stored after them, but that the outcome may be unknown.
+Errors of servers that restart, of streams that have no leader, of replicas that are behind, and of
+too much at once. Of a batch nothing is stored after them, but that the outcome may be unknown.
 """
 
 _LONGEST: Final = 2.0

@@ -5,8 +5,8 @@ A part is read by direct gets, which leave nothing on the server, or where the s
 ordered consumer. It can be read again at any time, by any process, with the same result. What ends
 it early is told from what is missing in it:
 
-- a replica that lags: ``Stream.scan`` asks the leader before it takes the end of what a server has
-  for the end of the stream;
+- a replica that lags: the leader is asked before the end of what a server has is taken for the end
+  of the stream, by ``Stream.scan`` itself, and here for the consumer;
 - servers that are away: the part is read on from behind the last message, for a bounded time;
 - messages that were deleted one by one: sequences without a message, which are passed over;
 - messages that were purged, or dropped by a limit, after the part was planned: where there is a
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 import jetsync
 from jetsync_spark import _log
-from jetsync_spark._faults import explain
+from jetsync_spark._faults import BehindError, explain
 from jetsync_spark._ledger import without_ledger
 from jetsync_spark._origin import Loss, look, patiently
 from jetsync_spark._patience import Patience
@@ -185,12 +185,14 @@ class RangeReader:
             max_reset_attempts=5,
         ) as consumer:
             left = consumer.cached_info.num_pending
+            behind_end = False
             while left:
                 page = []
                 for message in consumer.fetch(size, expires=_SILENCE):
                     said = message.metadata
                     left = said.pending
                     if said.stream_sequence >= part.end:
+                        behind_end = True
                         left = 0
                         break
                     page.append(
@@ -212,3 +214,28 @@ class RangeReader:
                     # fetch makes another one.
                     with contextlib.suppress(jetsync.ConsumerNotFoundError):
                         left = consumer.info().num_pending
+        if not behind_end and self._position < part.end:
+            self._ask_leader(filters)
+
+    def _ask_leader(self, filters: tuple[str, ...]) -> None:
+        """
+        Ask whether a consumer that has no more has seen all; it may be at a replica.
+
+        Raises:
+            BehindError: it has not.
+        """
+        part, stream = self._part, self._stream()
+        for subject in filters or (">",):
+            try:
+                found = stream.get_next(subject, self._position, direct=False)
+            except (jetsync.MessageNotFoundError, jetsync.PermissionDeniedError):
+                # Who may not ask the leader has to take the word of the consumer.
+                continue
+            if found.sequence < part.end:
+                raise BehindError(
+                    f"a replica is behind: the leader has sequence {found.sequence}, and a "
+                    f"consumer found nothing from {self._position} on",
+                    stream=part.stream,
+                    cure="see that the stream's replicas are current, and raise retryTimeoutMs to "
+                    "wait longer for them",
+                )

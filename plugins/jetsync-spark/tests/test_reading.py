@@ -244,6 +244,61 @@ class TestAway:
                 server.restart()
 
 
+class TestReplicas:
+    @pytest.fixture
+    def replica(self, js, monkeypatch):
+        """
+        A maker of a replica with so many messages of a stream; so many consumers find it.
+        """
+        made = []
+
+        def behind(stream, count, times):
+            source = jetsync.StreamSource(name=stream.name)
+            replica = js.create_stream(name=f"{stream.name}-2", mirror=source, storage="memory")
+            made.append(replica)
+            eventually(lambda: replica.info().state.last_seq == stream.info().state.last_seq)
+            for sequence in range(count + 1, replica.info().state.last_seq + 1):
+                replica.delete_message(sequence)
+            consumer = jetsync.Stream.ordered_consumer
+            ask = iter([replica] * times)
+            monkeypatch.setattr(
+                jetsync.Stream,
+                "ordered_consumer",
+                lambda self, **options: consumer(next(ask, self), **options),
+            )
+
+        yield behind
+        for each in made:
+            each.delete()
+
+    @pytest.mark.parametrize("there", [0, 20])
+    @pytest.mark.parametrize("wanted", [None, "1", "2,1"])
+    def test_one_that_is_behind(self, js, replica, there, wanted):
+        """What a consumer did not find is no loss and is not left out: the leader is asked."""
+        with numbered(js, 30, subjects=3, allow_direct=False) as stream:
+            replica(stream, there, 2)
+            for sequence in (21, 28, 29):
+                stream.delete_message(sequence)
+            options = {}
+            if wanted:
+                filters = [f"{stream.name}.{each}" for each in wanted.split(",")]
+                options["subjectFilter"] = ",".join(filters)
+            left = [n for n in range(1, 30) if n not in {21, 28, 29}]
+            left = [n for n in left if not wanted or str(n % 3) in wanted]
+            assert read(js, stream, 1, 30, **options) == left
+
+    def test_one_that_stays_behind(self, js, replica):
+        """It is an error in time, not an end."""
+        with numbered(js, 30, allow_direct=False) as stream:
+            replica(stream, 20, 1000)
+            with pytest.raises(
+                JetStreamSparkError,
+                match=rf"replica is behind: the leader has sequence 21, .* from 21 on .stream "
+                rf"{stream.name}.: .*raise retryTimeoutMs",
+            ):
+                read(js, stream, retryTimeoutMs="500")
+
+
 class TestOrigin:
     @pytest.mark.parametrize("policy", ["workqueue", "interest"])
     def test_retention(self, js, policy):
