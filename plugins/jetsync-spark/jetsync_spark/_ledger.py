@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
+    "LEDGER",
     "Fingerprint",
     "LayoutError",
     "Ledger",
@@ -42,7 +43,9 @@ __all__ = [
 
 VERSION: Final = 1
 
-_HEADER: Final = "Jetsync-Ledger"
+LEDGER: Final = "Jetsync-Ledger"
+"""The header of messages of a ledger."""
+
 _BEGIN: Final = b'{"v":'
 """What the payloads of ledger messages begin with."""
 
@@ -59,7 +62,7 @@ def ledger_message(subject: str, data: bytes, expected: int) -> jetsync.Outbound
         expected: The sequence that the subject has to have.
     """
     expect = jetsync.Expect(last_subject_sequence=expected)
-    return jetsync.OutboundMessage(subject, data, {_HEADER: "spark"}, expect=expect)
+    return jetsync.OutboundMessage(subject, data, {LEDGER: "spark"}, expect=expect)
 
 
 def without_ledger(page: jetsync.StoredPage) -> jetsync.StoredPage:
@@ -72,7 +75,7 @@ def without_ledger(page: jetsync.StoredPage) -> jetsync.StoredPage:
     left = [
         message
         for message in page
-        if not message.data.startswith(_BEGIN) or _HEADER not in message.headers
+        if not message.data.startswith(_BEGIN) or LEDGER not in message.headers
     ]
     return jetsync.StoredPage(left)
 

@@ -5,10 +5,11 @@ From rows to messages, one at a time: what ``foreachPartition`` and row writers 
 from __future__ import annotations
 
 import decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import jetsync
 from jetsync_spark._faults import RowError
+from jetsync_spark._ledger import LEDGER
 from jetsync_spark._template import bad_token, token_text
 
 if TYPE_CHECKING:
@@ -17,7 +18,20 @@ if TYPE_CHECKING:
     from jetsync_spark._columns import Columns
     from jetsync_spark._template import StreamSubjects, SubjectTemplate
 
-__all__ = ["Checks", "made_messages", "message_of", "row_messages"]
+__all__ = ["SERVERS", "Checks", "made_messages", "message_of", "row_messages"]
+
+SERVERS: Final = "Nats-"
+"""What the names of headers begin with that are for servers, which take most for a command."""
+
+
+class _HeaderError(ValueError):
+    """
+    A header that would be taken for more than a part of its row.
+    """
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(what)
+        self.cure = cure
 
 
 class Checks:
@@ -73,7 +87,8 @@ class Checks:
 
     def bad_value(self, error: Exception, row: int, column: str | None = None) -> RowError:
         """Return the error of a row that can not be made a message."""
-        return self._error(str(error), row, column, "correct or drop such rows")
+        cure = error.cure if isinstance(error, _HeaderError) else "correct or drop such rows"
+        return self._error(str(error), row, column, cure)
 
     def _error(self, what: str, row: int, column: str | None, cure: str) -> RowError:
         return RowError(what, partition=self._partition, row=row, column=column, cure=cure)
@@ -141,6 +156,18 @@ def _headers(headers: Any) -> dict[str, list[str]] | None:
     pairs = headers.items() if isinstance(headers, dict) else headers
     found: dict[str, list[str]] = {}
     for name, values in pairs:
+        if name.startswith(SERVERS):
+            raise _HeaderError(
+                f"header {name} would be a command to the server",
+                "drop it, as map_filter(headers, (name, _) -> name not like 'Nats-%') does; "
+                "msg_id, ttl and expected_sequence are columns, and a function given to "
+                "JetStreamSink may send any header",
+            )
+        if name == LEDGER:
+            raise _HeaderError(
+                f"header {name} would make it a message of a ledger, which readers pass over",
+                "read without includeLedger, or drop the header",
+            )
         # A name without values says nothing that a message could carry.
         listed = [values] if isinstance(values, str) else list(values or ())
         if None in listed:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from jetsync_spark._faults import OptionError
+from jetsync_spark._rows import SERVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,6 +36,7 @@ STREAM_COLUMNS: Final = {
     "sequence": "bigint",
     "timestamp": "timestamp",
     "timestamp_ns": "bigint",
+    "server_headers": "map<string,array<string>>",
 }
 """What a row of a stream has, with the names that Spark has for the types."""
 
@@ -119,11 +121,12 @@ class Table:
             {
                 "subject": lambda: _texts(page.subjects),
                 "data": lambda: page.data,
-                "headers": lambda: _headers(page),
+                "headers": lambda: _headers(page, servers=False),
                 "stream": lambda: _same(stream, len(page)),
                 "sequence": lambda: page.sequences,
                 "timestamp": lambda: [time // 1000 for time in page.timestamps_ns],
                 "timestamp_ns": lambda: page.timestamps_ns,
+                "server_headers": lambda: _headers(page, servers=True),
             }
         )
 
@@ -158,14 +161,18 @@ def _same(value: str, count: int) -> pa.Array:
     return pa.array(itertools.repeat(value, count), pa.string(), size=count)
 
 
-def _headers(page: Iterable[jetsync.StoredMessage]) -> pa.Array:
+def _headers(page: Iterable[jetsync.StoredMessage], *, servers: bool) -> pa.Array:
     """
     Return maps from names to lists of values, in the order in which a message has them.
+
+    Either those that are for servers, which would act upon them again in a copy, or all others.
     """
     ends, names, values, value_ends = [0], [], [], [0]
     for message in page:
         found: dict[str, list[str]] = {}
         for name, value in message.headers.items():
+            if name.startswith(SERVERS) is not servers:
+                continue
             found.setdefault(name, []).append(value)
         for name, its_values in found.items():
             names.append(name)

@@ -56,7 +56,7 @@ class JetStreamDataSource(DataSource):
         _, options = self._reading()
         if options.bucket is not None:
             return schema_text(BUCKET_COLUMNS)
-        unasked = []
+        unasked = ["server_headers"]
         if not options.include_headers:
             unasked.append("headers")
         if not options.timestamp_nanos:

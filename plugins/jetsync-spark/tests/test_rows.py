@@ -147,6 +147,19 @@ class TestValues:
         with pytest.raises(RowError, match="must not be negative"):
             messages(way, [row])
 
+    def test_headers_of_servers_are_refused(self, way):
+        """
+        A row is stored as it is, and does not tell the server to drop or to expect something.
+        """
+        row = {"subject": "s.a", "data": b"x", "headers": [("nats-x", "1"), ("Nats-Rollup", "sub")]}
+        if way == "rows":
+            row["headers"] = dict(row["headers"])
+
+        with pytest.raises(
+            RowError, match="row 0 .* header Nats-Rollup .*: drop it, as map_filter"
+        ):
+            messages(way, [row])
+
     def test_a_column_that_is_missing_is_named(self, way):
         """
         With those that there are.

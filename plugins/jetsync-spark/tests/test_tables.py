@@ -77,9 +77,19 @@ def test_columns():
         "sequence": 1,
         "timestamp": dt.datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=dt.timezone.utc),
         "timestamp_ns": 1_700_000_000_123_456_789,
+        "server_headers": [],
     }
     assert rows[1]["headers"] == [("B", ["1", "3"]), ("a", ["2"])]
     assert (rows[2]["sequence"], rows[2]["subject"]) == ((1 << 63) - 1, "s.ä")
+
+
+def test_headers_of_servers():
+    """What servers act upon is in a column of its own, which a copy does not write."""
+    headers = [("A", "1"), ("Nats-Msg-Id", "m"), ("nats-b", "2"), ("KV-Operation", "DEL")]
+    page = jetsync.StoredPage([stored(1, headers=headers)])
+    (row,) = Table(schema(STREAM_COLUMNS), STREAM_COLUMNS).of_page(page, "S").to_pylist()
+    assert row["headers"] == [("A", ["1"]), ("nats-b", ["2"]), ("KV-Operation", ["DEL"])]
+    assert row["server_headers"] == [("Nats-Msg-Id", ["m"])]
 
 
 def test_a_part_of_the_columns():
@@ -123,7 +133,7 @@ def test_other_columns_are_refused(field, said):
 
 def test_the_schema_as_text():
     """Columns that nobody asked for are left out."""
-    assert schema_text(STREAM_COLUMNS, ["headers", "timestamp_ns"]) == (
+    assert schema_text(STREAM_COLUMNS, ["headers", "timestamp_ns", "server_headers"]) == (
         "subject string, data binary, stream string, sequence bigint, timestamp timestamp"
     )
 

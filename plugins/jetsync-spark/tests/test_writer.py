@@ -116,22 +116,24 @@ class TestBatch:
             servers=nats_server.url, stream=name
         ).save()
 
-        read = spark.read.format("jetstream").options(
-            servers=nats_server.url, stream=name, includeHeaders="true"
+        read = spark.read.format("jetstream").options(servers=nats_server.url, stream=name)
+        asked = read.schema(
+            "subject string, data binary, headers map<string,array<string>>, "
+            "server_headers map<string,array<string>>"
         )
-        found = {row.subject: row for row in read.load().collect()}
+        found = {row.subject: row for row in asked.load().collect()}
 
         first, second = found[f"{name}.a"], found[f"{name}.b"]
         assert bytes(first.data) == b"\x00\xff"
-        assert first.headers == {
-            "k": ["1", "2"],
-            "l": [""],
+        assert first.headers == {"k": ["1", "2"], "l": [""]}
+        assert first.server_headers == {
             "Nats-Msg-Id": ["id-a"],
             "Nats-TTL": ["3600"],
             "Nats-Expected-Last-Subject-Sequence": ["0"],
         }
         assert bytes(second.data) == b""
         assert not second.headers
+        assert read.option("includeHeaders", "true").load().columns[2] == "headers"
 
     def test_a_sequence_has_all_its_bits(self, spark, nats_server, target):
         """
