@@ -511,7 +511,7 @@ class WindowResult:
     """
 
     error: Exception | None = None
-    """Why the first of them failed."""
+    """Why the first of them failed; else what ended the call, such as an iterable that raised."""
 
     stream: str | None = None
     """The stream that took messages, or one of them; `None` where none has taken any so far."""

@@ -135,7 +135,8 @@ def jetsync_publish(operation: PublishOperation) -> Generator[None, Any, Any]:
     Wrap a single publish, or one window of a bulk publish.
 
     A wrapper yields once: the operation runs at the `yield`, which gives its result or raises its
-    error. The result is a `PubAck`, or the `WindowResult` of a window.
+    error. The result is a `PubAck`, or the `WindowResult` of a window, also of one that is cut
+    short by an iterable that raises for example.
 
     Args:
         operation: what is asked for.

@@ -78,8 +78,11 @@ class BulkPublish:
         self._stopped_at: PublishFailure | None = None
         """The message whose window no plugin let begin."""
 
-        self._told = (0, 0)
-        """Of how many failures plugins know: of those that were sent, and of the others."""
+        self._seen = (0, 0)
+        """How many failures were looked at for plugins: of those sent, and of the others."""
+
+        self._untold: list[tuple[int, Exception]] = []
+        """Those of them that belong to windows which go on: numbers and errors."""
 
     def run(self, messages: Iterable[Any]) -> PublishReport:
         """Publish all, settle all, and return or raise the report."""
@@ -286,19 +289,27 @@ class BulkPublish:
             over: list[tuple[Entered, events.WindowResult | None]] = []
             while self._wrapped and (everything or self._wrapped[0][1] <= settled):
                 start, _, entered = self._wrapped.popleft()
-                over.append((entered, self._result(start) if error is None else None))
+                over.append((entered, self._result(start, error)))
             for entered, result in reversed(over):
-                leaving.callback(entered.leave, result, error)
+                leaving.callback(entered.leave, result, error if result is None else None)
 
-    def _result(self, start: int) -> events.WindowResult:
-        """Say what became of the window that began with *start* and is left now."""
+    def _result(self, start: int, broken: Exception | None) -> events.WindowResult | None:
+        """
+        Say what became of the window that began with *start* and is left now, as *broken* ended the
+        call or as all of its messages have ended; None where that came before its first message.
+        """
         end = self._wrapped[0][0] if self._wrapped else self._number
-        sent, unsent = self._window.failures[self._told[0] :], self._unentered[self._told[1] :]
-        self._told = len(self._window.failures), len(self._unentered)
-        errors = [failure[2] for failure in sent] + [failure.error for failure in unsent]
+        if broken is not None and start == end:
+            return None
+        sent, unsent = self._window.failures[self._seen[0] :], self._unentered[self._seen[1] :]
+        self._seen = len(self._window.failures), len(self._unentered)
+        self._untold += [(number, error) for number, _, error in sent]
+        self._untold += [(failure.index, failure.error) for failure in unsent]
+        errors = [error for number, error in self._untold if number < end]
+        self._untold = [failure for failure in self._untold if failure[0] >= end]
         return events.WindowResult(
             messages=end - start,
             failed=len(errors),
-            error=errors[0] if errors else None,
+            error=errors[0] if errors else broken,
             stream=self._window.pipeline.tally.stream,
         )

@@ -234,6 +234,44 @@ class TestWindowResult:
             jetsync.InvalidSubjectError,
         }
 
+    def test_failures_are_counted_in_their_window(self, nats_server, stream, marks):
+        """
+        Also those of a message that was refused while the window before was still in flight.
+        """
+
+        class Veto:
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                if message.data == b"no":
+                    raise ValueError("no")
+
+        subject = f"{stream.name}.A"
+        messages = [(subject, b"yes"), *[(subject, b"no")] * 6]
+        with (
+            jetsync.connect(nats_server.url, plugins=[marks, Veto()]) as client,
+            pytest.raises(jetsync.PublishManyError) as caught,
+        ):
+            client.jetstream().publish_many(messages, window=4)
+        results = [result for _, result in marks.results]
+        assert [(result.messages, result.failed) for result in results] == [(4, 3), (3, 3)]
+        assert caught.value.report.count == sum(result.acknowledged for result in results) == 1
+
+    def test_of_an_iterable_that_raises(self, js, stream, marks):
+        """
+        What it gave before is published and counted, and the error is there.
+        """
+
+        def source():
+            yield from [(f"{stream.name}.A", b"")] * 3
+            raise LookupError("no more rows")
+
+        with pytest.raises(LookupError, match="no more rows") as caught:
+            js.publish_many(source())
+        ((_, result),) = marks.results
+        assert (result.messages, result.acknowledged, result.failed) == (3, 3, 0)
+        assert result.error is caught.value
+        assert result.stream == stream.name
+
     def test_of_a_publisher(self, js, stream, marks):
         """
         What failed is counted in its own window.

@@ -115,6 +115,8 @@ class Sender:
             if result.failed:
                 span.set_attribute(names.FAILED, result.failed)
                 self._set_error(span, result.error, f"{result.failed} messages failed")
+            elif result.error is not None:
+                self._set_error(span, result.error, str(result.error))
             self._count(sending, result.stream, result.acknowledged, None)
             if result.failed:
                 self._count(sending, result.stream, result.failed, result.error)

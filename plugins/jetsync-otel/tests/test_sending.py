@@ -190,6 +190,24 @@ class TestWindows:
         assert telemetry.total("messaging.client.sent.messages") == 4
         assert telemetry.total("jetsync.publish.acknowledged") == 2
 
+    def test_an_iterable_that_raises(self, traced, telemetry, subject):
+        """
+        What it gave before counts as published, and the span has the error.
+        """
+
+        def source():
+            yield from [(subject, b"")] * 3
+            raise LookupError("no more rows")
+
+        with pytest.raises(LookupError):
+            traced().publish_many(source())
+        (span,) = telemetry.spans
+        assert span.status.description == "no more rows"
+        assert span.attributes["error.type"] == "LookupError"
+        assert span.attributes["messaging.batch.message_count"] == 3
+        assert telemetry.total("messaging.client.sent.messages") == 3
+        assert telemetry.total("jetsync.publish.acknowledged") == 3
+
     def test_the_iterable_is_no_part_of_it(self, traced, telemetry, subject):
         """
         Windows overlap and messages come from anywhere: what they come from has its own spans.
