@@ -340,7 +340,8 @@ def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float
     *When*: after each attempt that failed, before the error is raised.
 
     *Returns*: how many seconds to wait before the next attempt, or `None` to leave the decision to
-    the next plugin. The first answer counts; if there is none, the error is raised.
+    the next plugin. The first answer counts; if there is none, the error is raised. An attempt that
+    finds no connection waits for one, within what is left of `timeout`, or in a window for as long.
 
     *If it raises*: the operation fails with `PluginError`; where the outcome of an attempt is
     unknown it stays the error, and the `PluginError` is its `__cause__`.

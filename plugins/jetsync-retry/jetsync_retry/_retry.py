@@ -5,7 +5,8 @@ Guarantees
 - Nothing is stored twice. jetsync asks about an unknown outcome only where an id or a condition
   makes the stream tell a copy; where it is an id, and the copy could come there after the stream
   has forgotten it, this plugin gives up.
-- No attempt begins after the budget.
+- No attempt is due after the budget. One that finds no connection then begins once there is one,
+  as late as the operation's own time limit allows.
 - Messages of a window that failed together wait equally long, and so keep their order.
 """
 
@@ -53,9 +54,9 @@ class Retry:
         policies: What holds for which operations and errors; the first one that fits counts. None
             given is one that fits all of them.
 
-        budget: Seconds from an operation's beginning within which its last attempt begins. The
-            operation's own time limit holds besides: a single publish is over when its `timeout`
-            is. By default `$JETSYNC_RETRY_BUDGET`, or 60.
+        budget: Seconds from an operation's beginning within which its last attempt is due; for want
+            of a connection it may begin later. The operation's own time limit holds besides: a
+            single publish is over when its `timeout` is. By default `$JETSYNC_RETRY_BUDGET`, or 60.
 
         id_window: Seconds for which streams remember message ids for certain; less than their
             `duplicate_window`, which is two minutes by default.

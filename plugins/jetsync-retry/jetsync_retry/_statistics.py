@@ -26,7 +26,7 @@ class Decision(str, enum.Enum):
     """The policy's `stop` says so."""
 
     OVER_BUDGET = "over_budget"
-    """The next attempt would come after the budget."""
+    """The next attempt would be due after the budget."""
 
     OUT_OF_TIME = "out_of_time"
     """The next attempt would come after the operation's own time limit."""

@@ -212,7 +212,7 @@ class TestEnd:
     @pytest.mark.parametrize("operation", [SINGLE, IN_WINDOW])
     def test_at_the_end_of_the_budget(self, operation):
         """
-        No attempt begins later, however many there were.
+        No attempt is due later, however many there were.
         """
         retry = Retry(Policy(wait=1), budget=10)
 
