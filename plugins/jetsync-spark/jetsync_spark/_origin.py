@@ -192,6 +192,8 @@ def patiently(call: Callable[[], _ResultT], seconds: float, doing: str, stream: 
     """
     Return what *call* returns, made again for so many seconds while servers are away.
 
+    It may connect, too: what :func:`~jetsync_spark._clients.lend` raises passes if its cause does.
+
     Raises:
         JetStreamSparkError: it failed for another reason, or for too long.
     """
@@ -205,7 +207,8 @@ def patiently(call: Callable[[], _ResultT], seconds: float, doing: str, stream: 
                 raise explain(error, doing, stream=stream) from error
             time.sleep(PAUSE)
         except jetsync.JetSyncError as error:
-            if not patience.bear(error):
+            cause = error.__cause__ if isinstance(error, JetStreamSparkError) else error
+            if not isinstance(cause, jetsync.JetSyncError) or not patience.bear(cause):
                 raise explain(error, doing, stream=stream) from error
 
 

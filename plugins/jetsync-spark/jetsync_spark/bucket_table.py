@@ -101,9 +101,10 @@ class BucketReader(DataSourceReader):
         return asked
 
     def _ask(self, call: Callable[[jetsync.KeyValue], _ResultT], doing: str) -> _ResultT:
-        options = self._options
-        name = options.source
-        with lend(self._settings, f"jetsync-spark-{application()}-bucket-{name}") as client:
-            return patiently(
-                lambda: call(client.jetstream().key_value(name)), options.retry_timeout, doing, name
-            )
+        name = self._options.source
+
+        def connected() -> _ResultT:
+            with lend(self._settings, f"jetsync-spark-{application()}-bucket-{name}") as client:
+                return call(client.jetstream().key_value(name))
+
+        return patiently(connected, self._options.retry_timeout, doing, name)

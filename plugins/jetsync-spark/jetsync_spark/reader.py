@@ -58,7 +58,13 @@ def read_part(
     """
     task = this_task()
     name = f"jetsync-spark-{task.query or application()}-{task.partition}"
-    with lend(settings, name) as client, _fewer_collections():
+    with contextlib.ExitStack() as stack, _fewer_collections():
+        client = patiently(
+            lambda: stack.enter_context(lend(settings, name)),
+            options.retry_timeout,
+            "reading failed",
+            part.stream,
+        )
         for page in RangeReader(client.jetstream(), part, options).pages():
             yield table.of_page(page, part.stream)
 
@@ -99,13 +105,9 @@ class StreamBatchReader(DataSourceReader):
         Return the parts of the stream as it is now.
         """
         stream = self._options.source
-        with lend(self._settings, f"jetsync-spark-plan-{stream}") as client:
-            parts = patiently(
-                lambda: self._plan(client.jetstream()),
-                self._options.retry_timeout,
-                "planning to read failed",
-                stream,
-            )
+        parts = patiently(
+            self._plan, self._options.retry_timeout, "planning to read failed", stream
+        )
         _logger.info("batch_planned", stream=stream, parts=len(parts))
         # Spark asks for one partition at least.
         return [InputPartition(part) for part in parts] or [InputPartition(None)]
@@ -117,7 +119,11 @@ class StreamBatchReader(DataSourceReader):
         if partition.value is not None:
             yield from read_part(self._settings, self._options, self._table, partition.value)
 
-    def _plan(self, js: jetsync.JetStream) -> list[Range]:
+    def _plan(self) -> list[Range]:
+        with lend(self._settings, f"jetsync-spark-plan-{self._options.source}") as client:
+            return self._parts(client.jetstream())
+
+    def _parts(self, js: jetsync.JetStream) -> list[Range]:
         options = self._options
         origin = look(js, options.source)
         check_filters(js, origin, options.subject_filter)

@@ -256,11 +256,10 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._seen
 
     def _patiently(self, call: Callable[[jetsync.JetStream], Any]) -> Any:
-        options = self._options
-        with lend(self._settings, f"jetsync-spark-plan-{options.source}") as client:
-            return patiently(
-                lambda: call(client.jetstream()),
-                options.retry_timeout,
-                "planning to read failed",
-                options.source,
-            )
+        stream = self._options.source
+
+        def connected() -> Any:
+            with lend(self._settings, f"jetsync-spark-plan-{stream}") as client:
+                return call(client.jetstream())
+
+        return patiently(connected, self._options.retry_timeout, "planning to read failed", stream)

@@ -17,6 +17,9 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 import jetsync
 import jetsync_spark
+from jetsync.devserver import DevServer
+from jetsync_spark import _clients, stream_reader
+from jetsync_spark._options import ConnectSettings, read_settings
 from jetsync_spark.source import JetStreamDataSource
 
 pytestmark = pytest.mark.live
@@ -232,7 +235,10 @@ class TestRefused:
         [
             ({"stream": "no_such"}, r"10059.*'no_such'.*create the stream"),
             ({"bucket": "no_such"}, r"no_such"),
-            ({"stream": "S", "servers": "nats://127.0.0.1:1"}, r"127.0.0.1:1 failed.*reached from"),
+            (
+                {"stream": "S", "servers": "nats://127.0.0.1:1", "retrytimeoutms": "300"},
+                r"127.0.0.1:1 failed.*reached from",
+            ),
             ({"stream": "a.b"}, "a.b"),
         ],
     )
@@ -250,6 +256,52 @@ class TestRefused:
             pytest.raises(JetStreamSparkError, match=r"subjectFilter.*a\.\.b"),
         ):
             planned(source(stream=stream.name, subjectfilter="a..b"))
+
+
+class TestAway:
+    @pytest.mark.parametrize("what", ["plan", "read", "micro-batch", "plan bucket", "read bucket"])
+    def test_for_longer_than_a_connection_is_waited_for(self, monkeypatch, what):
+        """A connection that was dropped meanwhile is made again until there is a server."""
+        monkeypatch.setattr(_clients, "LOOK", 0.1)
+        with DevServer() as server, jetsync.connect(server.url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name="S", subjects=["s"], allow_direct=True)
+            js.publish("s", b"")
+            js.create_key_value(bucket="B").put("k", b"")
+            options = {"servers": server.url, "retrytimeoutms": "30000"}
+            bucket = JetStreamDataSource({**options, "bucket": "B"}).reader(KEYS)
+            source = JetStreamDataSource({**options, "stream": stream.name})
+            batch, micro = source.reader(SCHEMA), source.streamReader(SCHEMA)
+            begin = micro.initialOffset()
+
+            def read(reader, part):
+                return [value for rows in reader.read(part) for value in rows[0].to_pylist()]
+
+            (part,), (moment,) = batch.partitions(), bucket.partitions()
+            call, wanted = {
+                "plan": (lambda: [each.value for each in batch.partitions()], [part.value]),
+                "read": (lambda: read(batch, part), [1]),
+                "micro-batch": (lambda: micro.latestOffset(begin, None), begin),
+                "plan bucket": (lambda: [each.value for each in bucket.partitions()], [None]),
+                "read bucket": (lambda: read(bucket, moment), [1]),
+            }[what]
+            assert call() == wanted
+            server.kill()
+            settings = read_settings(ConnectSettings, options)
+            eventually(lambda: not _clients._kept[settings].client.is_connected)
+            connect, tries = _clients._connect, []
+
+            def late(*args):
+                tries.append(args)
+                if len(tries) == 3:
+                    server.restart()
+                return connect(*args)
+
+            monkeypatch.setattr(_clients, "_connect", late)
+            monkeypatch.setattr(stream_reader, "POLL", 0.0)
+            assert call() == wanted
+            assert len(tries) >= 3
+            _clients.forget(settings)
 
 
 def test_the_facade():
