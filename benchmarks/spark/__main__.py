@@ -159,7 +159,8 @@ class Bench:
         yield Contender("publish_many", publish.run, rows, writes=True, seconds=float)
         yield Contender("publish_arrow", self._publish_arrow, rows, writes=True)
         for mode in ("atleastonce", "atomic", "exactlyonce"):
-            save = self._saved("jetstream", servers=self._url, stream=WRITE, mode=mode)
+            named = {"writeId": "bench"} if mode == "exactlyonce" else {}
+            save = self._saved("jetstream", servers=self._url, stream=WRITE, mode=mode, **named)
             yield Contender(mode, save, rows, writes=True)
 
     def measure(self, contender: Contender) -> None:

@@ -40,14 +40,12 @@ def ledger_key(plan: Plan, task: Task) -> tuple[str, int]:
     if task.query is not None and task.batch is not None:
         # Also for batch writes from foreachBatch, whose jobs are others when Spark repeats them.
         return (f"{task.query}-{label}" if label else task.query), task.batch
-    if label is None and plan.one_job:
-        label = plan.job
     if label is None:
         raise OptionError(
             "mode exactlyonce does not know what this write is, as it runs in no streaming query",
             option="writeId",
-            cure="give a write_id that is the same whenever the job is run again, or write from "
-            "foreachBatch",
+            cure="give a writeId that is the same whenever the job is run again, or write from "
+            "foreachBatch, in whose threads only pyspark.inheritable_thread_target knows the query",
         )
     return label, 0
 

@@ -62,9 +62,6 @@ class Plan:
     job: str = attrs.field(factory=lambda: uuid.uuid4().hex)
     """A name that no other job has."""
 
-    one_job: bool = False
-    """Whether a write without any other name is known by that of its job, which is not repeated."""
-
     def connection_name(self, task: Task) -> str:
         """
         Return what an operator sees of the connection that a task makes.

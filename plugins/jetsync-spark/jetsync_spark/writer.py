@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import attrs
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -94,8 +93,6 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._plan = plan_of(options, schema, overwrite=overwrite, patience=False)
-        # Retries and copies of tasks are told apart from other jobs by the job's own name.
-        self._plan = attrs.evolve(self._plan, one_job=True)
 
     def write(self, iterator: Iterator[Any]) -> CommitMessage:
         """

@@ -437,7 +437,7 @@ class TestRefused:
         """
         Nothing else would tell a second run from another write.
         """
-        with pytest.raises(OptionError, match="give a write_id"):
+        with pytest.raises(OptionError, match="give a writeId"):
             run(plan, rows_of(target.name, 5), query=None)
 
     def test_a_name_makes_a_batch_job_repeatable(self, nats_server, target):

@@ -11,7 +11,7 @@ import pytest
 from writing import in_task, payloads, plan_for, rows_of, run
 
 from jetsync_spark import _agreement
-from jetsync_spark._faults import JetStreamSparkError
+from jetsync_spark._faults import JetStreamSparkError, OptionError
 from jetsync_spark._ledger import LayoutError
 from jetsync_spark._task import Task
 from jetsync_spark._write_options import EXACTLY_ONCE
@@ -80,17 +80,15 @@ class TestBatchWrites:
 
         assert lost_and_twice(target, 20) == (0, 0)
 
-    def test_a_task_that_runs_again_is_known_by_its_job(self, nats_server, target):
+    def test_outside_of_a_query_a_name_is_needed(self, nats_server, target):
         """
-        Outside of a query and without a name: what another job writes is another write.
+        Also since a thread of foreachBatch looks like that: its write would be another one when
+        the micro-batch comes again.
         """
-        job = Job(nats_server, target)
-        for attempt in range(2):
-            job.writer.commit([job.task(0, 0, 10, attempt=attempt)])
-        assert lost_and_twice(target, 10) == (0, 0)
+        with pytest.raises(OptionError, match=r"give a writeId .*inheritable_thread_target"):
+            Job(nats_server, target).task(0, 0, 10)
 
-        Job(nats_server, target).task(0, 0, 10)
-        assert lost_and_twice(target, 10) == (0, 10)
+        assert target.info().state.messages == 0
 
     def test_a_named_one_in_fewer_partitions_is_told(self, nats_server, target):
         """
