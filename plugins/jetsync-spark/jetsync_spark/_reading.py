@@ -27,6 +27,7 @@ from jetsync_spark._faults import BehindError, explain
 from jetsync_spark._ledger import without_ledger
 from jetsync_spark._origin import Loss, look, patiently
 from jetsync_spark._patience import Patience
+from jetsync_spark._template import overlap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,6 +58,7 @@ class RangeReader:
         self._js = js
         self._part = part
         self._options = options
+        self._filters = _needed(options.subject_filter)
         self._loss = Loss(options)
         self._position = part.start
         """The sequence behind the last message that came."""
@@ -139,7 +141,7 @@ class RangeReader:
 
     def _attempt(self) -> Iterator[jetsync.StoredPage]:
         """Yield pages from where the part has come to."""
-        filters = self._options.subject_filter
+        filters = self._filters
         if self._by_consumer:
             return self._consumed(filters)
         if len(filters) > 1:
@@ -179,8 +181,10 @@ class RangeReader:
     def _consumed(self, filters: tuple[str, ...]) -> Iterator[jetsync.StoredPage]:
         """Yield what an ordered consumer brings."""
         part, size = self._part, self._options.fetch_batch
+        # Servers refuse filters of a consumer that overlap.
+        mixed = any(overlap(*pair) for pair in itertools.combinations(filters, 2))
         with self._stream().ordered_consumer(
-            filter_subjects=list(filters) or None,
+            filter_subjects=None if mixed else list(filters) or None,
             opt_start_seq=self._position,
             max_reset_attempts=5,
         ) as consumer:
@@ -188,28 +192,31 @@ class RangeReader:
             behind_end = False
             while left:
                 page = []
+                came = False
                 for message in consumer.fetch(size, expires=_SILENCE):
+                    came = True
                     said = message.metadata
                     left = said.pending
                     if said.stream_sequence >= part.end:
                         behind_end = True
                         left = 0
                         break
-                    page.append(
-                        jetsync.StoredMessage(
-                            part.stream,
-                            message.subject,
-                            said.stream_sequence,
-                            said.timestamp_ns,
-                            message.headers,
-                            message.data,
+                    if not mixed or any(overlap(each, message.subject) for each in filters):
+                        page.append(
+                            jetsync.StoredMessage(
+                                part.stream,
+                                message.subject,
+                                said.stream_sequence,
+                                said.timestamp_ns,
+                                message.headers,
+                                message.data,
+                            )
                         )
-                    )
                     if not left:
                         break
                 if page:
                     yield jetsync.StoredPage(page)
-                elif left:
+                if left and not came:
                     # What it waits for may have been removed. If the consumer is gone, the next
                     # fetch makes another one.
                     with contextlib.suppress(jetsync.ConsumerNotFoundError):
@@ -239,3 +246,24 @@ class RangeReader:
                     cure="see that the stream's replicas are current, and raise retryTimeoutMs to "
                     "wait longer for them",
                 )
+
+
+def _needed(filters: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave out filters all of whose subjects are another one's, too."""
+    each_once = tuple(dict.fromkeys(filters))
+    return tuple(
+        one
+        for one in each_once
+        if not any(_is_part(one, other) for other in each_once if other != one)
+    )
+
+
+def _is_part(one: str, other: str) -> bool:
+    """Tell whether all subjects of a wildcard are of another one, too."""
+    ours, theirs = one.split("."), other.split(".")
+    for place, token in enumerate(theirs):
+        if token == ">":
+            return place < len(ours)
+        if place == len(ours) or ours[place] == ">" or token not in {"*", ours[place]}:
+            return False
+    return len(ours) == len(theirs)

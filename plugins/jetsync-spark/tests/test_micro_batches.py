@@ -434,7 +434,7 @@ def test_a_restart_of_the_server(earliest):
             query.start()
             server.kill()
             with pytest.raises(
-                JetStreamSparkError, match="connecting to .* failed on .*: see that"
+                JetStreamSparkError, match=r"connecting to .* failed on .*: see that"
             ):
                 query.plan()
             server.restart()

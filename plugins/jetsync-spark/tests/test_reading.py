@@ -66,11 +66,26 @@ class TestRange:
             wanted = [n for n in there if n % 3]
             assert read(js, stream, subjectFilter=both, fetchBatch="5") == wanted
 
-    def test_filters_may_overlap(self, js):
-        """A message that matches several filters is one row."""
-        with numbered(js, 30, subjects=3) as stream:
-            both = f"{stream.name}.>,{stream.name}.2"
-            assert read(js, stream, 3, subjectFilter=both) == [*range(3, 31)]
+    @pytest.mark.parametrize("allow_direct", [True, False])
+    @pytest.mark.parametrize(
+        ("filters", "rests"),
+        [
+            ("{0}.>,{0}.2", {0, 1, 2}),
+            ("{0}.2,{0}.*", {0, 1, 2}),
+            ("{0}.*,{0}.>,>", {0, 1, 2}),
+            ("{0}.2,{0}.2", {2}),
+            ("{0}.2,{0}.1,{0}.2", {1, 2}),
+            ("*.2,{0}.*", {0, 1, 2}),
+            ("*.2,{0}.1,{0}.2.>", {1, 2}),
+            ("*.2.>,{0}.*.x,{0}.1", {1}),
+        ],
+    )
+    def test_filters_may_overlap(self, js, allow_direct, filters, rests):
+        """A message that matches several filters is one row, with direct gets and without."""
+        with numbered(js, 30, subjects=3, allow_direct=allow_direct) as stream:
+            wanted = filters.format(stream.name)
+            there = [n for n in range(3, 31) if n % 3 in rests]
+            assert read(js, stream, 3, subjectFilter=wanted, fetchBatch="4") == there
 
     def test_an_empty_stream(self, js):
         """There is nothing to read."""
