@@ -27,7 +27,6 @@ from jetsync_spark._faults import BehindError, explain
 from jetsync_spark._ledger import without_ledger
 from jetsync_spark._origin import Loss, look, patiently
 from jetsync_spark._patience import Patience
-from jetsync_spark._template import overlap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -181,10 +180,8 @@ class RangeReader:
     def _consumed(self, filters: tuple[str, ...]) -> Iterator[jetsync.StoredPage]:
         """Yield what an ordered consumer brings."""
         part, size = self._part, self._options.fetch_batch
-        # Servers refuse filters of a consumer that overlap.
-        mixed = any(overlap(*pair) for pair in itertools.combinations(filters, 2))
         with self._stream().ordered_consumer(
-            filter_subjects=None if mixed else list(filters) or None,
+            filter_subjects=list(filters) or None,
             opt_start_seq=self._position,
             max_reset_attempts=5,
         ) as consumer:
@@ -192,31 +189,28 @@ class RangeReader:
             behind_end = False
             while left:
                 page = []
-                came = False
                 for message in consumer.fetch(size, expires=_SILENCE):
-                    came = True
                     said = message.metadata
                     left = said.pending
                     if said.stream_sequence >= part.end:
                         behind_end = True
                         left = 0
                         break
-                    if not mixed or any(overlap(each, message.subject) for each in filters):
-                        page.append(
-                            jetsync.StoredMessage(
-                                part.stream,
-                                message.subject,
-                                said.stream_sequence,
-                                said.timestamp_ns,
-                                message.headers,
-                                message.data,
-                            )
+                    page.append(
+                        jetsync.StoredMessage(
+                            part.stream,
+                            message.subject,
+                            said.stream_sequence,
+                            said.timestamp_ns,
+                            message.headers,
+                            message.data,
                         )
+                    )
                     if not left:
                         break
                 if page:
                     yield jetsync.StoredPage(page)
-                if left and not came:
+                elif left:
                     # What it waits for may have been removed. If the consumer is gone, the next
                     # fetch makes another one.
                     with contextlib.suppress(jetsync.ConsumerNotFoundError):
@@ -249,7 +243,7 @@ class RangeReader:
 
 
 def _needed(filters: tuple[str, ...]) -> tuple[str, ...]:
-    """Leave out filters all of whose subjects are another one's, too."""
+    """Leave out filters within another one, which servers refuse for a consumer."""
     each_once = tuple(dict.fromkeys(filters))
     return tuple(
         one
@@ -261,9 +255,9 @@ def _needed(filters: tuple[str, ...]) -> tuple[str, ...]:
 def _is_part(one: str, other: str) -> bool:
     """Tell whether all subjects of a wildcard are of another one, too."""
     ours, theirs = one.split("."), other.split(".")
-    for place, token in enumerate(theirs):
-        if token == ">":
+    for place, wanted in enumerate(theirs):
+        if wanted == ">":
             return place < len(ours)
-        if place == len(ours) or ours[place] == ">" or token not in {"*", ours[place]}:
+        if place == len(ours) or ours[place] == ">" or wanted not in {"*", ours[place]}:
             return False
     return len(ours) == len(theirs)
