@@ -358,3 +358,5 @@ class PublishReport:
     Whether all messages were taken; not so where ``publish_many`` stopped reading its iterable, as
     too many had failed. What was not taken was not sent.
     """
+    streams: frozenset[str] = attrs.field(default=frozenset(), eq=False)
+    """The streams that acknowledged: which one takes a message goes by its subject."""

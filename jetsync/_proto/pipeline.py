@@ -57,11 +57,14 @@ class Tally:
     last_sequence: int | None = None
     stream: str | None = attrs.field(default=None, eq=False)
     """The stream that took messages; the one of an odd ack where there are several."""
+    streams: set[str] = attrs.field(factory=set, eq=False)
+    """All streams that took messages."""
 
     def add(self, ack: PubAck) -> None:
         """Count one acknowledgement."""
         self.count += 1
         self.stream = ack.stream
+        self.streams.add(ack.stream)
         self.duplicates += ack.duplicate
         self.cover(ack.sequence, ack.sequence)
 

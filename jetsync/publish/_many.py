@@ -264,6 +264,7 @@ class BulkPublish:
             last_sequence=tally.last_sequence,
             failures=tuple(sorted(failures, key=lambda failure: failure.index)),
             exhausted=self._exhausted,
+            streams=frozenset(tally.streams),
         )
 
     # Plugins around windows.

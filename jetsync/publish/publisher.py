@@ -405,6 +405,7 @@ class Publisher:
             first_sequence=tally.first_sequence,
             last_sequence=tally.last_sequence,
             failures=tuple(sorted(failures, key=lambda failure: failure.index)),
+            streams=frozenset(tally.streams),
         )
 
     def _wake_worker(self) -> None:

@@ -85,6 +85,22 @@ class TestReport:
         payloads = [message.data for message in messages_in(stream)]
         assert payloads == [b"%d" % number for number in range(100_000)]
 
+    def test_which_streams_have_taken_messages(self, js, unique):
+        """
+        All of them are named, in whatever order their acks come.
+        """
+        for each in "AB":
+            js.create_stream(name=f"{unique}-{each}", subjects=[f"{unique}.{each}"])
+        try:
+            runs = ("A" * 300, "B" * 300, "AB" * 300)
+            found = [js.publish_many((f"{unique}.{to}", b"") for to in run).streams for run in runs]
+        finally:
+            for each in "AB":
+                js.delete_stream(f"{unique}-{each}")
+
+        assert found == [{f"{unique}-A"}, {f"{unique}-B"}, {f"{unique}-A", f"{unique}-B"}]
+        assert js.publish_many([]).streams == frozenset()
+
     def test_nothing_to_publish(self, js):
         """
         An empty iterable gives an empty report.

@@ -16,6 +16,7 @@ import jetsync
 from jetsync_spark._faults import OptionError, explain
 from jetsync_spark._ledger import Fingerprint, Ledger, LedgerEntry, ledger_message
 from jetsync_spark._patience import Patience
+from jetsync_spark._planning import check_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,7 +142,6 @@ class ExactlyOnce:
         while True:
             try:
                 ack = self._js.publish_batch([*chunk, message], timeout=self._options.ack_timeout)
-                self._last = ack.sequence
             except (jetsync.WrongLastSequenceError, jetsync.DuplicateMessageIdError) as error:
                 # Of an attempt whose answer was lost, of another run, or of a row's own condition.
                 if not self._is_stored(entry):
@@ -156,6 +156,9 @@ class ExactlyOnce:
                 if self._patience.bear(error):
                     continue
                 raise self._refused(error, chunk) from error
+            else:
+                check_streams(self._plan, (ack.stream,))
+                self._last = ack.sequence
             self._patience.went_well()
             return self._last - len(chunk)
 

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -29,7 +29,7 @@ from jetsync_spark._write_options import ATOMIC, EXACTLY_ONCE, WriteOptions
 if TYPE_CHECKING:
     from jetsync_spark._task import Task
 
-__all__ = ["Plan", "columns_of", "make_plan"]
+__all__ = ["Plan", "check_streams", "columns_of", "make_plan"]
 
 KEPT: Final = 10.0
 """Seconds for which what is known of a stream is not asked for again, as by each micro-batch."""
@@ -189,6 +189,28 @@ def _configuration(
         with _lock:
             _configurations[settings, stream] = (time.monotonic(), config)
         return config
+
+
+def check_streams(plan: Plan, streams: Iterable[str]) -> None:
+    """
+    Refuse acknowledgements of other streams than the one that the rows are for.
+
+    Raises:
+        JetStreamSparkError: a subject has become one of another stream, which has stored its rows.
+    """
+    name = plan.options.stream
+    other = next((each for each in streams if each != name), None)
+    if other is None:
+        return
+    with _lock:
+        # Whoever plans next is to find it before a row is stored.
+        _configurations.pop((plan.settings, name), None)
+    raise JetStreamSparkError(
+        f"stream {other} has stored rows that are for stream {name}",
+        stream=name,
+        cure=f"the subjects of the rows were moved: give them back, or write to {other}, and look "
+        "for rows that are in the wrong stream",
+    )
 
 
 def _check_stream(config: jetsync.StreamConfig, options: WriteOptions, columns: Columns) -> None:

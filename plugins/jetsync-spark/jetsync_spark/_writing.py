@@ -18,6 +18,7 @@ from jetsync_spark._clients import client_for, lend
 from jetsync_spark._exactly_once import ExactlyOnce
 from jetsync_spark._faults import JetStreamSparkError, explain
 from jetsync_spark._patience import PASSING, Patience
+from jetsync_spark._planning import check_streams
 from jetsync_spark._rows import Checks, made_messages, row_messages
 from jetsync_spark._task import this_task
 from jetsync_spark._template import StreamSubjects
@@ -249,6 +250,7 @@ class _Job:
             self._written.note(
                 report.count, report.first_sequence, report.last_sequence, report.duplicates
             )
+            check_streams(self._plan, report.streams)
             if not report.failures:
                 return
             if report.count:
@@ -298,6 +300,7 @@ class _Job:
         ) as fast:
             fast.add_many(chain((first,), source))
         assert fast.ack is not None
+        check_streams(self._plan, (fast.ack.stream,))
         self._written.note(fast.ack.size, None, fast.ack.sequence or None)
 
     def _atomic(self, chunks: Chunks) -> None:
@@ -322,4 +325,5 @@ class _Job:
                     ) from error
                 break
             self._patience.went_well()
+            check_streams(self._plan, (ack.stream,))
             self._written.note(ack.size, ack.first_sequence, ack.sequence)

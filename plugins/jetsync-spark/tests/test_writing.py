@@ -1,5 +1,6 @@
 import threading
 
+import attrs
 import pytest
 from writing import payloads, plan_for, rows_of, run
 
@@ -8,6 +9,7 @@ from jetsync.devserver import DevServer
 from jetsync_spark import _writing
 from jetsync_spark._clients import forget
 from jetsync_spark._faults import JetStreamSparkError
+from jetsync_spark._planning import columns_of
 from jetsync_spark._writing import Chunks
 
 ALL = pytest.mark.parametrize(
@@ -98,6 +100,41 @@ def test_a_server_that_restarts_loses_nothing(mode):
     assert set(found) == {data for _, data in rows}
     if mode == "exactlyonce":
         assert len(found) == 400
+
+
+class TestMoved:
+    @pytest.fixture
+    def moved(self, js, unique):
+        """
+        Two streams; what to call to move all subjects of the first one to the second one.
+        """
+        flags = {"allow_atomic": True, "allow_batched": True}
+        mine = js.create_stream(name=unique, subjects=[f"{unique}.>"], **flags)
+        other = f"{unique}-other"
+
+        def move():
+            js.update_stream(attrs.evolve(mine.info().config, subjects=["moved"]))
+            js.create_stream(name=other, subjects=[f"{unique}.>"], **flags)
+
+        yield mine, move
+        js.delete_stream(unique)
+        js.delete_stream(other)
+
+    @ALL
+    def test_rows_that_another_stream_has_stored_fail_the_task(self, nats_server, moved, options):
+        """
+        Their subjects were moved after planning: it says so, and the next plan knows.
+        """
+        mine, move = moved
+        plan = plan_for(nats_server, mine.name, **options)
+        move()
+
+        said = f"stream {mine.name}-other has stored rows that are for stream {mine.name}"
+        with pytest.raises(JetStreamSparkError, match=said):
+            run(plan, rows_of(mine.name, 30))
+
+        with pytest.raises(JetStreamSparkError, match="does not take that subject"):
+            plan_for(nats_server, mine.name, columns=columns_of(f"{mine.name}.a", constant=True))
 
 
 class TestAtLeastOnce:
