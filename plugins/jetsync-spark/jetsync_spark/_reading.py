@@ -147,13 +147,14 @@ class RangeReader:
             return self._merged(filters)
         return self._scan(filters[0] if filters else None).pages()
 
-    def _scan(self, subject: str | None) -> jetsync.StreamScan:
+    def _scan(self, subject: str | None, of: int = 1) -> jetsync.StreamScan:
+        """Read what has a subject; one *of* several scans that are in memory together."""
         return self._stream().scan(
             start=self._position,
             end=self._part.end - 1,
             subject=subject,
             page=self._options.fetch_batch,
-            max_bytes=self._options.fetch_max_bytes,
+            max_bytes=max(1, self._options.fetch_max_bytes // of),
         )
 
     def _stream(self) -> jetsync.Stream:
@@ -161,7 +162,7 @@ class RangeReader:
 
     def _merged(self, filters: tuple[str, ...]) -> Iterator[jetsync.StoredPage]:
         """Yield what matches one of several filters; a request has room for one."""
-        scans = [self._scan(subject) for subject in filters]
+        scans = [self._scan(subject, len(filters)) for subject in filters]
         try:
             messages = heapq.merge(*scans, key=lambda message: message.sequence)
             # Filters may overlap.
@@ -173,13 +174,19 @@ class RangeReader:
                 scan.close()
 
     def _grouped(self, messages: Iterable[jetsync.StoredMessage]) -> Iterator[jetsync.StoredPage]:
-        left = iter(messages)
-        while page := list(itertools.islice(left, self._options.fetch_batch)):
+        page, size = [], 0
+        for message in messages:
+            page.append(message)
+            size += len(message.data)
+            if len(page) >= self._options.fetch_batch or size >= self._options.fetch_max_bytes:
+                yield jetsync.StoredPage(page)
+                page, size = [], 0
+        if page:
             yield jetsync.StoredPage(page)
 
     def _consumed(self, filters: tuple[str, ...]) -> Iterator[jetsync.StoredPage]:
         """Yield what an ordered consumer brings."""
-        part, size = self._part, self._options.fetch_batch
+        part, options = self._part, self._options
         with self._stream().ordered_consumer(
             filter_subjects=list(filters) or None,
             opt_start_seq=self._position,
@@ -187,9 +194,16 @@ class RangeReader:
         ) as consumer:
             left = consumer.cached_info.num_pending
             behind_end = False
+            most, max_bytes = options.fetch_batch, options.fetch_max_bytes
+            large = False
             while left:
+                batch = (
+                    consumer.fetch(1, expires=_SILENCE)
+                    if large
+                    else consumer.fetch(most, max_bytes=max_bytes, expires=_SILENCE)
+                )
                 page = []
-                for message in consumer.fetch(size, expires=_SILENCE):
+                for message in batch:
                     said = message.metadata
                     left = said.pending
                     if said.stream_sequence >= part.end:
@@ -208,11 +222,12 @@ class RangeReader:
                     )
                     if not left:
                         break
+                large = not page
                 if page:
                     yield jetsync.StoredPage(page)
                 elif left:
-                    # What it waits for may have been removed. If the consumer is gone, the next
-                    # fetch makes another one.
+                    # The next message may be larger than a page, or what the consumer waits for may
+                    # have been removed. If it is gone itself, the next fetch makes another one.
                     with contextlib.suppress(jetsync.ConsumerNotFoundError):
                         left = consumer.info().num_pending
         if not behind_end and self._position < part.end:

@@ -92,13 +92,22 @@ class TestRange:
         with numbered(js, 0) as stream:
             assert read(js, stream) == []
 
-    def test_pages_have_their_size(self, js):
+    @pytest.mark.parametrize("allow_direct", [True, False])
+    @pytest.mark.parametrize("filters", ["{0}.>", "{0}.0,{0}.1"])
+    def test_pages_have_their_size(self, js, allow_direct, filters):
         """What one request brings is bounded by messages and by bytes."""
-        with numbered(js, 100, size=10_000) as stream:
-            options = asked(stream, fetchBatch="30", fetchMaxBytes="100000")
-            pages = [*RangeReader(js, part_of(js, stream), options).pages()]
-            assert all(len(page) <= 10 for page in pages)
-            assert sum(map(len, pages)) == 100
+        with numbered(js, 100, subjects=2, size=10_000, allow_direct=allow_direct) as stream:
+            given = {"fetchBatch": "30", "subjectFilter": filters.format(stream.name)}
+
+            def sizes(most):
+                options = asked(stream, fetchMaxBytes=most, **given)
+                pages = [*RangeReader(js, part_of(js, stream), options).pages()]
+                assert [n for page in pages for n in page.sequences] == [*range(1, 101)]
+                return list(map(len, pages))
+
+            assert 30 in sizes("1000000")
+            assert 1 < max(sizes("100000")) <= 10
+            assert max(sizes("5000")) == 1
 
     @pytest.mark.parametrize("allow_direct", [True, False])
     def test_headers(self, js, allow_direct):
