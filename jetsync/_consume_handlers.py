@@ -211,8 +211,9 @@ class HandlerPool:
         options = self._options
         try:
             message = self._source.make(frame)
-        except Exception as error:  # noqa: BLE001 - a plugin refuses this message, and only this.
+        except Exception as error:  # noqa: BLE001 - a plugin refuses this message, mostly only this.
             self._report(error, None)
+            self._source.refused(error)
             return
         try:
             options.handler(message)

@@ -15,8 +15,8 @@ from jetsync._handoff import Mailbox
 from jetsync._proto import frames
 from jetsync._proto.pull import PullEngine
 from jetsync._subjects import ACK_PREFIX, parse_ack_reply
-from jetsync.errors import AcksNotWantedError
-from jetsync.message import NAK, Message
+from jetsync.errors import AcksNotWantedError, ConflictingUseError
+from jetsync.message import IN_PROGRESS, NAK, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -146,7 +146,43 @@ class UnwantedAcks:
         return AcksNotWantedError(metadata.consumer, stream=metadata.stream)
 
 
-def message_maker(session: JetStreamSession, *, acked: bool = True) -> Callable[[Frame], Message]:
+class PluginAcks:
+    """
+    The acker of a message that plugins look at, whose acknowledgement is one of all before it too.
+
+    What a plugin refuses must not take along what others are still at.
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: Session) -> None:
+        self._core = core
+
+    def acknowledge(self, message: Message, body: bytes) -> None:
+        """Send what gives a message back or keeps it, refuse what ends it."""
+        if not body.startswith((NAK, IN_PROGRESS)):
+            raise self._error(message)
+        self._core.acknowledge(message, body)
+
+    def acknowledge_sync(
+        self,
+        message: Message,
+        body: bytes,  # noqa: ARG002 - as an Acker has it.
+        timeout: Seconds | None,  # noqa: ARG002 - likewise.
+    ) -> None:
+        """Refuse: only what ends a message is confirmed."""
+        raise self._error(message)
+
+    def _error(self, message: Message) -> ConflictingUseError:
+        return ConflictingUseError(
+            f"a plugin can not end a message of consumer {message.metadata.consumer!r}: as its "
+            "ack_policy is 'all', that would end all messages before it too"
+        )
+
+
+def message_maker(
+    session: JetStreamSession, *, acked: bool = True, ack_all: bool = False
+) -> Callable[[Frame], Message]:
     """
     Return what makes the message of a frame, plugins included where some look at messages.
 
@@ -155,9 +191,11 @@ def message_maker(session: JetStreamSession, *, acked: bool = True) -> Callable[
     Args:
         session: Where messages are acknowledged.
         acked: Whether their consumer wants acknowledgements.
+        ack_all: Whether each of them is one of all messages before it too.
     """
     plugins = session.plugins
     acker: Acker = session.core if acked else UnwantedAcks(session.core)
+    shown: Acker = PluginAcks(session.core) if ack_all else acker
     received, marked = plugins.received, plugins.ttl_marker
 
     def make(frame: Frame) -> Message:
@@ -165,7 +203,7 @@ def message_maker(session: JetStreamSession, *, acked: bool = True) -> Callable[
 
     def make_observed(frame: Frame) -> Message:
         # As above, but for the price of a call.
-        message = Message(frame[0], frame[1], frame[2], frame[3], acker)
+        message = Message(frame[0], frame[1], frame[2], frame[3], shown)
         try:
             if marked is not None and message.marker is not None:
                 marked(message, message.marker)
@@ -175,7 +213,15 @@ def message_maker(session: JetStreamSession, *, acked: bool = True) -> Callable[
                 _refuse(session.lane, frame)
             raise
 
-    return make if received is None and marked is None else make_observed
+    def make_in_order(frame: Frame) -> Message:
+        message = make_observed(frame)
+        if isinstance(getattr(message, "_acker", None), PluginAcks):
+            message._acker = acker  # noqa: SLF001 - plugins are done with it.
+        return message
+
+    if received is None and marked is None:
+        return make
+    return make_in_order if ack_all else make_observed
 
 
 def give_back(lane: Lane, unused: Iterable[Frame]) -> None:

@@ -135,6 +135,7 @@ class Consumption:
         options: ConsumeOptions,
         *,
         acked: bool = True,
+        ack_all: bool = False,
         auto_ack: bool = False,
         handler: HandlerOptions | None = None,
         pins: Pins | None = None,
@@ -143,11 +144,12 @@ class Consumption:
         self._session = session
         self.options = options
         self._acked = acked
+        self._ack_all = ack_all
         self._auto_ack = auto_ack
         self._driver = ConsumeDriver(session, options, acked=acked, pins=pins)
         self._engine = self._driver.engine
         self._buffer = self._engine.buffer
-        self.make = message_maker(session, acked=acked)
+        self.make = message_maker(session, acked=acked, ack_all=ack_all)
         self._low = -1
         """At how many messages in the buffer there may be something to do."""
 
@@ -217,7 +219,11 @@ class Consumption:
             frame = found
         if len(self._buffer) <= self._low:
             self._refill()
-        message = self.make(frame)
+        try:
+            message = self.make(frame)
+        except BaseException as error:
+            self._told |= self.refused(error)
+            raise
         if self._auto_ack:
             self._taken.message = message
         return message
@@ -245,7 +251,11 @@ class Consumption:
             error = self._engine.error
             raise ConsumptionClosedError(reason=None if error is None else str(error))
         self.refill_if_low()
-        message = self.make(frame)
+        try:
+            message = self.make(frame)
+        except BaseException as error:
+            self._told |= self.refused(error)
+            raise
         if self._auto_ack:
             self._taken.message = message
         return message
@@ -442,6 +452,17 @@ class Consumption:
         """Tell the plugins, in this thread."""
         if self._session.plugins.status is not None:
             self._session.plugins.status(event)
+
+    def refused(self, error: BaseException) -> bool:
+        """
+        Learn that a plugin refused a message; return whether that is the end.
+
+        It is where acknowledging a later one would acknowledge this one too.
+        """
+        if self._ack_all:
+            self.fail(error)
+            self.stop()
+        return self._ack_all
 
     # Who drives.
 

@@ -264,7 +264,8 @@ class Consumer:
         pull is sent when there is one. Any thread; the iterator may be shared by threads.
 
         What a handler raises is reported as a HandlerErrorEvent and in the log, and never ends the
-        consumption, unless *on_error* says so.
+        consumption, unless *on_error* says so. What a plugin refuses ends it where the consumer's
+        ``ack_policy`` is ``all``, as the next acknowledgement would be one of that message too.
 
         Args:
             handler: Called with each message, in threads of the consumption's own.
@@ -339,6 +340,7 @@ class Consumer:
             self._session,
             options,
             acked=acked,
+            ack_all=config.ack_policy is AckPolicy.ALL,
             auto_ack=acked and ack == "auto" and pool is None,
             handler=pool,
             pins=self._pins,
@@ -363,6 +365,7 @@ class Consumer:
             wait=wait,
             name=name,
             acked=self._info.config.ack_policy is not AckPolicy.NONE,
+            ack_all=self._info.config.ack_policy is AckPolicy.ALL,
             pins=self._pins,
         )
 

@@ -103,6 +103,7 @@ class MessageBatch:
         wait: float,
         name: Any = "fetch",
         acked: bool = True,
+        ack_all: bool = False,
         pins: Pins | None = None,
     ) -> None:
         self._session = session
@@ -110,6 +111,7 @@ class MessageBatch:
         if pins is not None and request.group is not None:
             request = attrs.evolve(request, pin_id=pins.get(request.group))
         self._acked = acked
+        self._ack_all = ack_all
         self._stream = stream
         self._consumer = consumer
         self._request = request
@@ -240,7 +242,7 @@ class MessageBatch:
         """Yield the messages; every way out passes the end."""
         unused, self._behind = self._behind, iter(())
         goes_on = False
-        make = message_maker(self._session, acked=self._acked)
+        make = message_maker(self._session, acked=self._acked, ack_all=self._ack_all)
         error: BaseException | None = None
         try:
             while True:

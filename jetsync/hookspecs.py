@@ -255,6 +255,12 @@ def jetsync_message_received(
     again: the message is lost, and those behind it are what iterating over the same batch once more
     gives.
 
+    With ``ack_policy="all"``, where to acknowledge a message is to acknowledge all before it,
+    ``consume`` ends there with that error, with a handler too. What is delivered next may come from
+    behind the message, and takes it along when it is acknowledged: a program that goes on after the
+    error decides that it may be left out. For the same reason a hook can not ``ack`` or ``term`` a
+    message of such a consumer: that raises `ConflictingUseError`.
+
     *Cost*: nothing without a plugin; otherwise one function call per message and plugin. Headers
     and metadata are parsed on first use: a plugin that looks at them pays for that.
     """

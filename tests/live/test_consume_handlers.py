@@ -460,6 +460,28 @@ class TestErrors:
         assert told
         assert all(isinstance(event.error, jetsync.PluginError) for event in told)
 
+    def test_a_plugin_that_refuses_where_acks_cover_what_came_before(self, nats_server, js, stream):
+        """
+        It ends there with the plugin's error: acknowledging a later message would take this along.
+        """
+
+        class Picky:
+            @jetsync.hookimpl
+            def jetsync_message_received(self, message):
+                if message.data == b"1":
+                    raise ValueError("no")
+
+        stream.create_consumer(durable_name="all", ack_policy="all")
+        fill(js, stream, 4)
+        log = Log(lambda message: message.ack_sync())
+        with jetsync.connect(nats_server.url, plugins=[Picky()]) as client:
+            running = client.jetstream().consumer(stream.name, "all").consume(log)
+            assert running.wait(30)
+            assert isinstance(running.error, jetsync.PluginError)
+        assert log.numbers == [0]
+        again = stream.consumer("all").fetch(3, expires=30)
+        assert sorted(int(message.data) for message in again) == [1, 2, 3]
+
 
 class TestAcknowledgement:
     def test_auto(self, js, stream, worker):

@@ -260,6 +260,57 @@ class TestFetch:
         assert {message.metadata.delivered for message in again} == {2}
         assert stream.consumer("worker").info().num_ack_pending == 2
 
+    @pytest.mark.parametrize("how", ["ack", "ack_sync", "term"])
+    def test_a_plugin_ends_no_message_whose_end_is_one_of_those_before_it(
+        self, watched, js, stream, how
+    ):
+        """
+        With ``ack_policy="all"`` it is refused, and the caller may acknowledge all the same.
+        """
+        refused = []
+
+        class Ending:
+            @hookimpl
+            def jetsync_message_received(self, message):
+                message.in_progress()
+                try:
+                    getattr(message, how)()
+                except jetsync.JetSyncError as error:
+                    refused.append(error)
+
+        _, _, worker = watched("jetsync_status", plugins=[Ending()], ack_policy="all")
+        fill(js, stream, 2)
+        first, second = worker.fetch(2, expires=30)
+        assert [type(error) for error in refused] == [jetsync.ConflictingUseError] * 2
+        assert stream.consumer("worker").info().num_ack_pending == 2
+        second.ack_sync()
+        assert (first.is_acked, second.is_acked) == (False, True)
+        assert stream.consumer("worker").info().num_ack_pending == 0
+
+    def test_a_consumption_ends_with_a_veto_where_acks_cover_what_came_before(
+        self, watched, js, stream
+    ):
+        """
+        The error comes once, and all that was not taken is given back.
+        """
+
+        class Filter:
+            @hookimpl
+            def jetsync_message_received(self, message):
+                if message.data == b"1":
+                    raise ValueError("not this one")
+
+        _, _, worker = watched("jetsync_status", plugins=[Filter()], ack_policy="all")
+        fill(js, stream, 4)
+        with worker.consume() as messages:
+            next(messages).ack_sync()
+            with pytest.raises(jetsync.PluginError):
+                next(messages)
+            assert next(messages, None) is None
+            assert isinstance(messages.error, jetsync.PluginError)
+        again = stream.consumer("worker").fetch(3, expires=30)
+        assert sorted(message.data for message in again) == [b"1", b"2", b"3"]
+
     def test_a_limit_marker_is_told_before_it_is_handed_over(self, watched, js, stream):
         """
         What the server left in place of an expired message is told with its reason.

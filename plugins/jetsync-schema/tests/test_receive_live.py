@@ -147,6 +147,23 @@ def test_term_ends_the_message_with_the_reason(reading, orders, nats_server, str
     assert plugin.statistics().terminated == 1
 
 
+@pytest.mark.parametrize("policy", ["raise", "term"])
+def test_nothing_is_lost_where_acks_cover_what_came_before(reading, orders, stream, policy):
+    """
+    A broken message takes along none before it, and is not passed over: a consumption ends there.
+    """
+    plugin, _, worker = reading(policy, ack_policy="all")
+    seen = []
+    running = worker.consume(seen.append)
+    assert running.wait(30)
+    check_violation(running.error, stream)
+    assert [message.sequence for message in seen] == [1]
+
+    info = stream.consumer("worker").info()
+    assert (info.ack_floor.stream_seq, plugin.statistics().terminated) == (0, 0)
+    assert plugin.statistics().raised == 1
+
+
 def test_term_with_a_handler(reading, orders):
     """
     The handler sees the good ones only, and goes on.
