@@ -229,6 +229,12 @@ def _check_stream(config: jetsync.StreamConfig, options: WriteOptions, columns: 
             "set allow_atomic on the stream (nats-server 2.12.5 or newer), or use mode atleastonce",
             10174,
         )
+    if options.mode == ATOMIC and columns.msg_id is not None:
+        refuse(
+            f"mode atomic can not write the ids of column {columns.msg_id}: the stream would "
+            "refuse the chunks that it has when the task runs again",
+            "drop the column, or use mode atleastonce, which stores an id once",
+        )
     if options.fast_ingest and not config.allow_batched:
         refuse(
             "fastIngest needs fast batches, which the stream does not allow",

@@ -16,7 +16,7 @@ import jetsync
 from jetsync_spark import _log
 from jetsync_spark._clients import client_for, lend
 from jetsync_spark._exactly_once import ExactlyOnce
-from jetsync_spark._faults import JetStreamSparkError, explain
+from jetsync_spark._faults import JetStreamSparkError, RowError, explain
 from jetsync_spark._patience import PASSING, Patience
 from jetsync_spark._planning import check_streams
 from jetsync_spark._rows import Checks, made_messages, row_messages
@@ -310,6 +310,7 @@ class _Job:
             chunk, more = chunks.take(self._options.chunk_size)
             if not chunk:
                 return
+            self._refuse_ids(chunk, chunks.taken - len(chunk))
             while True:
                 try:
                     ack = self._js.publish_batch(chunk, timeout=self._options.ack_timeout)
@@ -327,3 +328,14 @@ class _Job:
             self._patience.went_well()
             check_streams(self._plan, (ack.stream,))
             self._written.note(ack.size, ack.first_sequence, ack.sequence)
+
+    def _refuse_ids(self, chunk: list[Any], first: int) -> None:
+        """Refuse messages with ids: another run would have chunks refused that are stored."""
+        for row, message in enumerate(chunk, first):
+            if type(message) is not tuple and message.msg_id is not None:
+                raise RowError(
+                    "it has a msg_id, which mode atomic can not write a second time",
+                    partition=self._task.partition,
+                    row=row,
+                    cure="leave it out, or use mode atleastonce, which stores an id once",
+                )

@@ -55,6 +55,7 @@ def good(nats_server, target):
         ({}, {"subject": "string"}, "no column data"),
         ({}, {**ROWS, "size": "int"}, "no use for column size"),
         ({}, {**ROWS, "data": "array<int>"}, r"column data has the type array<int>"),
+        ({"mode": "atomic"}, {**ROWS, "msg_id": "string"}, "ids of column msg_id.*atleastonce"),
         ({"mode": "exactlyonce", "ledgerSubject": "l"}, ROWS, r"add l\.> to the stream"),
         ({"mode": "exactlyonce", "writeId": "a.b"}, ROWS, "writeId 'a.b' is no name"),
     ],

@@ -8,7 +8,7 @@ import jetsync
 from jetsync.devserver import DevServer
 from jetsync_spark import _writing
 from jetsync_spark._clients import forget
-from jetsync_spark._faults import JetStreamSparkError
+from jetsync_spark._faults import JetStreamSparkError, RowError
 from jetsync_spark._planning import columns_of
 from jetsync_spark._writing import Chunks
 
@@ -135,6 +135,19 @@ class TestMoved:
 
         with pytest.raises(JetStreamSparkError, match="does not take that subject"):
             plan_for(nats_server, mine.name, columns=columns_of(f"{mine.name}.a", constant=True))
+
+
+def test_atomic_chunks_have_no_ids(nats_server, target):
+    """
+    The task could not run again; the chunks before that row are stored, as with any bad row.
+    """
+    rows = rows_of(target.name, 70)
+    rows[66] = jetsync.OutboundMessage(f"{target.name}.x", b"", msg_id="m")
+
+    with pytest.raises(RowError, match=r"row 66 of partition 0: it has a msg_id.* atleastonce"):
+        run(plan_for(nats_server, target.name, mode="atomic", chunk_size=50), rows)
+
+    assert len(payloads(target)) == 50
 
 
 class TestAtLeastOnce:
