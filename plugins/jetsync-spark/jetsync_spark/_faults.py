@@ -99,6 +99,7 @@ class RowError(JetStreamSparkError, ValueError):
 
 
 _CURES: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (jetsync.BucketNotFoundError, "create the bucket, or correct the option bucket"),
     (jetsync.StreamNotFoundError, "create the stream, or correct the option stream"),
     (
         jetsync.JetStreamNotEnabledError,

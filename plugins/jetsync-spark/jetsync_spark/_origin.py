@@ -67,7 +67,7 @@ class Origin:
     """Whether it drops old messages of a subject when new ones come."""
 
     subjects: tuple[str, ...] = ()
-    """What it takes; nothing where it has messages of other streams, whose subjects it may have."""
+    """What it takes; nothing where its messages may have others: copied ones, or transformed."""
 
 
 def look(js: jetsync.JetStream, name: str) -> Origin:
@@ -79,7 +79,8 @@ def look(js: jetsync.JetStream, name: str) -> Origin:
         JetSyncError: it is not there, or nobody answers.
     """
     info = js.stream(name).cached_info
-    policy = info.config.retention
+    config = info.config
+    policy = config.retention
     if policy is not None and policy.value != "limits":
         raise JetStreamSparkError(
             f"a stream of retention {policy.value} is not read by sequences: it drops messages "
@@ -99,8 +100,10 @@ def look(js: jetsync.JetStream, name: str) -> Origin:
         "" if info.created is None else info.created.isoformat(),
         max(1, state.first_seq),
         state.last_seq + 1,
-        (info.config.max_msgs_per_subject or 0) > 0,
-        () if info.config.mirror or info.config.sources else tuple(info.config.subjects or ()),
+        (config.max_msgs_per_subject or 0) > 0,
+        ()
+        if config.mirror or config.sources or config.subject_transform
+        else tuple(config.subjects or ()),
     )
 
 

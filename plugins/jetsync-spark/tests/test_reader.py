@@ -107,6 +107,18 @@ class TestFilters:
             finally:
                 js.delete_stream(name)
 
+    def test_of_a_stream_that_transforms(self, js, source, unique, caplog):
+        """Its messages have other subjects than it takes, which it may have later."""
+        transform = jetsync.SubjectTransform(src=f"{unique}.>", dest="out.>")
+        js.create_stream(
+            name=unique, subjects=[f"{unique}.>"], subject_transform=transform, storage="memory"
+        )
+        try:
+            assert source(stream=unique, subjectfilter="out.>").streamReader(SCHEMA).initialOffset()
+            assert "nothing_of_filter" in caplog.text
+        finally:
+            js.delete_stream(unique)
+
 
 class TestMoments:
     def test_of_a_bucket_without_history(self, js, source, unique):
@@ -234,7 +246,7 @@ class TestRefused:
         ("options", "said"),
         [
             ({"stream": "no_such"}, r"10059.*'no_such'.*create the stream"),
-            ({"bucket": "no_such"}, r"no_such"),
+            ({"bucket": "no_such"}, r"'no_such'.*create the bucket, .* option bucket"),
             (
                 {"stream": "S", "servers": "nats://127.0.0.1:1", "retrytimeoutms": "300"},
                 r"127.0.0.1:1 failed.*reached from",
