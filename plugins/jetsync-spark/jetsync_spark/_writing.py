@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Chunks", "Written", "write_batches", "write_messages", "write_rows"]
 
 CHUNK_BYTES: Final = 8 << 20
-"""Payload of one atomic batch after which no further row is added: it is kept in memory."""
+"""Payload and headers of one atomic batch of several rows at most: it is kept in memory."""
 
 FLOW: Final = 500
 """Messages between two acks of fast ingest."""
@@ -90,27 +90,32 @@ class Chunks:
         """
         Return the next messages, *most* of them and not many megabytes, and whether there are more.
         """
-        held = self._held
-        held += islice(self._source, most + 1 - len(held))
-        end = min(most, len(held))
-        if sum(map(_size, held)) > CHUNK_BYTES:
-            end = _within_bytes(held, end)
-        chunk, self._held = held[:end], held[end:]
-        self.taken += end
+        chunk, limit = self._held, CHUNK_BYTES
+        size = sum(map(_size, chunk))
+        # One by one: what is taken is in memory, and rows may be large.
+        for message in islice(self._source, most - len(chunk)):
+            if type(message) is tuple and type(message[1]) is bytes and len(message) == 2:
+                size += len(message[1])
+            else:
+                size += _size(message)
+            if size > limit and chunk:
+                self._held = [message]
+                break
+            chunk.append(message)
+        else:
+            self._held = list(islice(self._source, 1))
+        self.taken += len(chunk)
         return chunk, bool(self._held)
 
 
 def _size(message: Any) -> int:
-    return len(message[1] if type(message) is tuple else message.data)
-
-
-def _within_bytes(messages: list[Any], most: int) -> int:
-    total = 0
-    for number, message in enumerate(messages[:most]):
-        total += _size(message)
-        if total > CHUNK_BYTES:
-            return max(number, 1)
-    return most
+    """Return about how many bytes a message has, its headers included."""
+    if type(message) is tuple:
+        data, headers = message[1], message[2] if len(message) > 2 else None
+    else:
+        data, headers = message.data, message.headers
+    size = len(data.encode()) if isinstance(data, str) and not data.isascii() else len(data)
+    return size + len(repr(headers)) if headers else size
 
 
 def write_rows(plan: Plan, rows: Iterable[Any]) -> Written:

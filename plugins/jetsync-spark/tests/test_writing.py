@@ -245,3 +245,24 @@ class TestChunks:
             taken.append([len(data) for _, data in chunk])
 
         assert taken == [[4, 4], [4], [40], [1]]
+
+    @pytest.mark.parametrize(
+        "row",
+        [
+            ("s", b"x" * 6),
+            ("s", "ä" * 3),
+            ("s", b"", {"name": "value"}),
+            jetsync.OutboundMessage("s", b"", {"name": ["value"]}),
+        ],
+        ids=["bytes", "text", "headers", "message"],
+    )
+    def test_no_more_is_read_than_a_chunk_has(self, monkeypatch, row):
+        """
+        Beside the row that does not fit any more; text counts as it is sent, headers as well.
+        """
+        monkeypatch.setattr(_writing, "CHUNK_BYTES", 10)
+        rows = iter([row] * 9)
+
+        chunk, more = Chunks(rows).take(8)
+
+        assert (len(chunk), more, len(list(rows))) == (1, True, 7)
