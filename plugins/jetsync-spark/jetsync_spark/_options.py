@@ -53,7 +53,6 @@ _SPARKS_OWN: Final = frozenset(
 """Options that Spark adds itself, to streaming sinks and to tables."""
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_USUAL_VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 _SEED: Final = re.compile(r"S[A-Z2-7]{40,}")
 """What the seed of an NKey looks like."""
 
@@ -246,12 +245,12 @@ def _servers(name: str, value: str) -> str:
             option=name,
             cure="give userEnv and passwordEnv, tokenEnv or credsFile",
         )
-    if "?" in servers or "#" in servers:
+    if any(mark in servers for mark in "?#;"):
         raise OptionError(
             f"option {name} has more than a host and a port",
             option=name,
-            cure="leave out what begins with ? or #, and give userEnv and passwordEnv, tokenEnv or "
-            "credsFile",
+            cure="leave out what begins with ?, # or ;, and give userEnv and passwordEnv, tokenEnv "
+            "or credsFile",
         )
     return servers
 
@@ -330,7 +329,17 @@ class ConnectSettings:
         try:
             self._make(None, {})
         except jetsync.JetSyncError as error:
-            raise OptionError(str(error), cure="correct that option") from error
+            if getattr(error, "argument", None) != "servers":
+                raise OptionError(str(error), cure="correct that option") from error
+        else:
+            return
+        # jetsync shows what it was given, and there may be a secret in it.
+        raise OptionError(
+            "option servers has no URLs of servers",
+            option="servers",
+            cure="give one, or several with commas between them, such as nats://host:4222, with "
+            "the scheme nats, tls, ws or wss, ws and wss not beside others, and no secret",
+        )
 
     def connect_options(self, name: str | None = None) -> jetsync.ConnectOptions:
         """
@@ -349,9 +358,11 @@ class ConnectSettings:
             ("tlsCertFile", self.tls_cert_file),
             ("tlsKeyFile", self.tls_key_file),
         ):
-            if given is not None and not Path(given).expanduser().is_file():
+            if given is not None and not _is_file(given):
+                # The path is not shown: what belongs into the file may stand in its place.
                 raise OptionError(
-                    f"option {option_name}: there is no file {given} on {socket.gethostname()}",
+                    f"option {option_name}: there is no file of that path on "
+                    f"{socket.gethostname()}",
                     option=option_name,
                     cure="put it there on the driver and on every executor",
                 )
@@ -383,20 +394,24 @@ class ConnectSettings:
         )
 
 
+def _is_file(given: str) -> bool:
+    try:
+        return Path(given).expanduser().is_file()
+    except (OSError, RuntimeError, ValueError):
+        # It is too long for a path, is in the home of nobody, or has a NUL in it.
+        return False
+
+
 def _secret(option_name: str, variable_name: str | None) -> str | None:
     if variable_name is None:
         return None
     value = os.environ.get(variable_name)
     if not value:
-        # What is not spelled as most names are may be a secret that was given in their place.
-        usual = _USUAL_VARIABLE.fullmatch(variable_name)
-        what = (
-            f"the environment variable {variable_name}" if usual else "the variable that it names"
-        )
-        name = variable_name if usual else "<name>"
+        # The name is not shown: a secret may have been given in its place.
         raise OptionError(
-            f"option {option_name}: {what} is not set on {socket.gethostname()}",
+            f"option {option_name}: the environment variable that it names is not set on "
+            f"{socket.gethostname()}",
             option=option_name,
-            cure=f"set it for the driver, and for executors with spark.executorEnv.{name}",
+            cure="set it for the driver, and for executors with spark.executorEnv.<name>",
         )
     return value
