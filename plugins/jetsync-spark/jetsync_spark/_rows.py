@@ -291,4 +291,9 @@ def made_messages(rows: Iterable[Any], make: Callable[[Any], Any], checks: Check
         if not isinstance(data, (bytes, str, bytearray, memoryview)):
             what = f"the payload that the function returns is {type(data).__name__}"
             raise checks.bad_value(TypeError(f"{what}, neither bytes nor text"), number)
+        if isinstance(data, str) and not data.isascii():
+            try:
+                data.encode()
+            except UnicodeEncodeError as error:
+                raise checks.bad_value(error, number) from error
         yield made

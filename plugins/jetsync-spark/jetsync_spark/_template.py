@@ -27,7 +27,7 @@ __all__ = [
     "token_text",
 ]
 
-_BAD: Final = re.compile(r"[\s.*>\x00-\x1f\x7f]")
+_BAD: Final = re.compile(r"[\s.*>\x00-\x1f\x7f\ud800-\udfff]")
 """What one token of a subject can not have."""
 
 KNOWN: Final = 65536
@@ -54,6 +54,8 @@ def bad_token(value: str) -> str | None:
         return f"has a dot: {value!r}"
     if found[0] in "*>":
         return f"has a wildcard: {value!r}"
+    if found[0] >= "\ud800":
+        return f"has text that is no UTF-8: {value!r}"
     return f"has a blank or a control character: {value!r}"
 
 

@@ -202,6 +202,9 @@ class TestFunction:
         [
             (None, "has to return an OutboundMessage"),
             (("elsewhere", b""), "does not take"),
+            (("s.\ud800", b""), r"subject has text that is no UTF-8: '\\ud800'"),
+            (("s.a", "\ud800"), "surrogates not allowed: correct or drop"),
+            (jetsync.OutboundMessage("s.a", "\ud800"), "surrogates not allowed"),
             (("s.a", None), "payload that the function returns is NoneType"),
             (jetsync.OutboundMessage("s.a", {"a": 1}), "is dict, neither bytes nor text"),
         ],
