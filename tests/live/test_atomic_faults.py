@@ -262,9 +262,18 @@ class TestSlots:
             batch.add(f"{stream.name}.A", b"1")
         with pytest.raises(jetsync.BatchClosedError):
             batch.commit()
-        batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
-        for batch in batches:
-            batch.add(f"{stream.name}.A", b"2")
+        batches = []
+
+        def one_more():
+            with contextlib.suppress(jetsync.TooManyInflightError):
+                batch = js.atomic_batch()
+                batch.add(f"{stream.name}.A", b"2")
+                batches.append(batch)
+            return len(batches) == OPEN_BATCHES
+
+        # What frees the place comes by another connection. By itself the server does it after ten
+        # seconds.
+        eventually(one_more, 5)
         for batch in batches:
             batch.discard()
         proxy.resume()
