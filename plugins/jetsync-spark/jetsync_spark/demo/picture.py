@@ -19,6 +19,9 @@ __all__ = ["draw"]
 SHOWN: Final = 5
 """Carriers that have a colour, those with the most flights; all others are grey."""
 
+_METADATA: Final = ("Creator", "Date", "Format", "Type")
+"""What an SVG would say of its making."""
+
 
 def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
     """
@@ -69,6 +72,6 @@ def draw(totals: Mapping[str, Totals], path: Path, *, note: str) -> None:
             handles[::-1], labels[::-1], loc="outside lower center", ncols=3, frameon=False
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Pictures of some formats have a date in them otherwise.
-        metadata = {"Date": None} if path.suffix == ".svg" else None
+        # So that the same totals are the same file.
+        metadata = dict.fromkeys(_METADATA) if path.suffix == ".svg" else None
         figure.savefig(path, dpi=120, metadata=metadata)
