@@ -15,7 +15,7 @@ from jetsync._handoff import Mailbox
 from jetsync._proto import frames
 from jetsync._proto.pull import PullEngine
 from jetsync._subjects import ACK_PREFIX, parse_ack_reply
-from jetsync.errors import AcksNotWantedError, ConflictingUseError
+from jetsync.errors import AcksNotWantedError, ConflictingUseError, JetSyncError
 from jetsync.message import IN_PROGRESS, NAK, Message
 
 if TYPE_CHECKING:
@@ -114,7 +114,32 @@ def take_inbox(pool: list[PullInbox], session: JetStreamSession) -> PullInbox:
         return PullInbox(session)
 
 
-class UnwantedAcks:
+class LimitedAcks:
+    """
+    The acker of messages that can not be ended in the ordinary way; what waits for the server's
+    confirmation raises.
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: Session) -> None:
+        self._core = core
+
+    def acknowledge_sync(
+        self,
+        message: Message,
+        body: bytes,  # noqa: ARG002 - as an Acker has it.
+        timeout: Seconds | None,  # noqa: ARG002 - likewise.
+    ) -> None:
+        """Refuse: nobody would confirm it, or nobody may ask for it."""
+        raise self.error(message)
+
+    def error(self, message: Message) -> JetSyncError:
+        """Make the error that names the consumer."""
+        raise NotImplementedError
+
+
+class UnwantedAcks(LimitedAcks):
     """
     The acker of messages whose consumer wants no acknowledgements.
 
@@ -122,23 +147,11 @@ class UnwantedAcks:
     nothing either; what waits for a confirmation would wait for nobody.
     """
 
-    __slots__ = ("_core",)
-
-    def __init__(self, core: Session) -> None:
-        self._core = core
+    __slots__ = ()
 
     def acknowledge(self, message: Message, body: bytes) -> None:
         """Send it all the same."""
         self._core.acknowledge(message, body)
-
-    def acknowledge_sync(
-        self,
-        message: Message,
-        body: bytes,  # noqa: ARG002 - as an Acker has it.
-        timeout: Seconds | None,  # noqa: ARG002 - likewise.
-    ) -> None:
-        """Refuse: nobody would confirm it."""
-        raise self.error(message)
 
     def error(self, message: Message) -> AcksNotWantedError:
         """Make the error that names the consumer."""
@@ -146,34 +159,23 @@ class UnwantedAcks:
         return AcksNotWantedError(metadata.consumer, stream=metadata.stream)
 
 
-class PluginAcks:
+class PluginAcks(LimitedAcks):
     """
     The acker of a message that plugins look at, whose acknowledgement is one of all before it too.
 
     What a plugin refuses must not take along what others are still at.
     """
 
-    __slots__ = ("_core",)
-
-    def __init__(self, core: Session) -> None:
-        self._core = core
+    __slots__ = ()
 
     def acknowledge(self, message: Message, body: bytes) -> None:
         """Send what gives a message back or keeps it, refuse what ends it."""
         if not body.startswith((NAK, IN_PROGRESS)):
-            raise self._error(message)
+            raise self.error(message)
         self._core.acknowledge(message, body)
 
-    def acknowledge_sync(
-        self,
-        message: Message,
-        body: bytes,  # noqa: ARG002 - as an Acker has it.
-        timeout: Seconds | None,  # noqa: ARG002 - likewise.
-    ) -> None:
-        """Refuse: only what ends a message is confirmed."""
-        raise self._error(message)
-
-    def _error(self, message: Message) -> ConflictingUseError:
+    def error(self, message: Message) -> ConflictingUseError:
+        """Make the error that names the consumer."""
         return ConflictingUseError(
             f"a plugin can not end a message of consumer {message.metadata.consumer!r}: as its "
             "ack_policy is 'all', that would end all messages before it too"
