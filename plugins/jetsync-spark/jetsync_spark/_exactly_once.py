@@ -21,9 +21,10 @@ from jetsync_spark._planning import check_streams
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jetsync_spark._chunks import Chunks
     from jetsync_spark._planning import Plan
     from jetsync_spark._task import Task
-    from jetsync_spark._writing import Chunks, Written
+    from jetsync_spark._written import Written
 
 __all__ = ["ExactlyOnce", "ledger_key", "ledger_place"]
 

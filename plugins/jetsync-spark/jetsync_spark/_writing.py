@@ -7,13 +7,14 @@ for a while is tried again for ``retryTimeoutMs``; what fails for good is one se
 
 from __future__ import annotations
 
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 import jetsync
 from jetsync_spark import _log
+from jetsync_spark._chunks import Chunks
 from jetsync_spark._clients import client_for, lend
 from jetsync_spark._exactly_once import ExactlyOnce
 from jetsync_spark._faults import JetStreamSparkError, RowError, explain
@@ -23,6 +24,7 @@ from jetsync_spark._rows import Checks, made_messages, row_messages
 from jetsync_spark._task import this_task
 from jetsync_spark._template import StreamSubjects
 from jetsync_spark._write_options import ATOMIC, EXACTLY_ONCE
+from jetsync_spark._written import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,92 +32,12 @@ if TYPE_CHECKING:
     from jetsync_spark._planning import Plan
     from jetsync_spark._task import Task
 
-__all__ = ["Chunks", "Written", "write_batches", "write_messages", "write_rows"]
-
-CHUNK_BYTES: Final = 8 << 20
-"""Payload and headers of one atomic batch of several rows at most: it is kept in memory."""
+__all__ = ["write_batches", "write_messages", "write_rows"]
 
 FLOW: Final = 500
 """Messages between two acks of fast ingest."""
 
 _logger = _log.get_logger("writing")
-
-
-@attrs.define
-class Written:
-    """
-    What a task wrote.
-    """
-
-    partition: int = 0
-    rows: int = 0
-    """Rows that the task was given."""
-
-    stored: int = 0
-    """Messages that it stored."""
-
-    duplicates: int = 0
-    """Messages that the stream had already, by their id."""
-
-    skipped: int = 0
-    """Rows that an earlier run had stored, by the ledger."""
-
-    first_sequence: int | None = None
-    last_sequence: int | None = None
-
-    def note(self, count: int, first: int | None, last: int | None, duplicates: int = 0) -> None:
-        """
-        Add messages that were stored.
-        """
-        self.stored += count - duplicates
-        self.duplicates += duplicates
-        if first is not None and (self.first_sequence is None or first < self.first_sequence):
-            self.first_sequence = first
-        if last is not None and (self.last_sequence is None or last > self.last_sequence):
-            self.last_sequence = last
-
-
-class Chunks:
-    """
-    Messages of an iterator, by the chunk; not synchronised.
-    """
-
-    def __init__(self, source: Iterator[Any]) -> None:
-        self._source = source
-        self._held: list[Any] = []
-        self.taken = 0
-        """How many messages were handed out."""
-
-    def take(self, most: int) -> tuple[list[Any], bool]:
-        """
-        Return the next messages, *most* of them and not many megabytes, and whether there are more.
-        """
-        chunk, limit = self._held, CHUNK_BYTES
-        size = sum(map(_size, chunk))
-        # One by one: what is taken is in memory, and rows may be large.
-        for message in islice(self._source, most - len(chunk)):
-            if type(message) is tuple and type(message[1]) is bytes and len(message) == 2:
-                size += len(message[1])
-            else:
-                size += _size(message)
-            if size > limit and chunk:
-                self._held = [message]
-                break
-            chunk.append(message)
-        else:
-            self._held = list(islice(self._source, 1))
-        self.taken += len(chunk)
-        return chunk, bool(self._held)
-
-
-def _size(message: Any) -> int:
-    """Return about how many bytes a message has, its headers included."""
-    if type(message) is tuple:
-        data, headers = message[1], message[2] if len(message) > 2 else None
-    else:
-        data, headers = message.data, message.headers
-    size = len(data.encode()) if isinstance(data, str) and not data.isascii() else len(data)
-    return size + len(repr(headers)) if headers else size
 
 
 def write_rows(plan: Plan, rows: Iterable[Any]) -> Written:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import jetsync
     from jetsync_spark._planning import Plan
-    from jetsync_spark._writing import Written
+    from jetsync_spark._written import Written
 
 __all__ = ["JetStreamSink"]
 

@@ -21,7 +21,7 @@ from jetsync_spark._patience import Patience
 from jetsync_spark._planning import columns_of, make_plan
 from jetsync_spark._task import Task, this_task
 from jetsync_spark._write_options import EXACTLY_ONCE, WriteOptions
-from jetsync_spark._writing import Written, write_batches, write_rows
+from jetsync_spark._writing import write_batches, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from jetsync_spark._planning import Plan
+    from jetsync_spark._written import Written
 
 __all__ = ["BatchWriter", "CommitMessage", "StreamWriter"]
 

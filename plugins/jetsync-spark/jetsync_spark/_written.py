@@ -1,0 +1,43 @@
+"""
+What a task wrote, as its writer counts it.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+__all__ = ["Written"]
+
+
+@attrs.define
+class Written:
+    """
+    What a task wrote.
+    """
+
+    partition: int = 0
+    rows: int = 0
+    """Rows that the task was given."""
+
+    stored: int = 0
+    """Messages that it stored."""
+
+    duplicates: int = 0
+    """Messages that the stream had already, by their id."""
+
+    skipped: int = 0
+    """Rows that an earlier run had stored, by the ledger."""
+
+    first_sequence: int | None = None
+    last_sequence: int | None = None
+
+    def note(self, count: int, first: int | None, last: int | None, duplicates: int = 0) -> None:
+        """
+        Add messages that were stored.
+        """
+        self.stored += count - duplicates
+        self.duplicates += duplicates
+        if first is not None and (self.first_sequence is None or first < self.first_sequence):
+            self.first_sequence = first
+        if last is not None and (self.last_sequence is None or last > self.last_sequence):
+            self.last_sequence = last
