@@ -26,8 +26,10 @@ and never contains a secret::
     │   ├── ConnectionLostError (ConnectionError)
     │   ├── NoRespondersError
     │   ├── PermissionDeniedError (PermissionError)
+    │   ├── SubscriptionLimitError
     │   ├── SlowConsumerError
     │   └── ForkedProcessError (RuntimeError)
+    ├── CallInSignalHandlerError (RuntimeError)   a handler interrupted a call of its own thread
     ├── RequestTimeoutError (TimeoutError)    no answer to a request that stores nothing
     ├── WaitTimeoutError (TimeoutError)       a local wait ended, the handle is sound
     ├── ProtocolError                         an answer that cannot be understood
@@ -101,6 +103,7 @@ __all__ = [
     "BatchTooLargeError",
     "BatchUnsupportedHeaderError",
     "BucketNotFoundError",
+    "CallInSignalHandlerError",
     "ConfigurationError",
     "ConflictingUseError",
     "ConnectError",
@@ -208,6 +211,7 @@ __all__ = [
     "StreamSealedError",
     "SubjectCheckUnavailableError",
     "SubjectOverlapError",
+    "SubscriptionLimitError",
     "TemporarilyUnavailableError",
     "TooManyInflightError",
     "TooManyRequestsError",
@@ -519,6 +523,36 @@ class ForkedProcessError(TransportError, RuntimeError):
         self, message: str = "this client belongs to the parent process: connect again in the child"
     ) -> None:
         super().__init__(message)
+
+
+class CallInSignalHandlerError(JetSyncError, RuntimeError):
+    """
+    A signal handler called jetsync at a moment when it cannot be served.
+
+    The handler interrupted another jetsync call of the same thread, and that call holds something
+    which the new call needs. Nothing was sent. Set a flag in the handler and act on it after the
+    handler has returned, or make the call in another thread.
+    """
+
+    def __init__(
+        self,
+        message: str = (
+            "this signal handler interrupted another jetsync call of the same thread; "
+            "set a flag in the handler and make the call after it has returned"
+        ),
+    ) -> None:
+        super().__init__(message)
+
+
+class SubscriptionLimitError(TransportError):
+    """
+    The server refused a subscription because the connection or the account has too many.
+    """
+
+    def __init__(self, subject: str, reason: str = "maximum subscriptions exceeded") -> None:
+        super().__init__(f"the server refused the subscription to {subject!r}: {reason}")
+        self.subject = subject
+        self.reason = reason
 
 
 class RequestTimeoutError(JetSyncError, TimeoutError):
