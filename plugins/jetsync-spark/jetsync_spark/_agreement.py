@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import jetsync
 from jetsync_spark._clients import lend
 from jetsync_spark._exactly_once import ledger_key, ledger_place
-from jetsync_spark._faults import JetStreamSparkError, explain
+from jetsync_spark._faults import JetStreamSparkError
 from jetsync_spark._ledger import LayoutError, OvertakenError, ledger_message
 from jetsync_spark._patience import Patience
 from jetsync_spark._task import Task
@@ -49,41 +49,36 @@ def agree(plan: Plan, task: Task, partitions: int) -> None:
     key, batch = ledger_key(plan, task)
     name = plan.options.stream
     patience = Patience(plan.options.retry_timeout)
+
+    def compare_or_write() -> None:
+        with lend(plan.settings, plan.connection_name(task)) as client:
+            js = client.jetstream()
+            stream = js.stream(name)
+            subject = f"{ledger_place(stream, plan, key)}.plan"
+            known, sequence = _read(stream, subject)
+            if known is not None and known[0] >= batch:
+                _compare(known, (batch, partitions), key, name, subject)
+                return
+            said = json.dumps(
+                {"v": 1, "batch": batch, "partitions": partitions}, separators=(",", ":")
+            )
+            message = ledger_message(subject, said.encode(), sequence)
+            js.publish(
+                message.subject,
+                message.data,
+                headers=message.headers,
+                expect=message.expect,
+                timeout=plan.options.ack_timeout,
+            )
+
     while True:
         try:
-            with lend(plan.settings, plan.connection_name(task)) as client:
-                js = client.jetstream()
-                stream = js.stream(name)
-                subject = f"{ledger_place(stream, plan, key)}.plan"
-                known, sequence = _read(stream, subject)
-                if known is not None and known[0] >= batch:
-                    _compare(known, (batch, partitions), key, name, subject)
-                    return
-                said = json.dumps(
-                    {"v": 1, "batch": batch, "partitions": partitions}, separators=(",", ":")
-                )
-                message = ledger_message(subject, said.encode(), sequence)
-                js.publish(
-                    message.subject,
-                    message.data,
-                    headers=message.headers,
-                    expect=message.expect,
-                    timeout=plan.options.ack_timeout,
-                )
-                return
+            return patience.keep_trying(compare_or_write, "planning a micro-batch failed", name)
         except JetStreamSparkError as error:
-            if isinstance(error.__cause__, Exception) and patience.bear(error.__cause__):
-                continue
-            raise
-        except jetsync.WrongLastSequenceError as error:
             # An answer that was lost, or another driver: what is there says which.
-            if patience.bear(jetsync.TemporarilyUnavailableError()):
-                continue
-            raise explain(error, "planning a micro-batch failed", stream=name) from error
-        except jetsync.JetSyncError as error:
-            if patience.bear(error):
-                continue
-            raise explain(error, "planning a micro-batch failed", stream=name) from error
+            moved_on = isinstance(error.__cause__, jetsync.WrongLastSequenceError)
+            if not moved_on or not patience.bear(jetsync.TemporarilyUnavailableError()):
+                raise
 
 
 def _read(stream: jetsync.Stream, subject: str) -> tuple[tuple[int, int] | None, int]:

@@ -6,21 +6,17 @@ What is asked here is answered by the stream's leader.
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING
 
 import attrs
 
 import jetsync
 from jetsync_spark import _log
-from jetsync_spark._faults import JetStreamSparkError, OptionError, explain
-from jetsync_spark._patience import Patience
+from jetsync_spark._faults import JetStreamSparkError, OptionError
 from jetsync_spark._read_options import EARLIEST, LARGEST, LATEST
 from jetsync_spark._template import overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from jetsync_spark._read_options import ReadOptions
 
 __all__ = [
@@ -29,18 +25,9 @@ __all__ = [
     "check_filters",
     "look",
     "matching",
-    "patiently",
     "place_of",
     "time_of",
 ]
-
-_ResultT = TypeVar("_ResultT")
-
-STARTING: Final = 3.0
-"""Seconds for which a server may say that it has no JetStream: so it does while it starts."""
-
-PAUSE: Final = 0.1
-"""Seconds before a server that starts is asked again."""
 
 _logger = _log.get_logger("reading")
 
@@ -189,30 +176,6 @@ def matching(js: jetsync.JetStream, origin: Origin, start: int, filters: tuple[s
         batch = stream.get_batch(1, sequence=start, subject=each)
         found += len(list(batch)) + (batch.pending or 0)
     return found
-
-
-def patiently(call: Callable[[], _ResultT], seconds: float, doing: str, stream: str) -> _ResultT:
-    """
-    Return what *call* returns, made again for so many seconds while servers are away.
-
-    It may connect, too: what :func:`~jetsync_spark._clients.lend` raises passes if its cause does.
-
-    Raises:
-        JetStreamSparkError: it failed for another reason, or for too long.
-    """
-    patience = Patience(seconds)
-    starting = time.monotonic() + min(seconds, STARTING)
-    while True:
-        try:
-            return call()
-        except jetsync.JetStreamNotEnabledError as error:
-            if time.monotonic() > starting:
-                raise explain(error, doing, stream=stream) from error
-            time.sleep(PAUSE)
-        except jetsync.JetSyncError as error:
-            cause = error.__cause__ if isinstance(error, JetStreamSparkError) else error
-            if not isinstance(cause, jetsync.JetSyncError) or not patience.bear(cause):
-                raise explain(error, doing, stream=stream) from error
 
 
 class Loss:

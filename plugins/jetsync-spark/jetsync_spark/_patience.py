@@ -5,13 +5,18 @@ Going on while servers are away: which errors pass by themselves, and for how lo
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import jetsync
 from jetsync_spark import _log
-from jetsync_spark._faults import BehindError
+from jetsync_spark._faults import BehindError, JetStreamSparkError, explain
 
-__all__ = ["PASSING", "Patience"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["PASSING", "Patience", "patiently"]
+
+T = TypeVar("T")
 
 PASSING: Final = (
     BehindError,
@@ -34,6 +39,12 @@ too much at once. Of a batch nothing is stored after them, but that the outcome 
 
 _LONGEST: Final = 2.0
 """Seconds between two tries at most."""
+
+STARTING: Final = 3.0
+"""Seconds for which a server may say that it has no JetStream: so it does while it starts."""
+
+PAUSE: Final = 0.1
+"""Seconds before a server that starts is asked again."""
 
 _logger = _log.get_logger("patience")
 
@@ -72,3 +83,43 @@ class Patience:
         time.sleep(self._wait)
         self._wait = min(self._wait * 2, _LONGEST)
         return True
+
+    def keep_trying(self, call: Callable[[], T], doing: str, stream: str | None = None) -> T:
+        """
+        Return what *call* returns, made again after errors that pass.
+
+        It may connect, too: what :func:`~jetsync_spark._clients.lend` raises passes if its cause
+        does.
+
+        Raises:
+            JetStreamSparkError: it failed for another reason, or for too long.
+        """
+        while True:
+            try:
+                return call()
+            except JetStreamSparkError as error:
+                if not isinstance(error.__cause__, Exception) or not self.bear(error.__cause__):
+                    raise
+            except jetsync.JetSyncError as error:
+                if not self.bear(error):
+                    raise explain(error, doing, stream=stream) from error
+
+
+def patiently(call: Callable[[], T], seconds: float, doing: str, stream: str) -> T:
+    """
+    Return what *call* returns, made again for so many seconds while servers are away or start.
+
+    Raises: as :meth:`Patience.keep_trying`.
+    """
+    starting = time.monotonic() + min(seconds, STARTING)
+
+    def started() -> T:
+        while True:
+            try:
+                return call()
+            except jetsync.JetStreamNotEnabledError:
+                if time.monotonic() > starting:
+                    raise
+            time.sleep(PAUSE)
+
+    return Patience(seconds).keep_trying(started, doing, stream)

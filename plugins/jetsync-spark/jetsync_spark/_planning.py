@@ -19,9 +19,9 @@ import attrs
 
 import jetsync
 from jetsync_spark import _log
-from jetsync_spark._clients import Settings, client_for, forget
+from jetsync_spark._clients import Settings, lend
 from jetsync_spark._columns import Columns
-from jetsync_spark._faults import JetStreamSparkError, OptionError, explain
+from jetsync_spark._faults import JetStreamSparkError, OptionError
 from jetsync_spark._patience import Patience
 from jetsync_spark._template import StreamSubjects, SubjectTemplate, bad_token, is_template
 from jetsync_spark._write_options import ATOMIC, EXACTLY_ONCE, WriteOptions
@@ -175,20 +175,15 @@ def _configuration(
         kept = _configurations.get((settings, stream))
     if kept is not None and time.monotonic() - kept[0] < KEPT:
         return kept[1]
-    patience = Patience(seconds)
-    while True:
-        try:
-            client = client_for(settings, f"jetsync-spark-{application}-plan")
-            config = client.jetstream().stream(stream).cached_info.config
-        except jetsync.JetSyncError as error:
-            forget(settings)
-            cause = error.__cause__ if isinstance(error, JetStreamSparkError) else error
-            if isinstance(cause, jetsync.JetSyncError) and patience.bear(cause):
-                continue
-            raise explain(error, f"planning a write to stream {stream} failed") from error
-        with _lock:
-            _configurations[settings, stream] = (time.monotonic(), config)
-        return config
+
+    def ask() -> jetsync.StreamConfig:
+        with lend(settings, f"jetsync-spark-{application}-plan") as client:
+            return client.jetstream().stream(stream).cached_info.config
+
+    config = Patience(seconds).keep_trying(ask, f"planning a write to stream {stream} failed")
+    with _lock:
+        _configurations[settings, stream] = (time.monotonic(), config)
+    return config
 
 
 def check_streams(plan: Plan, streams: Iterable[str]) -> None:

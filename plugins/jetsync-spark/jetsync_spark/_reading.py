@@ -25,8 +25,8 @@ import jetsync
 from jetsync_spark import _log
 from jetsync_spark._faults import BehindError, explain
 from jetsync_spark._ledger import without_ledger
-from jetsync_spark._origin import Loss, look, patiently
-from jetsync_spark._patience import Patience
+from jetsync_spark._origin import Loss, look
+from jetsync_spark._patience import Patience, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

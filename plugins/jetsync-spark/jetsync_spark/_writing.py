@@ -116,15 +116,10 @@ class _Counted:
 
 
 def _wait_connected(plan: Plan, task: Task, patience: Patience) -> None:
-    while True:
-        try:
-            client_for(plan.settings, plan.connection_name(task))
-        except JetStreamSparkError as error:
-            if isinstance(error.__cause__, Exception) and patience.bear(error.__cause__):
-                continue
-            raise
-        patience.went_well()
-        return
+    patience.keep_trying(
+        lambda: client_for(plan.settings, plan.connection_name(task)), "connecting failed"
+    )
+    patience.went_well()
 
 
 class _Job:

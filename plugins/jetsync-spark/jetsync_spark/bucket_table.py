@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 import jetsync
 from jetsync_spark._clients import lend
 from jetsync_spark._faults import OptionError
-from jetsync_spark._origin import patiently
+from jetsync_spark._patience import patiently
 from jetsync_spark._tables import BUCKET_COLUMNS, Table
 from jetsync_spark._task import application
 

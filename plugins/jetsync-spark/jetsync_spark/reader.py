@@ -19,10 +19,10 @@ from jetsync_spark._origin import (
     check_filters,
     look,
     matching,
-    patiently,
     place_of,
     time_of,
 )
+from jetsync_spark._patience import patiently
 from jetsync_spark._ranges import cut, parts_for
 from jetsync_spark._read_options import EARLIEST, LATEST
 from jetsync_spark._reading import RangeReader

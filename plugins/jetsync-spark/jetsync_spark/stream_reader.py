@@ -22,7 +22,8 @@ from jetsync_spark import _log
 from jetsync_spark._clients import lend
 from jetsync_spark._faults import JetStreamSparkError
 from jetsync_spark._offsets import Offset, span
-from jetsync_spark._origin import Loss, Origin, check_filters, look, patiently, place_of
+from jetsync_spark._origin import Loss, Origin, check_filters, look, place_of
+from jetsync_spark._patience import patiently
 from jetsync_spark._ranges import cut, parts_for
 from jetsync_spark._read_options import LATEST
 from jetsync_spark._tables import STREAM_COLUMNS, Table

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-import jetsync
 from jetsync_spark import _log
 from jetsync_spark._clients import lend
 from jetsync_spark._columns import types_of
 from jetsync_spark._exactly_once import ledger_key, ledger_place
-from jetsync_spark._faults import JetStreamSparkError, OptionError, explain, require_pyarrow
+from jetsync_spark._faults import OptionError, require_pyarrow
 from jetsync_spark._ledger import LayoutError, LedgerEntry
 from jetsync_spark._options import ConnectSettings, check_names, read_settings
 from jetsync_spark._patience import Patience
@@ -162,31 +161,23 @@ def _check_layout(plan: Plan, messages: Sequence[WriterCommitMessage | None]) ->
     partitions = len(messages)
     key, batch = ledger_key(plan, task)
     name = plan.options.stream
-    patience = Patience(plan.options.retry_timeout)
-    while True:
-        try:
-            with lend(plan.settings, plan.connection_name(Task(query=task.query))) as client:
-                stream = client.jetstream().stream(name)
-                prefix = ledger_place(stream, plan, key)
-                # Of the leader, and no more than one number for each partition that ever was.
-                subjects = stream.info(subjects_filter=f"{prefix}.*").state.subjects or {}
-                for subject in subjects:
-                    last = subject.rpartition(".")[2]
-                    if not last.isdigit() or int(last) < partitions:
-                        continue
-                    found = stream.get_last(subject, direct=False)
-                    entry = LedgerEntry.from_bytes(bytes(found.data), subject)
-                    if entry.batch == batch:
-                        raise _other_layout(entry, partitions, name, subject)
-        except JetStreamSparkError as error:
-            if isinstance(error.__cause__, Exception) and patience.bear(error.__cause__):
-                continue
-            raise
-        except jetsync.JetSyncError as error:
-            if patience.bear(error):
-                continue
-            raise explain(error, "checking the ledger failed", stream=name) from error
-        return
+
+    def check() -> None:
+        with lend(plan.settings, plan.connection_name(Task(query=task.query))) as client:
+            stream = client.jetstream().stream(name)
+            prefix = ledger_place(stream, plan, key)
+            # Of the leader, and no more than one number for each partition that ever was.
+            subjects = stream.info(subjects_filter=f"{prefix}.*").state.subjects or {}
+            for subject in subjects:
+                last = subject.rpartition(".")[2]
+                if not last.isdigit() or int(last) < partitions:
+                    continue
+                found = stream.get_last(subject, direct=False)
+                entry = LedgerEntry.from_bytes(bytes(found.data), subject)
+                if entry.batch == batch:
+                    raise _other_layout(entry, partitions, name, subject)
+
+    Patience(plan.options.retry_timeout).keep_trying(check, "checking the ledger failed", name)
 
 
 def _other_layout(entry: LedgerEntry, partitions: int, stream: str, subject: str) -> LayoutError:

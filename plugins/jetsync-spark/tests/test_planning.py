@@ -175,7 +175,7 @@ def test_a_stream_is_not_asked_for_each_micro_batch(good, monkeypatch):
     """
     plan(good)
     asked = []
-    monkeypatch.setattr(_planning, "client_for", lambda *_: asked.append(1))
+    monkeypatch.setattr(_planning, "lend", lambda *_: asked.append(1))
     plan(good)
 
     assert asked == []

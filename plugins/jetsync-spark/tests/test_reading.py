@@ -11,7 +11,8 @@ import jetsync
 from jetsync.devserver import DevServer
 from jetsync_spark import _agreement
 from jetsync_spark._faults import JetStreamSparkError, OptionError
-from jetsync_spark._origin import look, patiently, place_of, time_of
+from jetsync_spark._origin import look, place_of, time_of
+from jetsync_spark._patience import patiently
 from jetsync_spark._ranges import cut
 from jetsync_spark._reading import RangeReader
 from jetsync_spark._task import Task
