@@ -5,6 +5,9 @@ This is the only file that imports anyio. It starts the thread, runs coroutines 
 callers,
 and stops it: on :meth:`Bridge.stop`, or at the end of the interpreter.
 
+A blocking caller waits on a lock of its own, and not on the futures of anyio's portal: Ctrl-C
+inside one of their Python-level locks leaves it locked, and the loop would wait for it forever.
+
 Guarantees
 - The thread is a daemon: it never keeps a program alive. A program that ends without closing its
 clients
@@ -17,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import contextlib
 import importlib.util
 import itertools
@@ -30,13 +32,23 @@ import anyio
 import anyio.from_thread
 
 from jetsync._deadline import Deadline
+from jetsync._handoff import Signal
+from jetsync._locks import keep_interrupts
 from jetsync._log import get_logger
-from jetsync.errors import ConfigurationError, ForkedProcessError, WaitTimeoutError
+from jetsync.errors import (
+    ConfigurationError,
+    ConnectionClosedError,
+    ForkedProcessError,
+    WaitTimeoutError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
+
+LONGEST_START: Final = 60.0
+"""Seconds that the thread has to start its loop: only a machine that cannot run it needs them."""
 
 EXIT_BUDGET: Final = 2.0
 """Seconds that all forgotten clients together get to close when the interpreter exits."""
@@ -51,9 +63,15 @@ class Bridge:
 
     def __init__(self, loop: Literal["auto", "asyncio", "uvloop"]) -> None:
         self._use_uvloop = _choose_uvloop(loop)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop, while it runs."""
         self._portal: anyio.from_thread.BlockingPortal | None = None
-        self._started = threading.Event()
+        self._started = Signal()
+        self._stopping = False
+        self._ending: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
+        self._calls: set[_Call] = set()
+        """Calls that are not over."""
         self._at_exit: Callable[[float], None] = lambda _: None
         self._at_fork: Callable[[], None] = lambda: None
         self.forked = False
@@ -75,8 +93,13 @@ class Bridge:
         """
         self._at_exit = at_exit
         self._at_fork = at_fork
-        self._thread.start()
-        self._started.wait()
+        try:
+            with keep_interrupts():
+                self._thread.start()
+            self._started.wait(LONGEST_START)
+        except BaseException:
+            self.stop(0.0)
+            raise
         if self._failure is not None:
             raise self._failure
         _live.add(self)
@@ -85,41 +108,97 @@ class Bridge:
         """
         Run a coroutine function in the loop and return what it returns.
 
-        Raises WaitTimeoutError once *deadline* has passed; the coroutine is cancelled then, as it
-        is when the waiting thread is interrupted.
+        Raises WaitTimeoutError once *deadline* has passed, and ConnectionClosedError if the loop
+        does not run or ends first. The coroutine is cancelled then, and also if the waiting thread
+        is interrupted.
         """
-        portal = self._portal
         if self.forked:
             raise ForkedProcessError
-        if portal is None:
-            raise RuntimeError("the background thread is not running")
-        future = portal.start_task_soon(function, *args)
+        call = _Call(function, args)
+        self._calls.add(call)
         try:
-            return future.result(deadline.remaining())
-        except concurrent.futures.TimeoutError:
-            if future.done():
-                # Not ours: the coroutine itself ended with a time-out, or answered just now.
-                return future.result()
-            future.cancel()
-            raise WaitTimeoutError("the background thread's answer", deadline.total) from None
+            self._hand_over(self._begin, call)
+            call.signal.wait(deadline.remaining())
+            if not call.is_over:
+                raise WaitTimeoutError("the background thread's answer", deadline.total)
         except BaseException:
-            future.cancel()
+            self._hand_over(self._cancel, call)
             raise
+        if call.error is not None:
+            raise call.error
+        result: T = call.result
+        return result
+
+    def spawn(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Run a coroutine function in the loop without waiting for it; any thread."""
+        call = _Call(function, args)
+        self._calls.add(call)
+        self._hand_over(self._begin, call)
 
     def stop(self, timeout: float) -> None:
         """Stop the loop and wait up to *timeout* seconds for the thread to end; safe to repeat."""
         _live.discard(self)
-        portal, self._portal = self._portal, None
-        if portal is None or self.forked:
+        if self.forked:
             return
-        with contextlib.suppress(RuntimeError):  # The loop has ended by itself.
-            portal.start_task_soon(portal.stop, True)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout)
+        self._stopping = True
+        self._hand_over(self._end_loop)
+        thread = self._thread
+        if timeout and thread is not threading.current_thread() and thread.ident is not None:
+            with keep_interrupts():
+                thread.join(timeout)
 
-    def close_at_exit(self, timeout: float) -> None:
+    def _hand_over(self, function: Callable[..., object], *args: Any) -> None:
+        """Have the loop thread call *function*; if there is no loop, end all calls."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # The loop was closed at this moment.
+                loop.call_soon_threadsafe(function, *args)
+                return
+        self._end_calls()
+
+    # The loop thread.
+
+    def _begin(self, call: _Call) -> None:
+        if self._loop is None:
+            self._end_calls()
+            return
+        call.task = asyncio.get_running_loop().create_task(self._finish(call))
+
+    async def _finish(self, call: _Call) -> None:
+        try:
+            call.result = await call.function(*call.arguments)
+        except asyncio.CancelledError:
+            call.error = ConnectionClosedError()
+            raise
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for.
+            call.error = error
+        finally:
+            self._calls.discard(call)
+            # The task ends in this thread: Ctrl-C would be lost in the caller's, if it came while
+            # asyncio forgets the task there.
+            call.task = None
+            call.end()
+
+    def _cancel(self, call: _Call) -> None:
+        if call.task is not None:
+            call.task.cancel()
+
+    def _end_loop(self) -> None:
+        if self._portal is not None and self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._portal.stop(True))
+
+    def _end_calls(self) -> None:
+        """End the calls that no loop will ever run; any thread."""
+        for call in [call for call in list(self._calls) if call.task is None]:
+            self._calls.discard(call)
+            call.error = call.error or ConnectionClosedError()
+            call.end()
+
+    def close_at_exit(self, deadline: Deadline) -> None:
         """Let the owner close what it has here, as the interpreter ends."""
-        self._at_exit(timeout)
+        self._at_exit(deadline.remaining())
+        # An owner that no longer exists has left its end to the loop.
+        self._thread.join(deadline.remaining())
 
     def leave_to_parent(self) -> None:
         """Learn that this process is a forked child, where the thread does not exist."""
@@ -131,19 +210,52 @@ class Bridge:
             anyio.run(
                 self._main, backend="asyncio", backend_options={"use_uvloop": self._use_uvloop}
             )
-        except BaseException as error:  # noqa: BLE001 - a thread has nobody to raise to.
-            if self._started.is_set():
+        except BaseException as error:  # noqa: BLE001 - a thread has no caller to raise to.
+            if self._portal is not None:
                 _log.error("bridge.failed", exc_info=error)
             self._failure = error
         finally:
+            self._loop = None
+            self._end_calls()
             self._started.set()
 
     async def _main(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(_on_loop_error)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_on_loop_error)
         async with anyio.from_thread.BlockingPortal() as portal:
             self._portal = portal
+            self._loop = loop
             self._started.set()
-            await portal.sleep_until_stopped()
+            if not self._stopping:
+                await portal.sleep_until_stopped()
+        self._loop = None
+        # Before Python 3.12, asyncio.wait_for may swallow a cancellation. What a call then still
+        # starts has to exist when the loop cancels all that is left.
+        tasks = [call.task for call in list(self._calls) if call.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+class _Call:
+    """A coroutine that the loop runs for a blocking caller."""
+
+    __slots__ = ("arguments", "error", "function", "is_over", "result", "signal", "task")
+
+    def __init__(self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.signal = Signal()
+        self.task: asyncio.Task[None] | None = None
+        self.is_over = False
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def end(self) -> None:
+        """Wake the caller."""
+        self.is_over = True
+        self.signal.set()
 
 
 def _choose_uvloop(loop: Literal["auto", "asyncio", "uvloop"]) -> bool:
@@ -167,7 +279,7 @@ def _close_at_exit() -> None:
     for bridge in list(_live):
         if not bridge.forked:
             with contextlib.suppress(Exception):
-                bridge.close_at_exit(deadline.remaining())
+                bridge.close_at_exit(deadline)
 
 
 def _mark_forked() -> None:

@@ -57,8 +57,8 @@ class ReadGate:
         on_look: Callable[[], None] = lambda: None,
     ) -> None:
         self.sock = sock
-        self.may_lead = False
-        """Whether a waiting thread may read now; not during the handshake."""
+        self.over = False
+        """Whether the connection has ended: nothing more is read from it."""
 
         self.armed = True
         """Whether the loop is told; changes under the lane's read lock."""
@@ -77,15 +77,30 @@ class ReadGate:
             self._epoll = select.epoll()
             self._epoll.register(self._fd, select.EPOLLIN)
             self._watched = self._epoll.fileno()
-            self._waker, self._wakee = socket.socketpair()
-            self._wakee.setblocking(False)
-            self._waker.setblocking(False)
-            self._poll = select.poll()
-            self._poll.register(self._fd, select.POLLIN)
-            self._poll.register(self._wakee, select.POLLIN)
+            self._retired: list[socket.socket] = []
+            self._make_poll()
         else:
             self._watched = self._fd
         loop.add_reader(self._watched, on_readable)
+
+    def _make_poll(self) -> None:
+        self._waker, self._wakee = socket.socketpair()
+        self._wakee.setblocking(False)
+        self._waker.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        self._poll.register(self._wakee, select.POLLIN)
+
+    def replace_poll(self) -> None:
+        """
+        End the poll that a signal handler has interrupted in this thread, and make a new one.
+
+        The interrupted poll object is in use until the handler has returned. It then sees that its
+        waker was closed, and returns.
+        """
+        self._waker.close()
+        self._retired.append(self._wakee)
+        self._make_poll()
 
     def disarm(self) -> None:
         """Take the socket from the loop; the lane's read lock is held."""
@@ -144,9 +159,21 @@ class ReadGate:
             if fd == self._fd:
                 readable = True
             else:
-                with contextlib.suppress(BlockingIOError):
+                # Closed if a signal handler has closed the client meanwhile.
+                with contextlib.suppress(OSError):
                     self._wakee.recv(4096)
         return readable
+
+    def has_input(self) -> bool:
+        """Return whether the socket has something to read, or is at its end; any thread."""
+        try:
+            # Not the method of a TLS socket, which takes no flags.
+            socket.socket.recv(self.sock, 1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
 
     def nudge(self) -> None:
         """Wake the thread that is in :meth:`poll`, if there is one; any thread."""
@@ -161,12 +188,12 @@ class ReadGate:
             self._loop.remove_reader(self._watched)
 
     def close(self) -> None:
-        """Stop watching; loop thread, with the lane's read lock held unless nobody may lead yet."""
+        """Stop watching; loop thread, once no thread reads any more. Safe to repeat."""
         if self._closed:
             return
         self._closed = True
         self._loop.remove_reader(self._watched)
         if self.can_lead:
             self._epoll.close()
-            self._waker.close()
-            self._wakee.close()
+            for end in (self._waker, self._wakee, *self._retired):
+                end.close()

@@ -12,6 +12,7 @@ reading thread wakes each receiver once per block of frames, not once per frame.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import threading
@@ -75,6 +76,11 @@ class Bell:
         signal = Signal()
         self._signals.append(signal)
         return signal
+
+    def forget(self, signal: Signal) -> None:
+        """Drop what :meth:`listen` returned, as its thread has stopped waiting."""
+        with contextlib.suppress(ValueError):  # It is being rung at this moment.
+            self._signals.remove(signal)
 
     def ring(self) -> None:
         """Wake all that have listened."""

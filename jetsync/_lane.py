@@ -10,6 +10,14 @@ from being woken for the same bytes.
 
 Out. See :mod:`jetsync._outbox`.
 
+Nothing arrives here before the handshake of a connection is over (:mod:`jetsync._transport`), so a
+frame can only come from a server that has passed TLS and answered our login.
+
+Signal handlers. A handler may call jetsync while its own thread reads for an interrupted call. If
+that thread only waits for the socket, the handler takes the reading over (:meth:`Lane._step_down`);
+the interrupted call competes for it again afterwards. If the thread is cutting frames, the handler
+gets CallInSignalHandlerError.
+
 Guarantees
 - Connections are numbered by *epoch*. A write returns the epoch it went out on; when that one is
   lost, every receiver is told, and waits for its answer end at once.
@@ -23,19 +31,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import secrets
 import ssl
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._gate import ReadGate
+from jetsync._locks import owner_check
 from jetsync._outbox import WOULD_BLOCK, LaneState, Outbox, break_connection
 from jetsync._proto import frames
+from jetsync.errors import CallInSignalHandlerError, ProtocolError
 
 if TYPE_CHECKING:
     import asyncio
     import socket
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from jetsync._deadline import Deadline
     from jetsync._handoff import Mailbox, Receiver, ReplyRouter
@@ -50,6 +61,18 @@ Bytes asked for in one read: 128 KiB, measured with 128-byte messages. Smaller c
 larger makes the allocator map and unmap memory on each read.
 """
 
+LEADER_WAIT: Final = 1.0
+"""
+Seconds that the loop waits for a reading thread to leave a connection that has ended.
+
+It leaves at once, unless a signal handler keeps it.
+"""
+
+SID_RANGE: Final = 1 << 32
+"""Where the first subscription id of a client is drawn from, so that it cannot be guessed."""
+
+PONG: Final = b"PONG\r\n"
+
 
 class Lane:
     """The socket of one connection as all threads see it; survives reconnects."""
@@ -60,29 +83,44 @@ class Lane:
         self._loop = loop
         self._on_foreign = on_foreign
         self.outbox = Outbox(loop, lambda: self.feed(b""))
+        self.ping = self.outbox.ping
         # Bound here, so that a write costs no second call.
         self.write = self.outbox.write
         self.post = self.outbox.post
         self.answer = self.outbox.answer
         self.control = self.outbox.control
-        self._read_lock = threading.Lock()
+        self._own_lock()
+        self._leading: tuple[ReadGate, list[bool | None]] | None = None
+        """What the reading thread reads, and its note of the read lock; see :meth:`wait`."""
+        self._cutting = False
+        """Whether the reading thread has taken bytes that it has not handed over yet."""
         self._followers: set[object] = set()
         """Who waits while another thread reads."""
 
         self._boxes: dict[bytes, Any] = {}
-        self._subscriptions: dict[bytes, bytes] = {}
-        """Subscription id -> the ``SUB`` line to write again after a reconnect."""
+        self._subscriptions: dict[bytes, tuple[bytes, int]] = {}
+        """
+        Subscription id -> the ``SUB`` line to write again after a reconnect, and how many
+        subscriptions the connection had before it.
+        """
         self._splitter = frames.Splitter(self._boxes)
-        self._sids = itertools.count(frames.FIRST_LANE_SID)
+        self._strays = 0
+        self._sids = itertools.count(secrets.randbelow(SID_RANGE) + SID_RANGE)
         self._foreign: deque[bytes] = deque()
         """What is nats-py's, in order, until the loop thread hands it over."""
         self._loop_thread = 0
         self._gate: ReadGate | None = None
-        self.eof = False
+        self.fault: ProtocolError | None = None
+        """What the server sent that is no NATS protocol, on the last connection."""
         self.lost_epoch = 0
         """The highest epoch whose connection is gone."""
 
         self.bytes_in = 0
+
+    def _own_lock(self) -> None:
+        """Make the lock. Its owner check is bound here because each wait makes it."""
+        self._read_lock = threading.RLock()
+        self._reads_here = owner_check(self._read_lock)
 
     def __repr__(self) -> str:
         return (
@@ -126,7 +164,7 @@ class Lane:
         """
         line = frames.sub(subject, sid, queue)
         self._boxes[sid] = box
-        self._subscriptions[sid] = line
+        self._subscriptions[sid] = line, len(self._subscriptions)
         if self.reason is not None:
             box.fail(self.reason)
         return line
@@ -158,7 +196,24 @@ class Lane:
     @property
     def strays(self) -> int:
         """How many frames came for a subscription that had been dropped."""
-        return self._splitter.strays
+        return self._strays + self._splitter.strays
+
+    def refused(self) -> Mailbox | ReplyRouter | None:
+        """
+        Return the subscription that the server refused because there are too many; any thread.
+
+        The server does not name it. It counts in the order in which it is written to, so it refused
+        the one that had the most others before it. That one is left.
+        """
+        last, before = None, -1
+        for sid, (_, count) in list(self._subscriptions.items()):
+            if count > before:
+                last, before = sid, count
+        if last is None:
+            return None
+        self._subscriptions.pop(last, None)
+        box: Mailbox | ReplyRouter | None = self._boxes.pop(last, None)
+        return box
 
     # In.
 
@@ -168,7 +223,12 @@ class Lane:
 
         The calling thread reads the socket meanwhile, if no other does. Any thread; one thread per
         receiver at a time. Can be interrupted by Ctrl-C.
+
+        Raises:
+            CallInSignalHandlerError: The caller interrupted its own thread in the midst of reading.
         """
+        if self._reads_here():
+            self._step_down()
         if self.outbox.posted:
             self.outbox.flush_posted()
         followers = self._followers
@@ -186,14 +246,13 @@ class Lane:
                 # after it has released the lock, so that one of both sees the other.
                 followers.add(receiver)
                 gate = self._gate
-                if gate is not None and gate.may_lead:
+                if gate is not None and gate.can_lead and not gate.over:
                     taken.extend(map(self._read_lock.acquire, _AT_ONCE))
                 if gate is None or True not in taken:
                     receiver.signal.wait(remaining)
                     continue
                 followers.discard(receiver)
-                if gate is self._gate and not self.eof:
-                    self._lead(gate, receiver, deadline)
+                self._lead(gate, receiver, deadline, taken)
                 self._leave_reading(gate, taken)
             except BaseException:
                 followers.discard(receiver)
@@ -204,24 +263,58 @@ class Lane:
                 followers.discard(receiver)
         return True
 
+    def _lead(
+        self, gate: ReadGate, receiver: Receiver, deadline: Deadline, taken: list[bool | None]
+    ) -> None:
+        """Read the socket in this thread until *receiver* is ready; the read lock is held."""
+        self._leading = gate, taken
+        gate.disarm()
+        # A signal handler may have taken the reading over, which it notes in the list.
+        while not receiver.ready and not gate.over and taken == [True]:
+            remaining = deadline.remaining()
+            if remaining <= 0.0:
+                return
+            if gate.poll(remaining) and taken == [True]:
+                self._read(gate)
+
     def _leave_reading(self, gate: ReadGate, taken: list[bool | None]) -> None:
         """
-        Stop reading, and see to it that somebody goes on.
+        Stop reading, and see to it that another thread continues.
 
-        Releases the read lock if it is in *taken*, and notes there that it did; goes on from where
-        an earlier call was interrupted. Whoever waits is served by the loop, at once. Otherwise the
-        loop is left alone for a while, as a thread that waited once mostly waits again soon.
+        Releases the read lock if it is in *taken*, and notes there that it did; continues where an
+        earlier call was interrupted. Threads that wait are served by the loop, at once. Otherwise
+        the loop is left alone for a while, as a thread that waited once mostly waits again soon.
         """
         if taken == [True]:
             if self._followers:
                 gate.arm()
+            self._leading = None
             # Released and noted in one step, as it was taken.
             taken.extend(itertools.starmap(self._read_lock.release, _NO_ARGUMENTS))
-        if not gate.armed:
+        if gate.over:
+            # The loop may have been waiting for this thread to leave.
+            self.later(0.0, gate.close)
+        elif not gate.armed:
             if self._followers:
                 self._arm(gate)
             else:
                 gate.linger()
+
+    def _step_down(self) -> None:
+        """Take the reading from the call of this thread that a signal handler has interrupted."""
+        if self._leading is None or self._cutting:
+            raise CallInSignalHandlerError
+        gate, taken = self._leading
+        gate.replace_poll()
+        self._leave_reading(gate, taken)
+
+    def is_busy_here(self) -> bool:
+        """
+        Return whether a signal handler has interrupted its thread in the midst of a read or write.
+        """
+        return self.outbox.held_here() or (
+            self._reads_here() and (self._cutting or self._leading is None)
+        )
 
     def _arm(self, gate: ReadGate) -> bool:
         """Have the loop read, unless some thread does; return whether it does now."""
@@ -234,19 +327,6 @@ class Lane:
             if True in taken:
                 self._read_lock.release()
         return True in taken
-
-    @contextlib.contextmanager
-    def loop_reading(self) -> Iterator[None]:
-        """Have the loop read while the calling thread waits for something that nats-py receives."""
-        follower = object()
-        self._followers.add(follower)
-        try:
-            gate = self._gate
-            if gate is not None:
-                self._arm(gate)
-            yield
-        finally:
-            self._followers.discard(follower)
 
     def later(self, seconds: float, call: Callable[..., object], *arguments: object) -> None:
         """
@@ -263,16 +343,6 @@ class Lane:
         if gate is not None:
             gate.nudge()
 
-    def _lead(self, gate: ReadGate, receiver: Receiver, deadline: Deadline) -> None:
-        """Read the socket in this thread until *receiver* is ready; the read lock is held."""
-        gate.disarm()
-        while not receiver.ready and not self.eof:
-            remaining = deadline.remaining()
-            if remaining <= 0.0:
-                return
-            if gate.poll(remaining):
-                self._read(gate.sock)
-
     def _flush_posted(self) -> None:
         """Send the acks of threads that have not come back to read."""
         if self.outbox.posted:
@@ -284,46 +354,66 @@ class Lane:
             return
         try:
             gate = self._gate
-            if gate is not None and not self.eof:
-                self._read(gate.sock)
+            if gate is not None and not gate.over:
+                self._read(gate)
         finally:
             self._read_lock.release()
 
-    def _read(self, sock: socket.socket) -> None:
+    def _read(self, gate: ReadGate) -> None:
         """Read once and hand over all whole frames; the read lock is held."""
+        sock = gate.sock
         try:
+            self._cutting = True
             try:
                 data = self._receive(sock)
             except WOULD_BLOCK:
                 return
             except OSError:
                 data = b""
-            self.feed(data)
+            # The connection may have ended while a signal handler kept this thread.
+            if not gate.over:
+                self.feed(data)
         except BaseException:
             # Ctrl-C before the last wake-up: what was half taken cannot be taken again.
             break_connection(sock)
             raise
+        finally:
+            self._cutting = False
 
     def feed(self, data: bytes) -> None:
         """Hand over the frames in *data*; empty data is the end of the connection."""
+        gate = self._gate
         if not data:
-            self.eof = True
-            if self._gate is not None:
-                self._gate.may_lead = False
+            if gate is not None:
+                gate.over = True
             self._hand_foreign([b""])
             return
         self.bytes_in += len(data)
+        if self.fault is not None:
+            return
         touched: list[Any] = []
         foreign: list[bytes] = []
         try:
             self._splitter.feed(data, touched, foreign)
-        except ValueError:
-            # These bytes are no NATS protocol. A new connection starts afresh.
+        except ValueError as error:
+            # Nothing that follows can be trusted. A new connection starts afresh.
+            self.fault = ProtocolError(f"the server sent something else than NATS: {error}")
             self.abort()
         for box in touched:
             box.wake()
         if foreign:
-            self._hand_foreign(foreign)
+            self._hand_foreign([line for line in foreign if not self._answer_ping(line)])
+
+    def _answer_ping(self, line: bytes) -> bool:
+        """Return whether *line* is the PONG to a PING of ours, having told its waiter."""
+        if line != PONG or not self.outbox.pings:
+            return False
+        waiter = self.outbox.pings.popleft()
+        if waiter is None:
+            return False
+        waiter.reply = (b"", b"", None, b"")
+        waiter.wake()
+        return True
 
     def _receive(self, sock: socket.socket) -> bytes:
         """Return what the socket has, b"" at its end; raises if it has nothing."""
@@ -357,41 +447,39 @@ class Lane:
 
     # The life of a connection; all of these run in the loop thread.
 
-    def attach(self, sock: socket.socket) -> None:
-        """Start on a connected, non-blocking socket; its handshake is nats-py's."""
-        self._loop_thread = threading.get_ident()
-        self._splitter.reset()
-        self._foreign.clear()
-        self.eof = False
+    def attach(self, sock: socket.socket, received: bytes = b"") -> None:
+        """
+        Start on a connected, non-blocking socket whose handshake is over.
+
+        *received* is what the server has sent since then.
+        """
+        self._begin()
         self.outbox.attach(sock=sock)
+        if received:
+            self.feed(received)
         self._gate = ReadGate(sock, self._loop, self._on_readable, self._arm, self._flush_posted)
         self.outbox.visited = self._gate.is_lingering
 
     def attach_stream(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
         """Start on a WebSocket: *stream* sends a block, :meth:`feed` is called with what comes."""
-        self._loop_thread = threading.get_ident()
-        self._splitter.reset()
-        self._foreign.clear()
-        self.eof = False
+        self._begin()
         self.outbox.attach(stream=stream)
 
-    def pause(self) -> None:
-        """Stop reading and writing for the TLS handshake, which needs the socket for itself."""
-        gate, self._gate = self._gate, None
-        if gate is not None:
-            gate.close()
-        self.outbox.attach()
-
-    def end_handshake(self) -> None:
-        """Let threads that wait read by themselves: the socket is not nats-py's alone any more."""
-        if self._gate is not None:
-            self._gate.may_lead = self._gate.can_lead and not self.eof
+    def _begin(self) -> None:
+        self._loop_thread = threading.get_ident()
+        # A new one: a thread kept by a signal handler may still use the one of the last connection.
+        self._strays += self._splitter.strays
+        self._splitter = frames.Splitter(self._boxes)
+        self._foreign.clear()
+        self.fault = None
 
     def open(self) -> None:
         """Write all subscriptions again and let blocks pass: the server knows us now."""
-        # nats-py's read task, which ends the handshake too, may not have run yet.
-        self.end_handshake()
-        self.outbox.open(b"".join(list(self._subscriptions.values())))
+        lines = []
+        for count, (sid, (line, _)) in enumerate(list(self._subscriptions.items())):
+            self._subscriptions[sid] = line, count
+            lines.append(line)
+        self.outbox.open(b"".join(lines))
 
     def detach(self) -> None:
         """
@@ -402,17 +490,22 @@ class Lane:
         gate, self._gate = self._gate, None
         self.abort()
         if gate is not None:
+            gate.over = True
+            # A leader leaves at once: its poll was woken by the end of the connection.
             gate.nudge()
-        # A leader leaves at once: its poll was woken by the end of the connection.
-        with self._read_lock:
-            if gate is not None:
+            if self._read_lock.acquire(timeout=LEADER_WAIT):
                 gate.close()
-            was_open = self.outbox.detach()
-            if was_open:
-                self.lost_epoch = self.epoch
+                self._read_lock.release()
+        was_open = self.outbox.detach()
         if was_open:
+            self.lost_epoch = self.epoch
             for receiver in self.receivers():
                 receiver.lost(self.lost_epoch)
+        pings = self.outbox.pings
+        while pings:
+            waiter = pings.popleft()
+            if waiter is not None:
+                waiter.lost(waiter.epoch)
 
     def freeze(self) -> None:
         """
@@ -428,17 +521,23 @@ class Lane:
         """
         # Kept, as what it watches with is shared with the parent.
         self._inherited = self._gate
-        self._gate = None
-        self._read_lock = threading.Lock()
+        self._gate = self._leading = None
+        self._cutting = False
+        self._own_lock()
         self.outbox.leave_to_parent()
 
     def close(self, reason: Exception) -> None:
         """End the lane for good: every wait and every write ends with *reason*."""
         if not self.outbox.close(reason):
             return
-        for receiver in self.receivers():
+        for receiver in (*self.receivers(), *filter(None, list(self.outbox.pings))):
             receiver.fail(reason)
         self.nudge()
+
+    def has_input(self) -> bool:
+        """Return whether bytes have come that no thread has read yet; loop thread."""
+        gate = self._gate
+        return gate is not None and gate.has_input()
 
     def abort(self) -> None:
         """End the connection, as its stream cannot be trusted any more; any thread."""

@@ -23,16 +23,21 @@ from typing import TYPE_CHECKING, Any
 from jetsync.errors import CallInSignalHandlerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["held_here", "keep_interrupts", "refuse_reentry"]
+__all__ = ["held_here", "keep_interrupts", "owner_check", "refuse_reentry"]
+
+
+def owner_check(lock: Any) -> Callable[[], bool]:
+    """Return a function that tells whether the calling thread holds *lock*, an ``RLock``."""
+    # Not public, but `threading.Condition` relies on it in every version of Python.
+    is_owned: Callable[[], bool] = lock._is_owned  # noqa: SLF001
+    return is_owned
 
 
 def held_here(lock: Any) -> bool:
     """Return whether the calling thread holds *lock*, an ``RLock``."""
-    # Not public, but `threading.Condition` relies on it in every version of Python.
-    owned: bool = lock._is_owned()  # noqa: SLF001
-    return owned
+    return owner_check(lock)()
 
 
 def refuse_reentry(lock: Any) -> None:

@@ -26,7 +26,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from jetsync._deadline import Deadline
+from jetsync._handoff import Bell
+from jetsync._locks import owner_check
 from jetsync.errors import (
+    CallInSignalHandlerError,
     ConnectionClosedError,
     ConnectionLostError,
     DisconnectedError,
@@ -37,11 +40,15 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
 
+    from jetsync._handoff import Signal, Waiter
+
 OUT_LIMIT: Final = 4 << 20
 """Bytes that may wait for the socket before a writer has to: 4 MiB."""
 
 POST_LIMIT: Final = 32 << 10
 """Bytes of posted writes (acks) that are collected at most before they are sent: 32 KiB."""
+
+PING: Final = b"PING\r\n"
 
 WOULD_BLOCK: Final = (
     BlockingIOError,
@@ -76,9 +83,12 @@ class Outbox:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_stream_lost: Callable[[], None]) -> None:
-        self.lock = threading.Lock()
-        self._changed = threading.Condition(self.lock)
-        """The state changed or there is room again."""
+        self._own_lock()
+        self._changed = Bell()
+        """Rings when the state changed or there is room again."""
+
+        self.pings: deque[Waiter | None] = deque()
+        """The PINGs that wait for a PONG, oldest first; None for those of nats-py."""
 
         self.state = LaneState.DOWN
         self.epoch = 0
@@ -109,6 +119,12 @@ class Outbox:
         self._writing = False
         """Whether the loop watches the socket for room."""
 
+    def _own_lock(self) -> None:
+        """Make the lock. Its owner check is bound here because each write makes it."""
+        self.lock = threading.RLock()
+        self.held_here = owner_check(self.lock)
+        """Whether the calling thread holds the lock: it is a signal handler, or a finalizer."""
+
     def write(self, block: bytes, deadline: Deadline, epoch: int | None = None) -> int:
         """
         Hand *block* to the socket and return the epoch of the connection that took it.
@@ -117,20 +133,37 @@ class Outbox:
         that connection. Any thread; Ctrl-C in a wait leaves nothing written.
 
         Raises:
+            CallInSignalHandlerError: The caller interrupted a write of its own thread.
             DisconnectedError: There was no connection, or no room, until the deadline. Nothing was
                 sent.
             NeverWrittenError: The connection *epoch* is gone. Nothing was sent.
             ConnectionClosedError: The client is closed. Nothing was sent.
         """
-        with self.lock:
-            if (
-                self.state is not LaneState.OPEN
-                or self.size >= OUT_LIMIT
-                or (epoch is not None and epoch != self.epoch)
-            ):
-                self._wait_writable(deadline, epoch)
-            self._send(block)
-            return self.epoch
+        while True:
+            if self.held_here():
+                raise CallInSignalHandlerError
+            with self.lock:
+                if self._may_write(epoch):
+                    self._send(block)
+                    return self.epoch
+                changed = self._changed.listen()
+            self._wait(changed, deadline)
+
+    def ping(self, waiter: Waiter, deadline: Deadline) -> None:
+        """
+        Send a PING whose PONG answers *waiter*; waits and raises as :meth:`write`.
+        """
+        while True:
+            if self.held_here():
+                raise CallInSignalHandlerError
+            with self.lock:
+                if self._may_write(None):
+                    waiter.epoch = self.epoch
+                    self.pings.append(waiter)
+                    self._send(PING)
+                    return
+                changed = self._changed.listen()
+            self._wait(changed, deadline)
 
     def post(
         self, block: bytes, timeout: float, *, lazy: bool = False, epoch: int | None = None
@@ -138,18 +171,22 @@ class Outbox:
         """
         Send *block* soon, together with what others post or write meanwhile; return the epoch.
 
-        For blocks that nobody waits for. Waits up to *timeout* seconds for a connection and for
-        room, and raises as :meth:`write`. Any thread.
+        For blocks that no caller waits for. Waits up to *timeout* seconds for a connection and for
+        room, and raises as :meth:`write`. Any thread. If a signal handler interrupted a write of
+        its own thread, the loop sends the block.
         """
-        with self.lock:
-            if (
-                self.state is not LaneState.OPEN
-                or self.size >= OUT_LIMIT
-                or (epoch is not None and epoch != self.epoch)
-            ):
-                self._wait_writable(Deadline.after(timeout), epoch)
-            self._post(block, lazy=lazy)
-            return self.epoch
+        deadline = None
+        while True:
+            if self.held_here():
+                self.answer(block, epoch, keep=timeout)
+                return self.epoch
+            with self.lock:
+                if self._may_write(epoch):
+                    self._post(block, lazy=lazy)
+                    return self.epoch
+                changed = self._changed.listen()
+            deadline = deadline or Deadline.after(timeout)
+            self._wait(changed, deadline)
 
     def _post(self, block: bytes, *, lazy: bool = False) -> None:
         """Collect *block*; the write lock is held."""
@@ -169,10 +206,10 @@ class Outbox:
         that one alone. What means something on the next one too is kept for it, for *keep* seconds,
         up to :data:`OUT_LIMIT` bytes in all. Any thread.
         """
-        if not self.lock.acquire(blocking=False):
-            # Perhaps this very thread holds it: the garbage collector, which ends the fetches and
-            # consumers that nobody holds any more, sets in anywhere.
-            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody to answer to.
+        # The garbage collector, which ends the fetches and consumers that are no longer used, and
+        # signal handlers may run in a thread that holds the lock.
+        if self.held_here() or not self.lock.acquire(blocking=False):
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nothing can be sent.
                 self._loop.call_soon_threadsafe(self._answer_later, block, epoch, keep)
             return
         try:
@@ -196,40 +233,43 @@ class Outbox:
 
     def control(self, block: bytes) -> None:
         """
-        Write bytes of nats-py's own: handshake, PING, PONG. Loop thread.
+        Write bytes of nats-py's own, such as PING and PONG. Loop thread.
 
-        They pass whatever the state, as it is nats-py that makes the connection.
+        They pass whatever the state is, because nats-py makes the connection.
         """
         with self.lock:
+            if block == PING:
+                self.pings.append(None)
             self._send(block)
 
-    def _wait_writable(self, deadline: Deadline, epoch: int | None = None) -> None:
-        """Wait until blocks may be written, on any connection or one; the write lock is held."""
-        assert self.lock.locked()
-        while True:
-            if (
-                epoch is not None
-                and self.state is not LaneState.CLOSED
-                and (self.state is not LaneState.OPEN or self.epoch != epoch)
-            ):
-                raise NeverWrittenError
-            if self.state is LaneState.OPEN and self.size < OUT_LIMIT:
-                return
-            if self.state is LaneState.CLOSED:
-                reason = self.reason or ConnectionClosedError()
-                # A copy: each raise of the same one would make its traceback longer.
-                raise copy.copy(reason) from reason.__cause__
-            remaining = deadline.remaining()
-            if remaining <= 0.0:
-                why = None if self.state is LaneState.DOWN else "the server takes no bytes"
-                raise DisconnectedError(timeout=deadline.total, reason=why)
-            self._changed.wait(remaining)
+    def _may_write(self, epoch: int | None) -> bool:
+        """
+        Return whether a block may be written now, on any connection or on number *epoch*.
+
+        Raises as :meth:`write` if it never may. The write lock is held.
+        """
+        if self.state is LaneState.OPEN and (epoch is None or epoch == self.epoch):
+            return self.size < OUT_LIMIT
+        if self.state is LaneState.CLOSED:
+            reason = self.reason or ConnectionClosedError()
+            # A copy: each raise of the same one would make its traceback longer.
+            raise copy.copy(reason) from reason.__cause__
+        if epoch is not None:
+            raise NeverWrittenError
+        return False
+
+    def _wait(self, changed: Signal, deadline: Deadline) -> None:
+        """Wait for a change of state or for room; the write lock is not held."""
+        if not changed.wait(deadline.remaining()) and deadline.expired():
+            self._changed.forget(changed)
+            why = None if self.state is LaneState.DOWN else "the server takes no bytes"
+            raise DisconnectedError(timeout=deadline.total, reason=why)
 
     def _send(self, block: bytes) -> None:
         """
         Send posted blocks and *block*, or queue them behind what waits; the write lock is held.
         """
-        assert self.lock.locked()
+        assert self.held_here()
         if self.posted:
             self.posted.append(block)
             block = b"".join(self.posted)
@@ -291,12 +331,14 @@ class Outbox:
             try:
                 await stream(block)
             except Exception:  # noqa: BLE001 - aiohttp's errors; each means that the connection is gone.
-                self._on_stream_lost()
+                # A feeder may outlive its connection, and must not end the next one.
+                if stream is self.stream:
+                    self._on_stream_lost()
                 return
             with self.lock:
                 self.bytes_out += len(block)
                 self.size = sum(map(len, self._out))
-                self._changed.notify_all()
+                self._changed.ring()
 
     def _send_now(self, sock: socket.socket, block: bytes | memoryview) -> int:
         """Return how many bytes the socket took; the write lock is held."""
@@ -308,7 +350,9 @@ class Outbox:
         return sent
 
     def flush_posted(self) -> None:
-        """Send what was posted; any thread."""
+        """Send what was posted; any thread. A write that was interrupted sends it by itself."""
+        if self.held_here():
+            return
         with self.lock:
             self._post_scheduled = False
             self._send(b"")
@@ -343,7 +387,7 @@ class Outbox:
                 self._out.clear()
                 self.size = 0
             if self.size < OUT_LIMIT:
-                self._changed.notify_all()
+                self._changed.ring()
             if not self._out:
                 self._writing = False
                 self._loop.remove_writer(sock.fileno())
@@ -371,7 +415,7 @@ class Outbox:
             self._kept_size = 0
             self._send(b"".join([block, *kept]))
             self.state = LaneState.OPEN
-            self._changed.notify_all()
+            self._changed.ring()
 
     def detach(self) -> bool:
         """Forget the connection and what waits for it; return whether it was open."""
@@ -388,6 +432,8 @@ class Outbox:
             was_open = self.state is LaneState.OPEN
             if was_open:
                 self.state = LaneState.DOWN
+            # A write that waits for a connection of its own never gets it.
+            self._changed.ring()
             return was_open
 
     def freeze(self) -> None:
@@ -407,8 +453,8 @@ class Outbox:
         # Kept, as closing what is shared is the parent's business too.
         self._inherited = self.sock
         self.sock = self.stream = None
-        self.lock = threading.Lock()
-        self._changed = threading.Condition(self.lock)
+        self._own_lock()
+        self._changed = Bell()
         self.reason = ForkedProcessError()
         self.state = LaneState.CLOSED
 
@@ -420,7 +466,7 @@ class Outbox:
             self.reason = reason
             self.state = LaneState.CLOSED
             self._kept.clear()
-            self._changed.notify_all()
+            self._changed.ring()
             return True
 
 

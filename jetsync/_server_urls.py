@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, redact_url
 
-__all__ = ["WEBSOCKET_SCHEMES", "read_servers", "wants_tls"]
+__all__ = ["WEBSOCKET_SCHEMES", "read_servers", "wants_tls", "without_login"]
 
 _DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 WEBSOCKET_SCHEMES: Final = frozenset({"ws", "wss"})
@@ -79,3 +79,11 @@ def wants_tls(urls: Sequence[str]) -> bool:
     Return whether one of the URLs asks for TLS by its scheme.
     """
     return any(urlsplit(url).scheme in {"tls", "wss"} for url in urls)
+
+
+def without_login(url: str) -> str:
+    """
+    Return the URL without user name, password and token.
+    """
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

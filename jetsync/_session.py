@@ -17,6 +17,8 @@ import itertools
 import json
 import secrets
 import threading
+import time
+import types
 import weakref
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -24,13 +26,16 @@ from jetsync import _log, events
 from jetsync._bridge import Bridge
 from jetsync._deadline import Deadline
 from jetsync._handoff import Mailbox, ReplyRouter, Waiter
+from jetsync._locks import held_here
 from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
+from jetsync._server_urls import without_login
 from jetsync._stream_cache import StreamCache
 from jetsync._translate import translate_closed, translate_connect_error
-from jetsync._transport import NatsConnection
+from jetsync._transport import ConnectionListener, NatsConnection
 from jetsync.errors import (
+    ConnectError,
     ConnectionClosedError,
     ConnectionLostError,
     ConnectTimeoutError,
@@ -38,7 +43,9 @@ from jetsync.errors import (
     MaxPayloadError,
     NoRespondersError,
     PermissionDeniedError,
+    ProtocolError,
     RequestTimeoutError,
+    SubscriptionLimitError,
     TransportError,
     WaitTimeoutError,
     from_api_error,
@@ -54,7 +61,25 @@ if TYPE_CHECKING:
     from jetsync.options import ConnectOptions
     from jetsync.typing import Frame, Seconds
 
+DROP_GRACE: Final = 1.0
+"""Seconds to send what was handed over to a client that is no longer used and was not closed."""
+
+_LISTENER: Final = tuple(name for name in vars(ConnectionListener) if name.startswith("on_"))
+
+STOP_TIMEOUT: Final = 1.0
+"""Seconds to wait for the thread of a client that could not connect."""
+
+PROBE_TIMEOUT: Final = 2.0
+"""
+Seconds that a server has for a sign of life after something that was due has not come.
+
+Long for a server that is there, short beside ``ping_interval``. A connection that is dropped
+although the server was only slow costs a reconnect.
+"""
+
 _DENIED_PREFIX: Final = "Permissions Violation for "
+
+_TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
 
 _logger = _log.get_logger("session")
 
@@ -85,13 +110,13 @@ class Session:
         """Those that somebody holds, for a client that drains."""
         self._bridge = Bridge(options.loop)
         self._connection: NatsConnection | None = None
+        self._probing = False
+        """Whether the server's answer to a probe is due."""
         self._info_line = b"INFO {}"
         self._info: tuple[bytes, str | None, ServerInfo] = (b"", None, ServerInfo())
         self._inboxes = itertools.count(1)
         self._batches = itertools.count(1)
-        self._close_lock = threading.Lock()
-        self._closer = 0
-        """The thread that closes."""
+        self._close_lock = threading.RLock()
         self._exiting = False
         """Whether the interpreter ends."""
         self._stopped = False
@@ -114,21 +139,29 @@ class Session:
         """
         deadline = Deadline.after(self.options.connect_timeout)
         with _log.beats(_logger, _log.CONNECT, client=self.options.name):
-            self._bridge.start(self._close_at_exit, self._leave_to_parent)
             try:
+                self._bridge.start(_weakly(self._close_at_exit), _weakly(self._leave_to_parent))
                 self._bridge.call(self._connect, deadline=deadline)
-            except BaseException as error:
+            except WaitTimeoutError:
+                self._bridge.stop(STOP_TIMEOUT)
                 last = self._connection.last_error if self._connection is not None else None
-                self._bridge.stop(1.0)
-                if isinstance(error, WaitTimeoutError):
-                    reason = None if last is None else str(translate_connect_error(last))
-                    raise ConnectTimeoutError(deadline.total, reason=reason) from last
+                reason = None if last is None else str(translate_connect_error(last))
+                raise ConnectTimeoutError(deadline.total, reason=reason) from last
+            except BaseException:
+                self._bridge.stop(STOP_TIMEOUT)
                 raise
 
     async def _connect(self) -> None:
         options = self.options
-        servers = options.server_list()
-        connection = NatsConnection(self, websocket=servers[0].startswith(("ws://", "wss://")))
+        # The loop holds no reference to this object, so a client that is no longer used ends.
+        listener = types.SimpleNamespace(
+            **{name: _weakly(getattr(self, name)) for name in _LISTENER}
+        )
+        connection = NatsConnection(listener, options)
+        self._drop = weakref.finalize(
+            self, self._bridge.spawn, _end, self._bridge, connection, self.plugins, DROP_GRACE
+        )
+        self._drop.atexit = False
         self._connection = connection
         self.lane = connection.lane
         self.lane.listen(self.lane.new_sid(), self.router, self.router.interest)
@@ -139,36 +172,55 @@ class Session:
         Close the connection and wake everything that waits; safe to repeat.
 
         What was handed over before is sent, as far as the server takes it within *timeout* seconds.
+        In a signal handler that has interrupted its thread in the midst of a read or a write, this
+        leaves the work to the loop and returns at once. If it is interrupted itself, the loop does
+        the rest, too.
         """
-        if self._bridge.forked or self._closer == threading.get_ident():
-            # The latter in a signal handler, in the midst of a close that goes on after it.
+        if self._bridge.forked or held_here(self._close_lock):
+            # The latter in a signal handler: the close that it interrupted continues after it.
+            return
+        if self.lane.is_busy_here():
+            self.abandon(timeout)
             return
         with self._close_lock:
             if self._stopped:
                 return
             deadline = Deadline.after(timeout)
-            self._closer = threading.get_ident()
             try:
                 if self.lane.state is LaneState.OPEN:
                     self.flush(deadline)
             except (TransportError, WaitTimeoutError):
-                _logger.warning(_log.CLOSED, reason="not all could be sent")
+                _logger.warning(_log.CLOSED, reason="not everything could be sent")
             except BaseException:
-                # Ctrl-C: the client is still open, and can be closed.
-                self._closer = 0
+                self.abandon()
                 raise
-            self._finish(None)
-            try:
-                if self._connection is not None:
-                    self._bridge.call(self._connection.stop, deadline=deadline)
-            except WaitTimeoutError:
-                _logger.warning(_log.CLOSED, reason="the connection did not close in time")
-            finally:
-                self._stopped = True
-                self._closer = 0
-                self._bridge.stop(max(deadline.remaining(), 0.1))
+            self._stop(deadline)
         if self.plugins.dispatcher is not None:
             self.plugins.dispatcher.close(max(deadline.remaining(), 0.1))
+
+    def _stop(self, deadline: Deadline) -> None:
+        """Announce the end, then end the connection and the thread."""
+        try:
+            self._finish(None)
+            if self._connection is not None:
+                self._bridge.call(self._connection.stop, deadline=deadline)
+        except WaitTimeoutError:
+            _logger.warning(_log.CLOSED, reason="the connection did not close in time")
+        except ConnectionClosedError:
+            pass  # The thread has ended already.
+        finally:
+            self._stopped = True
+            self._bridge.stop(max(deadline.remaining(), 0.1))
+            self._drop.detach()
+
+    def abandon(self, grace: float = 0.0) -> None:
+        """
+        End the connection and the thread, without waiting for either; any thread.
+
+        Args:
+            grace: Seconds to send what was handed over.
+        """
+        self._bridge.spawn(_end, self._bridge, self._connection, self.plugins, grace)
 
     def _close_at_exit(self, timeout: float) -> None:
         """
@@ -239,18 +291,16 @@ class Session:
                 deadline.
         """
         self.check()
-        assert self._connection is not None
-        epoch = self.lane.write(b"", deadline)
-        try:
-            with self.lane.loop_reading():
-                return self._bridge.call(
-                    self._connection.flush, deadline.remaining() + 1.0, deadline=deadline
-                )
-        except (WaitTimeoutError, ConnectionLostError):
-            self.check()
-            if self.lane.lost_epoch >= epoch:
-                raise ConnectionLostError(reason="while flushing") from None
-            raise
+        start = time.perf_counter()
+        pong = Waiter(b"PING")
+        self.lane.ping(pong, deadline)
+        self.lane.wait(pong, deadline)
+        if pong.reply is not None:
+            return time.perf_counter() - start
+        self.check()
+        if pong.is_lost:
+            raise ConnectionLostError(reason="while flushing")
+        raise WaitTimeoutError("the server's answer to a PING", deadline.total)
 
     def reconnect(self, deadline: Deadline) -> None:
         """Drop the connection and let a new one be made, to another server where there is one."""
@@ -262,9 +312,30 @@ class Session:
         """
         Ask the server for a sign of life, because something that was due has not come.
 
-        Returns at once. If the server does not answer within :data:`PROBE_TIMEOUT` seconds, the
-        connection is dropped and a new one is made. Any thread; cheap to call again.
+        Returns at once. If nothing arrives within :data:`PROBE_TIMEOUT` seconds, the connection is
+        dropped and a new one is made. Any thread; cheap to call again.
         """
+        if not self._probing:
+            self._probing = True
+            self.lane.later(0.0, self._begin_probe)
+
+    def _begin_probe(self) -> None:
+        """Send a PING and look whether anything has come :data:`PROBE_TIMEOUT` later."""
+        lane = self.lane
+        if lane.state is not LaneState.OPEN:
+            self._probing = False
+            return
+        # If there is no room for it either, the bytes before it get no answer.
+        with contextlib.suppress(TransportError):
+            lane.ping(Waiter(b"PING"), Deadline.after(0.0))
+        lane.later(PROBE_TIMEOUT, self._end_probe, lane.epoch, lane.bytes_in)
+
+    def _end_probe(self, epoch: int, bytes_in: int) -> None:
+        self._probing = False
+        lane = self.lane
+        if lane.epoch == epoch and lane.bytes_in == bytes_in and not lane.has_input():
+            _logger.warning(_log.SILENT, server=self.server.url, seconds=PROBE_TIMEOUT)
+            lane.abort()
 
     # What the server said.
 
@@ -352,6 +423,7 @@ class Session:
             raise_failure(waiter.failure)
         if waiter.is_lost:
             raise ConnectionLostError(subject=subject.decode())
+        self.probe()
         raise RequestTimeoutError(subject.decode(), deadline.total)
 
     def request(self, subject: str, body: bytes, deadline: Deadline) -> Frame:
@@ -470,6 +542,9 @@ class Session:
     def on_server_error(self, text: str) -> None:
         """Give ``-ERR`` lines about permissions to the calls that they answer."""
         _logger.warning(_log.SERVER_ERROR, text=text)
+        if _TOO_MANY_SUBSCRIPTIONS in text.lower():
+            self._fail_refused_subscription()
+            return
         denied = parse_denied(text)
         if denied is None:
             return
@@ -486,12 +561,25 @@ class Session:
         self.lane.nudge()
         self.emit(events.PermissionDeniedEvent(subject=subject, operation=operation))
 
-    def on_error(self, error: Exception) -> None:
-        """Tell the plugins of an error that belongs to no call; nats-py goes on by itself."""
-        if isinstance(error, (OSError, EOFError)) or "permissions violation" in str(error).lower():
-            # Told as what they are already: a lost connection, a denied subject.
+    def _fail_refused_subscription(self) -> None:
+        receiver = self.lane.refused()
+        if receiver is None:
             return
-        self.emit(events.AsyncErrorEvent(error=translate_connect_error(error)))
+        error = SubscriptionLimitError(receiver.interest.decode("utf-8", "replace"))
+        receiver.fail(error)
+        self.lane.nudge()
+        self.emit(events.AsyncErrorEvent(error=error))
+
+    def on_error(self, error: Exception) -> None:
+        """Report an error that belongs to no call; nats-py continues by itself."""
+        if isinstance(error, (OSError, EOFError)) and not isinstance(error, ConnectError):
+            # Reported already, as a lost connection.
+            return
+        if isinstance(error, ProtocolError):
+            _logger.warning(_log.PROTOCOL_ERROR, error=str(error))
+        else:
+            error = translate_connect_error(error)
+        self.emit(events.AsyncErrorEvent(error=error))
 
 
 class JetStreamSession:
@@ -560,6 +648,33 @@ class JetStreamSession:
         return answer
 
 
+async def _end(
+    bridge: Bridge, connection: NatsConnection | None, plugins: Plugins, grace: float
+) -> None:
+    """End the connection and the thread; *grace* are seconds to send what was handed over."""
+    try:
+        if connection is not None:
+            if grace:
+                await connection.flush(grace)
+            await connection.stop()
+    finally:
+        bridge.stop(0.0)
+        if plugins.dispatcher is not None:
+            plugins.dispatcher.close(0.0)
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that calls a bound method as long as its object exists."""
+    weak = weakref.WeakMethod(method)
+
+    def call(*arguments: object) -> None:
+        bound = weak()
+        if bound is not None:
+            bound(*arguments)
+
+    return call
+
+
 def raise_failure(failure: Exception) -> NoReturn:
     """
     Raise a copy of an error that several threads may get, as each raise changes its traceback.
@@ -583,15 +698,14 @@ def parse_denied(text: str) -> tuple[Any, str] | None:
 
 
 def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
-    """Return the arguments of nats-py's connect, one for each of our options that concerns it."""
-    arguments: dict[str, Any] = {
-        "servers": options.server_list(),
+    """
+    Return the arguments of nats-py's connect, one for each of our options that concerns it.
+
+    No login is among them: the transport adds it to each connection.
+    """
+    return {
+        "servers": [without_login(url) for url in options.server_list()],
         "name": options.name,
-        "user": options.user,
-        "password": options.password,
-        "token": options.token,
-        "user_credentials": None if options.credentials is None else str(options.credentials),
-        "nkeys_seed_str": options.nkey_text(),
         "tls": options.ssl_context(),
         "tls_hostname": options.tls_hostname,
         "tls_handshake_first": options.tls_first,
@@ -604,4 +718,3 @@ def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
         "max_outstanding_pings": options.max_outstanding_pings,
         "no_echo": not options.echo,
     }
-    return arguments

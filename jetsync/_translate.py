@@ -58,6 +58,12 @@ def translate_closed(cause: Exception | None) -> ConnectionClosedError:
     return error
 
 
+def is_refused_login(reason: str) -> bool:
+    """Return whether the text of an ``-ERR`` line says that the login is not accepted."""
+    text = reason.lower()
+    return "timeout" not in text and ("authorization" in text or "authentication" in text)
+
+
 def _has_refusal(errors: Sequence[ConnectError]) -> bool:
     return any(isinstance(error, AuthenticationError) for error in errors)
 

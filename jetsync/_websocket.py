@@ -1,7 +1,7 @@
 """
-The first and the last moments of a WebSocket, which is nats-py's on aiohttp.
+A WebSocket on aiohttp: connecting, whole messages in and out, closing.
 
-What is given here is always nats-py's ``WebSocketTransport``. Everything runs in the loop thread.
+Everything runs in the loop thread. aiohttp is imported with the first connection: it is an extra.
 """
 
 from __future__ import annotations
@@ -10,55 +10,88 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync.errors import ConfigurationError
+
 if TYPE_CHECKING:
     import ssl
-    from urllib.parse import ParseResult
+
+MAX_MESSAGE: Final = 128 << 20
+"""
+Bytes of one WebSocket message at most, 128 MiB.
+
+A server puts what it has for a client into one message. That is bounded by its ``max_pending``,
+64 MiB by default.
+"""
+
+CLOSING_WAIT: Final = 1.0
+"""Seconds to wait for the closing handshake; a server that hangs does not take part in it."""
 
 CLOSING_ROUNDS: Final = 3
 """Rounds of the loop in which it closes a socket that was let go of."""
 
 
-async def connect_web(
-    web: Any,
-    uri: ParseResult,
-    ssl_context: ssl.SSLContext | None,
-    buffer_size: int,
-    connect_timeout: float,
-) -> asyncio.WriteTransport | None:
-    """Make the connection and return what carries it; raises OSError."""
-    try:
-        if ssl_context is None:
-            await web.connect(uri, buffer_size, connect_timeout)
-        else:
-            await web.connect_tls(uri, ssl_context, buffer_size, connect_timeout)
-    except OSError:
-        raise
-    except Exception as error:
-        # aiohttp has errors of its own, which nats-py does not expect.
-        raise OSError(f"WebSocket handshake failed: {error}") from error
-    try:
-        below: asyncio.WriteTransport = web._ws._response.connection.transport
-    except AttributeError:
-        return None
-    return below
+class WebSocket:
+    """One WebSocket connection."""
 
+    def __init__(self) -> None:
+        try:
+            import aiohttp
+        except ImportError as error:
+            raise ConfigurationError(
+                "ws:// and wss:// need the extra: pip install 'jetsync[ws]'"
+            ) from error
+        self._aiohttp = aiohttp
+        self._session = aiohttp.ClientSession()
+        self._socket: Any = None
+        self._below: Any = None
+        """The asyncio transport that carries the WebSocket."""
 
-async def close_web(web: Any, attempt: asyncio.Task[asyncio.WriteTransport | None]) -> None:
-    """Close a WebSocket once the *attempt* to connect it has ended, well or not."""
-    below: asyncio.WriteTransport | None = None
-    try:
-        await asyncio.wait({attempt})
-        if not attempt.cancelled() and attempt.exception() is None:
-            below = attempt.result()
-        web.close()
-        with contextlib.suppress(Exception):
-            await web.wait_closed()
-    finally:
-        # Also when the loop ends first and cancels this.
-        if below is not None:
-            # aiohttp leaves the end of TLS to a loop that may not live as long.
-            below.abort()
-        if web._client is not None:
-            await web._client.close()
-        for _ in range(CLOSING_ROUNDS):
-            await asyncio.sleep(0)
+    async def open(self, url: str, ssl_context: ssl.SSLContext | None) -> None:
+        """Connect, within the time that the caller bounds; raises OSError."""
+        try:
+            self._socket = await self._session.ws_connect(
+                url,
+                ssl=True if ssl_context is None else ssl_context,
+                max_msg_size=MAX_MESSAGE,
+                timeout=self._aiohttp.ClientWSTimeout(ws_close=CLOSING_WAIT),
+            )
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - aiohttp has errors of its own.
+            # The errors of aiohttp show the URL, which may have a token in it.
+            reason = getattr(error, "status", None) or type(error).__name__
+            raise OSError(f"WebSocket handshake failed: {reason}") from None
+        with contextlib.suppress(AttributeError):
+            self._below = self._socket._response.connection.transport
+
+    async def receive(self) -> bytes:
+        """Return the next message; empty at the end of the connection."""
+        if self._socket is None:
+            return b""
+        message = await self._socket.receive()
+        if message.type is self._aiohttp.WSMsgType.BINARY:
+            data: bytes = message.data
+            return data
+        # A closing frame, an error, or text, which no NATS server sends.
+        return b""
+
+    async def send(self, block: bytes) -> None:
+        """Send *block* as one message."""
+        if self._socket is None:
+            raise OSError("not connected")
+        await self._socket.send_bytes(block)
+
+    async def close(self) -> None:
+        """Close the connection; safe to repeat."""
+        try:
+            if self._socket is not None:
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(self._socket.close(), CLOSING_WAIT)
+        finally:
+            # Also when the loop ends first and cancels this. aiohttp leaves the end of TLS to a
+            # loop that may not live as long.
+            if self._below is not None:
+                self._below.abort()
+            await self._session.close()
+            for _ in range(CLOSING_ROUNDS):
+                await asyncio.sleep(0)

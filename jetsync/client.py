@@ -18,7 +18,12 @@ from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
 from jetsync._session import JetStreamSession, Session
 from jetsync._subjects import api_prefix, validate_filter, validate_subject
-from jetsync.errors import InvalidArgumentError, InvalidTypeError, NoRespondersError
+from jetsync.errors import (
+    CallInSignalHandlerError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    NoRespondersError,
+)
 from jetsync.headers import encode_headers, header_pairs
 from jetsync.jetstream import JetStream
 from jetsync.message import Message
@@ -94,14 +99,16 @@ def connect(
     try:
         session = Session(options, loaded)
         session.connect()
+        return Client(session)
     except BaseException as error:
+        if session is not None:
+            session.abandon()
         if session is None or not session.closed.is_set():
             loaded.give_up(error)
         else:
             # They were told already.
             loaded.close()
         raise
-    return Client(session)
 
 
 class Client:
@@ -137,11 +144,22 @@ class Client:
         and what was handed over before (publishes, acks), is sent first, as far as the server takes
         it in time. Every call that waits in any thread ends with ConnectionClosedError.
 
+        A signal handler may call this. If it has interrupted its own thread in the midst of a read
+        or a write, this returns at once and the client closes as soon as the handler has returned.
+        If Ctrl-C interrupts this, the client closes without waiting any longer.
+
         Args:
             timeout: Seconds at most; None is 5.
         """
         deadline = Deadline.after(CLOSE_TIMEOUT if timeout is None else timeout)
-        self._end_consumptions(deadline)
+        try:
+            self._end_consumptions(deadline)
+        except CallInSignalHandlerError:
+            # The server redelivers what they hold after ack_wait.
+            pass
+        except BaseException:
+            self._session.abandon()
+            raise
         self._session.close(deadline.remaining())
 
     def drain(self, timeout: Seconds | None = None) -> None:

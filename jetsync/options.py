@@ -193,6 +193,8 @@ class ConnectOptions:
     """How long the first connection may take, over all servers and tries."""
     retry_on_failed_connect: bool = attrs.field(default=False, validator=_flag)
     """Try again for as long as ``connect_timeout`` lasts when no server can be reached."""
+    retry_refused_logins: bool = attrs.field(default=False, validator=_flag)
+    """Keep reconnecting although a server has refused the same login twice in a row."""
     max_reconnects: int = attrs.field(default=-1, validator=_at_least(-1))
     """How often to try each server once a connection was lost; -1 without end, 0 never."""
     reconnect_wait: float = attrs.field(default=1.0, converter=_to_seconds, validator=_duration)

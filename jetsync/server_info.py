@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import attrs
 
-from jetsync.errors import ConnectError, ProtocolError
+from jetsync.errors import ProtocolError
 
 __all__ = ["ServerInfo", "Statistics"]
 
@@ -117,16 +118,36 @@ def parse_info(line: bytes, url: str | None) -> ServerInfo:
     )
 
 
-def requiring_tls(line: bytes) -> bytes:
+def clean_info(line: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """
-    Return an INFO line with which nats-py puts TLS on the connection.
+    Check an ``INFO`` line; return what nats-py needs of it, and all of it.
 
-    It does so where the server insists, and would go on in the clear where the server only offers
-    TLS, or has none. Raises ConnectError in the last case.
+    nats-py trusts the types of what it reads, and an error there would end its reconnects. It gets
+    no nonce, because jetsync adds the login, and only server addresses that can be dialled.
+
+    Raises:
+        ProtocolError: The line is no JSON object, or a field has the wrong type.
     """
-    info = json.loads(line[5:])
-    if info.get("tls_required"):
-        return line
-    if not info.get("tls_available"):
-        raise ConnectError("the server offers no TLS, which the options ask for")
-    return b"INFO %b\r\n" % json.dumps({**info, "tls_required": True}).encode()
+    raw = decode_json(line[4:])
+    parse_info(line, None)
+    info = {name: raw[name] for name in _PASSED_ON if raw.get(name) is not None}
+    urls = raw.get("connect_urls") or []
+    if isinstance(urls, list):
+        info["connect_urls"] = [url for url in urls if _can_be_dialled(url)]
+    for flag in ("tls_required", "ldm"):
+        info[flag] = raw.get(flag) is True
+    return info, raw
+
+
+_PASSED_ON: Final = ("server_id", "version", "max_payload", "headers", "client_id")
+
+
+def _can_be_dialled(url: object) -> bool:
+    """Return whether *url* is ``host:port``, as servers announce each other."""
+    if not isinstance(url, str) or any(letter in url for letter in "/?#@ "):
+        return False
+    try:
+        parts = urlsplit(f"//{url}")
+        return bool(parts.hostname) and bool(parts.port)
+    except ValueError:
+        return False

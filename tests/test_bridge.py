@@ -16,7 +16,13 @@ import pytest
 from jetsync import _bridge
 from jetsync._bridge import EXIT_BUDGET, Bridge
 from jetsync._deadline import Deadline
-from jetsync.errors import ConfigurationError, ForkedProcessError, WaitTimeoutError
+from jetsync._handoff import Signal
+from jetsync.errors import (
+    ConfigurationError,
+    ConnectionClosedError,
+    ForkedProcessError,
+    WaitTimeoutError,
+)
 
 LONG = 10.0
 
@@ -77,11 +83,11 @@ class TestLife:
         bridge.stop(LONG)
         assert not bridge._thread.is_alive()
         assert repr(bridge) == f"<Bridge {bridge._thread.name} stopped uvloop=False>"
-        with pytest.raises(RuntimeError, match="not running"):
+        with pytest.raises(ConnectionClosedError):
             bridge.call(answer, 1, deadline=soon())
 
     def test_stop_cancels(self):
-        """What still runs when the bridge stops is cancelled."""
+        """A coroutine that still runs when the bridge stops is cancelled, and its caller woken."""
         bridge, endless = Bridge("asyncio"), Endless()
         bridge.start(nothing, nothing)
         with pytest.raises(WaitTimeoutError):
@@ -91,7 +97,7 @@ class TestLife:
             call = pool.submit(bridge.call, other, deadline=soon())
             assert other.began.wait(LONG)
             bridge.stop(LONG)
-            assert isinstance(call.exception(LONG), concurrent.futures.CancelledError)
+            assert isinstance(call.exception(LONG), ConnectionClosedError)
         assert other.cancelled.is_set()
 
     def test_names(self):
@@ -189,33 +195,55 @@ class TestCall:
         assert endless.cancelled.wait(LONG)
         assert bridge.call(answer, 5, deadline=soon()) == 5
 
+    def test_deadline_that_is_over(self, bridge):
+        """A coroutine that has no time left still begins, so that it can clean up."""
+        endless = Endless()
+        with pytest.raises(WaitTimeoutError):
+            bridge.call(endless, deadline=soon(0))
+        assert endless.cancelled.wait(LONG)
+
     def test_answer_at_the_deadline(self, bridge, monkeypatch):
         """An answer that comes at the moment of the deadline is an answer."""
-        done = concurrent.futures.Future.result
 
-        def result(future, timeout=None):
-            if timeout is None:
-                return done(future)
-            done(future, LONG)
-            raise concurrent.futures.TimeoutError
+        class Late(Signal):
+            def wait(self, timeout):
+                super().wait(LONG)
+                return False
 
-        monkeypatch.setattr(concurrent.futures.Future, "result", result)
+        monkeypatch.setattr(_bridge, "Signal", Late)
         assert bridge.call(answer, 5, deadline=soon()) == 5
 
     def test_interrupt(self, bridge, monkeypatch):
         """A caller that is interrupted cancels what it waited for."""
-        endless, done, interrupts = Endless(), concurrent.futures.Future.result, [KeyboardInterrupt]
+        endless = Endless()
 
-        def result(future, timeout=None):
-            if timeout is not None and interrupts and endless.began.wait(LONG):
-                raise interrupts.pop()
-            return done(future, timeout)
+        class Interrupted(Signal):
+            def wait(self, timeout):
+                assert endless.began.wait(LONG)
+                raise KeyboardInterrupt
 
-        monkeypatch.setattr(concurrent.futures.Future, "result", result)
-        with pytest.raises(KeyboardInterrupt):
-            bridge.call(endless, deadline=soon())
+        with monkeypatch.context() as patch:
+            patch.setattr(_bridge, "Signal", Interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                bridge.call(endless, deadline=soon())
         assert endless.cancelled.wait(LONG)
         assert bridge.call(answer, 5, deadline=soon()) == 5
+
+    def test_spawn(self, bridge):
+        """A coroutine may be started without waiting for it, and its error raises nowhere."""
+        endless, failing = Endless(), Endless()
+
+        async def fail():
+            failing.began.set()
+            raise ValueError("in nobody's call")
+
+        bridge.spawn(fail)
+        bridge.spawn(endless)
+        assert failing.began.wait(LONG)
+        assert endless.began.wait(LONG)
+        bridge.stop(LONG)
+        assert endless.cancelled.is_set()
+        bridge.spawn(endless)
 
     def test_many_threads(self, bridge):
         """Any number of threads may call at the same time."""

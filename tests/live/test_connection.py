@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gc
 import itertools
 import logging
 import re
@@ -17,6 +18,7 @@ import pytest
 from patience import eventually, timed
 
 import jetsync
+from jetsync import _session
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 
@@ -29,6 +31,15 @@ def io_threads():
     The names of jetsync's own threads that are alive.
     """
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("jetsync-")}
+
+
+def open_sockets():
+    """
+    The sockets of this process that are open.
+    """
+    gc.collect()
+    found = [one for one in gc.get_objects() if isinstance(one, socket.socket)]
+    return {id(one) for one in found if one.fileno() >= 0}
 
 
 def events(recorder, *kinds):
@@ -396,14 +407,15 @@ class TestClose:
 
     def test_closing_ends_in_time_when_the_server_hangs(self, own_server):
         """
-        The time-out of close holds, and no thread is left.
+        The time-out of close holds, and no thread and no socket is left.
         """
-        before = io_threads()
+        before, sockets = io_threads(), open_sockets()
         client = jetsync.connect(own_server.url)
         own_server.pause()
         with timed(0.0, 2.0):
             client.close(timeout=0.5)
         eventually(lambda: io_threads() == before, 2)
+        eventually(lambda: open_sockets() <= sockets, 2)
         assert client.is_closed
 
     def test_draining_delivers_what_has_arrived(self, nats_server, client, pool, unique):
@@ -688,8 +700,15 @@ class TestCluster:
 def paused():
     """
     A client of a paused server, its JetStream and one of its consumers.
+
+    The client is kept from probing the connection, which it would drop after the first time-out.
     """
-    with DevServer() as server, jetsync.connect(server.url, request_timeout=0.5) as client:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        DevServer() as server,
+        jetsync.connect(server.url, request_timeout=0.5) as client,
+    ):
+        patch.setattr(_session, "PROBE_TIMEOUT", 600.0)
         js = client.jetstream()
         stream = js.create_stream(name="S", subjects=["s"])
         consumer = stream.create_consumer(name="c")
