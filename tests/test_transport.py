@@ -331,7 +331,7 @@ class TestTranslation:
         cause = nats.errors.Error("nats: nats://me:secret@host is gone")
         error = translate_closed(cause)
         assert type(error) is ConnectionClosedError
-        assert str(error) == "the client is closed: ***@host is gone"
+        assert str(error) == "the client is closed: nats://***@host is gone"
         assert error.__cause__ is cause
         assert str(translate_closed(KeyError())) == "the client is closed: KeyError"
 
