@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync.errors import redact_text
+
 if TYPE_CHECKING:
     import ssl
     from urllib.parse import ParseResult
@@ -33,9 +35,10 @@ async def connect_web(
             await web.connect_tls(uri, ssl_context, buffer_size, connect_timeout)
     except OSError:
         raise
-    except Exception as error:
-        # aiohttp has errors of its own, which nats-py does not expect.
-        raise OSError(f"WebSocket handshake failed: {error}") from error
+    except Exception as error:  # noqa: BLE001 - raised in another form
+        # aiohttp has errors of its own, which nats-py does not expect. They are no cause of this
+        # one, because they contain the URL, and with it a token in its query.
+        raise OSError(f"WebSocket handshake failed: {redact_text(str(error))}") from None
     try:
         below: asyncio.WriteTransport = web._ws._response.connection.transport
     except AttributeError:

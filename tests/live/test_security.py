@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import http.server
 import ipaddress
 import json
 import logging
@@ -663,6 +664,18 @@ def shown(error):
     return "\n".join(texts)
 
 
+class NotFound(http.server.BaseHTTPRequestHandler):
+    """
+    A web server that has nothing.
+    """
+
+    def do_GET(self):
+        self.send_error(404)
+
+    def log_message(self, *_arguments):
+        pass
+
+
 class TestSecrets:
     def test_nothing_shows_them(self, login_server, token_server, operator, tmp_path, caplog):
         """
@@ -696,6 +709,8 @@ class TestSecrets:
             (token_server, {"servers": tokened}),
             (operator.server, {"credentials": path}),
             (operator.server, {"token": TOKEN}),
+            (login_server, {"user": "ann", "password": lambda: PASSWORD}),
+            (login_server, {"user": lambda: "bob", "password": lambda: PASSWORD}),
         ]
         outcomes = []
         with caplog.at_level(logging.DEBUG):
@@ -720,12 +735,43 @@ class TestSecrets:
         expected += ["ConnectError", "connected", "ConnectTimeoutError", "ConnectError"]
         expected += ["connected", "AuthenticationError", "AuthenticationError"]
         expected += ["connected", "connected", "connected", "AuthenticationError"]
+        expected += ["connected", "AuthenticationError"]
         assert outcomes == expected
         texts.append(caplog.text)
         texts += [repr(vars(record)) for record in caplog.records]
         everything = "\n".join(texts)
         for secret in (PASSWORD, TOKEN, seed, jwt, bad_seed, login_server.seed):
             assert secret not in everything, everything[everything.index(secret) - 500 :][:700]
+
+    # What nats-py 2.16 gives to aiohttp has another name there since.
+    @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type:DeprecationWarning")
+    @pytest.mark.parametrize(
+        "form",
+        [
+            "ws://{address}/?token={secret}",
+            "ws://u:{secret}@{address}/path?token={secret}",
+            "wss://{address}?token={secret}",
+            "nats://u:{secret}@{address}",
+            "nats://u:{secret}@127.0.0.1:1,nats://{secret}@{address}",
+        ],
+    )
+    def test_a_server_that_is_no_nats_server(self, form, caplog):
+        """
+        Errors, their causes and logs of a failed handshake show no secret of any form of URL.
+        """
+        pytest.importorskip("aiohttp")
+        # Tracebacks contain lines of this file, so the secret is not in them as it is.
+        secret = "2retnuh"[::-1]
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), NotFound) as web:
+            thread = threading.Thread(target=web.serve_forever, args=(0.01,))
+            thread.start()
+            url = form.format(address=f"127.0.0.1:{web.server_port}", secret=secret)
+            with caplog.at_level(logging.DEBUG), pytest.raises(jetsync.ConnectError) as caught:
+                jetsync.connect(url, connect_timeout=1)
+            web.shutdown()
+            thread.join()
+        logged = "".join(repr(vars(record)) for record in caplog.records)
+        assert secret not in shown(caught.value) + caplog.text + logged
 
     def test_options_travel_with_their_secrets(self, login_server):
         """
