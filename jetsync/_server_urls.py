@@ -68,9 +68,9 @@ def _complete(piece: str, shown: str) -> str:
             problem = "it has no host, or a space or control character in it"
         elif port == 0:
             problem = "port 0 can not be connected to"
-        elif "@" in parts.fragment or ("@" in parts.query and not websocket):
+        elif "@" in parts.path + parts.fragment or ("@" in parts.query and not websocket):
             # Otherwise the part before it would be taken for the host and sent to a name server.
-            problem = 'write "?" and "#" in user and password as %3F and %23'
+            problem = 'write "/", "?" and "#" in user and password as %2F, %3F and %23'
         elif not websocket and parts.path not in {"", "/"}:
             problem = "only WebSocket URLs have a path"
     if problem is not None:

@@ -102,7 +102,14 @@ class TestServers:
         [
             *("", " , ", [], [""], "http://h", "nats://", "nats://:4222", "h:0", "h:x", "h:70000"),
             *("a b", "nats://h/path", "ws://a,nats://b", ["wss://a", "b"], "nats://[::1"),
-            *("nats://t:1?x@h", "nats://t:1#x@h", "ws://t:1#x@h", "h\x00", "nats://%ff@h"),
+            *(
+                "nats://t:1?x@h",
+                "nats://t:1#x@h",
+                "ws://t:1#x@h",
+                "ws://t/x@h",
+                "h\x00",
+                "nats://%ff@h",
+            ),
         ],
     )
     def test_refused(self, servers):
