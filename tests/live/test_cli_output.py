@@ -9,9 +9,12 @@ import json
 import socket
 import unicodedata
 
+import attrs
 import pytest
 from click.testing import CliRunner
 
+import jetsync
+from jetsync.cli import doctor
 from jetsync.cli._app import jetsync as app
 from jetsync.devserver import DevServer
 
@@ -175,6 +178,22 @@ class TestHostileData:
         assert json.loads(run("kv", "get", "B", "plain", "--json"))["value"] == EVIL_TEXT
         lines = run("kv", "watch", "B", "--no-follow", "--json").splitlines()
         assert [json.loads(line)["key"] for line in lines] == ["plain"]
+
+    @pytest.mark.parametrize("as_json", [False, True])
+    def test_what_a_server_says_of_itself(self, run, server, monkeypatch, as_json):
+        """
+        The names, versions and reasons of a server are escaped, too.
+        """
+        found = doctor.examine(jetsync.ConnectOptions(servers=server.url))
+        names = dict.fromkeys(("version", "server_name", "cluster", "url"), EVIL_TEXT)
+        info = attrs.evolve(found.server, **names)
+        report = attrs.evolve(found, server=info, jetstream=EVIL_TEXT)
+        monkeypatch.setattr(doctor, "examine", lambda _options: report)
+        output = run("doctor", *(["--json"] if as_json else []), fails=1)
+        if as_json:
+            assert json.loads(output)["server"]["version"] == EVIL_TEXT
+        else:
+            assert output.count(LITERAL) == 6
 
     def test_raw(self, server, run):
         """
