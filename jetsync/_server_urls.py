@@ -6,11 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, redact_url
 
-__all__ = ["WEBSOCKET_SCHEMES", "read_servers", "wants_tls", "without_login"]
+__all__ = [
+    "WEBSOCKET_SCHEMES",
+    "address",
+    "read_servers",
+    "user_info",
+    "wants_tls",
+    "without_login",
+]
 
 _DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 WEBSOCKET_SCHEMES: Final = frozenset({"ws", "wss"})
@@ -35,7 +42,7 @@ def read_servers(servers: str | Sequence[str]) -> list[str]:
     given: Sequence[str] = value
     # A password with a comma in it falls apart here, so errors show the redacted whole, not the
     # piece.
-    shown = ", ".join(redact_url(one) for one in given)
+    shown = redact_url(",".join(given))
     urls = [_complete(piece, shown) for one in given for piece in one.split(",") if piece.strip()]
     if not urls:
         raise InvalidArgumentError("servers are empty", argument="servers")
@@ -55,16 +62,23 @@ def _complete(piece: str, shown: str) -> str:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
+        websocket = parts.scheme in WEBSOCKET_SCHEMES
+        user_info(url)
+    except UnicodeDecodeError:
+        problem = "the percent-encoding of user and password is not UTF-8"
     except ValueError:
         problem = "not a URL with a host and a port"
     else:
         if parts.scheme not in _DEFAULT_PORTS:
             problem = "the scheme must be nats, tls, ws or wss"
-        elif not host or any(letter.isspace() for letter in text):
-            problem = "it has no host, or a blank in it"
+        elif not host or " " in text or not text.isprintable():
+            problem = "it has no host, or a space or control character in it"
         elif port == 0:
             problem = "port 0 can not be connected to"
-        elif parts.scheme not in WEBSOCKET_SCHEMES and parts.path not in {"", "/"}:
+        elif "@" in parts.path + parts.fragment or ("@" in parts.query and not websocket):
+            # Otherwise the part before it would be taken for the host and sent to a name server.
+            problem = 'write "/", "?" and "#" in user and password as %2F, %3F and %23'
+        elif not websocket and parts.path not in {"", "/"}:
             problem = "only WebSocket URLs have a path"
     if problem is not None:
         raise InvalidArgumentError(f"bad server in {shown!r}: {problem}", argument="servers")
@@ -74,6 +88,22 @@ def _complete(piece: str, shown: str) -> str:
     return parts._replace(netloc=netloc).geturl()
 
 
+def user_info(url: str) -> tuple[str, str | None] | None:
+    """
+    Return user and password of a URL without percent-encoding; ``None`` if there is no user.
+
+    Without a password, the user is a token.
+    """
+    parts = urlsplit(url)
+    if parts.username is None or (not parts.username and parts.password is None):
+        return None
+    password = parts.password
+    return (
+        unquote(parts.username, errors="strict"),
+        None if password is None else unquote(password, errors="strict"),
+    )
+
+
 def wants_tls(urls: Sequence[str]) -> bool:
     """
     Return whether one of the URLs asks for TLS by its scheme.
@@ -81,9 +111,15 @@ def wants_tls(urls: Sequence[str]) -> bool:
     return any(urlsplit(url).scheme in {"tls", "wss"} for url in urls)
 
 
+def address(url: str) -> str:
+    """
+    Return host and port of a URL.
+    """
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
 def without_login(url: str) -> str:
     """
     Return the URL without user name, password and token.
     """
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return urlsplit(url)._replace(netloc=address(url)).geturl()

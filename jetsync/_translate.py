@@ -14,7 +14,7 @@ from jetsync.errors import (
     AuthenticationError,
     ConnectError,
     ConnectionClosedError,
-    redact_url,
+    redact_text,
 )
 
 if TYPE_CHECKING:
@@ -76,4 +76,4 @@ def _text_of(error: Exception) -> str:
             return os.strerror(error.errno).lower()
     elif isinstance(error, socket.gaierror):
         return str(error.strerror).lower()
-    return redact_url(str(error) or type(error).__name__).removeprefix("nats: ")
+    return redact_text(str(error) or type(error).__name__).removeprefix("nats: ")

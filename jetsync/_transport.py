@@ -113,10 +113,6 @@ class LaneTransport(Transport):
         """Seconds of one attempt, so that a silent server leaves the others their share."""
 
         self._attempt_ends = 0.0
-        self._logins = {_address(url): url for url in reversed(servers)}
-        self._default_login = next((url for url in servers if "@" in url), servers[0])
-        """Whose user name and password discovered servers get."""
-
         self._inbound = bytearray()
         self._arrival: asyncio.Future[None] | None = None
         self._eof = True
@@ -274,7 +270,7 @@ class LaneTransport(Transport):
         self.close()
         self.check_over()
         self.target = redact_url(self.resolve(uri).geturl())
-        self._address = _address(uri.geturl())
+        self._server = uri.geturl()
         self._attempt_ends = self._loop.time() + self._budget
         self._handshaking = True
         self._outgoing.clear()
@@ -398,10 +394,9 @@ class LaneTransport(Transport):
         """Return nats-py's CONNECT line with the login for this server."""
         line, newline, rest = block.partition(b"\r\n")
         assert self._info is not None
-        url = self._logins.get(self._address, self._default_login)
         # In a thread of its own: it may read files, and call functions of the application.
         self.login = login = await _in_thread(
-            make_login, self._options, url, self._info.get("nonce") or None
+            make_login, self._options, self._server, self._info.get("nonce") or None
         )
         fields = {**json.loads(line.removeprefix(b"CONNECT ")), **login.fields}
         return b"CONNECT " + json.dumps(fields).encode() + newline + rest
@@ -867,11 +862,6 @@ def _retryable() -> Iterator[None]:
 def _settle(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _address(url: str) -> str:
-    """Return host and port of a URL."""
-    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 async def _in_thread(call: Callable[..., T], *arguments: Any) -> T:

@@ -79,8 +79,15 @@ if TYPE_CHECKING:
     from jetsync.outbound import PublishReport
     from jetsync.publish.atomic import AtomicBatch
 
-_SCHEME = re.compile(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]*://)?")
+_SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 _NEXT_URL = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
+_QUERY = re.compile("[?#]")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]*)(?::\d{0,5})?/?")
+_HOST_AND_PATH = re.compile(rf"{_HOST.pattern}(?:(?<=/)[^:]*)?")
+_LIKE_URL = re.compile(
+    # A URL without the punctuation behind it, or a word with an "@".
+    r"[A-Za-z][A-Za-z0-9+.-]*://\S*?(?=[)'\",;:.]*(?:\s|$))|(?:(?!://)\S)*@\S*"
+)
 
 __all__ = [
     "AcksNotWantedError",
@@ -228,20 +235,35 @@ __all__ = [
 
 def redact_url(url: str) -> str:
     """
-    Return the URL, or comma-separated URLs, without user name, password or token.
+    Return the URL, or comma-separated URLs, without secrets, so that it may be shown or logged.
 
-    Everything between the scheme and the last ``@`` is replaced, also where the scheme is missing,
-    so that the result may be logged, put into an error or shown in a ``repr``. Passwords that
-    should have been escaped are replaced too, if need be with a server between two of them.
+    User name, password and token become ``***``, and so do query and fragment. Only what is
+    certainly a host, a port or the path of a WebSocket URL is kept. Of a URL that cannot be
+    divided safely only the scheme is kept.
     """
     return ",".join(_redact_one(one) for one in _NEXT_URL.split(url))
 
 
 def _redact_one(url: str) -> str:
     found = _SCHEME.match(url)
-    scheme = found[0] if found else ""
-    _, at, host = url[len(scheme) :].rpartition("@")
-    return f"{scheme}***@{host}" if at else url
+    scheme = "" if found is None else found[0]
+    login, at, rest = url[len(scheme) :].rpartition("@")
+    found = _QUERY.search(rest)
+    hosts, mark = (rest, "") if found is None else (rest[: found.start()], found[0])
+    # Other schemes have no path, so a "/" is part of a token.
+    shape = _HOST_AND_PATH if scheme.strip().lower() in {"ws://", "wss://"} else _HOST
+    # With a "?" before the "@", the "@" may be part of the query, and what follows it of a secret.
+    if _QUERY.search(login) or not all(shape.fullmatch(host.strip()) for host in hosts.split(",")):
+        return f"{scheme}***"
+    shown = f"{scheme}***@{hosts}" if at else f"{scheme}{hosts}"
+    return f"{shown}{mark}***" if mark else shown
+
+
+def redact_text(text: str) -> str:
+    """
+    Return a text in which :func:`redact_url` was applied to each word that may be a URL.
+    """
+    return _LIKE_URL.sub(lambda found: redact_url(found[0]), text)
 
 
 def _rebuild(cls: type[JetSyncError], args: tuple[Any, ...], state: dict[str, Any]) -> JetSyncError:
@@ -435,7 +457,7 @@ class ConnectTimeoutError(ConnectError, TimeoutError):
 
 class AuthenticationError(ConnectError):
     """
-    The server refused the credentials, or let them expire.
+    The server refused the login or let it expire, or jetsync could not make the login.
     """
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import pickle
 import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,9 @@ DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 """Where to connect when nothing says otherwise."""
 
 _SEED = re.compile(r"S[A-Z2-7]{57}")
+_PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}")
+# What may have been given instead of a path by mistake, and must not be shown.
+_CONTENTS = re.compile(r"\n|eyJ[\w-]+\.|S[A-Z2-7]{57}")
 _ENVIRONMENT: Final = {
     "NATS_URL": "servers",
     "NATS_USER": "user",
@@ -41,13 +45,19 @@ _ENVIRONMENT: Final = {
     "NATS_KEY": "tls_key",
 }
 _LOGIN: Final = ("user", "password", "token", "credentials", "nkey_seed")
+_CALLABLE: Final = ("user", "password", "token", "credentials", "nkey_signature")
 
 
 # Converters and validators. Each knows the field it is for, so that errors can name it.
 
 
 def _secret(value: object) -> str:
-    return "None" if value is None else "'***'"
+    return _shown(None if value is None else value if callable(value) else "***")
+
+
+def _shown(value: object) -> str:
+    # The repr of a callable may contain anything, such as the arguments of a partial.
+    return "<callable>" if callable(value) else repr(value)
 
 
 def _shown_servers(servers: object) -> str:
@@ -72,7 +82,7 @@ def _plugins(value: Sequence[object | str]) -> tuple[object | str, ...]:
 # the validator, which runs after it and knows the name, refuses it.
 
 
-def _to_path(value: str | os.PathLike[str] | None) -> str | None:
+def _to_path(value: Any) -> Any:
     if isinstance(value, os.PathLike) or (value and isinstance(value, str)):
         return str(Path(value).expanduser())
     return value
@@ -83,8 +93,7 @@ def _path(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None
         return
     if not isinstance(value, str):
         raise InvalidTypeError(f"{field.name} must be a path", argument=field.name)
-    # Not shown: it may be the contents of the file, given by mistake.
-    if not value or "\n" in value:
+    if not value or _CONTENTS.search(value):
         raise InvalidArgumentError(f"{field.name} must be the path of a file", argument=field.name)
 
 
@@ -127,6 +136,32 @@ def _text(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None
         raise InvalidArgumentError(f"{field.name} is empty", argument=field.name)
 
 
+def _public_key(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
+    # Not shown: it may be the seed.
+    if value is not None and not (isinstance(value, str) and _PUBLIC_KEY.fullmatch(value)):
+        raise InvalidArgumentError(
+            f"{field.name} must be the public key of a user, 56 characters that begin with U",
+            argument=field.name,
+        )
+
+
+def _function(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not callable(value):
+        raise InvalidTypeError(f"{field.name} must be a callable", argument=field.name)
+
+
+def _or_callable(
+    check: Callable[[ConnectOptions, attrs.Attribute[Any], object], None],
+) -> Callable[[ConnectOptions, attrs.Attribute[Any], object], None]:
+    def check_unless_callable(
+        options: ConnectOptions, field: attrs.Attribute[Any], value: object
+    ) -> None:
+        if not callable(value):
+            check(options, field, value)
+
+    return check_unless_callable
+
+
 def _flag(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, bool):
         raise InvalidTypeError(f"{field.name} must be True or False", argument=field.name)
@@ -137,9 +172,13 @@ class ConnectOptions:
     """
     Everything that ``connect`` may be told.
 
-    Immutable, comparable and picklable, unless it holds an ``SSLContext``. Its ``repr`` shows no
-    secret. All durations are seconds, or ``timedelta`` where one is given, and are kept as float
-    seconds.
+    Immutable, comparable and picklable, unless it holds an ``SSLContext`` or a callable that cannot
+    be pickled. Its ``repr`` shows no secret. All durations are seconds, or ``timedelta`` where one
+    is given, and are kept as float seconds.
+
+    The callables of the login are called for each attempt to connect, in a worker thread. They must
+    not call methods of the client. If one of them raises, the attempt fails with an
+    ``AuthenticationError``.
     """
 
     servers: str | Sequence[str] | None = attrs.field(
@@ -150,18 +189,34 @@ class ConnectOptions:
     name: str | None = attrs.field(default=None, validator=_text)
     """What the server calls this connection in its monitoring."""
 
-    user: str | None = attrs.field(default=None, validator=_text)
-    """User name."""
-    password: str | None = attrs.field(default=None, validator=_text, repr=_secret)
-    """Password that goes with ``user``."""
-    token: str | None = attrs.field(default=None, validator=_text, repr=_secret)
-    """Token, where the server wants one."""
-    credentials: str | os.PathLike[str] | None = attrs.field(
-        default=None, converter=_to_path, validator=_path
+    user: str | Callable[[], str] | None = attrs.field(
+        default=None, validator=_or_callable(_text), repr=_shown
     )
-    """Path of a credentials file: a JWT and a seed."""
+    """User name, or a callable that returns it."""
+    password: str | Callable[[], str] | None = attrs.field(
+        default=None, validator=_or_callable(_text), repr=_secret
+    )
+    """Password of ``user``, or a callable that returns it."""
+    token: str | Callable[[], str] | None = attrs.field(
+        default=None, validator=_or_callable(_text), repr=_secret
+    )
+    """Token, or a callable that returns it. It may be sent together with an NKey or a JWT."""
+    credentials: str | os.PathLike[str] | Callable[[], str | bytes | os.PathLike[str]] | None = (
+        attrs.field(default=None, converter=_to_path, validator=_or_callable(_path), repr=_shown)
+    )
+    """Path of a credentials file: a JWT and a seed. A callable returns either a path, as an
+    ``os.PathLike``, or the contents of such a file, as text or bytes."""
     nkey_seed: str | None = attrs.field(default=None, validator=_text, repr=_secret)
     """Seed of an NKey, or the path of a file with one."""
+    nkey: str | None = attrs.field(default=None, validator=_public_key)
+    """Public key of an NKey, ``U...``, if ``nkey_signature`` signs for it."""
+    nkey_signature: Callable[[bytes], bytes] | None = attrs.field(
+        default=None, validator=_function, repr=_shown
+    )
+    """A callable that gets the server's nonce and returns the 64 bytes of its Ed25519 signature. It
+    signs for ``nkey``, or for the JWT of ``credentials`` in place of the seed there."""
+    retry_refused_logins: bool = attrs.field(default=False, validator=_flag)
+    """Keep reconnecting although a server has refused the same login twice in a row."""
 
     tls: ssl.SSLContext | None = None
     """A TLS context, for what the fields below can not express. It can not be pickled."""
@@ -193,8 +248,6 @@ class ConnectOptions:
     """How long the first connection may take, over all servers and tries."""
     retry_on_failed_connect: bool = attrs.field(default=False, validator=_flag)
     """Try again for as long as ``connect_timeout`` lasts when no server can be reached."""
-    retry_refused_logins: bool = attrs.field(default=False, validator=_flag)
-    """Keep reconnecting although a server has refused the same login twice in a row."""
     max_reconnects: int = attrs.field(default=-1, validator=_at_least(-1))
     """How often to try each server once a connection was lost; -1 without end, 0 never."""
     reconnect_wait: float = attrs.field(default=1.0, converter=_to_seconds, validator=_duration)
@@ -220,6 +273,7 @@ class ConnectOptions:
             read_servers(self.servers)
         if self.password is not None and self.user is None:
             raise InvalidArgumentError("password needs user", argument="password")
+        self._check_nkey()
         if self.tls_key is not None and self.tls_cert is None:
             raise InvalidArgumentError("tls_key needs tls_cert", argument="tls_key")
         if self.tls is not None:
@@ -235,6 +289,19 @@ class ConnectOptions:
             )
         validate_subject(self.inbox_prefix)
         api_prefix(self.jetstream_domain, self.jetstream_prefix)
+
+    def _check_nkey(self) -> None:
+        if self.nkey is not None:
+            if self.nkey_signature is None:
+                raise InvalidArgumentError("nkey needs nkey_signature", argument="nkey")
+            if self.nkey_seed is not None or self.credentials is not None:
+                raise InvalidArgumentError(
+                    "give only one of nkey, nkey_seed and credentials", argument="nkey"
+                )
+        elif self.nkey_signature is not None and self.credentials is None:
+            raise InvalidArgumentError(
+                "nkey_signature needs nkey or credentials", argument="nkey_signature"
+            )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> ConnectOptions:
@@ -372,6 +439,16 @@ class ConnectOptions:
                 "options with an SSLContext can not be pickled: "
                 "use tls_ca, tls_cert and tls_key instead of tls"
             )
+        for name in _CALLABLE:
+            value = getattr(self, name)
+            if callable(value):
+                try:
+                    pickle.dumps(value)
+                except Exception as error:
+                    raise ConfigurationError(
+                        f"options can not be pickled, because the callable in {name} can not:"
+                        " use a function of a module"
+                    ) from error
         fields = {field.name: getattr(self, field.name) for field in attrs.fields(ConnectOptions)}
         return _rebuild, (fields,)
 

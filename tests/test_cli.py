@@ -8,10 +8,12 @@ import datetime as dt
 import importlib.metadata
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import types
 import unicodedata
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -679,6 +681,9 @@ class TestVisible:
             ("\u202egnp.exe", "\\u202egnp.exe"),
             ("one\r\ntwo\t3", "one\\r\\ntwo\\t3"),
             ("\udcff", "\\udcff"),
+            ("\u2028\u200b\ufeff\u200f", "\\u2028\\u200b\\ufeff\\u200f"),
+            ("\U000e0041", "\\U000e0041"),
+            ("a\xa0b\u3000c", "a\xa0b\u3000c"),
         ],
     )
     def test_control_characters(self, text, shown):
@@ -697,22 +702,26 @@ class TestVisible:
         """
         Bytes that are no text are escapes.
         """
-        assert _output.payload(b"\xff\x1bz") == "\\xff\\x1bz"
+        assert _output.visible(_output.payload(b"\xff\x1bz")) == "\\xff\\x1bz"
 
     def test_tables_and_json(self, capsys):
         """
         Neither lets control characters of others through, and JSON still says the same.
         """
-        evil = "\x1b]0;title\x07 \x9b2J \u202e \udcff"
+        evil = "\x1b]0;title\x07 \x9b2J \u202e \udcff \u2028 \U000e0041 [red]:smile:[/] \\"
         _output.print_table(("a",), [(evil,)])
-        _output.print_pairs([("name", evil)])
+        _output.print_pairs([(evil, evil)])
+        _output.say(evil)
+        _output.say(evil, style="bold")
         _output.print_json({"evil": evil})
         _output.print_json_line({"evil": evil})
 
         lines = capsys.readouterr().out
         assert not any(
-            unicodedata.category(each) in {"Cc", "Cf", "Cs"} for each in lines.replace("\n", "")
+            unicodedata.category(each) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+            for each in lines.replace("\n", "")
         )
+        assert lines.count("[red]:smile:[/]") == 7
         assert json.loads(lines.splitlines()[-1]) == {"evil": evil}
 
     def test_raw_to_a_terminal(self, monkeypatch, capfd):
@@ -726,7 +735,88 @@ class TestVisible:
         assert capfd.readouterr().out == "\x1b[31m\n\\x1b[31m\n"
 
 
+class TestErrorText:
+    EVIL = "\x1b[2J\x9b\u202e"
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            (f"--{EVIL}",),
+            (f"cmd{EVIL}",),
+            ("get", "S", EVIL),
+            ("get", f"S{EVIL}", "1", "-s", NOBODY),
+            ("stream", "ls", "-s", EVIL),
+            ("stream", "ls", "-s", f"{NOBODY}/{EVIL}"),
+            ("pub", "a", "b", "-H", EVIL),
+            ("plugins", EVIL),
+        ],
+    )
+    def test_control_characters(self, run, arguments):
+        """
+        What an error repeats is escaped, too.
+        """
+        result = run(*arguments)
+
+        assert result.exit_code != 0
+        assert "Error: " in result.output
+        assert not set(self.EVIL[0] + self.EVIL[4:]) & set(result.output)
+
+    def test_text_of_a_server(self, run, monkeypatch):
+        """
+        An error with text of a server stays one line, and its markup is literal.
+        """
+
+        def fail(**_options):
+            raise jetsync.ConnectError("no \x1b[31m[red]\nError: forged")
+
+        monkeypatch.setattr(jetsync, "connect", fail)
+
+        assert run("stream", "ls").output == "Error: no \\x1b[31m[red]\\nError: forged\n"
+        problems = json.loads(run("doctor", "--json").output)["problems"]
+        assert problems == ["no \x1b[31m[red]\nError: forged"]
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "nats://u:hunter2@127.0.0.1:1",
+            "nats://hunter2@127.0.0.1:1",
+            "nats://u:hunter2",
+            "u:hunter2@127.0.0.1:x",
+            "//u:hunter2@127.0.0.1",
+            "nats://u:hunter2@",
+            "http://127.0.0.1?token=hunter2",
+            "nats://127.0.0.1:1?token=hunter2",
+            "nats://a:1#u:hunter2@127.0.0.1",
+        ],
+    )
+    def test_secrets(self, run, url):
+        """
+        No command shows the secret of a URL, wherever the URL was given.
+        """
+        for arguments in (
+            ("stream", "ls", "-s", url),
+            ("doctor", url),
+            ("doctor", url, "--json"),
+            ("doctor", NOBODY, url),
+            ("stream", url),
+            (url,),
+        ):
+            result = run(*arguments)
+            assert result.exit_code != 0
+            assert "hunter2" not in result.output
+        assert "hunter2" not in run("stream", "ls", env={"NATS_URL": url}).output
+
+
 class TestOutput:
+    def test_everything_is_printed_by_the_output_module(self):
+        """
+        No other module of the command line prints by itself, so none can forget to escape.
+        """
+        folder = Path(cli.__file__).parent
+        calls = re.compile(r"\b(?:click\.(?:s?echo|secho|confirm|prompt)|(?<![\w.])print)\(")
+        printing = {path.name for path in folder.glob("*.py") if calls.search(path.read_text())}
+        assert printing == {"_output.py"}
+
     @pytest.mark.parametrize(
         ("count", "text"),
         [

@@ -13,6 +13,7 @@ from jetsync.errors import (
     JetSyncError,
     StatusError,
     from_api_error,
+    redact_text,
     redact_url,
 )
 from jetsync.outbound import OutboundMessage, PublishFailure, PublishReport
@@ -276,11 +277,44 @@ class TestSecrets:
             ("nats://u:sec,ret@h", "nats://***@h"),
             ("nats://u:secret@a,tls://u:secret@b", "nats://***@a,tls://***@b"),
             ("a,u:secret@b", "***@b"),
+            ("nats://u:secret@a:1,b:2", "nats://***@a:1,b:2"),
+            ("//u:secret@h", "***@h"),
+            ("nats://u:secret", "nats://***"),
+            ("nats://u:sec,ret", "nats://***"),
+            ("nats://u:secret@", "nats://***@"),
+            ("nats:u:secret", "***"),
+            ("nats:/u:secret", "***"),
+            ("nats://sec/ret", "nats://***"),
+            ("nats://u:1#secret", "nats://u:1#***"),
+            ("nats://u:1#sec@ret", "nats://***"),
+            ("u:secret", "***"),
+            ("wss://h?token=secret", "wss://h?***"),
+            ("wss://u:secret@h:1/path?token=secret", "wss://***@h:1/path?***"),
+            ("wss://h?token=sec@ret", "wss://***"),
+            ("wss://h/path#secret", "wss://h/path#***"),
+            ("wss://h/path", "wss://h/path"),
+            ("nats://[::1]:4222", "nats://[::1]:4222"),
+            (" a:1 , nats://b:2/ ,", " a:1 , nats://b:2/ ,"),
+            ("", ""),
         ],
     )
     def test_redact_url(self, url, redacted):
-        """Nothing between the scheme and the last @ is shown."""
+        """Only hosts, ports and the paths of WebSocket URLs are shown."""
         assert redact_url(url) == redacted
+        assert redact_url(redacted) == redacted
+
+    @pytest.mark.parametrize(
+        ("text", "redacted"),
+        [
+            ("no answer (nats://u:secret@h:1); no", "no answer (nats://***@h:1); no"),
+            ("404, url='ws://h:1/?token=secret'", "404, url='ws://h:1/?***'"),
+            ("u:secret@h is gone", "***@h is gone"),
+            ("host 127.0.0.1:1 ssl:default [no]", "host 127.0.0.1:1 ssl:default [no]"),
+        ],
+    )
+    def test_redact_text(self, text, redacted):
+        """URLs within a text are shown without secrets, and the rest as it is."""
+        assert redact_text(text) == redacted
 
     def test_connect_errors(self):
         """Errors of connecting never contain the password of a URL."""

@@ -2,19 +2,30 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+import functools
 import json
 import pickle
 import ssl
+import traceback
 from pathlib import Path
+from urllib.parse import quote
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jetsync import options as options_module
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError
 from jetsync.options import DEFAULT_URL, ConnectOptions
 
 SEED = "SU" + "A" * 56
+PUBLIC = "U" + "A" * 55
+
+
+def secret_of_module():
+    """A function that pickle finds by its name."""
+    return "hunter2"
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +102,14 @@ class TestServers:
         [
             *("", " , ", [], [""], "http://h", "nats://", "nats://:4222", "h:0", "h:x", "h:70000"),
             *("a b", "nats://h/path", "ws://a,nats://b", ["wss://a", "b"], "nats://[::1"),
+            *(
+                "nats://t:1?x@h",
+                "nats://t:1#x@h",
+                "ws://t:1#x@h",
+                "ws://t/x@h",
+                "h\x00",
+                "nats://%ff@h",
+            ),
         ],
     )
     def test_refused(self, servers):
@@ -164,6 +183,18 @@ class TestFields:
             ({"credentials": 5}, InvalidTypeError),
             ({"plugins": "retry"}, InvalidTypeError),
             ({"plugins": 5}, InvalidTypeError),
+            ({"credentials": SEED}, InvalidArgumentError),
+            ({"credentials": "eyJ0.eyJ0.c2ln"}, InvalidArgumentError),
+            ({"password": str}, InvalidArgumentError),
+            ({"nkey": PUBLIC}, InvalidArgumentError),
+            ({"nkey": SEED, "nkey_signature": bytes}, InvalidArgumentError),
+            ({"nkey": 5, "nkey_signature": bytes}, InvalidArgumentError),
+            ({"nkey_signature": bytes}, InvalidArgumentError),
+            ({"nkey_signature": bytes, "nkey_seed": SEED}, InvalidArgumentError),
+            ({"nkey": PUBLIC, "nkey_signature": b""}, InvalidTypeError),
+            ({"nkey": PUBLIC, "nkey_signature": bytes, "nkey_seed": SEED}, InvalidArgumentError),
+            ({"nkey": PUBLIC, "nkey_signature": bytes, "credentials": "c"}, InvalidArgumentError),
+            ({"retry_refused_logins": 1}, InvalidTypeError),
         ],
     )
     def test_refused(self, fields, error):
@@ -211,6 +242,39 @@ class TestValue:
             pickle.dumps(options)
         assert copy.copy(options) == copy.deepcopy(options) == options
 
+    def test_callables(self):
+        """Options with callables are compared by them, and copied and evolved with them."""
+        login = {"user": str, "password": str, "token": str, "credentials": str}
+        options = ConnectOptions(**login, nkey_signature=bytes)
+        assert options == ConnectOptions(**login, nkey_signature=bytes) == copy.copy(options)
+        assert hash(options) == hash(copy.copy(options))
+        assert options != options.evolve(token=repr)
+        assert options.evolve(name="a").user is str
+
+    def test_callables_and_pickle(self):
+        """Functions of modules are pickled; of others the error names the option."""
+        options = ConnectOptions(token=len, credentials=len)
+        assert pickle.loads(pickle.dumps(options)) == options
+        local = lambda: "hunter2"  # noqa: E731
+        for fields in (
+            {"user": local},
+            {"user": "u", "password": local},
+            {"token": functools.partial(local, "hunter2")},
+            {"credentials": local},
+            {"nkey": PUBLIC, "nkey_signature": local},
+        ):
+            with pytest.raises(ConfigurationError, match=f"callable in {list(fields)[-1]}") as e:
+                pickle.dumps(ConnectOptions(**fields))
+            assert "hunter2" not in "".join(traceback.format_exception(e.value)[:-1])
+
+    def test_repr_of_callables(self):
+        """A callable is shown as such, as its own repr may contain a secret."""
+        secret = functools.partial(str, "hunter2")
+        login = {"user": secret, "password": secret, "token": secret, "credentials": secret}
+        shown = repr(ConnectOptions(**login, nkey_signature=secret))
+        assert "hunter2" not in shown
+        assert shown.count("=<callable>") == 5
+
     def test_evolve(self):
         """Evolving changes the given fields of a copy, and checks them."""
         options = ConnectOptions(name="a", servers="h")
@@ -253,6 +317,76 @@ class TestValue:
         assert "hunter2" not in repr(caught.value)
         assert caught.value.__cause__ is None
         assert caught.value.__context__ is None
+
+
+FORMS = (
+    "nats://u:{}@h:1",
+    "nats://{}@h:1",
+    "nats://u:{}",
+    "nats://u:{}@",
+    "nats://{}@",
+    "tls://u:{}@h/path",
+    "//u:{}@h",
+    "u:{}@h",
+    "u:{}",
+    "{}@h",
+    "nats:{}",
+    "http://u:{}@h",
+    "ws://h?token={}",
+    "wss://h:1/path?a=b&token={}#x",
+    "wss://u:{0}@h?token={0}",
+    "wss://h#{}",
+    "nats://a:1,nats://u:{}@b:1",
+    "a:1,u:{}@b:1",
+    "nats://u:{}@h:1?x",
+    "nats://u:{}@h:x",
+    "nats://u:{}@[::1",
+)
+"""Where a secret may be in what is given as servers, well-formed or not."""
+
+
+class TestSecretUrls:
+    @staticmethod
+    def everything(make):
+        """Return all that is shown of the options that are made, or of the error instead."""
+        try:
+            options = make()
+        except (InvalidArgumentError, ConfigurationError) as error:
+            texts = [repr(error), repr(vars(error)), *traceback.format_exception(error)]
+            return "\n".join(texts)
+        return f"{options!r} {options.evolve(name='x')}"
+
+    @staticmethod
+    def listed():
+        """Read $NATS_URL as connecting does."""
+        options = ConnectOptions()
+        options.server_list()
+        return options
+
+    @given(st.sampled_from(FORMS), st.text(max_size=12), st.booleans())
+    def test_never_shown(self, form, text, encoded):
+        """Whatever the secret and the form of the URL, neither repr nor error contains it."""
+        secret = f"S3CRET{text}terceS"
+        url = form.format(quote(secret, safe="") if encoded else secret)
+        for make in (
+            lambda: ConnectOptions(servers=url),
+            lambda: ConnectOptions(servers=["nats://first:1", url]),
+            lambda: ConnectOptions.from_env({"NATS_URL": url}),
+        ):
+            shown = self.everything(make)
+            for hidden in (secret, quote(secret, safe=""), repr(secret)[1:-1]):
+                assert hidden not in shown
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_contexts_and_environment(self, contexts, monkeypatch, form):
+        """Saved contexts and $NATS_URL show no more."""
+        # Tracebacks contain lines of this file, so the secret is not in them as it is.
+        secret = "2retnuh"[::-1]
+        url = form.format(secret)
+        contexts("dev", url=url)
+        assert secret not in self.everything(lambda: ConnectOptions.from_context("dev"))
+        monkeypatch.setenv("NATS_URL", url)
+        assert secret not in self.everything(self.listed)
 
 
 class TestEnvironment:

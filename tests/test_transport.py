@@ -330,7 +330,7 @@ class TestTranslation:
         cause = nats.errors.Error("nats: nats://me:secret@host is gone")
         error = translate_closed(cause)
         assert type(error) is ConnectionClosedError
-        assert str(error) == "the client is closed: ***@host is gone"
+        assert str(error) == "the client is closed: nats://***@host is gone"
         assert error.__cause__ is cause
         assert str(translate_closed(KeyError())) == "the client is closed: KeyError"
 
@@ -568,9 +568,7 @@ class TestSessionOnTheWire:
         def refuse(peer, words, payload):
             block = b"NATS/1.0 503\r\nNats-Subject: a\r\n\r\n"
             sizes = [len(block)] * 2
-            peer.send(
-                b"HMSG %b %b %d %d\r\n%b\r\n" % (words[2], inbox_id(peer), *sizes, block)
-            )
+            peer.send(b"HMSG %b %b %d %d\r\n%b\r\n" % (words[2], inbox_id(peer), *sizes, block))
 
         server.on_publish = refuse
         with pytest.raises(NoRespondersError, match="'a'"):

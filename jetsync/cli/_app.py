@@ -4,13 +4,18 @@ The command group: which commands there are, and how errors end.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 import jetsync as package
-from jetsync.errors import JetSyncError
+from jetsync.cli._output import say, visible
+from jetsync.errors import DevServerError, JetSyncError, redact_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COMMANDS: Final = {
     "consumer": "jetsync.cli.consumer:consumer",
@@ -46,23 +51,46 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        with readable_errors():
+            return super().make_context(*arguments, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with readable_errors():
             return super().invoke(ctx)
-        except JetSyncError as error:
-            raise click.ClickException(str(error)) from error
-        except ModuleNotFoundError as error:
-            if error.name not in _FOR_DEMO:
-                raise
-            raise click.ClickException(
-                f"this command needs {error.name}:"
-                " install the extra, as in python -m pip install 'jetsync[demo]'"
-            ) from error
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """
+    Turn the errors of jetsync into one line, without control characters and secrets.
+    """
+    try:
+        yield
+    except JetSyncError as error:
+        # Only these have lines of their own: those of a log.
+        text = visible(str(error), lines=isinstance(error, DevServerError))
+        raise click.ClickException(text) from error
+    except click.ClickException as error:
+        text = error.message
+        if isinstance(error, click.UsageError):
+            # It repeats what was given, which may be a URL in the place of something else.
+            text = redact_text(text)
+        # The attribute is declared as final.
+        vars(error)["message"] = visible(text, lines=True)
+        raise
+    except ModuleNotFoundError as error:
+        if error.name not in _FOR_DEMO:
+            raise
+        raise click.ClickException(
+            f"this command needs {error.name}:"
+            " install the extra, as in python -m pip install 'jetsync[demo]'"
+        ) from error
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
     if value and not ctx.resilient_parsing:
-        click.echo(f"jetsync {package.__version__}")
+        say(f"jetsync {package.__version__}")
         ctx.exit()
 
 

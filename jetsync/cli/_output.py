@@ -1,8 +1,8 @@
 """
-What commands print: tables for people, JSON for programs.
+What commands print: lines and tables for people, JSON for programs.
 
-Subjects, headers and payloads are other people's. Characters of theirs that would move the cursor,
-change colours or turn the direction of the text are shown as escapes, never sent to a terminal.
+Commands print through this module only. Most of the text comes from servers and publishers, so each
+function here escapes what a terminal would act on, and prints markup of rich literally.
 """
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sys
+import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 # Where the output is not a terminal there is no width to fit: names are not cut for a file.
 _UNBOUNDED: Final = 400
 
-_UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_ACTIVE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """
-Control characters, those that turn the direction of the text, and halves of characters: bytes of a
-subject that is no UTF-8.
+Categories of characters that a terminal may act on or not show: controls, formats such as those
+that change the direction of the text, separators of lines and paragraphs, and lone surrogates,
+which are bytes that are not UTF-8.
 """
 
 _NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -72,6 +74,32 @@ def print_json_line(value: Any) -> None:
     click.echo(_json(value))
 
 
+def say(
+    text: object = "", *, style: str | None = None, lines: bool = False, err: bool = False
+) -> None:
+    """
+    Print a line of text.
+
+    Args:
+        text: What to print; it may contain text of others.
+        style: How to print it on a terminal, in the terms of rich.
+        lines: Whether line ends and tabs in the text stay.
+        err: Whether to print to standard error.
+    """
+    shown = visible(str(text), lines=lines)
+    if style is None:
+        click.echo(shown, err=err)
+    else:
+        console().print(Text(shown, style), soft_wrap=True)
+
+
+def confirm(question: str) -> None:
+    """
+    Ask whether to go on, and end the command unless the answer is yes.
+    """
+    click.confirm(visible(question), abort=True)
+
+
 def visible(text: str, *, lines: bool = False) -> str:
     """
     Return text with escapes for what a terminal would act on.
@@ -80,22 +108,34 @@ def visible(text: str, *, lines: bool = False) -> str:
         text: Whatever somebody has published.
         lines: Whether line ends and tabs stay.
     """
-
-    def escape(found: re.Match[str]) -> str:
-        character = found.group()
-        if character in _NAMED:
-            return character if lines and character != "\r" else _NAMED[character]
-        number = ord(character)
-        return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
-
-    return _UNSEEN.sub(escape, text)
+    return _replaced(text, _escape, keep="\n\t" if lines else "")
 
 
-def payload(data: bytes, *, lines: bool = False) -> str:
+def _replaced(text: str, escape: Callable[[str], str], *, keep: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        escape(each)
+        if not each.isprintable() and unicodedata.category(each) in _ACTIVE and each not in keep
+        else each
+        for each in text
+    )
+
+
+def _escape(character: str) -> str:
+    if character in _NAMED:
+        return _NAMED[character]
+    number = ord(character)
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def payload(data: bytes) -> str:
     """
-    Return a payload as text that can be shown; bytes that are no UTF-8 are escapes.
+    Return a payload as text, with escapes for bytes that are not UTF-8.
     """
-    return visible(data.decode("utf-8", "backslashreplace"), lines=lines)
+    return data.decode("utf-8", "backslashreplace")
 
 
 def write_raw(data: bytes) -> None:
@@ -103,7 +143,7 @@ def write_raw(data: bytes) -> None:
     Write bytes to standard output as they are; to a terminal, as text that can be shown.
     """
     if sys.stdout.isatty():
-        click.echo(payload(data, lines=True), nl=False)
+        click.echo(visible(payload(data), lines=True), nl=False)
     else:
         sys.stdout.buffer.write(data)
     sys.stdout.flush()
@@ -127,7 +167,7 @@ def print_table(
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left")
     for row in rows:
-        table.add_row(*(_escaped(cell) for cell in row))
+        table.add_row(*map(_literal, row))
     console().print(table)
 
 
@@ -140,7 +180,7 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     table.add_column()
     for name, value in pairs:
         if value is not None and value not in ("", ()):
-            table.add_row(name, _escaped(value))
+            table.add_row(_literal(name), _literal(value))
     console().print(table)
 
 
@@ -173,15 +213,9 @@ def moment(time: dt.datetime | None) -> str | None:
 
 def _json(value: Any, indent: int | None = None) -> str:
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
-    # What JSON lets pass and a terminal does not; line ends are those of the indentation.
-    return _UNSEEN.sub(lambda found: _json_escape(found.group()), text)
+    # JSON allows characters that a terminal acts on. The line ends are those of the indentation.
+    return _replaced(text, lambda each: json.dumps(each)[1:-1], keep="\n")
 
 
-def _json_escape(character: str) -> str:
-    return character if character == "\n" else f"\\u{ord(character):04x}"
-
-
-def _escaped(cell: object) -> str:
-    from rich.markup import escape
-
-    return escape(visible(str(cell)))
+def _literal(cell: object) -> Text:
+    return Text(visible(str(cell)))

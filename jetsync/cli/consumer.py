@@ -10,7 +10,16 @@ import click
 
 from jetsync._codec import to_wire
 from jetsync.cli._connection import connect, connection_options
-from jetsync.cli._output import json_option, limit, moment, print_json, print_pairs, print_table
+from jetsync.cli._output import (
+    confirm,
+    json_option,
+    limit,
+    moment,
+    print_json,
+    print_pairs,
+    print_table,
+    say,
+)
 
 if TYPE_CHECKING:
     import jetsync
@@ -39,7 +48,7 @@ def list_consumers(*, options: jetsync.ConnectOptions, stream: str, as_json: boo
     if as_json:
         print_json([to_wire(info) for info in infos])
     elif not infos:
-        click.echo(f"{stream} has no consumers.")
+        say(f"{stream} has no consumers.")
     else:
         print_table(
             ("consumer", "pending", "unacknowledged", "redelivered", "waiting pulls", "last ack"),
@@ -92,7 +101,7 @@ def show_consumer(
             ("paused", f"until {moment(config.pause_until)}" if info.paused else None),
         ]
     )
-    click.echo()
+    say()
     print_pairs(
         [
             ("pending", f"{info.num_pending:,}"),
@@ -119,6 +128,6 @@ def remove_consumer(
     with connect(options) as client:
         found = client.jetstream().consumer(stream, name)
         if not force:
-            click.confirm(f"Remove the consumer {name} of {stream}?", abort=True)
+            confirm(f"Remove the consumer {name} of {stream}?")
         found.delete()
-    click.echo(f"removed the consumer {name} of {stream}")
+    say(f"removed the consumer {name} of {stream}")

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
-from rich.table import Table
 from rich.text import Text
 
 import jetsync
 from jetsync.cli import _moment
 from jetsync.cli._flights import FLIGHTS, Digest, Tally, airlines, flights
+from jetsync.cli._output import console, print_table, say
 from jetsync.devserver import DevServer
 
 if TYPE_CHECKING:
@@ -107,7 +106,6 @@ def demo(
     """
     if spark:
         sys.exit(demo_of_spark(server, limit, keep=keep, picture=picture))
-    console = Console()
     expected = min(limit or FLIGHTS, FLIGHTS)
     # What the extra would have brought is missed now, not when the work is done.
     airlines()
@@ -119,37 +117,34 @@ def demo(
             own = stack.enter_context(DevServer())
             server = own.url
         client = stack.enter_context(jetsync.connect(server, name="jetsync demo"))
-        console.print(
-            f"nats-server {client.server.version} at {client.server.url}", highlight=False
-        )
+        say(f"nats-server {client.server.version} at {client.server.url}")
         js = client.jetstream()
         for name in (STREAM, DAY_STREAM, STATUS_STREAM, f"KV_{BUCKET}"):
             remove(js, name)
         try:
             stream = make_stream(js, STREAM, "flights.>", storage="file", allow_direct=True)
             columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate()]
-            with Progress(*columns, console=console) as progress:
+            with Progress(*columns, console=console()) as progress:
                 bar = progress.add_task("publish", total=expected)
                 publish(js, sent, limit, progress, bar)
                 bar = progress.add_task("fetch", total=sent.count)
                 fetch(stream, received, tally, progress, bar)
-            statuses = read_day(stream, console)
+            statuses = read_day(stream)
         finally:
             if not keep:
                 remove(js, STREAM)
 
-        show(console, tally)
+        show(tally)
         draw(tally, picture)
-        console.print(f"picture: {picture.resolve()}", highlight=False, soft_wrap=True)
+        say(f"picture: {picture.resolve()}")
         same = sent == received
-        say(
-            console,
+        result(
             f"{sent.count:,} out, {received.count:,} back, digests {'equal' if same else 'DIFFER'}"
             f" ({sent})",
             good=same,
         )
-        as_it_should = batches(js, console, limit, keep=keep)
-        as_it_should &= moment(js, console, statuses, keep=keep)
+        as_it_should = batches(js, limit, keep=keep)
+        as_it_should &= moment(js, statuses, keep=keep)
 
     if not (same and as_it_should and sent.count == expected):
         sys.exit(1)
@@ -180,12 +175,11 @@ def demo_of_spark(server: str | None, limit: int | None, *, keep: bool, picture:
     ).returncode
 
 
-def say(console: Console, line: str, *, good: bool) -> None:
+def result(line: str, *, good: bool) -> None:
     """
     Print a result.
     """
-    style = "bold green" if good else "bold red"
-    console.print(line, style=style, highlight=False, soft_wrap=True)
+    say(line, style="bold green" if good else "bold red")
 
 
 def remove(js: jetsync.JetStream, name: str) -> None:
@@ -261,7 +255,7 @@ def fetch(
     progress.update(task, completed=received.count)
 
 
-def batches(js: jetsync.JetStream, console: Console, limit: int | None, *, keep: bool) -> bool:
+def batches(js: jetsync.JetStream, limit: int | None, *, keep: bool) -> bool:
     """
     Write the flights of a day as atomic batches, and return whether all went as it should.
     """
@@ -269,11 +263,9 @@ def batches(js: jetsync.JetStream, console: Console, limit: int | None, *, keep:
         # In memory: on disk each batch costs the server some milliseconds, however small it is.
         stream = make_stream(js, DAY_STREAM, "aircraft.>", storage="memory", allow_atomic=True)
         aircraft = flights_by_aircraft(limit)
-        return write_day(js, stream, aircraft, console) and fail_on_purpose(
-            js, stream, next(iter(aircraft)), console
-        )
+        return write_day(js, stream, aircraft) and fail_on_purpose(js, stream, next(iter(aircraft)))
     except jetsync.NotSupportedError as error:
-        console.print(f"no atomic batches: {error}", highlight=False, soft_wrap=True)
+        say(f"no atomic batches: {error}")
         # An old server may have made a stream all the same.
         keep = False
         return True
@@ -297,7 +289,6 @@ def write_day(
     js: jetsync.JetStream,
     stream: jetsync.Stream,
     aircraft: dict[str, list[bytes]],
-    console: Console,
 ) -> bool:
     """
     Store the flights of each aircraft together, and count what is stored.
@@ -306,8 +297,7 @@ def write_day(
         js.publish_batch((subject, row) for row in rows)
     flown = sum(map(len, aircraft.values()))
     stored = stream.info().state.messages
-    say(
-        console,
+    result(
         f"{flown:,} flights of {DAY} in {len(aircraft):,} atomic batches, one per aircraft: "
         f"{stored:,} stored",
         good=stored == flown,
@@ -315,9 +305,7 @@ def write_day(
     return stored == flown
 
 
-def fail_on_purpose(
-    js: jetsync.JetStream, stream: jetsync.Stream, known: str, console: Console
-) -> bool:
+def fail_on_purpose(js: jetsync.JetStream, stream: jetsync.Stream, known: str) -> bool:
     """
     Commit a batch of which one message expects what is not so, and see that nothing is stored.
     """
@@ -332,28 +320,25 @@ def fail_on_purpose(
     except jetsync.WrongLastSequenceError as error:
         outcome = type(error).__name__
     more = stream.info().state.messages - before
-    say(
-        console,
+    result(
         f"3 more in one batch, of which one expects what is wrong: {outcome}, {more} stored",
         good=more == 0,
     )
     return more == 0
 
 
-def read_day(stream: jetsync.Stream, console: Console) -> list[_moment.Status]:
+def read_day(stream: jetsync.Stream) -> list[_moment.Status]:
     """
     Return what became known on the day; nothing where the server cannot read many messages at once.
     """
     try:
         return _moment.statuses_of_day(stream, DAY)
     except jetsync.NotSupportedError as error:
-        console.print(f"no direct reads: {error}", highlight=False, soft_wrap=True)
+        say(f"no direct reads: {error}")
         return []
 
 
-def moment(
-    js: jetsync.JetStream, console: Console, statuses: list[_moment.Status], *, keep: bool
-) -> bool:
+def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool) -> bool:
     """
     Look back to six o'clock, change keys together and let one expire; return whether all is right.
     """
@@ -364,8 +349,7 @@ def moment(
         found, expected = _moment.at_six(js, stream, statuses)
         flying = sum(text.startswith("in the air") for text in found.values())
         right = found == expected
-        say(
-            console,
+        result(
             f"{DAY} as it was at 18:00: {len(found):,} aircraft, {flying:,} of them in the air"
             f"{'' if right else ', which is WRONG'}",
             good=right,
@@ -375,20 +359,18 @@ def moment(
         )
         seen = _moment.expire(bucket)
         as_expected = seen == ["PUT", jetsync.MarkerReason.MAX_AGE.value]
-        say(
-            console,
+        result(
             f"a key kept for {_moment.KEPT} s: who watches it saw {', then '.join(seen)}",
             good=as_expected,
         )
         aircraft = sorted({status.aircraft for status in statuses})[:3]
         together = _moment.change_together(bucket, aircraft)
-        say(
-            console,
+        result(
             f"{len(aircraft)} keys changed in one transaction: {', '.join(aircraft)}",
             good=together,
         )
     except jetsync.NotSupportedError as error:
-        console.print(f"no transactions: {error}", highlight=False, soft_wrap=True)
+        say(f"no transactions: {error}")
         # An old server may have made a bucket all the same.
         keep = False
         return True
@@ -400,20 +382,22 @@ def moment(
             remove(js, f"KV_{BUCKET}")
 
 
-def show(console: Console, tally: Tally) -> None:
+def show(tally: Tally) -> None:
     """
     Print flights and mean arrival delay per carrier, the busiest first.
     """
     names = airlines()
-    table = Table(title="What came back")
-    table.add_column("carrier")
-    table.add_column("flights", justify="right")
-    table.add_column("mean arrival delay", justify="right")
-    for carrier, count in tally.flights.most_common():
+
+    def row(carrier: str, count: int) -> tuple[str, str, str]:
         delay = tally.mean_arrival_delay(carrier)
         shown = "none arrived" if delay is None else f"{delay:+.1f} min"
-        table.add_row(names.get(carrier, carrier), f"{count:,}", shown)
-    console.print(table)
+        return names.get(carrier, carrier), f"{count:,}", shown
+
+    print_table(
+        ("carrier", "flights", "mean arrival delay"),
+        (row(*each) for each in tally.flights.most_common()),
+        numbers=("flights", "mean arrival delay"),
+    )
 
 
 def draw(tally: Tally, path: Path) -> None:

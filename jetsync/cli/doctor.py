@@ -15,7 +15,7 @@ import jetsync
 from jetsync._codec import to_wire
 from jetsync.cli._connection import connect, connection_options
 from jetsync.cli._features import NAMES, Verdict, missing, verdicts
-from jetsync.cli._output import json_option, limit, print_json, print_pairs, print_table, size
+from jetsync.cli._output import json_option, limit, print_json, print_pairs, print_table, say, size
 from jetsync.errors import ApiError, JetSyncError, NoRespondersError
 
 # Enough for a median that one slow answer does not move.
@@ -113,7 +113,7 @@ def doctor(
     else:
         show(report)
         for problem in problems:
-            click.echo(f"problem: {problem}", err=True)
+            say(f"problem: {problem}", err=True)
     if problems:
         sys.exit(1)
 
@@ -154,7 +154,7 @@ def show(report: Report) -> None:
         ]
     )
     if account is not None:
-        click.echo()
+        say()
         limits = account.limits
         print_pairs([("domain", account.domain)])
         print_table(
@@ -167,7 +167,7 @@ def show(report: Report) -> None:
             ],
             numbers=("used", "limit"),
         )
-    click.echo()
+    say()
     print_table(
         ("feature", "works", "note"),
         (

@@ -15,6 +15,7 @@ from jetsync.cli._output import (
     payload,
     print_json,
     print_pairs,
+    say,
     write_raw,
 )
 from jetsync.cli._shown import as_dict
@@ -96,5 +97,5 @@ def get(
                 *((f"header {name}", value) for name, value in message.headers.items()),
             ]
         )
-        click.echo()
-        click.echo(payload(message.data, lines=True))
+        say()
+        say(payload(message.data), lines=True)

@@ -14,6 +14,7 @@ import click
 import jetsync
 from jetsync.cli._connection import connect, connection_options
 from jetsync.cli._output import (
+    confirm,
     json_option,
     moment,
     payload,
@@ -21,9 +22,9 @@ from jetsync.cli._output import (
     print_json_line,
     print_pairs,
     print_table,
+    say,
     size,
     until_nobody_reads,
-    visible,
     write_raw,
 )
 from jetsync.cli.messages import time_to_live
@@ -64,7 +65,7 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
     if as_json:
         print_json([status_dict(status) for status in found])
     elif not found:
-        click.echo("There are no buckets.")
+        say("There are no buckets.")
     else:
         print_table(
             ("bucket", "revisions", "size", "history", "ttl"),
@@ -110,7 +111,7 @@ def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
     config = jetsync.KeyValueConfig(bucket=bucket, **fields)
     with connect(options) as client:
         made = client.jetstream().create_key_value(config)
-    click.echo(f"made the bucket {made.bucket}")
+    say(f"made the bucket {made.bucket}")
 
 
 @kv.command("rm")
@@ -125,9 +126,9 @@ def remove(*, options: jetsync.ConnectOptions, bucket: str, force: bool) -> None
         js = client.jetstream()
         js.key_value(bucket)
         if not force:
-            click.confirm(f"Remove the bucket {bucket} with all its keys?", abort=True)
+            confirm(f"Remove the bucket {bucket} with all its keys?")
         js.delete_key_value(bucket)
-    click.echo(f"removed the bucket {bucket}")
+    say(f"removed the bucket {bucket}")
 
 
 @kv.command()
@@ -201,8 +202,8 @@ def get(
                 ("ttl", entry.ttl),
             ]
         )
-        click.echo()
-        click.echo(payload(entry.value, lines=True))
+        say()
+        say(payload(entry.value), lines=True)
 
 
 @kv.command()
@@ -308,7 +309,7 @@ def keys(
         print_json(found)
     else:
         for key in found:
-            click.echo(visible(key))
+            say(key)
 
 
 @kv.command()
@@ -394,7 +395,7 @@ def changed(
     """
     with connect(options) as client:
         revision = change(client.jetstream().key_value(bucket))
-    click.echo(revision)
+    say(revision)
 
 
 def read_value(value: str | None) -> bytes | str:
@@ -412,7 +413,7 @@ def show(entry: jetsync.Entry) -> None:
     what = payload(entry.value)
     if entry.is_deleted:
         what = f"[{entry.operation.value if entry.marker is None else entry.marker.value}]"
-    click.echo(f"{entry.revision}  {time}  {visible(entry.key)}  {what}")
+    say(f"{entry.revision}  {time}  {entry.key}  {what}")
 
 
 def entry_dict(entry: jetsync.Entry) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from jetsync.cli._connection import connect, connection_options
-from jetsync.cli._output import json_option, print_json
+from jetsync.cli._output import json_option, print_json, say
 from jetsync.headers import Headers
 
 if TYPE_CHECKING:
@@ -82,6 +82,6 @@ def pub(
             }
         )
     elif ack.duplicate:
-        click.echo(f"duplicate: {ack.stream} has it at {ack.sequence}")
+        say(f"duplicate: {ack.stream} has it at {ack.sequence}")
     else:
-        click.echo(f"stored in {ack.stream} at {ack.sequence}")
+        say(f"stored in {ack.stream} at {ack.sequence}")

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from jetsync._plugins import InstalledPlugin, Plugins, declared_hooks, installed_plugins
-from jetsync.cli._output import json_option, print_json, print_table
+from jetsync.cli._output import json_option, print_json, print_table, say
 from jetsync.errors import ConfigurationError, JetSyncError
 
 UNCONFIGURED: Final = "unconfigured"
@@ -40,7 +40,7 @@ def plugins(*, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        click.echo("No plugins are installed.")
+        say("No plugins are installed.")
     else:
         print_table(
             ("plugin", "version", "state", "hooks"),

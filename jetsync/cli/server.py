@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from jetsync.cli._output import say
 from jetsync.devserver import DevServer
 from jetsync.errors import DevServerError
 
@@ -48,15 +49,15 @@ def server(version: str | None, port: int, store: Path | None) -> None:
     """
     try:
         with sigterm_interrupts(), DevServer(version, store=store, port=port or None) as running:
-            click.echo(running.url)
+            say(running.url)
             where = "a temporary folder" if store is None else str(store.resolve())
-            click.echo(f"nats-server {running.version}, JetStream in {where}", err=True)
-            click.echo("Ctrl-C ends it", err=True)
+            say(f"nats-server {running.version}, JetStream in {where}", err=True)
+            say("Ctrl-C ends it", err=True)
             while not has_ended(running):
                 pass
             raise click.ClickException(f"nats-server ended by itself\n{running.log()}")
     except KeyboardInterrupt:
-        click.echo("stopped", err=True)
+        say("stopped", err=True)
 
 
 @contextlib.contextmanager

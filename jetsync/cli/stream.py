@@ -13,12 +13,14 @@ import click
 from jetsync._codec import from_wire, to_wire
 from jetsync.cli._connection import connect, connection_options
 from jetsync.cli._output import (
+    confirm,
     json_option,
     limit,
     moment,
     print_json,
     print_pairs,
     print_table,
+    say,
     size,
 )
 from jetsync.stream_config import StreamConfig
@@ -52,7 +54,7 @@ def list_streams(*, options: jetsync.ConnectOptions, subject: str | None, as_jso
     if as_json:
         print_json([to_wire(info) for info in infos])
     elif not infos:
-        click.echo("No streams.")
+        say("No streams.")
     else:
         print_table(
             ("stream", "subjects", "messages", "size", "consumers", "last message"),
@@ -106,7 +108,7 @@ def show_stream(
             ("allows", ", ".join(flag for flag in FLAGS if getattr(config, flag))),
         ]
     )
-    click.echo()
+    say()
     print_pairs(
         [
             ("messages", f"{state.messages:,}"),
@@ -119,7 +121,7 @@ def show_stream(
         ]
     )
     if state.subjects:
-        click.echo()
+        say()
         print_table(
             ("subject", "messages"),
             ((subject, f"{count:,}") for subject, count in sorted(state.subjects.items())),
@@ -167,7 +169,7 @@ def create_stream(
     if as_json:
         print_json(to_wire(info))
     else:
-        click.echo(f"created {info.config.name} for {', '.join(info.config.subjects or ())}")
+        say(f"created {info.config.name} for {', '.join(info.config.subjects or ())}")
 
 
 @stream.command("rm")
@@ -182,9 +184,9 @@ def remove_stream(*, options: jetsync.ConnectOptions, name: str, force: bool) ->
         found = client.jetstream().stream(name)
         count = found.cached_info.state.messages
         if not force:
-            click.confirm(f"Remove {name} with {count:,} messages?", abort=True)
+            confirm(f"Remove {name} with {count:,} messages?")
         found.delete()
-    click.echo(f"removed {name} with {count:,} messages")
+    say(f"removed {name} with {count:,} messages")
 
 
 @stream.command("purge")
@@ -210,9 +212,9 @@ def purge_stream(
         found = client.jetstream().stream(name)
         if not force:
             what = "all messages" if subject is None else f"messages of {subject}"
-            click.confirm(f"Remove {what} from {name}?", abort=True)
+            confirm(f"Remove {what} from {name}?")
         count = found.purge(subject=subject, sequence=sequence, keep=keep)
-    click.echo(f"removed {count:,} messages from {name}")
+    say(f"removed {count:,} messages from {name}")
 
 
 def stream_fields(

@@ -12,13 +12,7 @@ import click
 
 import jetsync
 from jetsync.cli._connection import connection_options
-from jetsync.cli._output import (
-    payload,
-    print_json_line,
-    until_nobody_reads,
-    visible,
-    write_raw,
-)
+from jetsync.cli._output import payload, print_json_line, say, until_nobody_reads, write_raw
 from jetsync.cli._shown import as_dict
 from jetsync.cli._times import moment_of
 from jetsync.consumer_config import DeliverPolicy
@@ -178,9 +172,9 @@ class Notices:
     def jetsync_status(self, event: jetsync.StatusEvent) -> None:
         """Tell of a connection that was lost, and of the next one."""
         if event.kind is jetsync.StatusKind.DISCONNECTED:
-            click.echo("the connection was lost; waiting for another", err=True)
+            say("the connection was lost; waiting for another", err=True)
         elif event.kind is jetsync.StatusKind.RECONNECTED:
-            click.echo("connected again", err=True)
+            say("connected again", err=True)
 
 
 def show_line(message: jetsync.Message) -> None:
@@ -190,10 +184,7 @@ def show_line(message: jetsync.Message) -> None:
     about = message.metadata
     time = about.timestamp.astimezone().isoformat(sep=" ", timespec="milliseconds")
     mark = "" if message.marker is None else f"  [{message.marker.value}]"
-    click.echo(
-        f"{about.stream_sequence}  {time}  {visible(message.subject)}{mark}  "
-        f"{payload(message.data)}"
-    )
+    say(f"{about.stream_sequence}  {time}  {message.subject}{mark}  {payload(message.data)}")
 
 
 def show_all(message: jetsync.Message) -> None:
@@ -202,7 +193,7 @@ def show_all(message: jetsync.Message) -> None:
     """
     show_line(message)
     for name, value in message.headers.items():
-        click.echo(f"    {visible(name)}: {visible(value)}")
+        say(f"    {name}: {value}")
 
 
 def show_json(message: jetsync.Message) -> None:
