@@ -110,6 +110,8 @@ class Session:
         """Those that somebody holds, for a client that drains."""
         self._bridge = Bridge(options.loop)
         self._connection: NatsConnection | None = None
+        self._drop: weakref.finalize[Any, Session] | None = None
+        """Ends the connection and the thread if this object is dropped before it was closed."""
         self._probing = False
         """Whether the server's answer to a probe is due."""
         self._info_line = b"INFO {}"
@@ -211,7 +213,8 @@ class Session:
         finally:
             self._stopped = True
             self._bridge.stop(max(deadline.remaining(), 0.1))
-            self._drop.detach()
+            if self._drop is not None:
+                self._drop.detach()
 
     def abandon(self, grace: float = 0.0) -> None:
         """
