@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from jetsync.options import ConnectOptions
     from jetsync.typing import Frame, Seconds
 
+LONG_ACK: Final = 256
+"""Bytes of an ack that need no comparison with the server's ``max_payload``."""
+
 _DENIED_PREFIX: Final = "Permissions Violation for "
 
 _logger = _log.get_logger("session")
@@ -388,6 +391,8 @@ class Session:
         """Send an ack soon, together with others."""
         if self._bridge.forked:
             raise ForkedProcessError
+        if len(body) > LONG_ACK:
+            self.check_size(len(body))
         block = b"PUB %b  %d\r\n%b\r\n" % (message.raw_reply, len(body), body)
         self.lane.post(block, self.options.request_timeout, lazy=True)
 
