@@ -19,6 +19,7 @@ from jetsync._subjects import has_wildcard
 from jetsync.errors import (
     BadDirectRequestError,
     DirectNotSupportedError,
+    MaxControlLineError,
     MessageNotFoundError,
     NoRespondersError,
     PermissionDeniedError,
@@ -94,9 +95,15 @@ def direct_get(
     """
     where = f"{session.prefix}.DIRECT.GET.{stream}"
     try:
-        frame = session.request(
-            where if subject is None else f"{where}.{subject}", request, deadline
-        )
+        if subject is None:
+            frame = session.request(where, request, deadline)
+        else:
+            try:
+                frame = session.request(f"{where}.{subject}", b"", deadline)
+            except MaxControlLineError:
+                # The body has room for subjects that do not fit behind the API's.
+                body = json.dumps({"last_by_subj": subject}).encode()
+                frame = session.request(where, body, deadline)
     except NoRespondersError as error:
         raise DirectNotSupportedError(stream) from error
     return read_direct(stream, frame)

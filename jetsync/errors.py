@@ -14,6 +14,7 @@ and never contains a secret::
     │   ├── InvalidHeaderError
     │   │   └── BatchRuleError                a header that an atomic batch can not have
     │   ├── InvalidTtlError
+    │   ├── MaxControlLineError
     │   └── MaxPayloadError
     ├── InvalidTypeError (TypeError)
     ├── ConfigurationError                    environment, context file, optional dependency
@@ -156,6 +157,7 @@ __all__ = [
     "KeysVanishedError",
     "LeadershipChangeError",
     "MaxConsumersError",
+    "MaxControlLineError",
     "MaxMessagesError",
     "MaxPayloadError",
     "MaxRequestBatchError",
@@ -382,6 +384,23 @@ class MaxPayloadError(InvalidArgumentError):
         self.limit = limit
 
 
+class MaxControlLineError(InvalidArgumentError):
+    """
+    Subject, reply subject and queue together are longer than a server takes; nothing was sent.
+
+    ``size`` and ``limit`` are bytes of the protocol line.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"the subject is too long: with the reply subject or queue, the line has {size} bytes,"
+            f" and servers take {limit}",
+            argument="subject",
+        )
+        self.size = size
+        self.limit = limit
+
+
 class InvalidTypeError(JetSyncError, TypeError):
     """
     An argument is of a type that has no meaning here; nothing was sent.
@@ -505,11 +524,16 @@ class PermissionDeniedError(TransportError, PermissionError):
 
 class SlowConsumerError(TransportError):
     """
-    Messages of a subscription were dropped because nobody took them in time.
+    A subscription dropped messages because its buffer was full; it goes on.
+
+    ``dropped`` is how many messages it dropped since the last such error.
     """
 
     def __init__(self, subject: str, dropped: int) -> None:
-        super().__init__(f"slow consumer: {dropped} messages of {subject!r} were dropped")
+        super().__init__(
+            f"slow consumer: the subscription to {subject!r} dropped {dropped} messages;"
+            " take messages faster, or raise max_pending and max_pending_bytes"
+        )
         self.subject = subject
         self.dropped = dropped
 
