@@ -8,11 +8,12 @@ message. Both end in the same :class:`StoredMessage`, whatever the payload: an e
 from __future__ import annotations
 
 import base64
-import binascii
 import json
+import reprlib
 from typing import TYPE_CHECKING, Any
 
 from jetsync._codec import parse_time_ns
+from jetsync._integers import read_count
 from jetsync._management import call
 from jetsync._mirrors import may_answer
 from jetsync._subjects import has_wildcard
@@ -54,19 +55,22 @@ def leader_get(
     answer = call(session, f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream)
     message = answer.get("message")
     if not isinstance(message, dict):
-        raise ProtocolError(f"the answer has no message: {answer!r:.80}")
+        raise ProtocolError(f"the answer has no message: {reprlib.repr(answer)}")
+    subject = message.get("subject")
+    if not isinstance(subject, str):
+        raise ProtocolError("the answer's message has no subject")
     try:
         headers = base64.b64decode(message.get("hdrs") or b"")
         data = base64.b64decode(message.get("data") or b"")
         return StoredMessage(
             stream,
-            message["subject"],
-            int(message["seq"]),
+            subject,
+            read_count(message.get("seq"), "the sequence of a message"),
             parse_time_ns(message["time"]),
             Headers.parse(headers)[2] if headers else None,
             data,
         )
-    except (KeyError, TypeError, binascii.Error) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the message can not be read: {error!r}") from error
 
 

@@ -72,10 +72,12 @@ and never contains a secret::
 from __future__ import annotations
 
 import re
+import reprlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from jetsync.outbound import PublishReport
     from jetsync.publish.atomic import AtomicBatch
@@ -1358,7 +1360,7 @@ class FastBatchUnknownError(ApiError):
 
 
 def _trailing_number(text: str) -> int | None:
-    found = re.search(r"(\d+)\s*$", text)
+    found = re.search(r"(?<![0-9])([0-9]{1,20})\s*$", text)
     return int(found[1]) if found else None
 
 
@@ -1449,16 +1451,22 @@ def from_api_error(error: Mapping[str, Any], stream: str | None = None) -> ApiEr
         error: The object under ``error`` in an API answer or a publish acknowledgement. Missing
             fields are tolerated.
         stream: The stream the answer is about, where known.
+
+    Raises:
+        ProtocolError: *error* is not an object.
     """
+    if not isinstance(error, Mapping):
+        raise ProtocolError(f"the error of an answer is no JSON object: {reprlib.repr(error)}")
     code = _as_int(error.get("code"), 500)
     err_code = _as_int(error.get("err_code"), 0)
-    description = str(error.get("description") or "") or None
+    said = error.get("description")
+    description = said if isinstance(said, str) and said else None
     cls = ERROR_CLASSES.get(err_code, ApiError)
     return cls(code=code, err_code=err_code, description=description, stream=stream)
 
 
 def _as_int(value: object, default: int) -> int:
-    return value if isinstance(value, int) else default
+    return value if type(value) is int and 0 <= value < 1 << 31 else default
 
 
 # ------------------------------------------------------------------------------------------------

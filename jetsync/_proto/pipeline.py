@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import attrs
 
+from jetsync._integers import LONGEST
 from jetsync._proto.puback import is_no_responders, parse_ack, plain_prefix
 from jetsync.errors import ApiError, JetSyncError
 from jetsync.outbound import PubAck
@@ -155,12 +156,13 @@ class Pipeline(Generic[Item]):
             data = frame[3]
             if plain and data.startswith(plain):
                 sequence = data[length:-1]
-                if sequence.isdigit():
+                if sequence.isdigit() and len(sequence) <= LONGEST:
                     run.append((digits, sequence))
                     continue
             self.settle_run(run)
             run.clear()
-            number = int(digits)
+            # Not one of ours unless it ends in a number that is in flight.
+            number = int(digits) if digits.isdigit() and len(digits) <= LONGEST else -1
             item = flying.pop(number, None)
             if item is not None:
                 self._settle_slowly(number, item, frame)
