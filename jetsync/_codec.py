@@ -22,9 +22,10 @@ import decimal
 import enum
 import functools
 import re
+import reprlib
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args, get_origin
 
 import attrs
 import cattrs
@@ -237,9 +238,26 @@ def _encode(value: Any) -> Any:
     return [_encode(item) for item in value]
 
 
+def _integer(value: Any, _: Any = None) -> int:
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 64:
+        raise TypeError("not a 64-bit integer")
+    return value
+
+
+def _exact(kind: type[Any]) -> Callable[[Any, Any], Any]:
+    """Return a hook that takes JSON values of one type only: ``str`` would take anything."""
+
+    def take(value: Any, _: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"not a JSON {kind.__name__}")
+        return value
+
+    return take
+
+
 def _decode_duration(value: Any) -> float | None:
     # Servers say -1 for "never", as in the time since a source that was never seen was last active.
-    return None if value is None or value < 0 else value / _NS_PER_SECOND
+    return None if value is None or _integer(value) < 0 else value / _NS_PER_SECOND
 
 
 def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
@@ -251,12 +269,30 @@ def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
     if kind == "durations":
         return _WireField(
             attribute.name,
-            lambda value: None if value is None else [item / _NS_PER_SECOND for item in value],
+            lambda value: (
+                None if value is None else [_integer(item) / _NS_PER_SECOND for item in value]
+            ),
             lambda value: [seconds_to_ns(item, attribute.name) for item in value],
         )
     wanted = attribute.type
     structure = _converter.get_structure_hook(wanted)
-    return _WireField(attribute.name, lambda value: structure(value, wanted), _encode)
+    shape = _shape(wanted)
+    # What counts something is 0 where a server does not say it; limits are None or -1.
+    counts = wanted is int and attribute.default == 0
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, shape) or (counts and value < 0):
+            raise TypeError("it has a wrong type or is negative")
+        return structure(value, wanted)
+
+    return _WireField(attribute.name, decode, _encode)
+
+
+def _shape(wanted: Any) -> type[Any]:
+    """Return the type that JSON has for lists and objects, which cattrs makes of any iterable."""
+    parts = get_args(wanted) if type(None) in get_args(wanted) else (wanted,)
+    kinds = {get_origin(part) for part in parts}
+    return next((kind for kind in (list, dict) if kind in kinds), object)
 
 
 _fields_by_class: Final[dict[type, Mapping[str, _WireField]]] = {}
@@ -296,7 +332,7 @@ def from_wire(cls: type[_M], data: Mapping[str, Any]) -> _M:
                 known[key] = field.decode(value)
             except (TypeError, ValueError, KeyError, AttributeError) as error:
                 raise ProtocolError(
-                    f"{cls.__name__}.{key} can not be read from {value!r}: {error}"
+                    f"{cls.__name__}.{key} can not be read from {reprlib.repr(value)}: {error}"
                 ) from error
     if issubclass(cls, ConfigModel):
         known["_received"] = data
@@ -348,10 +384,14 @@ def _structure_bytes(value: Any, _: Any) -> bytes:
 
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(detailed_validation=False)
+    take_text = _exact(str)
     converter.register_structure_hook(WireModel, lambda value, wanted: from_wire(wanted, value))
     converter.register_structure_hook(
-        Choice, lambda value, wanted: known_or_new(wanted, str(value))
+        Choice, lambda value, wanted: known_or_new(wanted, take_text(value, str))
     )
+    converter.register_structure_hook(str, take_text)
+    converter.register_structure_hook(bool, _exact(bool))
+    converter.register_structure_hook(int, _integer)
     converter.register_structure_hook(dt.datetime, _structure_time)
     converter.register_structure_hook(bytes, _structure_bytes)
     return converter

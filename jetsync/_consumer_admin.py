@@ -20,6 +20,7 @@ from jetsync._echo import (
     explain_refusal,
     level_of_version,
 )
+from jetsync._integers import read_count
 from jetsync._management import call, config_of, evolve, pages, sequence_number
 from jetsync._subjects import overlap, validate_filter, validate_name
 from jetsync.consumer_config import ConsumerConfig
@@ -156,8 +157,9 @@ def _put(
             raise
         raise reason from error
     done = "updated" if action == "update" else "created" if action else "created or updated"
+    made = consumer_info(answer)
     check_consumer_echo(asked, answer.get("config") or {}, server=server, name=name, done=done)
-    return consumer_info(answer)
+    return made
 
 
 def _validate(config: ConsumerConfig) -> str | None:
@@ -314,7 +316,9 @@ def reset(
     """
     body = None if sequence is None else {"seq": sequence_number(sequence, "sequence")}
     answer = _command(session, "RESET", (stream, name), body, deadline)
-    return ConsumerReset(reset_seq=int(answer["reset_seq"]), info=consumer_info(answer))
+    return ConsumerReset(
+        reset_seq=read_count(answer.get("reset_seq"), "reset_seq"), info=consumer_info(answer)
+    )
 
 
 _COMMAND_NEEDS: Final[Mapping[str, Need]] = {

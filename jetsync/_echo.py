@@ -121,7 +121,7 @@ def api_level_of(metadata: Mapping[str, str] | None) -> int | None:
     ``None`` where it wrote none: a server before 2.11, or a listing, which leaves it out.
     """
     text = (metadata or {}).get("_nats.level", "")
-    return int(text) if text.isdigit() else None
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
 def check_stream_echo(

@@ -232,7 +232,8 @@ class AckMailbox(Mailbox):
         """Read acks that start with *plain*, and then have only digits and a brace, in runs."""
         prefix = re.escape(self.interest.removesuffix(b"*"))
         self._pattern = re.compile(
-            rb"MSG %b([0-9]+) %b [0-9]+\r\n%b([0-9]+)\}\r\n" % (prefix, sid, re.escape(plain))
+            rb"MSG %b([0-9]{1,20}) %b [0-9]+\r\n%b([0-9]{1,20})\}\r\n"
+            % (prefix, sid, re.escape(plain))
         )
         self.express = self._take_run
 

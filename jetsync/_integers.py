@@ -1,5 +1,5 @@
 """
-Integers of any length as text, exactly.
+Integers as servers send them: counters of any length, and 64-bit numbers.
 
 ``int`` and ``str`` refuse more than 4300 digits, as they would take long; ``decimal`` is fast and
 has no such bound. What a server sends is bounded by its ``max_payload``.
@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import decimal
 import re
+import reprlib
 from typing import Final
+
+from jetsync.errors import ProtocolError
+
+LONGEST: Final = 20
+"""Decimal digits of a 64-bit number at most."""
+
+LARGEST: Final = (1 << 64) - 1
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 
@@ -24,3 +32,29 @@ def parse_integer(text: str) -> int:
 def integer_text(number: int) -> str:
     """Return an integer in decimal digits."""
     return format(decimal.Decimal(number), "f")
+
+
+def read_digits(text: str | bytes) -> int:
+    """
+    Return the sequence or count that a header or a subject holds.
+
+    Raises:
+        ProtocolError: It is not an unsigned 64-bit number in decimal digits.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= LONGEST:
+        number = int(text)
+        if number <= LARGEST:
+            return number
+    raise ProtocolError(f"not a sequence or a count: {text[:40]!r}")
+
+
+def read_count(value: object, what: str) -> int:
+    """
+    Return the sequence or count that a JSON value is.
+
+    Raises:
+        ProtocolError: It is not an unsigned 64-bit integer; *what* names it.
+    """
+    if type(value) is int and 0 <= value <= LARGEST:
+        return value
+    raise ProtocolError(f"{what} is not a sequence or a count: {reprlib.repr(value)}")

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from jetsync import _stream_admin
+from jetsync._codec import from_wire
 from jetsync._kv_bucket import Bucket
 from jetsync._management import call
 from jetsync._proto.kv import STREAM_PREFIX, check_bucket, stream_of
+from jetsync.account import AccountInfo
 from jetsync.errors import (
     BucketNotFoundError,
     InvalidBucketError,
@@ -178,7 +180,7 @@ def _config(config: KeyValueConfig | None, fields: Mapping[str, Any], what: str)
 def _create(session: JetStreamSession, wanted: KeyValueConfig, deadline: Deadline) -> StreamInfo:
     """Create the stream of a bucket, with transactions where that is possible."""
     if wanted.atomic is None and wanted.mirror is None:
-        level = call(session, "INFO", None, deadline).get("api", {}).get("level", 0)
+        level = from_wire(AccountInfo, call(session, "INFO", None, deadline)).api.level
         if level >= ATOMIC_LEVEL:
             try:
                 return _stream_admin.create(session, wanted.to_stream_config(atomic=True), deadline)

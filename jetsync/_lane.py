@@ -447,29 +447,35 @@ class Lane:
 
     # The life of a connection; all of these run in the loop thread.
 
-    def attach(self, sock: socket.socket, received: bytes = b"") -> None:
+    def attach(self, sock: socket.socket, received: bytes = b"", max_payload: int = 0) -> None:
         """
         Start on a connected, non-blocking socket whose handshake is over.
 
-        *received* is what the server has sent since then.
+        Args:
+            sock: The socket.
+            received: What the server has sent since the end of the handshake.
+            max_payload: The limit that the server announced, in bytes.
         """
-        self._begin()
+        self._begin(max_payload)
         self.outbox.attach(sock=sock)
         if received:
             self.feed(received)
         self._gate = ReadGate(sock, self._loop, self._on_readable, self._arm, self._flush_posted)
         self.outbox.visited = self._gate.is_lingering
 
-    def attach_stream(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
+    def attach_stream(
+        self, stream: Callable[[bytes], Awaitable[None]], max_payload: int = 0
+    ) -> None:
         """Start on a WebSocket: *stream* sends a block, :meth:`feed` is called with what comes."""
-        self._begin()
+        self._begin(max_payload)
         self.outbox.attach(stream=stream)
 
-    def _begin(self) -> None:
+    def _begin(self, max_payload: int) -> None:
         self._loop_thread = threading.get_ident()
         # A new one: a thread kept by a signal handler may still use the one of the last connection.
         self._strays += self._splitter.strays
         self._splitter = frames.Splitter(self._boxes)
+        self._splitter.set_max_payload(max_payload)
         self._foreign.clear()
         self.fault = None
 

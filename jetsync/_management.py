@@ -13,12 +13,14 @@ import attrs
 
 from jetsync import _log
 from jetsync._codec import ConfigModel
+from jetsync._integers import read_count
 from jetsync.errors import (
     ApiError,
     InvalidArgumentError,
     InvalidTypeError,
     JetStreamNotEnabledError,
     NoRespondersError,
+    ProtocolError,
     from_api_error,
 )
 
@@ -163,12 +165,16 @@ def pages(
     overlaps = False
     while True:
         answer = call(session, endpoint, {**filters, "offset": offset}, session.deadline(timeout))
-        missing = [*(answer.get("missing") or ()), *(answer.get("offline") or ())]
+        entries = answer.get(key) or []
+        try:
+            missing = [*(answer.get("missing") or ()), *(answer.get("offline") or ())]
+            names = [name_of(entry) for entry in entries]
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ProtocolError(f"the {key} of an answer are no list of them") from error
         if missing:
             _logger.warning(LIST_INCOMPLETE, endpoint=endpoint, missing=missing)
-        entries = answer.get(key) or []
-        names = [name_of(entry) for entry in entries]
-        total, limit = int(answer.get("total") or 0), int(answer.get("limit") or 256)
+        total = read_count(answer.get("total") or 0, "the total of a list")
+        limit = read_count(answer.get("limit") or 256, "the limit of a list")
         if overlaps and offset > 0 and (not names or names[0] not in seen):
             offset = max(0, min(offset, total) - limit)
             continue

@@ -8,17 +8,19 @@ message. Both end in the same :class:`StoredMessage`, whatever the payload: an e
 from __future__ import annotations
 
 import base64
-import binascii
 import json
+import reprlib
 from typing import TYPE_CHECKING, Any
 
 from jetsync._codec import parse_time_ns
+from jetsync._integers import read_count
 from jetsync._management import call
 from jetsync._mirrors import may_answer
 from jetsync._subjects import has_wildcard
 from jetsync.errors import (
     BadDirectRequestError,
     DirectNotSupportedError,
+    MaxControlLineError,
     MessageNotFoundError,
     NoRespondersError,
     PermissionDeniedError,
@@ -53,19 +55,22 @@ def leader_get(
     answer = call(session, f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream)
     message = answer.get("message")
     if not isinstance(message, dict):
-        raise ProtocolError(f"the answer has no message: {answer!r:.80}")
+        raise ProtocolError(f"the answer has no message: {reprlib.repr(answer)}")
+    subject = message.get("subject")
+    if not isinstance(subject, str):
+        raise ProtocolError("the answer's message has no subject")
     try:
         headers = base64.b64decode(message.get("hdrs") or b"")
         data = base64.b64decode(message.get("data") or b"")
         return StoredMessage(
             stream,
-            message["subject"],
-            int(message["seq"]),
+            subject,
+            read_count(message.get("seq"), "the sequence of a message"),
             parse_time_ns(message["time"]),
             Headers.parse(headers)[2] if headers else None,
             data,
         )
-    except (KeyError, TypeError, binascii.Error) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the message can not be read: {error!r}") from error
 
 
@@ -94,9 +99,15 @@ def direct_get(
     """
     where = f"{session.prefix}.DIRECT.GET.{stream}"
     try:
-        frame = session.request(
-            where if subject is None else f"{where}.{subject}", request, deadline
-        )
+        if subject is None:
+            frame = session.request(where, request, deadline)
+        else:
+            try:
+                frame = session.request(f"{where}.{subject}", b"", deadline)
+            except MaxControlLineError:
+                # The body has room for subjects that do not fit behind the API's.
+                body = json.dumps({"last_by_subj": subject}).encode()
+                frame = session.request(where, body, deadline)
     except NoRespondersError as error:
         raise DirectNotSupportedError(stream) from error
     return read_direct(stream, frame)

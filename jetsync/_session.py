@@ -77,6 +77,9 @@ Long for a server that is there, short beside ``ping_interval``. A connection th
 although the server was only slow costs a reconnect.
 """
 
+LONG_ACK: Final = 256
+"""Bytes of an ack that need no comparison with the server's ``max_payload``."""
+
 _DENIED_PREFIX: Final = "Permissions Violation for "
 
 _TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
@@ -463,6 +466,8 @@ class Session:
         """Send an ack soon, together with others."""
         if self._bridge.forked:
             raise ForkedProcessError
+        if len(body) > LONG_ACK:
+            self.check_size(len(body))
         block = b"PUB %b  %d\r\n%b\r\n" % (message.raw_reply, len(body), body)
         self.lane.post(block, self.options.request_timeout, lazy=True)
 

@@ -12,6 +12,7 @@ import attrs
 
 from jetsync._codec import from_wire, to_wire
 from jetsync._echo import STREAM_NEEDS, check_stream_echo, explain_refusal
+from jetsync._integers import read_count
 from jetsync._management import call, config_of, evolve, pages, sequence_number
 from jetsync._subjects import validate_filter, validate_name
 from jetsync.errors import (
@@ -134,8 +135,9 @@ def _put(
             raise
         raise reason from error
     done = "created" if action == "CREATE" else "updated"
+    made = stream_info(answer)
     check_stream_echo(asked, answer.get("config") or {}, server=server, name=name, done=done)
-    return stream_info(answer)
+    return made
 
 
 def validate_config(config: StreamConfig) -> str:
@@ -178,7 +180,7 @@ def info(
         return found
     subjects = dict(found.state.subjects)
     offset = len(subjects)
-    while 0 < offset < int(answer.get("total") or 0):
+    while 0 < offset < read_count(answer.get("total") or 0, "the total of a list"):
         page = {"subjects_filter": subjects_filter, "offset": offset}
         answer = call(session, endpoint, page, deadline, stream=name)
         more = stream_info(answer).state.subjects
@@ -220,7 +222,8 @@ def purge(
     if keep is not None:
         request["keep"] = sequence_number(keep, "keep", minimum=0)
     endpoint = f"STREAM.PURGE.{validate_name('stream', name)}"
-    return int(call(session, endpoint, request or None, deadline, stream=name).get("purged", 0))
+    answer = call(session, endpoint, request or None, deadline, stream=name)
+    return read_count(answer.get("purged", 0), "the number of purged messages")
 
 
 def delete_message(

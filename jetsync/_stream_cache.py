@@ -21,6 +21,7 @@ from jetsync.errors import (
     JetStreamNotEnabledError,
     NoRespondersError,
     NoStreamResponseError,
+    ProtocolError,
     StreamNotFoundError,
 )
 from jetsync.stream_config import StreamConfig
@@ -102,6 +103,8 @@ class StreamCache:
         names = self._ask("STREAM.NAMES", {"subject": subject}, deadline).get("streams") or ()
         if not names:
             raise NoStreamResponseError(subject)
+        if not isinstance(names, list) or not isinstance(names[0], str):
+            raise ProtocolError("the answer has no list of streams")
         try:
             return self._learn(names[0], epoch, deadline)
         except StreamNotFoundError as error:
@@ -126,7 +129,7 @@ class StreamCache:
     def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
         """Ask for a stream and keep what is said of it."""
         answer = self._ask(f"STREAM.INFO.{name}", None, deadline)
-        known = known_stream(name, from_wire(StreamConfig, answer["config"]), epoch)
+        known = known_stream(name, from_wire(StreamConfig, answer.get("config") or {}), epoch)
         self._known[name] = known
         origin = known.config.mirror and known.config.mirror.name
         if origin:

@@ -43,6 +43,9 @@ A server closes the connection for good over a line of more than 4096 bytes, its
 ``max_control_line``; the rest is for the reply subject and the sizes.
 """
 
+LONGEST_REPLY: Final = 4096
+"""Bytes of a reply subject at most: a server takes no longer line, so nobody could answer."""
+
 LONGEST_NAME: Final = 255
 """Bytes of a stream's or consumer's name at most, as in servers."""
 
@@ -211,7 +214,7 @@ def parse_ack_reply(reply: bytes) -> AckReply | None:
     (2.14) the domain, or ``_``, and an account hash come before the stream, and a random token may
     follow at the end.
     """
-    tokens = reply.split(b".")
+    tokens = reply.split(b".") if len(reply) <= LONGEST_REPLY else []
     count = len(tokens)
     if count == 9:
         first, domain = 2, None

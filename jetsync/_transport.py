@@ -379,8 +379,13 @@ class LaneTransport(Transport):
         # What is left of a decrypted record waits inside the object, where no poll sees it.
         while isinstance(sock, ssl.SSLSocket) and sock.pending():
             self._received += sock.recv(HANDSHAKE_READ)
-        self.lane.attach(sock, bytes(self._received))
+        self.lane.attach(sock, bytes(self._received), self._max_payload())
         self._received.clear()
+
+    def _max_payload(self) -> int:
+        assert self._info is not None
+        limit: int = self._info.get("max_payload") or 0
+        return limit
 
     def _refusal(self, line: bytes) -> ConnectError:
         """Return the error for an ``-ERR`` line of the handshake."""
@@ -562,7 +567,7 @@ class WebSocketLaneTransport(LaneTransport):
     def _hand_over(self) -> None:
         web = self._web
         assert web is not None
-        self.lane.attach_stream(web.send)
+        self.lane.attach_stream(web.send, self._max_payload())
         if self._received:
             self.lane.feed(bytes(self._received))
             self._received.clear()

@@ -13,6 +13,7 @@ import attrs
 
 from jetsync import _log
 from jetsync._deadline import Deadline, as_seconds
+from jetsync._fields import check_count
 from jetsync._plugins import Plugins
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
@@ -29,7 +30,7 @@ from jetsync.jetstream import JetStream
 from jetsync.message import Message
 from jetsync.options import ConnectOptions
 from jetsync.outbound import payload_bytes
-from jetsync.subscription import Subscription
+from jetsync.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -334,19 +335,42 @@ class Client:
             raise NoRespondersError(subject)
         return Message(*frame, session)
 
-    def subscribe(self, subject: str, *, queue: str | None = None) -> Subscription:
+    def subscribe(
+        self,
+        subject: str,
+        *,
+        queue: str | None = None,
+        max_pending: int = MAX_PENDING,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+    ) -> Subscription:
         """
         Subscribe to a subject (core NATS).
 
         Args:
             subject: The subject, wildcards allowed.
             queue: The queue group; each message goes to one member of a group.
+            max_pending: Messages to buffer until your code takes them, 65,536 by default. The
+                subscription drops messages that arrive while the buffer is full, see
+                :meth:`Subscription.next`.
+            max_pending_bytes: Bytes to buffer, 64 MiB by default: subjects, headers and payloads.
+
+        Raises:
+            MaxControlLineError: Subject and queue are too long together; nothing was sent.
         """
         self._session.check()
         validate_filter(subject)
         if queue is not None and (not queue or any(letter.isspace() for letter in queue)):
             raise InvalidArgumentError("a queue group is a word without blanks", argument="queue")
-        subscription = Subscription(self._session, subject, queue, self._forget)
+        check_count("max_pending", max_pending, 1)
+        check_count("max_pending_bytes", max_pending_bytes, 1)
+        subscription = Subscription(
+            self._session,
+            subject,
+            queue,
+            self._forget,
+            max_pending=max_pending,
+            max_pending_bytes=max_pending_bytes,
+        )
         with self._lock:
             self._subscriptions.add(subscription)
         return subscription

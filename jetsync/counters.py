@@ -8,7 +8,6 @@ subject is the counter. Servers have them from 2.12, on streams with ``allow_msg
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +26,7 @@ from jetsync.errors import (
 from jetsync.headers import COUNTER_SOURCES, INCREMENT
 from jetsync.outbound import OutboundMessage
 from jetsync.publish._single import publish_one
+from jetsync.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -209,11 +209,11 @@ def read_entry(message: StoredMessage, stream: Stream) -> CounterEntry:
         ProtocolError: The message is none, though the stream holds them.
     """
     try:
-        value = parse_integer(json.loads(message.data)["val"])
+        value = parse_integer(decode_json(message.data)["val"])
         sources = _sources(message.headers.get(COUNTER_SOURCES))
         increment = message.headers.get(INCREMENT)
         added = value if increment is None else parse_integer(increment.strip())
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ProtocolError, ValueError, TypeError, LookupError, AttributeError) as error:
         if not stream.config.allow_msg_counter:
             raise _disabled(stream.name) from None
         raise ProtocolError(
@@ -241,7 +241,7 @@ def _sources(text: str | None) -> Mapping[str, Mapping[str, int]]:
     """Read the header that says what a sum consists of."""
     if text is None:
         return {}
-    found: dict[str, dict[str, str]] = json.loads(text)
+    found: dict[str, dict[str, str]] = decode_json(text.encode())
     return {
         stream: {subject: parse_integer(value) for subject, value in values.items()}
         for stream, values in found.items()

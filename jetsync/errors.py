@@ -14,6 +14,7 @@ and never contains a secret::
     │   ├── InvalidHeaderError
     │   │   └── BatchRuleError                a header that an atomic batch can not have
     │   ├── InvalidTtlError
+    │   ├── MaxControlLineError
     │   └── MaxPayloadError
     ├── InvalidTypeError (TypeError)
     ├── ConfigurationError                    environment, context file, optional dependency
@@ -71,10 +72,12 @@ and never contains a secret::
 from __future__ import annotations
 
 import re
+import reprlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from jetsync.outbound import PublishReport
     from jetsync.publish.atomic import AtomicBatch
@@ -163,6 +166,7 @@ __all__ = [
     "KeysVanishedError",
     "LeadershipChangeError",
     "MaxConsumersError",
+    "MaxControlLineError",
     "MaxMessagesError",
     "MaxPayloadError",
     "MaxRequestBatchError",
@@ -404,6 +408,23 @@ class MaxPayloadError(InvalidArgumentError):
         self.limit = limit
 
 
+class MaxControlLineError(InvalidArgumentError):
+    """
+    Subject, reply subject and queue together are longer than a server takes; nothing was sent.
+
+    ``size`` and ``limit`` are bytes of the protocol line.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"the subject is too long: with the reply subject or queue, the line has {size} bytes,"
+            f" and servers take {limit}",
+            argument="subject",
+        )
+        self.size = size
+        self.limit = limit
+
+
 class InvalidTypeError(JetSyncError, TypeError):
     """
     An argument is of a type that has no meaning here; nothing was sent.
@@ -527,11 +548,16 @@ class PermissionDeniedError(TransportError, PermissionError):
 
 class SlowConsumerError(TransportError):
     """
-    Messages of a subscription were dropped because nobody took them in time.
+    A subscription dropped messages because its buffer was full; it goes on.
+
+    ``dropped`` is how many messages it dropped since the last such error.
     """
 
     def __init__(self, subject: str, dropped: int) -> None:
-        super().__init__(f"slow consumer: {dropped} messages of {subject!r} were dropped")
+        super().__init__(
+            f"slow consumer: the subscription to {subject!r} dropped {dropped} messages;"
+            " take messages faster, or raise max_pending and max_pending_bytes"
+        )
         self.subject = subject
         self.dropped = dropped
 
@@ -1356,7 +1382,7 @@ class FastBatchUnknownError(ApiError):
 
 
 def _trailing_number(text: str) -> int | None:
-    found = re.search(r"(\d+)\s*$", text)
+    found = re.search(r"(?<![0-9])([0-9]{1,20})\s*$", text)
     return int(found[1]) if found else None
 
 
@@ -1447,16 +1473,22 @@ def from_api_error(error: Mapping[str, Any], stream: str | None = None) -> ApiEr
         error: The object under ``error`` in an API answer or a publish acknowledgement. Missing
             fields are tolerated.
         stream: The stream the answer is about, where known.
+
+    Raises:
+        ProtocolError: *error* is not an object.
     """
+    if not isinstance(error, Mapping):
+        raise ProtocolError(f"the error of an answer is no JSON object: {reprlib.repr(error)}")
     code = _as_int(error.get("code"), 500)
     err_code = _as_int(error.get("err_code"), 0)
-    description = str(error.get("description") or "") or None
+    said = error.get("description")
+    description = said if isinstance(said, str) and said else None
     cls = ERROR_CLASSES.get(err_code, ApiError)
     return cls(code=code, err_code=err_code, description=description, stream=stream)
 
 
 def _as_int(value: object, default: int) -> int:
-    return value if isinstance(value, int) else default
+    return value if type(value) is int and 0 <= value < 1 << 31 else default
 
 
 # ------------------------------------------------------------------------------------------------

@@ -227,7 +227,9 @@ class ServersDiscoveredEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class SlowConsumerEvent(StatusEvent):
     """
-    Report messages of a subscription that were dropped because nobody took them in time.
+    Report that a subscription drops messages because its buffer is full.
+
+    Emitted when the first message is dropped, and again with SlowConsumerError.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.SLOW_CONSUMER, init=False)

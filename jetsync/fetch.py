@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync import _log, events
+from jetsync._codec import from_wire
 from jetsync._deadline import Deadline
 from jetsync._outbox import LaneState
 from jetsync._proto.pull import GRACE, RETRY_WAIT, RETRY_WAIT_LIMIT, PullRequest, message_size
@@ -24,6 +25,7 @@ from jetsync._proto.status import Effect, Status
 from jetsync._pull_inbox import PullInbox, give_back, message_maker, take_inbox
 from jetsync._session import raise_failure
 from jetsync.acks import write_claim
+from jetsync.consumer_info import ConsumerInfo
 from jetsync.errors import (
     ApiError,
     InvalidGroupError,
@@ -352,21 +354,21 @@ class MessageBatch:
         The server answers this question after the pull, so that with it comes what there was.
         """
         try:
-            answer = self._probe()
+            info = self._probe()
         except JetSyncError as error:
             self._fail(error)
             return
-        if answer is None or inbox.box.frames:
+        if info is None or inbox.box.frames:
             return
-        limit = answer.get("config", {}).get("max_ack_pending", 0)
+        limit = info.config.max_ack_pending or 0
         if (
-            not answer.get("num_pending")
-            or 0 < limit <= answer.get("num_ack_pending", 0)
-            or answer.get("paused")
+            not info.num_pending
+            or 0 < limit <= info.num_ack_pending
+            or info.paused
             or self._request.group is not None
         ):
             self._abandon([])
-        elif not answer.get("num_waiting") and self._rest() is not None:
+        elif not info.num_waiting and self._rest() is not None:
             # Sent to a leader that had just stepped down: it drops pulls without a word.
             inbox.engine.lost(self._session.lane.epoch)
             self._ask_again = True
@@ -482,18 +484,19 @@ class MessageBatch:
         self._inbox = None
         self._pool.append(inbox)
 
-    def _probe(self) -> dict[str, Any] | None:
+    def _probe(self) -> ConsumerInfo | None:
         """
         Return how the consumer is doing, None if nobody says.
 
         Raises ConsumerNotFoundError or StreamNotFoundError if it does not exist.
         """
         try:
-            return self._session.api(
+            answer = self._session.api(
                 f"CONSUMER.INFO.{self._stream}.{self._consumer}",
                 None,
                 self._deadline.at_most(PROBE_WAIT),
             )
+            return from_wire(ConsumerInfo, answer)
         except ApiError as error:
             error.stream = self._stream
             raise

@@ -106,6 +106,9 @@ KV_OPERATION: Final = "KV-Operation"
 """``DEL`` or ``PURGE`` on the tombstone of a key."""
 
 _MAGIC: Final = b"NATS/1.0"
+
+LONGEST_STATUS: Final = 9
+"""Digits of a status code at most; servers send three."""
 _EMPTY_BLOCK_END: Final = b"\r\n\r\n"
 
 
@@ -434,8 +437,8 @@ def _split_status(line: bytes) -> tuple[int | None, str]:
     code, _, description = line[8:].strip().partition(b" ")
     if not code:
         return None, ""
-    if not code.isdigit():
-        raise ProtocolError(f"status {code!r} of a header block is not a number")
+    if len(code) > LONGEST_STATUS or not code.isdigit():
+        raise ProtocolError(f"status {code[:40]!r} of a header block is not a number")
     return int(code), description.strip().decode("utf-8", "replace")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
 
+from jetsync._integers import read_digits
 from jetsync._proto.kv import KeyOperation, operation_of
 from jetsync.stored import time_of
 from jetsync.ttl import MarkerReason
@@ -83,7 +84,7 @@ def delivered_entry(bucket: str, key: str, message: Message) -> Entry:
     # Some ten thousand a second: only what an entry needs is looked at.
     tokens = message.raw_reply.split(b".")
     if len(tokens) == ORDINARY:
-        sequence, timestamp, pending = int(tokens[5]), int(tokens[7]), int(tokens[8])
+        sequence, timestamp, pending = map(read_digits, (tokens[5], tokens[7], tokens[8]))
     else:
         said = message.metadata
         sequence, timestamp, pending = said.stream_sequence, said.timestamp_ns, said.pending

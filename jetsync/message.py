@@ -293,6 +293,7 @@ class Message:
         Raises:
             NotJetStreamMessageError, MessageAlreadyAckedError: as ``ack``.
             InvalidArgumentError: the reason has a line end in it.
+            MaxPayloadError: the reason is longer than the server's ``max_payload``.
         """
         if reason is None:
             self._finish(TERM)

@@ -5,8 +5,10 @@ What a client knows of its server and of its own traffic.
 from __future__ import annotations
 
 import json
+import math
+import reprlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
@@ -14,6 +16,11 @@ import attrs
 from jetsync.errors import ProtocolError
 
 __all__ = ["ServerInfo", "Statistics"]
+
+_T = TypeVar("_T")
+
+LARGEST_PAYLOAD: Final = (1 << 31) - 1
+"""The largest ``max_payload``: servers keep it in 32 bits."""
 
 
 @attrs.frozen(kw_only=True)
@@ -64,7 +71,7 @@ class ServerInfo:
         The version as numbers, to compare with: ``(2, 15, 1)``. A pre-release suffix is left out.
         """
         numbers = self.version.partition("-")[0].split(".")
-        return tuple(int(number) for number in numbers if number.isdigit())
+        return tuple(int(number[:9]) for number in numbers if number.isdecimal())
 
 
 @attrs.frozen(kw_only=True)
@@ -87,11 +94,26 @@ class Statistics:
     """Frames that came for subscriptions that had been left."""
 
 
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number
+
+
+# Python also reads NaN and Infinity, which are no JSON, and makes an infinity of 1e400.
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
 def decode_json(data: bytes) -> dict[str, Any]:
-    """Return a JSON object, or raise ProtocolError."""
+    """Return a JSON object from a server, or raise ProtocolError."""
     try:
-        value = json.loads(data)
-    except ValueError as error:
+        value = _DECODER.decode(data.decode())
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the answer is no JSON: {bytes(data[:80])!r}") from error
     if not isinstance(value, dict):
         raise ProtocolError(f"the answer is no JSON object: {bytes(data[:80])!r}")
@@ -99,21 +121,38 @@ def decode_json(data: bytes) -> dict[str, Any]:
 
 
 def parse_info(line: bytes, url: str | None) -> ServerInfo:
-    """Read an ``INFO`` line."""
+    """
+    Read an ``INFO`` line.
+
+    Raises:
+        ProtocolError: It is not a JSON object, or a field has a wrong type.
+    """
     raw = decode_json(line[4:])
+
+    def field(name: str, kind: type[_T], default: _T) -> _T:
+        value = raw.get(name)
+        if value is None:
+            return default
+        if type(value) is not kind:
+            raise ProtocolError(f"INFO: {name} has a wrong type: {reprlib.repr(value)}")
+        return value
+
+    max_payload = field("max_payload", int, 1 << 20)
+    if not 0 <= max_payload <= LARGEST_PAYLOAD:
+        raise ProtocolError(f"INFO: max_payload is {max_payload}")
     return ServerInfo(
-        version=raw.get("version", "0.0.0"),
-        api_level=raw.get("api_lvl", 0),
-        max_payload=raw.get("max_payload", 1 << 20),
-        server_id=raw.get("server_id", ""),
-        server_name=raw.get("server_name", ""),
-        cluster=raw.get("cluster"),
+        version=field("version", str, "0.0.0"),
+        api_level=field("api_lvl", int, 0),
+        max_payload=max_payload,
+        server_id=field("server_id", str, ""),
+        server_name=field("server_name", str, ""),
+        cluster=field("cluster", str, "") or None,
         url=url,
-        client_id=raw.get("client_id"),
-        headers=raw.get("headers", False),
-        jetstream=raw.get("jetstream", False),
-        domain=raw.get("domain"),
-        lame_duck=raw.get("ldm", False),
+        client_id=None if raw.get("client_id") is None else field("client_id", int, 0),
+        headers=field("headers", bool, False),
+        jetstream=field("jetstream", bool, False),
+        domain=field("domain", str, "") or None,
+        lame_duck=field("ldm", bool, False),
         raw=raw,
     )
 

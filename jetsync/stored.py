@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from jetsync._codec import parse_time_ns
+from jetsync._integers import read_digits
 from jetsync.errors import InvalidArgumentError, ProtocolError
 from jetsync.headers import TTL, Headers, find_last
 from jetsync.ttl import marker_in, marker_of, parse_ttl, ttl_in
@@ -24,7 +25,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _SERVER_LINES = b"\r\nNats-Stream: "
 
 _ADDED: Final = re.compile(
-    rb"\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)"
+    rb"\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d{1,20})"
     rb"\r\nNats-Time-Stamp: (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.?(\d{0,9})Z"
     rb"(?:\r\nNats-Num-Pending: \d+\r\nNats-Last-Sequence: \d+)?\r\n\r\n"
 )
@@ -39,7 +40,10 @@ def time_of(timestamp_ns: int) -> dt.datetime:
     Return nanoseconds since 1970 as an aware datetime in UTC; what is below a microsecond is cut.
     """
     # Integers all the way: a float of seconds has lost the microseconds by now.
-    return _EPOCH + dt.timedelta(microseconds=timestamp_ns // 1000)
+    try:
+        return _EPOCH + dt.timedelta(microseconds=timestamp_ns // 1000)
+    except OverflowError as error:
+        raise ProtocolError(f"the time {timestamp_ns} ns is out of range") from error
 
 
 def _nanoseconds(moment: dt.datetime | int) -> int:
@@ -125,7 +129,11 @@ class StoredMessage:
         """
         Place in the stream.
         """
-        return self._said[2] if self._block is None else int(_raw(self._block, b"Nats-Sequence"))
+        return (
+            self._said[2]
+            if self._block is None
+            else read_digits(_raw(self._block, b"Nats-Sequence"))
+        )
 
     @property
     def timestamp_ns(self) -> int:

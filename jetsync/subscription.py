@@ -7,11 +7,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from jetsync import events
+from jetsync import _log, events
 from jetsync._deadline import Deadline, as_seconds
 from jetsync._handoff import Mailbox
 from jetsync._session import raise_failure
-from jetsync.errors import ConnectionClosedError, HandleClosedError
+from jetsync.errors import ConnectionClosedError, HandleClosedError, SlowConsumerError
 from jetsync.message import Message
 
 if TYPE_CHECKING:
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._session import Session
-    from jetsync.typing import Seconds
+    from jetsync.typing import Frame, Seconds
 
 __all__ = ["Subscription"]
 
-PENDING_LIMIT: Final = 65_536
-"""Messages that may wait to be taken; what comes beyond is dropped, counted and reported."""
+MAX_PENDING: Final = 65_536
+"""Messages that a subscription buffers."""
+
+MAX_PENDING_BYTES: Final = 64 << 20
+"""Bytes that a subscription buffers: 64 MiB, as much as a server keeps for a slow client."""
 
 TURN: Final = 3600.0
 """Seconds of one turn of an unbounded wait; an iteration takes as many turns as it needs."""
@@ -35,30 +38,82 @@ LINGER: Final = 5.0
 """Seconds for which messages that were on their way still arrive after an unsubscribe."""
 
 
+_logger = _log.get_logger("subscription")
+
+
 class BoundedMailbox(Mailbox):
     """
-    A mailbox that drops what comes while nobody takes what came before.
+    A mailbox that keeps the oldest messages up to a limit, and drops newer ones.
 
-    Nothing bounds what a core subscription may be sent, other than what a pull asked for.
+    A server sends whatever is published to the subject, so only the client can set a limit.
     """
 
-    __slots__ = ("_on_drop", "dropped", "limit")
+    __slots__ = (
+        "_arrived",
+        "_max_bytes",
+        "_max_count",
+        "_on_drop",
+        "_reported",
+        "_slow",
+        "_taken",
+        "dropped",
+    )
 
-    def __init__(self, interest: bytes, limit: int, on_drop: Callable[[int], None]) -> None:
+    def __init__(
+        self, interest: bytes, max_count: int, max_bytes: int, on_drop: Callable[[int], None]
+    ) -> None:
         super().__init__(interest)
-        self.limit = limit
+        self.push = self._push
         self.dropped = 0
+        self._max_count = max_count
+        self._max_bytes = max_bytes
         self._on_drop = on_drop
+        self._reported = 0
+        self._slow = False
+        # Two counters: the reading thread writes one, the thread that takes messages the other.
+        self._arrived = self._taken = 0
+
+    @property
+    def ready(self) -> bool:
+        return self._slow or super().ready
+
+    def _push(self, frame: Frame) -> None:
+        size = _size(frame)
+        # One message is always kept, however large it is.
+        if self.frames and (
+            len(self.frames) >= self._max_count
+            or self._arrived - self._taken + size > self._max_bytes
+        ):
+            self.dropped += 1
+        else:
+            self._arrived += size
+            self.frames.append(frame)
 
     def wake(self) -> None:
-        """Keep the oldest messages up to the limit, and wake who waits."""
-        excess = len(self.frames) - self.limit
-        if excess > 0:
-            for _ in range(excess):
-                self.frames.pop()
-            self.dropped += excess
+        """Report messages that were dropped, unless the last report was not read; then wake."""
+        if self.dropped > self._reported and not self._slow:
+            self._slow = True
             self._on_drop(self.dropped)
         super().wake()
+
+    def take(self) -> Frame:
+        """Take the oldest message."""
+        frame = self.frames.popleft()
+        self._taken += _size(frame)
+        return frame
+
+    def take_dropped(self) -> int:
+        """Return how many messages were dropped since the last call."""
+        # Lowered first: messages that are dropped meanwhile raise it again.
+        self._slow = False
+        before, self._reported = self._reported, self.dropped
+        return self._reported - before
+
+
+def _size(frame: Frame) -> int:
+    """Return the bytes of subject, headers and payload."""
+    subject, _, header, payload = frame
+    return len(subject) + len(payload) + (len(header) if header else 0)
 
 
 class Subscription:
@@ -67,9 +122,12 @@ class Subscription:
 
     The iteration ends when the subscription or the client is closed by this process, and raises if
     the server refuses the subject or the connection ends for good. Several threads may take from
-    one subscription; each message goes to one of them. Messages wait here until somebody takes
-    them, up to 65,536; what comes beyond is dropped, counted in :attr:`dropped` and reported as a
-    slow-consumer event.
+    one subscription; each message goes to one of them.
+
+    The subscription buffers messages up to the limits of :meth:`Client.subscribe`. If the buffer is
+    full, it drops newer messages. The next call then raises SlowConsumerError once, with the number
+    of dropped messages, and the calls after it return the buffered messages. To go on after the
+    error in a loop, start another loop over the same subscription.
     """
 
     def __init__(
@@ -78,6 +136,9 @@ class Subscription:
         subject: str,
         queue: str | None,
         on_close: Callable[[Subscription], None],
+        *,
+        max_pending: int = MAX_PENDING,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
     ) -> None:
         self._session = session
         self._on_close = on_close
@@ -87,7 +148,9 @@ class Subscription:
         self._draining = False
         # A mailbox has one waiting thread at a time; the others queue up here.
         self._turn = threading.Lock()
-        self._box = BoundedMailbox(subject.encode(), PENDING_LIMIT, self._report_drop)
+        self._box = BoundedMailbox(
+            subject.encode(), max_pending, max_pending_bytes, self._report_drop
+        )
         self._sid, line = session.open_box(
             self._box.interest, self._box, b"" if queue is None else queue.encode()
         )
@@ -129,6 +192,7 @@ class Subscription:
 
         Raises:
             HandleClosedError: The subscription was closed and has no message left.
+            SlowConsumerError: Messages were dropped since the last call; call again to go on.
             PermissionDeniedError: The server refuses the subject.
             ConnectionClosedError: The client is closed.
         """
@@ -145,12 +209,13 @@ class Subscription:
 
     @property
     def dropped(self) -> int:
-        """How many messages were dropped because nobody took them in time."""
+        """How many messages were dropped because the buffer was full."""
         return self._box.dropped
 
     def close(self) -> None:
         """Unsubscribe, drop what was not taken, and wake who waits; safe to repeat. Any thread."""
         self._box.frames.clear()
+        self._box.take_dropped()
         self.drain()
 
     def unsubscribe_nowait(self, linger: Seconds = LINGER) -> None:
@@ -180,7 +245,13 @@ class Subscription:
         if not self._turn.acquire(timeout=deadline.remaining()):
             return None
         try:
-            while not box.frames:
+            while True:
+                dropped = box.take_dropped()
+                if dropped:
+                    self._emit_drop(box.dropped)
+                    raise SlowConsumerError(self.subject, dropped)
+                if box.frames:
+                    return Message(*box.take(), self._session)
                 if box.failure is not None:
                     if self._is_over():
                         return None
@@ -189,7 +260,6 @@ class Subscription:
                 self._session.check()
                 if not self._session.lane.wait(box, deadline):
                     return None
-            return Message(*box.frames.popleft(), self._session)
         finally:
             self._turn.release()
 
@@ -202,4 +272,13 @@ class Subscription:
         return closed_here and not self._box.frames
 
     def _report_drop(self, dropped: int) -> None:
+        """Report that messages are being dropped; called by the reading thread."""
+        self._emit_drop(dropped)
+        # Log handlers are code of the application, which must not run under the read lock.
+        self._session.lane.later(0.0, self._log_drop, dropped)
+
+    def _emit_drop(self, dropped: int) -> None:
         self._session.emit(events.SlowConsumerEvent(subject=self.subject, dropped=dropped))
+
+    def _log_drop(self, dropped: int) -> None:
+        _logger.warning(_log.SLOW_CONSUMER, subject=self.subject, dropped=dropped)

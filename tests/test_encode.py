@@ -25,6 +25,8 @@ PREFIX = b"_INBOX.r."
 class StubSession:
     """A session whose server takes so many bytes."""
 
+    inbox = "_INBOX"
+
     def __init__(self, limit=64):
         self.limit = limit
         self.asked = []

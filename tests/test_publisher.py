@@ -139,6 +139,7 @@ class ScriptedCore(SimpleNamespace):
             open_box=lane.open_box,
         )
         self.core = self
+        self.inbox = "_INBOX"
 
     def new_inbox(self):
         return "_INBOX.x"

@@ -152,7 +152,7 @@ def stage(streams):
     def stage(ttl=None):
         session = SimpleNamespace(
             server=SimpleNamespace(max_payload=MAX_PAYLOAD),
-            core=SimpleNamespace(check_size=check_size),
+            core=SimpleNamespace(check_size=check_size, inbox="_INBOX"),
             streams=streams,
         )
         staging = Staging(session, streams.known("S"), Wire("b1").head_size, ttl)

@@ -21,7 +21,6 @@ measured.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -39,6 +38,7 @@ from jetsync._proto.pull import (
 )
 from jetsync._proto.status import Effect, Status
 from jetsync.errors import (
+    ApiError,
     BadPullRequestError,
     ConsumerDeletedError,
     ConsumerNotFoundError,
@@ -48,16 +48,19 @@ from jetsync.errors import (
     MessageSizeExceedsMaxBytesError,
     NotPullConsumerError,
     PinIdMismatchError,
+    ProtocolError,
     RequiredApiLevelError,
     StreamNotFoundError,
     from_api_error,
 )
 from jetsync.events import PullOutcome
+from jetsync.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jetsync._proto.pull import Pull
+    from jetsync.errors import JetSyncError
     from jetsync.typing import Frame
 
 QUICK: Final = 0.5
@@ -483,7 +486,8 @@ class ConsumeEngine:
         for answer in answers:
             gone = read_gone(answer[3])
             if gone is not None:
-                gone.stream = self.options.stream
+                if isinstance(gone, ApiError):
+                    gone.stream = self.options.stream
                 self.fail(gone)
             if answer[0] == self._probe:
                 self._probe = None
@@ -505,12 +509,13 @@ def read_duration(text: str) -> float | None:
     return None
 
 
-def read_gone(answer: bytes) -> ConsumerNotFoundError | StreamNotFoundError | None:
-    """Return the error of a consumer's info that says that there is no such consumer."""
-    found = None
-    with contextlib.suppress(ValueError, AttributeError, KeyError):
-        found = json.loads(answer).get("error")
-    if not isinstance(found, dict):
+def read_gone(answer: bytes) -> JetSyncError | None:
+    """Return why a consumer's info ends the consumption: it says so, or is no answer at all."""
+    if not answer:
         return None
-    error = from_api_error(found)
+    try:
+        found = decode_json(answer).get("error")
+        error = None if found is None else from_api_error(found)
+    except ProtocolError as broken:
+        return broken
     return error if isinstance(error, (ConsumerNotFoundError, StreamNotFoundError)) else None

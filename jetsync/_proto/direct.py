@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync import headers
+from jetsync._integers import read_digits
 from jetsync.errors import (
     BadDirectRequestError,
     JetSyncError,
@@ -163,7 +164,7 @@ class PagedRead:
     @property
     def last_sequence(self) -> int:
         """The sequence of the last message that came, 0 before the first."""
-        return int(find_last(self._last_block, _SEQUENCE) or 0) if self._last_block else 0
+        return number_in(self._last_block, _SEQUENCE) if self._last_block else 0
 
     def open(self, reply: bytes) -> PageRequest:
         """Return the next request; its answers are those that come on the subject *reply*."""
@@ -180,8 +181,16 @@ class PagedRead:
         """
         Take a run of frames and return the messages in it, without those that are left out.
 
-        A status can only be the last frame, as servers send nothing behind it.
+        A status can only be the last frame, as servers send nothing behind it. Frames that no
+        server sends end the read with an error.
         """
+        try:
+            return self._take(frames)
+        except ProtocolError as error:
+            self._fail(error)
+            return ()
+
+    def _take(self, frames: list[Frame]) -> Sequence[Frame]:
         if len({frame[0] for frame in frames}) > 1 or (frames and frames[0][0] != self._reply):
             # Late answers to a request whose connection was lost, which another server had taken.
             frames = [frame for frame in frames if frame[0] == self._reply]
@@ -198,6 +207,9 @@ class PagedRead:
         messages: Sequence[Frame] = frames
         if frames and self.stranger is None and self._begins_well(frames[0][2]):
             self._last_block = frames[-1][2] or b""
+            # Looked at here, as a lost connection is no place for an error about it.
+            number_in(self._last_block, _SEQUENCE)
+            self._left()
             self._page_count += len(frames)
             self.received += len(frames)
             messages = self._on_messages(frames)
@@ -257,7 +269,7 @@ class PagedRead:
 
     def _left(self) -> int:
         """Return how many messages the last one says are left behind it."""
-        return int(find_last(self._last_block, NUM_PENDING) or 0)
+        return number_in(self._last_block, NUM_PENDING)
 
     def _request(self) -> PageRequest:
         raise NotImplementedError
@@ -400,7 +412,7 @@ class BatchRead(PagedRead):
     def _cut(self, frames: list[Frame], end: int) -> list[Frame]:
         """Return the frames up to *end*; those behind it were stored after the read began."""
         whole = len(frames)
-        while frames and int(find_last(frames[-1][2] or b"", _SEQUENCE) or 0) > end:
+        while frames and number_in(frames[-1][2] or b"", _SEQUENCE) > end:
             frames.pop()
         self.received -= whole - len(frames)
         self._go_behind(end)
@@ -412,7 +424,7 @@ class BatchRead(PagedRead):
         return frames
 
     def _on_end(self, block: bytes, messages: Sequence[Frame]) -> Sequence[Frame]:
-        self.pending = int(find_last(block, NUM_PENDING) or 0)
+        self.pending = number_in(block, NUM_PENDING)
         if self._page_count:
             self._go_behind(self.last_sequence)
         self.done = self._is_last or self._is_complete()
@@ -438,6 +450,11 @@ class BatchRead(PagedRead):
         if self._size_limit is not None and self._size >= self._size_limit:
             return True
         return self.reached_end
+
+
+def number_in(block: bytes, name: bytes) -> int:
+    """Return the number in a header of a block, 0 where it has none; raises ProtocolError."""
+    return read_digits(find_last(block, name) or b"0")
 
 
 def size_of(frame: Frame) -> int:

@@ -29,7 +29,8 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from jetsync import headers
-from jetsync._proto.direct import NUM_PENDING, SUBJECT, PagedRead, PageRequest
+from jetsync._integers import read_digits
+from jetsync._proto.direct import NUM_PENDING, SUBJECT, PagedRead, PageRequest, number_in
 from jetsync.errors import ProtocolError
 from jetsync.headers import find_last
 
@@ -223,8 +224,7 @@ class LastRead(PagedRead):
         if not self._part_began:
             # Unlike those of batches, the numbers of these messages are right on all servers.
             self._part_began = True
-            first = find_last(frames[0][2] or b"", NUM_PENDING)
-            self._expected += int(first or 0) + 1
+            self._expected += number_in(frames[0][2] or b"", NUM_PENDING) + 1
         self.blocks.extend([frame[2] or b"" for frame in frames])
         if self.moment is None or self._time is not None:
             self._held.extend(frames)
@@ -245,13 +245,14 @@ class LastRead(PagedRead):
                 self.cut = True
                 self._reset()
                 return ()
-            self.moment = int(told)
+            self.moment = read_digits(told)
             messages, self._held = self._held, []
         elif self._time is not None:
-            if int(told) != self.moment:
+            reached = read_digits(told)
+            if reached != self.moment:
                 # Behind the moment: what had the time is gone by now. Then a sequence has to do,
                 # and this server has got there.
-                self.lagging = int(told) < self.moment
+                self.lagging = reached < self.moment
                 self._time = self._time if self.lagging else None
                 self._drop()
                 return ()

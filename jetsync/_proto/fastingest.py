@@ -24,9 +24,9 @@ What servers say (2.14.6, 2.15.1)
 from __future__ import annotations
 
 import enum
-import json
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync._integers import read_count, read_digits
 from jetsync._proto.fastledger import Ledger
 from jetsync._proto.puback import is_no_responders
 from jetsync.errors import (
@@ -38,9 +38,11 @@ from jetsync.errors import (
     FastPublishDisabledError,
     NoStreamResponseError,
     NotSupportedError,
+    ProtocolError,
     PublishOutcomeUnknownError,
     from_api_error,
 )
+from jetsync.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -347,7 +349,13 @@ class FastIngest:
             self._fail(unknown)
 
     def receive(self, frames: Iterable[Frame], now: float) -> None:
-        """Take what came below the inbox."""
+        """Take what came below the inbox; an answer that means nothing ends the batch."""
+        try:
+            self._receive(frames, now)
+        except ProtocolError as error:
+            self.closed(error)
+
+    def _receive(self, frames: Iterable[Frame], now: float) -> None:
         for frame in frames:
             prefix = self.prefix
             if self.phase in {Phase.NEW, Phase.DONE} or not frame[0].startswith(prefix):
@@ -356,11 +364,11 @@ class FastIngest:
             place = frame[0][len(prefix) :].split(b".", 2)
             if len(place) != 3 or not (place[0].isdigit() and place[1].isdigit()):
                 continue
-            seq, op = int(place[0]), int(place[1])
+            seq, op = read_digits(place[0]), read_digits(place[1])
             if is_no_responders(frame):
                 self._on_no_leader(seq, op, now)
                 continue
-            answer = _load(frame[3])
+            answer = decode_json(frame[3])
             kind = answer.get("type")
             if kind is not None and self.phase is Phase.STARTING:
                 self.phase = Phase.OPEN
@@ -369,8 +377,11 @@ class FastIngest:
                 self._on_ack(_number(answer, "seq"), _number(answer, "msgs"), op, now)
             elif kind == "gap":
                 self._on_gap(_number(answer, "last_seq"), _number(answer, "seq"), op)
-            elif isinstance(answer.get("error"), dict):
-                error = from_api_error(answer["error"], stream=answer.get("stream"))
+            elif answer.get("error") is not None:
+                stream = answer.get("stream")
+                error = from_api_error(
+                    answer["error"], stream=stream if isinstance(stream, str) else None
+                )
                 if kind == "err":
                     self._on_error(_number(answer, "seq"), error)
                 else:
@@ -547,15 +558,5 @@ class FastIngest:
         return PublishOutcomeUnknownError(self.subject, reason=reason)
 
 
-def _load(data: bytes) -> dict[str, Any]:
-    """Return an answer, or nothing if it is none; what is missing is asked for in time."""
-    try:
-        answer = json.loads(data)
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
-
-
 def _number(answer: dict[str, Any], key: str) -> int:
-    value = answer.get(key)
-    return value if isinstance(value, int) else 0
+    return read_count(answer.get(key, 0), f"the {key} of a batch's answer")

@@ -5,35 +5,56 @@ go out.
 What lives here: the splitter that the lane feeds with whatever the socket gave, and one builder for
 each verb that jetsync writes itself. What may not: sockets, locks, waking anybody up.
 
-The splitter knows which subscription ids are jetsync's own and appends their frames, unparsed, to
-the mailbox of that id. Every other byte (INFO, PING, PONG, -ERR and frames of foreign ids) comes
-back in whole lines or frames, in order, for nats-py's own parser.
+The splitter appends the frames of each subscription, unparsed, to the mailbox of its id. It counts
+and drops frames of unknown ids. All other lines (INFO, PING, PONG, -ERR) come back whole, in order.
 
-Source: the NATS client protocol; facts about the order and shape of frames were measured on servers
-2.10 to 2.15.
+The splitter refuses lines and frames that no server sends, so that a broken or hostile server
+cannot make it buffer without limit. Builders refuse lines that a server would not accept: the
+server would close the connection, with everything in flight on it.
+
+Source: the NATS client protocol. The order and shape of frames and the limits were measured on
+servers 2.10 to 2.15.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jetsync.errors import MaxControlLineError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync.typing import Frame
 
-FIRST_LANE_SID: Final = 1_000_000
+MAX_LINE: Final = 1 << 20
 """
-The first subscription id of jetsync's own range.
+Bytes of an incoming line at most, 1 MiB.
 
-nats-py counts its ids from one, and a connection that makes a million subscriptions through it is
-not one of
-ours: the two ranges never meet.
+An INFO line lists the addresses of a whole cluster. A MSG line has the subject and the reply of a
+PUB line, which a server limits to 4 KiB unless its operator allows more.
+"""
+
+MAX_PENDING: Final = 64 << 20
+"""
+Bytes that a server keeps for a slow client before it disconnects it, unless configured otherwise.
+
+This bounds every frame, because the server counts a frame before it sends it. Answers of the
+JetStream API can be larger than the ``max_payload``.
+"""
+
+MAX_FRAME: Final = 1 << 30
+"""Bytes of an incoming frame at most, 1 GiB, whatever ``max_payload`` the server announces."""
+
+MAX_CONTROL_LINE: Final = 4096
+"""
+Bytes that the arguments of a line may have: the default of servers, which do not announce theirs.
+
+Measured: the line without its verb, the space after it, and the line end.
 """
 
 _MSG: Final = ord("M")
 _HMSG: Final = ord("H")
-_LANE_SID_LENGTH: Final = len(str(FIRST_LANE_SID))
 
 
 class Inbound(Protocol):
@@ -56,47 +77,69 @@ class Splitter:
     Not thread-safe: the lane feeds it under its read lock.
     """
 
-    __slots__ = ("_parts", "_parts_size", "_wanted", "boxes", "strays")
+    __slots__ = ("_limit", "_parts", "_parts_size", "_wanted", "boxes", "strays")
 
     def __init__(self, boxes: dict[bytes, Inbound]) -> None:
         self.boxes = boxes
         self.strays = 0
-        """How many frames came for an id of our range that nobody listens to any more."""
+        """How many frames came for an id that nobody listens to."""
         self._parts: list[bytes] = []
         self._parts_size = 0
         self._wanted = 0
+        self._limit = MAX_PENDING
+
+    def set_max_payload(self, max_payload: int) -> None:
+        """
+        Accept what a server with this ``max_payload`` may send.
+
+        A server sends messages that are larger than its own ``max_payload``: it adds headers, and
+        the API returns a stored message as base64, which takes a third more.
+        """
+        self._limit = max(MAX_PENDING, min(2 * max_payload, MAX_FRAME))
 
     def feed(self, data: bytes, touched: list[Inbound], foreign: list[bytes]) -> None:
         """
         Take *data*, append to *touched* each mailbox that got frames and to *foreign* all other
-        bytes.
+        lines.
 
-        Raises ValueError if *data* is no NATS protocol; the connection has to end then.
+        Raises ValueError if *data* is no NATS protocol, or if a line or a frame is larger than a
+        server sends; the connection has to end then.
 
-        A frame that is not whole yet is kept until the rest of it arrives; its pieces are joined
-        once, so a payload of many megabytes costs no more than its size.
+        The splitter keeps an incomplete frame until the rest arrives, and joins the pieces once.
         """
-        if self._parts:
-            self._parts.append(data)
+        parts = self._parts
+        if parts:
+            # A line end may be cut in two.
+            ends = b"\r\n" in data or (data[:1] == b"\n" and parts[-1][-1:] == b"\r")
+            parts.append(data)
             self._parts_size += len(data)
             if self._parts_size < self._wanted:
                 return
-            data = b"".join(self._parts)
-            self._parts.clear()
+            if not self._wanted and not ends:
+                self._check_line(self._parts_size)
+                return
+            data = b"".join(parts)
+            parts.clear()
         self._wanted = 0
         end = self._cut(data, touched, foreign)
-        if end < len(data):
-            self._parts.append(data[end:] if end else data)
-            self._parts_size = len(data) - end
-        else:
-            self._parts_size = 0
+        self._parts_size = len(data) - end
+        if self._parts_size:
+            if not self._wanted:
+                self._check_line(self._parts_size)
+            parts.append(data[end:] if end else data)
+
+    @staticmethod
+    def _check_line(size: int) -> None:
+        """Raise if so many bytes without a line end are more than a server sends."""
+        if size > MAX_LINE:
+            raise ValueError(f"a line of more than {MAX_LINE} bytes")
 
     def reset(self) -> None:
         """Forget a half-received frame, as a new connection starts with a fresh stream."""
         self._parts.clear()
         self._parts_size = self._wanted = 0
 
-    def _cut(  # noqa: C901, PLR0912 - one loop over all frames there are; calls would double its cost.
+    def _cut(  # noqa: C901, PLR0912, PLR0915 - one loop over all frames there are; calls would double its cost.
         self, data: bytes, touched: list[Inbound], foreign: list[bytes]
     ) -> int:
         """Return how many bytes of *data* were whole frames; all of them are handed over."""
@@ -113,35 +156,49 @@ class Splitter:
             if kind == _MSG:
                 # MSG <subject> <sid> [reply] <size>
                 words = data[position + 4 : eol].split(b" ")
-                start = eol + 2
-                end = start + int(words[-1])
-                if len(words) < 3 or end < start:
+                count = len(words)
+                if count == 3:
+                    subject, sid, digits = words
+                    reply = b""
+                elif count == 4:
+                    subject, sid, reply, digits = words
+                else:
                     raise ValueError("a MSG line without a subject, an id and a size")
+                # int() also takes signs, underscores and white space.
+                if not digits.isdigit():
+                    raise ValueError("a MSG line without a size")
+                start = eol + 2
+                end = start + int(digits)
                 if end + 2 > size:
-                    self._wanted = end + 2 - position
+                    self._want(end - start, end + 2 - position)
                     break
-                reply = words[2] if len(words) == 4 else b""
-                frame: Frame = (words[0], reply, None, data[start:end])
+                frame: Frame = (subject, reply, None, data[start:end])
             elif kind == _HMSG:
                 # HMSG <subject> <sid> [reply] <header size> <total size>
                 words = data[position + 5 : eol].split(b" ")
-                start = eol + 2
-                end = start + int(words[-1])
-                if len(words) < 4:
+                count = len(words)
+                if count == 4:
+                    subject, sid, header_digits, digits = words
+                    reply = b""
+                elif count == 5:
+                    subject, sid, reply, header_digits, digits = words
+                else:
                     raise ValueError("an HMSG line without a subject, an id and two sizes")
-                middle = start + int(words[-2])
-                if not start <= middle <= end:
+                if not (digits.isdigit() and header_digits.isdigit()):
+                    raise ValueError("an HMSG line without two sizes")
+                start = eol + 2
+                end = start + int(digits)
+                middle = start + int(header_digits)
+                if middle > end:
                     raise ValueError("an HMSG line whose sizes contradict each other")
                 if end + 2 > size:
-                    self._wanted = end + 2 - position
+                    self._want(end - start, end + 2 - position)
                     break
-                reply = words[2] if len(words) == 5 else b""
-                frame = (words[0], reply, data[start:middle], data[middle:end])
+                frame = (subject, reply, data[start:middle], data[middle:end])
             else:
                 foreign.append(data[position : eol + 2])
                 position = eol + 2
                 continue
-            sid = words[1]
             # Frames come in runs of one subscription; looking the mailbox up once a run is
             # measurably cheaper.
             if sid != last_sid:
@@ -159,17 +216,45 @@ class Splitter:
                         by_run = False
             if box is not None:
                 box.push(frame)
-            elif len(sid) >= _LANE_SID_LENGTH:
-                self.strays += 1
             else:
-                foreign.append(data[position : end + 2])
+                self.strays += 1
             position = end + 2
         return position
 
+    def _want(self, size: int, whole: int) -> None:
+        """Wait for the rest of a frame of *whole* bytes, *size* of them its body."""
+        if size > self._limit:
+            raise ValueError(f"a frame of {size} bytes, where {self._limit} are the limit")
+        self._wanted = whole
+
+
+REPLY_ROOM: Final = 72
+"""Bytes kept for what follows an inbox on a line: 68 for fast ingest, fewer for all others."""
+
+
+def check_subject(subject: bytes, inbox: str) -> None:
+    """
+    Raise MaxControlLineError unless *subject* fits on a line with any reply subject below *inbox*.
+
+    For those who check a subject once and then publish to it many times.
+    """
+    size = len(subject) + len(inbox) + REPLY_ROOM
+    if size > MAX_CONTROL_LINE:
+        raise MaxControlLineError(size, MAX_CONTROL_LINE)
+
 
 def pub(subject: bytes, reply: bytes, payload: bytes | bytearray | memoryview) -> bytes:
-    """Build ``PUB``; *reply* may be empty."""
-    return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), bytes(payload))
+    """
+    Build ``PUB``; *reply* may be empty.
+
+    Raises:
+        MaxControlLineError: Subject and reply are too long for a server; also of :func:`hpub` and
+            :func:`message`.
+    """
+    arguments = b"%b %b %d" % (subject, reply, len(payload))
+    if len(arguments) > MAX_CONTROL_LINE:
+        raise MaxControlLineError(len(arguments), MAX_CONTROL_LINE)
+    return b"PUB %b\r\n%b\r\n" % (arguments, bytes(payload))
 
 
 def hpub(
@@ -179,14 +264,10 @@ def hpub(
     Build ``HPUB`` with a whole header block, ``NATS/1.0`` line and closing blank line included.
     """
     size = len(header)
-    return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
-        subject,
-        reply,
-        size,
-        size + len(payload),
-        header,
-        bytes(payload),
-    )
+    arguments = b"%b %b %d %d" % (subject, reply, size, size + len(payload))
+    if len(arguments) > MAX_CONTROL_LINE:
+        raise MaxControlLineError(len(arguments), MAX_CONTROL_LINE)
+    return b"HPUB %b\r\n%b%b\r\n" % (arguments, header, bytes(payload))
 
 
 def message(
@@ -197,8 +278,16 @@ def message(
 
 
 def sub(subject: bytes, sid: bytes, queue: bytes = b"") -> bytes:
-    """Build ``SUB``; *queue* may be empty."""
-    return b"SUB %b %b %b\r\n" % (subject, queue, sid)
+    """
+    Build ``SUB``; *queue* may be empty.
+
+    Raises:
+        MaxControlLineError: Subject and queue are too long for a server.
+    """
+    arguments = b"%b %b %b" % (subject, queue, sid)
+    if len(arguments) > MAX_CONTROL_LINE:
+        raise MaxControlLineError(len(arguments), MAX_CONTROL_LINE)
+    return b"SUB %b\r\n" % arguments
 
 
 def unsub(sid: bytes) -> bytes:

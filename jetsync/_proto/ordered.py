@@ -20,7 +20,9 @@ from typing import Final
 
 import attrs
 
+from jetsync._integers import read_digits
 from jetsync.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
+from jetsync.errors import ProtocolError
 
 INACTIVE_THRESHOLD: Final = 300.0
 """Seconds after which servers forget a consumer that nobody pulls from."""
@@ -140,6 +142,9 @@ class OrderedCursor:
     def take(self, reply: bytes) -> Order:
         """
         Take the next message that came, by its reply subject, and say what it is to the order.
+
+        Raises:
+            ProtocolError: The reply subject is not one of a consumer.
         """
         tokens = reply.split(b".")
         # $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>. ..., with
@@ -147,11 +152,13 @@ class OrderedCursor:
         first = 3 if len(tokens) == 9 else 5
         if tokens[first : first + 1] != [self._token]:
             return Order.REPEAT
-        if int(tokens[first + 3]) != self._expected:
+        if len(tokens) <= first + 3:
+            raise ProtocolError(f"not the reply subject of a message: {reply[:80]!r}")
+        if read_digits(tokens[first + 3]) != self._expected:
             return Order.GAP
         before = self.last, self._expected
         self._expected += 1
-        sequence = int(tokens[first + 2])
+        sequence = read_digits(tokens[first + 2])
         if self.last is not None and sequence <= self.last:
             return Order.REPEAT
         self._before = before

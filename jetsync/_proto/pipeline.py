@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import attrs
 
+from jetsync._integers import LONGEST
 from jetsync._proto.puback import is_no_responders, parse_ack, plain_prefix
 from jetsync.errors import ApiError, JetSyncError
 from jetsync.outbound import PubAck
@@ -43,6 +44,9 @@ class Block:
 
     due: float
     """When an ack that has not come is given up."""
+
+    size: int = 0
+    """How many bytes they were."""
 
 
 @attrs.define
@@ -115,6 +119,9 @@ class Pipeline(Generic[Item]):
 
         self._kept_stream = ""
 
+        self.size = 0
+        """Bytes of all blocks of which a message may be in flight."""
+
         self._blocks: deque[Block] = deque()
         self._resent: dict[int, Block] = {}
 
@@ -126,13 +133,15 @@ class Pipeline(Generic[Item]):
         """How many more messages may be sent now."""
         return self._window - len(self.flying)
 
-    def sent(self, numbers: Sequence[int], epoch: int, due: float) -> None:
+    def sent(self, numbers: Sequence[int], epoch: int, due: float, size: int = 0) -> None:
         """Enter a block that was written; its messages are in ``flying`` already."""
-        self._blocks.append(Block(numbers, epoch, due))
+        self._blocks.append(Block(numbers, epoch, due, size))
+        self.size += size
 
-    def again(self, number: int, item: Item, epoch: int, due: float) -> None:
+    def again(self, number: int, item: Item, epoch: int, due: float, size: int = 0) -> None:
         """Enter a message that was written once more, after a 503 or an unknown outcome."""
-        block = Block((number,), epoch, due)
+        block = Block((number,), epoch, due, size)
+        self.size += size
         self.flying[number] = item
         self._resent[number] = block
         self._blocks.append(block)
@@ -147,12 +156,13 @@ class Pipeline(Generic[Item]):
             data = frame[3]
             if plain and data.startswith(plain):
                 sequence = data[length:-1]
-                if sequence.isdigit():
+                if sequence.isdigit() and len(sequence) <= LONGEST:
                     run.append((digits, sequence))
                     continue
             self.settle_run(run)
             run.clear()
-            number = int(digits)
+            # Not one of ours unless it ends in a number that is in flight.
+            number = int(digits) if digits.isdigit() and len(digits) <= LONGEST else -1
             item = flying.pop(number, None)
             if item is not None:
                 self._settle_slowly(number, item, frame)
@@ -231,6 +241,16 @@ class Pipeline(Generic[Item]):
             self._give_up(self._blocks.popleft())
         return self._blocks[0].due if self._blocks else None
 
+    def prune(self) -> None:
+        """Forget all blocks that have ended, also those after one that has not."""
+        blocks = list(self._blocks)
+        self._blocks.clear()
+        for block in blocks:
+            if self._is_done(block):
+                self._give_up(block)
+            else:
+                self._blocks.append(block)
+
     def _is_done(self, block: Block) -> bool:
         """
         Return whether no message of a block is in flight; looks at the last one first, as acks come
@@ -241,6 +261,7 @@ class Pipeline(Generic[Item]):
 
     def _give_up(self, block: Block) -> None:
         """Forget a block, and give up what is still in flight of it."""
+        self.size -= block.size
         if not self._resent and self.flying.keys().isdisjoint(block.numbers):
             # Nearly always, and a loop over its messages would cost a fifth of all there is to do.
             return

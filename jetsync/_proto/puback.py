@@ -10,13 +10,13 @@ field.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync._integers import parse_integer
+from jetsync._integers import parse_integer, read_count
 from jetsync.errors import ApiError, ProtocolError, from_api_error
 from jetsync.headers import parse_status
 from jetsync.outbound import PubAck
+from jetsync.server_info import decode_json
 
 if TYPE_CHECKING:
     from jetsync.typing import Frame
@@ -37,26 +37,37 @@ def parse_ack(data: bytes) -> PubAck | ApiError:
     Raises:
         ProtocolError: It is neither.
     """
-    answer = _load(data)
-    error, stream, sequence = answer.get("error"), answer.get("stream"), answer.get("seq")
-    if isinstance(error, dict):
-        return from_api_error(error, stream=stream or None)
-    value = answer.get("val")
-    if error is not None or not isinstance(stream, str) or not isinstance(sequence, int):
-        raise ProtocolError(f"not an acknowledgement: {bytes(data[:80])!r}")
+    answer = decode_json(data)
     try:
-        number = None if value is None else parse_integer(str(value))
-    except ValueError as problem:
-        raise ProtocolError(f"not an acknowledgement: {bytes(data[:80])!r}") from problem
+        return _read(answer)
+    except (TypeError, ValueError, ProtocolError) as problem:
+        raise ProtocolError(f"not an acknowledgement: {data[:80]!r}") from problem
+
+
+def _read(answer: dict[str, Any]) -> PubAck | ApiError:
+    error, stream = answer.get("error"), _text(answer, "stream")
+    if error is not None:
+        return from_api_error(error, stream=stream or None)
+    value, count = _text(answer, "val"), answer.get("count")
+    duplicate = answer.get("duplicate", False)
+    if stream is None or not isinstance(duplicate, bool):
+        raise TypeError
     return PubAck(
         stream=stream,
-        sequence=sequence,
-        duplicate=bool(answer.get("duplicate", False)),
-        domain=answer.get("domain"),
-        value=number,
-        batch_id=answer.get("batch"),
-        batch_size=answer.get("count"),
+        sequence=read_count(answer.get("seq"), "seq"),
+        duplicate=duplicate,
+        domain=_text(answer, "domain"),
+        value=None if value is None else parse_integer(value),
+        batch_id=_text(answer, "batch"),
+        batch_size=None if count is None else read_count(count, "count"),
     )
+
+
+def _text(answer: dict[str, Any], key: str) -> str | None:
+    value = answer.get(key)
+    if value is not None and not isinstance(value, str):
+        raise TypeError
+    return value
 
 
 def plain_prefix(data: bytes) -> bytes | None:
@@ -70,14 +81,3 @@ def plain_prefix(data: bytes) -> bytes | None:
     if not found or not data.endswith(b"}") or not number[:-1].isdigit():
         return None
     return start + found
-
-
-def _load(data: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(data)
-    except ValueError as error:
-        # A zero-byte answer belongs to a batch; elsewhere it means nothing.
-        raise ProtocolError(f"a publish was answered by no JSON: {data[:80]!r}") from error
-    if not isinstance(answer, dict):
-        raise ProtocolError(f"a publish was answered by no JSON object: {data[:80]!r}")
-    return answer

@@ -18,6 +18,7 @@ from typing import Final
 import attrs
 
 from jetsync import errors
+from jetsync._integers import read_digits
 from jetsync.headers import PENDING_BYTES, PENDING_MESSAGES, Headers
 
 
@@ -300,4 +301,4 @@ def read_status(block: bytes) -> Status | None:
 
 def _count(text: str | None) -> int | None:
     # A pull without a batch gets "-1" here: servers do not count what was not asked for.
-    return int(text) if text is not None and text.isdigit() else None
+    return None if text is None or text.startswith("-") else read_digits(text)

@@ -7,13 +7,13 @@ from the answer to the next message that asks for one.
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING
 
 from jetsync import events
 from jetsync._handoff import Mailbox
-from jetsync.errors import PermissionDeniedError
+from jetsync.errors import PermissionDeniedError, ProtocolError
+from jetsync.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,13 +78,12 @@ class AbandonWatch(Mailbox):
 
     def _read(self, frame: Frame) -> events.BatchAbandonedEvent | None:
         try:
-            advisory = json.loads(frame[3])
-            mine = advisory["batch"] == self._batch_id
-            reason = str(advisory.get("reason", ""))
-        except (ValueError, TypeError, KeyError, AttributeError):
+            advisory = decode_json(frame[3])
+        except ProtocolError:
             return None
-        if not mine:
+        if advisory.get("batch") != self._batch_id:
             return None
+        reason = str(advisory.get("reason", ""))
         return events.BatchAbandonedEvent(
             stream=self._stream, batch_id=self._batch_id, reason=reason
         )

@@ -41,6 +41,9 @@ class Setback:
     error: Exception
     """What it fails with if it is not sent again."""
 
+    size: int
+    """Bytes of its payload."""
+
     unknown: bool = False
     """Whether one of its attempts may have been stored."""
 

@@ -87,7 +87,7 @@ class CollectingWindow(Window):
         """Messages that have no number yet, oldest first."""
 
         self.staged_bytes = 0
-        """About how many bytes these are; only :meth:`flush` has it right."""
+        """About how many bytes these are: threads that stage at once may miss some."""
 
         self.tokens: dict[int, Any] = {}
         """
@@ -97,6 +97,15 @@ class CollectingWindow(Window):
 
         self.pieces: list[bytes] = []
         """What has numbers and could not be written."""
+
+        self._collected = 0
+        """How many bytes the pieces are."""
+
+        self.numbered_bytes = 0
+        """
+        How many bytes have a number and have not ended. Kept up to date by :meth:`flush` and
+        :meth:`account`, because adding it up for each message would cost too much.
+        """
 
         self.number = 0
         """The next number."""
@@ -111,6 +120,14 @@ class CollectingWindow(Window):
     def open_count(self) -> int:
         """How many messages have not ended."""
         return len(self.tokens) + len(self.staged)
+
+    @property
+    def open_bytes(self) -> int:
+        self._measure()
+        return self.numbered_bytes + self.staged_bytes
+
+    def _measure(self) -> None:
+        self.numbered_bytes = super().open_bytes + self._collected
 
     @property
     def is_block(self) -> bool:
@@ -150,7 +167,9 @@ class CollectingWindow(Window):
             self._enter(chunk)
             for number, (_, _, head, tail) in enumerate(chunk, first):
                 pieces += (head, b"%d" % number, tail)
-            epoch = self._send(b"".join(pieces), range(self._first, self.number), _AT_ONCE)
+            block = b"".join(pieces)
+            self._collected = len(block)
+            epoch = self._send(block, range(self._first, self.number), _AT_ONCE)
             self._note(epoch)
         except DisconnectedError:
             if not waiting:
@@ -164,6 +183,8 @@ class CollectingWindow(Window):
                 self._enter(chunk)
             self._note(epoch)
             raise
+        finally:
+            self._measure()
 
     def _enter(self, chunk: list[Staged]) -> None:
         """Give the oldest staged messages their numbers."""
@@ -173,15 +194,16 @@ class CollectingWindow(Window):
             tokens[number] = token
         if self.staged[:1] == chunk[:1]:
             del self.staged[: len(chunk)]
-        self.staged_bytes = 0
+        self.staged_bytes = sum([len(tail) for _, _, _, tail in self.staged])
         # Last: where Ctrl-C comes before, all this is done again.
         self.number = first + len(chunk)
 
     def _note(self, epoch: int) -> None:
         """Note that all that has a number went out on the connection *epoch*."""
         self.pieces.clear()
+        size, self._collected = self._collected, 0
         numbers = range(self._first, self.number)
-        self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout)
+        self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout, size)
 
     def _make_box(self, interest: bytes) -> AckMailbox:
         return OrderedAckMailbox(interest)
@@ -208,6 +230,7 @@ class CollectingWindow(Window):
             self._fail_collected(failure)
         elif self.pieces and self._until <= time.monotonic():
             self._fail_collected(DisconnectedError(timeout=self.options.ack_timeout))
+        self._measure()
         return setbacks
 
     def _fail_collected(self, error: Exception) -> None:
@@ -215,5 +238,6 @@ class CollectingWindow(Window):
         if not self.pieces:
             self._first = self.number
         self.pieces.clear()
+        self._collected = 0
         self._enter(self.staged[:])
         self.fail_unsent(range(self._first, self.number), error)

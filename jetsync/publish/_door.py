@@ -13,7 +13,7 @@ from jetsync.outbound import OutboundMessage
 from jetsync.publish._atomic_commit import AtomicOptions
 from jetsync.publish._many import BulkPublish
 from jetsync.publish._single import publish_one
-from jetsync.publish._window import DEFAULT_WINDOW, WindowOptions
+from jetsync.publish._window import DEFAULT_WINDOW, DEFAULT_WINDOW_BYTES, WindowOptions
 from jetsync.publish.atomic import AtomicBatch, publish_batch
 from jetsync.publish.fast import FastOptions, FastPublisher
 from jetsync.publish.publisher import Publisher
@@ -94,6 +94,7 @@ class PublishDoor:
         messages: Iterable[OutboundMessage | tuple[Any, ...]],
         *,
         window: int = DEFAULT_WINDOW,
+        window_bytes: int = DEFAULT_WINDOW_BYTES,
         ack_timeout: Seconds | None = None,
         on_ack: Callable[[OutboundMessage, PubAck], object] | None = None,
         retries: int = 2,
@@ -111,6 +112,8 @@ class PublishDoor:
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
             window: Messages in flight at most.
+            window_bytes: Bytes in flight at most, 32 MiB by default. One block of up to 128 KiB, or
+                one message if it is larger, may exceed it.
             ack_timeout: Seconds to wait for each ack, and for a connection; None is the context's
                 default.
             on_ack: Called in this thread with each message and its ack, in no certain order. If it
@@ -127,13 +130,14 @@ class PublishDoor:
         """
         session = self._session
         session.core.check()
-        options = self._window_options(window, ack_timeout, retries, retry_wait)
+        options = self._window_options(window, window_bytes, ack_timeout, retries, retry_wait)
         return BulkPublish(session, options, on_ack).run(messages)
 
     def publisher(
         self,
         *,
         window: int = DEFAULT_WINDOW,
+        window_bytes: int = DEFAULT_WINDOW_BYTES,
         ack_timeout: Seconds | None = None,
         on_report: Callable[[DeliveryReport], object] | None = None,
         retries: int = 2,
@@ -144,6 +148,8 @@ class PublishDoor:
 
         Args:
             window: Messages in flight at most; publishing waits while it is full.
+            window_bytes: Bytes in flight at most, 32 MiB by default; publishing waits above it. One
+                message of each thread may exceed it.
             ack_timeout: Seconds to wait for each ack, and for a connection; None is the context's
                 default.
             on_report: Called with the :class:`DeliveryReport` of each message, in the publisher's
@@ -153,7 +159,7 @@ class PublishDoor:
         """
         session = self._session
         session.core.check()
-        options = self._window_options(window, ack_timeout, retries, retry_wait)
+        options = self._window_options(window, window_bytes, ack_timeout, retries, retry_wait)
         return Publisher(session, options, on_report)
 
     def atomic_batch(
@@ -294,13 +300,20 @@ class PublishDoor:
         return as_seconds(self._session.default_timeout if timeout is None else timeout, "timeout")
 
     def _window_options(
-        self, window: int, ack_timeout: Seconds | None, retries: int, retry_wait: Seconds
+        self,
+        window: int,
+        window_bytes: int,
+        ack_timeout: Seconds | None,
+        retries: int,
+        retry_wait: Seconds,
     ) -> WindowOptions:
         check_count("window", window, 1)
+        check_count("window_bytes", window_bytes, 1)
         check_count("retries", retries, 0)
         timeout = self._session.default_timeout if ack_timeout is None else ack_timeout
         return WindowOptions(
             size=window,
+            max_bytes=window_bytes,
             ack_timeout=as_seconds(timeout, "ack_timeout"),
             retries=retries,
             retry_wait=as_seconds(retry_wait, "retry_wait"),

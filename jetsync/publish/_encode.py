@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jetsync._proto.frames import check_subject
 from jetsync._subjects import validate_subject
 from jetsync.headers import SharedHeaders
 from jetsync.outbound import (
@@ -78,7 +79,7 @@ class Encoder:
 
         Raises:
             InvalidSubjectError, InvalidHeaderError, InvalidTtlError, MaxPayloadError,
-            InvalidTypeError: The message cannot be sent.
+            MaxControlLineError, InvalidTypeError: The message cannot be sent.
         """
         # A plain (subject, bytes) pair is what bulk publishing mostly gets. It is worth a path.
         if type(item) is tuple and len(item) == 2:
@@ -192,5 +193,7 @@ class Encoder:
         validate_subject(subject)
         if len(self._subjects) >= KNOWN_SUBJECTS:
             self._subjects.clear()
-        target = self._subjects[subject] = subject.encode()
+        target = subject.encode()
+        check_subject(target, self._session.inbox)
+        self._subjects[subject] = target
         return target

@@ -135,7 +135,7 @@ class BulkPublish:
             self._settle()
             if self._callback_error is not None:
                 return
-            if window.room < least:
+            if window.room < least or window.is_full:
                 self._wait()
             else:
                 self._exhausted = self._send_block(source, min(window.room, BLOCK_MESSAGES))

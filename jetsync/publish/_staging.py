@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync import headers as names
 from jetsync._proto.batch import NO_COUNTERS, HeaderRules
+from jetsync._proto.frames import check_subject
 from jetsync._subjects import validate_subject
 from jetsync.errors import BatchRuleError, InvalidArgumentError, InvalidSubjectError
 from jetsync.headers import SharedHeaders, encode_headers
@@ -179,6 +180,8 @@ class Staging:
     def _learn(self, subject: str, deadline: Deadline) -> bytes:
         """Return the subject as bytes, if it belongs to the stream of the batch."""
         validate_subject(subject)
+        encoded = subject.encode()
+        check_subject(encoded, self._session.core.inbox)
         if not self._known.takes(subject):
             # The stream may have got more subjects since it was asked.
             other = self._session.streams.find(subject, deadline, fresh=True)
@@ -187,8 +190,8 @@ class Staging:
                     subject,
                     f"it belongs to stream {other.name!r}, and the batch to {self._known.name!r}",
                 )
-        target = self._targets[subject] = subject.encode()
-        return target
+        self._targets[subject] = encoded
+        return encoded
 
     def _refuse_size(self, subject: str, size: int, deadline: Deadline) -> None:
         """Raise, unless larger messages are taken by now than when the batch began."""

@@ -26,7 +26,7 @@ from jetsync.errors import (
     ProtocolError,
     PublishOutcomeUnknownError,
 )
-from jetsync.outbound import OutboundMessage, coerce_outbound
+from jetsync.outbound import OutboundMessage, coerce_outbound, payload_bytes
 from jetsync.publish._again import (
     Setback,
     ask_retry,
@@ -44,6 +44,14 @@ DEFAULT_WINDOW: Final = 4096
 Messages in flight at most: enough to hide a round trip, few enough to settle soon after a loss.
 """
 
+DEFAULT_WINDOW_BYTES: Final = 32 << 20
+"""
+Bytes in flight at most: 32 MiB.
+
+A stream refuses messages (429, err_code 10167) when 128 MiB wait to be stored in it, unless
+configured otherwise. This leaves room for other publishers.
+"""
+
 NEVER: Final = 1 << 62
 """An epoch above every other: all that is in flight is lost."""
 
@@ -58,6 +66,7 @@ class WindowOptions:
     """
 
     size: int = DEFAULT_WINDOW
+    max_bytes: int = DEFAULT_WINDOW_BYTES
     ack_timeout: float
     """Seconds to wait for each ack, and for a connection."""
 
@@ -120,6 +129,19 @@ class Window:
         """How many more messages may be sent now."""
         return self.options.size - self.unsettled
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more bytes may be sent now."""
+        if self.open_bytes < self.options.max_bytes:
+            return False
+        self.pipeline.prune()
+        return self.open_bytes >= self.options.max_bytes
+
+    @property
+    def open_bytes(self) -> int:
+        """About how many bytes have not ended; whole blocks count until all of them has."""
+        return self.pipeline.size + sum([message.size for message in self._again])
+
     def close(self) -> None:
         """Leave the reply subscription."""
         self._lane.leave(self._sid)
@@ -151,7 +173,7 @@ class Window:
         except BaseException as interrupt:
             self.fail_unsent(numbers, DisconnectedError(reason=f"interrupted by {interrupt!r}"))
             raise
-        self.written(numbers, epoch)
+        self.written(numbers, epoch, len(block))
 
     def _send(self, block: bytes, numbers: range, deadline: Deadline) -> int:
         """
@@ -195,10 +217,10 @@ class Window:
         self._lane.write(self._line, Deadline.after(self.options.ack_timeout))
         self._line = b""
 
-    def written(self, numbers: range, epoch: int) -> None:
-        """Note that messages went out on the connection *epoch*."""
+    def written(self, numbers: range, epoch: int, size: int) -> None:
+        """Note that messages of *size* bytes went out on the connection *epoch*."""
         self._line = b""
-        self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout)
+        self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout, size)
         if self._lane.lost_epoch >= epoch:
             self.box.lost(self._lane.lost_epoch)
 
@@ -284,7 +306,8 @@ class Window:
         unknown = isinstance(error, PublishOutcomeUnknownError)
         if before is None:
             began = time.monotonic() - ago
-            setback = Setback(number, item, 1, began, error, unknown=unknown)
+            size = len(payload_bytes(item[1] if isinstance(item, tuple) else item.data))
+            setback = Setback(number, item, 1, began, error, size, unknown=unknown)
         else:
             setback = before
             setback.attempts, setback.error, setback.unknown = before.attempts + 1, error, unknown
@@ -353,7 +376,8 @@ class Window:
                 self._fail(number, item, error, message)
             else:
                 self._tried[number] = message
-                self.pipeline.again(number, item, epoch, now + self.options.ack_timeout)
+                due_at = now + self.options.ack_timeout
+                self.pipeline.again(number, item, epoch, due_at, len(block))
 
     def _wait_for_connection(self, messages: list[Setback], now: float) -> None:
         """Look again soon, or fail what has waited long enough."""

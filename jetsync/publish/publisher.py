@@ -252,7 +252,11 @@ class Publisher:
         future = PublishFuture(self._owner, item, span)
         deadline: Deadline | None = None
         while True:
-            if self._stopped is not None or window.open_count >= self._options.size:
+            if (
+                self._stopped is not None
+                or window.open_count >= self._options.size
+                or window.numbered_bytes + window.staged_bytes >= self._options.max_bytes
+            ):
                 self._wait_room()
             entry = window.stage(item, future)
             if entry is not None:
@@ -306,7 +310,7 @@ class Publisher:
             with self._lock:
                 if self._stopped is not None:
                     raise_failure(self._stopped)
-                if self._window.open_count < self._options.size:
+                if self._window.open_count < self._options.size and not self._window.is_full:
                     return
                 self._owner.check_thread("room in the window")
                 self._hurry()

@@ -8,6 +8,7 @@ import collections
 import concurrent.futures
 import threading
 import time
+import tracemalloc
 
 import pytest
 from patience import eventually, timed
@@ -300,29 +301,89 @@ class TestSubscribe:
             assert subscription.next(5).data == b"other"
             assert subscription.next(0) is None
 
-    def test_a_slow_consumer_is_reported_with_its_losses(self, nats_server, unique):
+    def test_a_slow_consumer_is_told_once_and_goes_on(self, nats_server, unique, caplog):
         """
-        Messages beyond the limit are dropped, the newest first; the count and the event say how
-        many, and the subscription goes on.
+        Messages beyond the limit are dropped, the newest first; the next call raises once with
+        their number, and the calls after it return what is buffered.
         """
         recorder = HookRecorder("jetsync_status")
         with (
             jetsync.connect(nats_server.url, plugins=[recorder]) as client,
-            client.subscribe(unique) as subscription,
+            client.subscribe(unique, max_pending=100) as subscription,
+            caplog.at_level("WARNING", "jetsync.subscription"),
         ):
-            for number in range(67_000):
+            for number in range(1000):
                 client.publish(unique, b"%d" % number)
             client.flush(timeout=20)
-            kept = subscription.pending
-            assert kept == 65_536
-            assert subscription.dropped == 67_000 - kept
-            events = eventually(lambda: [call["event"] for call in recorder.calls])
+            assert (subscription.pending, subscription.dropped) == (100, 900)
+            with pytest.raises(jetsync.SlowConsumerError) as caught:
+                subscription.next(0)
+            assert (caught.value.subject, caught.value.dropped) == (unique, 900)
+            assert [subscription.next(0).data for _ in range(100)] == [
+                b"%d" % number for number in range(100)
+            ]
+            assert subscription.next(0) is None
+            for number in range(101):
+                client.publish(unique, b"%d" % number)
+            client.flush(timeout=20)
+            with pytest.raises(jetsync.SlowConsumerError) as caught:
+                next(subscription)
+            assert (caught.value.dropped, subscription.dropped) == (1, 901)
+            assert next(subscription).data == b"0"
+            events = eventually(
+                lambda: len(recorder.calls) == 4 and [call["event"] for call in recorder.calls]
+            )
             assert {(event.kind.value, event.subject) for event in events} == {
                 ("slow_consumer", unique)
             }
-            eventually(lambda: recorder.calls[-1]["event"].dropped == subscription.dropped)
-            assert subscription.next(0).data == b"0"
+            assert [events[1].dropped, events[3].dropped] == [900, 901]
+            told = [record.fields["subject"] for record in caplog.records]
+            assert told == [unique] * 2
             assert client.statistics().reconnects == 0
+
+    def test_the_buffer_is_limited_in_bytes(self, nats_server, unique):
+        """
+        A subscription that nobody reads keeps no more bytes than its limit, whatever is published.
+        """
+        payload = bytes(1 << 20)
+        tracemalloc.start()
+        try:
+            with (
+                jetsync.connect(nats_server.url) as client,
+                client.subscribe(unique, max_pending_bytes=4 << 20) as subscription,
+            ):
+                # A message may be no larger than the server's max_payload, headers included.
+                for _ in range(100):
+                    client.publish(unique, payload[:-100], headers={"A": "b"})
+                client.flush(timeout=20)
+                assert subscription.pending == 4
+                assert subscription.dropped == 96
+                current, peak = tracemalloc.get_traced_memory()
+                assert current < 10 << 20
+                assert peak < 30 << 20
+                with pytest.raises(jetsync.SlowConsumerError, match="96 messages"):
+                    subscription.next(0)
+                assert len([subscription.next(0) for _ in range(4)]) == 4
+                client.publish(unique, b"more")
+                assert subscription.next(5).data == b"more"
+        finally:
+            tracemalloc.stop()
+
+    def test_one_message_is_always_kept(self, client, unique):
+        """
+        A message that is larger than the limit is delivered if the buffer is empty.
+        """
+        with client.subscribe(unique, max_pending_bytes=10) as subscription:
+            client.publish(unique, b"x" * 100)
+            assert subscription.next(5).data == b"x" * 100
+
+    @pytest.mark.parametrize("limit", [{"max_pending": 0}, {"max_pending_bytes": -1}])
+    def test_a_bad_limit(self, client, unique, limit):
+        """
+        A limit of a subscription is at least one.
+        """
+        with pytest.raises(jetsync.InvalidArgumentError):
+            client.subscribe(unique, **limit)
 
     @pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b", "a\r\n"])
     def test_a_bad_filter_sends_nothing(self, client, subject):

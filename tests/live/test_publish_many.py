@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import attrs
 import pytest
@@ -37,8 +38,9 @@ class Numbered:
     Messages with numbers as payload, and a record of how many were taken and acknowledged.
     """
 
-    def __init__(self, name, count):
+    def __init__(self, name, count, size=0):
         self.name = name
+        self.padding = bytes(size)
         self.count = count
         self.taken = 0
         self.acked = 0
@@ -49,7 +51,7 @@ class Numbered:
         for number in range(self.count):
             self.taken += 1
             self.ahead = max(self.ahead, self.taken - self.acked)
-            yield f"{self.name}.A", b"%d" % number
+            yield f"{self.name}.A", b"%d" % number + self.padding
 
     def on_ack(self, message, ack):
         self.acked += 1
@@ -226,6 +228,68 @@ class TestWindow:
             js.publish_many(messages, window=30)
         assert messages.taken <= 60
         assert failed(caught) == list(range(messages.taken))
+
+    def test_no_more_than_the_bytes_are_taken(self, js, stream):
+        """
+        The iterable is ahead of the acks by the bytes of the window and one message at most.
+        """
+        messages = Numbered(stream.name, 40, size=300_000)
+        report = js.publish_many(messages, window_bytes=1_000_000, on_ack=messages.on_ack)
+        assert report.count == messages.acked == 40
+        assert 1 <= messages.ahead <= 4
+        messages = Numbered(stream.name, 10, size=300_000)
+        assert js.publish_many(messages, window_bytes=1, on_ack=messages.on_ack).count == 10
+        assert messages.ahead == 1
+
+    def test_bytes_that_wait_for_another_try_count(self, js, unique):
+        """
+        Messages that no stream took are limited in bytes until they are sent again or fail.
+        """
+        messages = Numbered(unique, 12, size=300_000)
+        most = 0
+
+        def take():
+            nonlocal most
+            for message in messages:
+                most = messages.taken
+                yield message
+
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(
+                js.publish_many, take(), window_bytes=1_000_000, retries=100, retry_wait=0.05
+            )
+            eventually(lambda: most == 4)
+            with pytest.raises(FutureTimeoutError):
+                running.result(0.3)
+            assert most == 4
+            memory_stream(js, unique)
+            assert running.result(20).count == 12
+        js.delete_stream(unique)
+
+    def test_large_messages_in_the_default_window(self, unique):
+        """
+        A stream refuses messages when 128 MiB wait to be stored; the default window stays below.
+        """
+        payload = bytes(8_000_000)
+        with (
+            DevServer(config={"max_payload": 8 << 20}) as server,
+            jetsync.connect(server.url) as client,
+        ):
+            js = client.jetstream()
+            js.create_stream(name=unique, subjects=[unique], storage="memory", max_msgs=2)
+            report = js.publish_many(((unique, payload) for _ in range(100)), ack_timeout=30)
+            assert report.count == 100
+            with js.publisher(ack_timeout=30) as publisher:
+                for _ in range(100):
+                    publisher.publish(unique, payload)
+            assert publisher.statistics().acknowledged == 100
+
+    def test_a_bad_window_of_bytes(self, js):
+        """
+        A window has room for at least one byte.
+        """
+        with pytest.raises(jetsync.InvalidArgumentError, match="window_bytes"):
+            js.publish_many([], window_bytes=0)
 
 
 class TestFailures:

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import attrs
 import pytest
@@ -141,6 +142,28 @@ class TestWindow:
         assert most == 5
         assert sequences == list(range(1, 101))
         assert stream.info().state.messages == 100
+        fragile.jetstream().delete_stream(unique)
+
+    def test_the_window_is_limited_in_bytes(self, fragile, paused, pool, unique):
+        """
+        Publishing waits when the bytes in flight reach the limit, and goes on as acks arrive.
+        """
+        stream = memory_stream(fragile.jetstream(), unique)
+        payload = bytes(100_000)
+        with fragile.jetstream().publisher(window_bytes=1_000_000) as publisher:
+            publisher.publish(f"{unique}.A", payload).result(5)
+            with paused():
+                running = pool.submit(
+                    lambda: [publisher.publish(f"{unique}.A", payload) for _ in range(50)]
+                )
+                eventually(lambda: publisher.pending == 10)
+                with contextlib.suppress(FutureTimeoutError):
+                    running.result(0.1)
+                assert publisher.pending == 10
+                assert not running.done()
+            for future in running.result(20):
+                future.result(20)
+        assert stream.info().state.messages == 51
         fragile.jetstream().delete_stream(unique)
 
     def test_a_stall_ends_when_acks_time_out(self, js, silent):

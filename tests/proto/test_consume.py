@@ -278,10 +278,19 @@ class TestStatuses:
         stream = b'{"error":{"code":404,"err_code":10059,"description":"stream not found"}}'
         assert isinstance(read_gone(stream), errors.StreamNotFoundError)
 
-    @pytest.mark.parametrize("answer", [WELL, b"", b"{", b"[]", b'{"error":1}', b'{"error":{}}'])
+    @pytest.mark.parametrize("answer", [WELL, b"", b'{"error":{}}', b'{"error":null}'])
     def test_not_gone(self, answer):
         """Any other answer means that it may be there."""
         assert read_gone(answer) is None
+
+    @pytest.mark.parametrize("answer", [b"{", b"[]", b'{"error":1}', b"[" * 100_000, b"\xff"])
+    def test_an_answer_that_is_none(self, answer):
+        """An answer that no server gives ends the consumption."""
+        rig = Rig()
+        rig.send()
+        rig.status("503")
+        rig.receive((rig.engine.probe_due(rig.clock()), b"", None, answer))
+        assert isinstance(rig.engine.error, errors.ProtocolError)
 
 
 class TestSilence:

@@ -242,7 +242,7 @@ class TestFlow:
         assert (talk.ledger.acknowledged, talk.ledger.flying) == (3, 0)
 
     def test_echoes(self):
-        """Replies of other batches, to other subjects and without sense change nothing."""
+        """Replies of other batches, to other subjects and of unknown types change nothing."""
         talk = Talk(open_with=5)
         talk.send(4)
         before = repr(talk.engine)
@@ -257,10 +257,33 @@ class TestFlow:
             prefix + b"5.x.$FI",
         ):
             talk.engine.receive([(subject, b"", None, good)], NOW)
-        for junk in (b"", b"{", b"[]", b"{}", b'{"type":"what"}', b'{"type":"gap"}', b'"x"'):
+        for junk in (b"{}", b'{"type":"what"}', b'{"type":"gap"}'):
             talk.say(junk, 5)
-        talk.say(dump(type="ack", seq="5", msgs=None), 5)
         assert repr(talk.engine) == before
+
+    @pytest.mark.parametrize(
+        "junk",
+        [
+            b"",
+            b"{",
+            b"[]",
+            b'"x"',
+            b"[" * 100_000,
+            b'{"type":"ack","seq":"5","msgs":9}',
+            b'{"type":"ack","seq":true,"msgs":9}',
+            b'{"type":"ack","seq":-1,"msgs":9}',
+            b'{"type":"ack","seq":5,"msgs":1e400}',
+            b'{"error":"text"}',
+        ],
+    )
+    def test_junk(self, junk):
+        """An answer that no server gives ends the batch, in which messages may be stored."""
+        talk = Talk(open_with=5)
+        talk.send(4)
+        talk.say(junk, 5)
+        assert talk.engine.phase is Phase.FAILED
+        assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
+        assert isinstance(talk.engine.failure.__cause__, errors.ProtocolError)
 
     def test_refused_messages_are_not_in_flight(self):
         """Servers never ack what they only refuse: a full window of it must not stall."""

@@ -8,11 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jetsync._proto import frames
-from jetsync._proto.frames import FIRST_LANE_SID, Splitter
+from jetsync._proto.frames import MAX_CONTROL_LINE, MAX_LINE, MAX_PENDING, Splitter
+from jetsync.errors import MaxControlLineError
 
 OURS = (b"1000000", b"1000001", b"1000017")
 UNKNOWN = b"1000099"
-THEIRS = b"7"
+OTHER = b"7"
 BLOCK = b"NATS/1.0\r\nA: b\r\n\r\n"
 STATUS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
 
@@ -77,14 +78,12 @@ class TestSplitter:
         assert foreign == []
 
     def test_foreign(self):
-        """Other lines and frames of other ids come back unchanged, whole and in order."""
-        other = wire(THEIRS, b"x", b"r", BLOCK, b"MSG a 1000000 0\r\n\r\n")
-        data = b'INFO {"a":1}\r\nPING\r\n' + other + b"PONG\r\n+OK\r\n-ERR 'x'\r\n"
+        """Other lines come back unchanged, whole and in order."""
+        data = b"INFO {\"a\":1}\r\nPING\r\nPONG\r\n+OK\r\n-ERR 'x'\r\n"
         splitter, boxes, touched, foreign = cut(data)
         assert foreign == [
             b'INFO {"a":1}\r\n',
             b"PING\r\n",
-            other,
             b"PONG\r\n",
             b"+OK\r\n",
             b"-ERR 'x'\r\n",
@@ -93,20 +92,12 @@ class TestSplitter:
         assert splitter.strays == 0
         assert not any(box.frames for box in boxes.values())
 
-    def test_strays(self):
-        """Frames of our range that nobody listens for are counted and dropped."""
-        splitter, _, touched, foreign = cut(wire(UNKNOWN, b"a", b"", None, b"x") * 3)
+    @pytest.mark.parametrize("sid", [UNKNOWN, OTHER, b"x"])
+    def test_strays(self, sid):
+        """Frames of ids that nobody listens for are counted and dropped."""
+        splitter, _, touched, foreign = cut(wire(sid, b"a", b"", None, b"x") * 3)
         assert splitter.strays == 3
         assert touched == foreign == []
-
-    def test_the_ranges_meet_by_length(self):
-        """The first id of our range is ours, the last one below it is not."""
-        below = b"%d" % (FIRST_LANE_SID - 1)
-        splitter, _, _, foreign = cut(
-            wire(below, b"a", b"", None, b""), wire(b"1000000", b"a", b"", None, b""), boxes={}
-        )
-        assert foreign == [wire(below, b"a", b"", None, b"")]
-        assert splitter.strays == 1
 
     def test_touched_once_a_run(self):
         """A mailbox is named once for each run of its frames, not once a frame."""
@@ -195,12 +186,69 @@ class TestSplitter:
             b"HMSG a 1000000 6 5",
             b"HMSG a 1000000 -1 5",
             b"HMSG a 1000000 0 -40",
+            b"MSG a 1000000 +5",
+            b"MSG a 1000000 1_0",
+            b"MSG a 1000000 5\t",
+            b"MSG a b 1000000 r 5",
+            b"MSG a 1000000 \xd9\xa5",
+            b"HMSG a 1000000 +1 5",
+            b"HMSG a 1000000 1 +5",
+            b"HMSG a b 1000000 r 1 5",
+            b"MSG a 1000000 " + b"9" * 4300,
+            b"HMSG a 1000000 1 " + b"9" * 4300,
+            b"HMSG a 1000000 %b %b" % (b"9" * 4300, b"9" * 4300),
+            b"MSG a 1000000 99000000000",
         ],
     )
     def test_garbage(self, line):
         """A message line without a meaning is a ValueError, and never an endless loop."""
         with pytest.raises(ValueError, match=r".+"):
             cut(b"PING\r\n" + line + b"\r\n\r\n\r\n")
+
+    def test_a_body_beyond_the_limit(self):
+        """A frame that is larger than the server sends is refused before its body is there."""
+        line = b"MSG a 1000000 %d\r\n"
+        with pytest.raises(ValueError, match="frame"):
+            cut(line % (MAX_PENDING + 1))
+        cut(line % MAX_PENDING)
+        with pytest.raises(ValueError, match="frame"):
+            cut(b"HMSG a 1000000 1 %d\r\n" % (MAX_PENDING + 1))
+
+    def test_the_limit_follows_max_payload(self):
+        """A server with a large max_payload may send twice as much, with headers and in base64."""
+        splitter = Splitter({})
+        splitter.set_max_payload(MAX_PENDING)
+        splitter.feed(b"MSG a 1000000 %d\r\n" % (2 * MAX_PENDING), [], [])
+        splitter.reset()
+        with pytest.raises(ValueError, match="frame"):
+            splitter.feed(b"MSG a 1000000 %d\r\n" % (2 * MAX_PENDING + 1), [], [])
+        splitter.reset()
+        splitter.set_max_payload(1024)
+        splitter.feed(b"MSG a 1000000 %d\r\n" % MAX_PENDING, [], [])
+
+    @pytest.mark.parametrize("start", [b"INFO {", b"MSG a", b"PING", b"\r", b""])
+    @pytest.mark.parametrize("piece", [1 << 17, 3 * MAX_LINE])
+    def test_an_endless_line(self, start, piece):
+        """A line that does not end is refused at the limit, however it comes."""
+        pieces = [start, *[b"x" * piece] * (MAX_LINE // piece + 1)]
+        with pytest.raises(ValueError, match="line"):
+            cut(*pieces)
+
+    def test_a_long_line_is_joined_once(self):
+        """The pieces of a line are joined when it ends, so its cost grows with its size."""
+        looked_at = []
+
+        class Counting(Splitter):
+            def _cut(self, data, touched, foreign):
+                looked_at.append(len(data))
+                return super()._cut(data, touched, foreign)
+
+        line = b"INFO " + b"x" * 20_000 + b"\r\n"
+        splitter, foreign = Counting({}), []
+        for start in range(len(line)):
+            splitter.feed(line[start : start + 1], [], foreign)
+        assert foreign == [line]
+        assert looked_at == [1, len(line)]
 
     @settings(max_examples=50, deadline=None)
     @given(st.lists(st.binary(max_size=30) | st.sampled_from([b"\r\n", b"MSG ", b"HMSG ", b" 1 "])))
@@ -220,7 +268,7 @@ PAYLOADS = st.one_of(
     st.sampled_from([b"", b"\r\nMSG a 1000000 1\r\n", b"\r\n", b"\r", b"x" * 5000, b"HMSG", b"M"]),
 )
 HEADERS = st.sampled_from([None, BLOCK, STATUS, b"NATS/1.0\r\nX: MSG a 1 1\r\n\r\n"])
-SIDS = st.sampled_from([*OURS, *OURS, UNKNOWN, THEIRS])
+SIDS = st.sampled_from([*OURS, *OURS, UNKNOWN, OTHER])
 LINES = st.sampled_from(
     [b"PING\r\n", b"PONG\r\n", b"-ERR 'Permissions'\r\n", b'INFO {"a":"MSG b 1000000 0"}\r\n']
 )
@@ -240,10 +288,8 @@ def streams(draw):
         pieces.append(wire(sid, *frame))
         if sid in inboxes:
             inboxes[sid].append(frame)
-        elif sid == UNKNOWN:
-            strays += 1
         else:
-            foreign.append(pieces[-1])
+            strays += 1
     data = b"".join(pieces)
     places = st.lists(st.integers(0, len(data)), max_size=12)
     cuts = [0, *sorted(draw(places)), len(data)]
@@ -302,6 +348,31 @@ class TestBuilders:
         assert frames.sub(b"a.*", b"5") == b"SUB a.*  5\r\n"
         assert frames.sub(b"a.*", b"5", b"q") == b"SUB a.* q 5\r\n"
         assert frames.unsub(b"5") == b"UNSUB 5\r\n"
+
+    @pytest.mark.parametrize(
+        "build",
+        [
+            lambda subject: frames.pub(subject, b"r", b"x" * 10_000),
+            lambda subject: frames.hpub(b"a", subject, BLOCK, b"x" * 10_000),
+            lambda subject: frames.message(subject, b"", None, b""),
+            lambda subject: frames.sub(subject, b"5"),
+            lambda subject: frames.sub(b"a", b"5", subject),
+        ],
+    )
+    def test_a_line_beyond_the_limit(self, build):
+        """A line has as many bytes as a server takes, and one more is an error."""
+        room = MAX_CONTROL_LINE - len(build(b"").partition(b"\r\n")[0].partition(b" ")[2])
+        line = build(b"a" * room).partition(b"\r\n")[0]
+        assert len(line.partition(b" ")[2]) == MAX_CONTROL_LINE
+        with pytest.raises(MaxControlLineError, match="4097 bytes") as caught:
+            build(b"a" * (room + 1))
+        assert (caught.value.size, caught.value.limit) == (4097, 4096)
+
+    def test_a_subject_with_any_reply(self):
+        """A subject that passes leaves room for an inbox and what is added to it."""
+        frames.check_subject(b"a" * 4000, "_INBOX.0123456789abcdef")
+        with pytest.raises(MaxControlLineError):
+            frames.check_subject(b"a" * 4000, "_INBOX.0123456789abcdef" + "x" * 10)
 
     @given(TOKENS, st.just(b"") | TOKENS, HEADERS, PAYLOADS)
     @settings(max_examples=50, deadline=None)

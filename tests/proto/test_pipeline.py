@@ -39,11 +39,11 @@ def denial(number):
     return answer(number, json.dumps({"error": error, "stream": "S", "seq": 0}).encode())
 
 
-def send(pipeline, numbers, epoch=1, due=10.0):
+def send(pipeline, numbers, epoch=1, due=10.0, size=0):
     """Enter messages as their sender does; the item of a message says its number."""
     for number in numbers:
         pipeline.flying[number] = f"m{number}"
-    pipeline.sent(numbers, epoch, due)
+    pipeline.sent(numbers, epoch, due, size)
 
 
 @pytest.fixture
@@ -56,6 +56,25 @@ def pipeline():
 def keeping():
     """A pipeline that keeps the acks."""
     return Pipeline(PREFIX, 100, keep_acks=True)
+
+
+class TestSize:
+    def test_whole_blocks_count(self, pipeline):
+        """The bytes of a block count until all of its messages have ended, in any order."""
+        for start in (0, 2, 4):
+            send(pipeline, range(start, start + 2), size=100)
+        pipeline.settle([ack(2, 1), ack(3, 2), ack(0, 3)])
+        assert pipeline.due() == 10.0
+        assert pipeline.size == 300
+        pipeline.prune()
+        assert pipeline.size == 200
+        pipeline.settle([ack(1, 4)])
+        assert pipeline.due() == 10.0
+        assert pipeline.size == 100
+        pipeline.again(4, "m4", 1, 20.0, 50)
+        assert pipeline.size == 150
+        pipeline.lost(1)
+        assert pipeline.size == 0
 
 
 class TestSettle:

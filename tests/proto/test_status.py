@@ -114,11 +114,25 @@ class TestLines:
         """An ordinary message has no status, whatever its headers."""
         assert read_status(b"NATS/1.0\r\n" + header + b"\r\n") is None
 
-    @pytest.mark.parametrize(("text", "count"), [("0", 0), ("-1", None), ("", None), ("x", None)])
+    @pytest.mark.parametrize(("text", "count"), [("0", 0), ("-1", None)])
     def test_counts(self, text, count):
         """What was not asked for is not counted: servers say -1 then."""
         status = read_status(block("408 Request Timeout", {"Nats-Pending-Messages": text}))
         assert (status.pending_messages, status.pending_bytes) == (count, None)
+
+    @pytest.mark.parametrize(
+        "text", ["", "x", "+1", "1_0", "\u0661", "9" * 4300, "1e9", str(1 << 64)]
+    )
+    def test_a_count_that_is_none(self, text):
+        """A count that is not a number of 64 bits is a protocol error."""
+        with pytest.raises(errors.ProtocolError):
+            read_status(block("408 Request Timeout", {"Nats-Pending-Messages": text}))
+
+    @pytest.mark.parametrize("code", [b"9" * 4300, b"-1", b"+408", b"4_8", "\u0664".encode()])
+    def test_a_code_that_is_none(self, code):
+        """A code that is not a short number is a protocol error."""
+        with pytest.raises(errors.ProtocolError):
+            read_status(b"NATS/1.0 " + code + b" Oops\r\n\r\n")
 
     def test_not_a_block(self):
         """Bytes that are no header block are a protocol error."""

@@ -1,0 +1,146 @@
+"""
+A man in the middle of tests: forwards connections to a server, and plays a server of his own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections import deque
+
+LONG = 30.0
+"""Seconds after which a connection that does nothing is dropped."""
+
+HEARD = None
+"""In a play: wait until the client has sent something."""
+
+HONEST = {"version": "2.15.1", "headers": True, "max_payload": 1 << 20}
+
+
+def info(**fields):
+    """
+    An INFO line of a server that is not the honest one.
+    """
+    fields = {"server_id": "EVIL", "server_name": "evil", **HONEST, **fields}
+    return b"INFO " + json.dumps(fields).encode() + b"\r\n"
+
+
+class Impostor:
+    """
+    A TCP proxy that can also play a server by itself.
+
+    The next connections get the plays that were appended to ``plays``, one each: pieces of bytes
+    that are sent one by one, with `HEARD` between those that have to be separate segments. A play
+    that ends with `"PONG"` answers each PING from there on. All other connections are forwarded.
+    """
+
+    def __init__(self, target):
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.plays = deque()
+        self.heard = []
+        """What the clients of the plays have sent, one entry for each play that has ended."""
+
+        self._let_through = threading.Event()
+        self._let_through.set()
+        self._sockets = []
+        self._threads = []
+        self._start(self._accept)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.plays.clear()
+        self.release()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join(LONG)
+
+    @property
+    def url(self):
+        return f"nats://127.0.0.1:{self.port}"
+
+    def hold(self):
+        """
+        Keep connections that are to be forwarded waiting, until `release`.
+        """
+        self._let_through.clear()
+
+    def release(self):
+        self._let_through.set()
+
+    def cut(self):
+        """
+        End all connections.
+        """
+        sockets, self._sockets = self._sockets, []
+        for sock in sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _start(self, function, *arguments):
+        thread = threading.Thread(target=function, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self):
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.settimeout(LONG)
+            self._sockets.append(sock)
+            if self.plays:
+                self._start(self._play, sock, self.plays.popleft())
+            else:
+                self._start(self._forward, sock)
+
+    def _play(self, sock, pieces):
+        heard = b""
+        with sock, contextlib.suppress(OSError):
+            answers = pieces[-1] == "PONG"
+            for piece in pieces[:-1] if answers else pieces:
+                if piece is HEARD:
+                    heard += sock.recv(1 << 16)
+                else:
+                    sock.sendall(piece)
+            pings = heard.count(b"PING\r\n")
+            while True:
+                if answers:
+                    sock.sendall(b"PONG\r\n" * pings)
+                data = sock.recv(1 << 16)
+                if not data:
+                    break
+                heard += data
+                pings = data.count(b"PING\r\n")
+        self.heard.append(heard)
+
+    def _forward(self, sock):
+        self._let_through.wait(LONG)
+        try:
+            server = socket.create_connection(("127.0.0.1", self._target), LONG)
+        except OSError:
+            sock.close()
+            return
+        self._sockets.append(server)
+        self._start(self._copy, sock, server)
+        self._copy(server, sock)
+        server.close()
+        sock.close()
+
+    def _copy(self, source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        for sock in (source, sink):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
