@@ -103,7 +103,7 @@ def direct_get(
             frame = session.request(where, request, deadline)
         else:
             try:
-                frame = session.request(f"{where}.{subject}", b"", deadline)
+                frame = session.request(f"{where}.{subject}", request, deadline)
             except MaxControlLineError:
                 # The body has room for subjects that do not fit behind the API's.
                 body = json.dumps({"last_by_subj": subject}).encode()

@@ -1,0 +1,429 @@
+"""
+Answers that no JetStream server gives: each call raises a clear error, and no thread dies.
+
+A responder on the same server takes the place of JetStream, under an API prefix of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+import jetsync
+from jetsync._deadline import Deadline
+from jetsync._proto import frames
+
+DEEP = b'{"a":' * 100_000
+
+NO_OBJECTS = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"\xff\xfe",
+    DEEP,
+    b"[" * 100_000,
+    b'{"seq":NaN}',
+    b'{"total":1e400}',
+    b'{"a":' + b"9" * 5000 + b"}",
+    b'{"error":"text"}',
+    b'{"error":[]}',
+    b'{"error":1}',
+]
+"""Answers that mean nothing, whatever was asked."""
+
+STREAM = b'"config":{"name":"S","subjects":["s"],"retention":"limits","storage":"file"}'
+CONSUMER = b'"stream_name":"S","name":"C","config":{"ack_policy":"explicit"}'
+WELL = {
+    "STREAM.INFO": b'{%b,"state":{"messages":1,"last_seq":1}}' % STREAM,
+    "CONSUMER.INFO": b"{%b}" % CONSUMER,
+    "CONSUMER.CREATE": b"{%b}" % CONSUMER,
+}
+
+
+class Responder:
+    """
+    A service that answers the subjects below a prefix as it is told.
+    """
+
+    def __init__(self, client, prefix):
+        self.prefix = prefix
+        self.answers = {}
+        """
+        By the beginning of the endpoint: a payload, or header block, payload and reply, or a
+        function of the request that returns one of both.
+        """
+        self._client = client
+        self._subscription = client.subscribe(f"{prefix}.>")
+        client.flush()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        for message in self._subscription:
+            endpoint = message.subject.removeprefix(f"{self.prefix}.")
+            starts = [start for start in self.answers if endpoint.startswith(start)]
+            if message.reply and starts:
+                answer = self.answers[max(starts, key=len)]
+                self.send(message.reply, answer(message.data) if callable(answer) else answer)
+
+    def send(self, subject, answer):
+        """
+        Publish what may not be a valid message, with a reply subject of its own if it has one.
+        """
+        header, payload, reply = answer if isinstance(answer, tuple) else (None, answer, b"")
+        block = frames.message(subject.encode(), reply, header, payload)
+        self._client._session.lane.write(block, Deadline.after(5))
+
+    def close(self):
+        self._subscription.close()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def fake(nats_server, unique):
+    """
+    A responder in the place of JetStream.
+    """
+    with jetsync.connect(nats_server.url) as other:
+        responder = Responder(other, f"{unique}.API")
+        responder.answers.update(WELL)
+        yield responder
+        responder.close()
+
+
+@pytest.fixture
+def js(client, fake):
+    """
+    The context that asks it.
+    """
+    return client.jetstream(prefix=fake.prefix, timeout=3)
+
+
+CALLS = {
+    "account": ("INFO", lambda js: js.account_info()),
+    "stream info": ("STREAM.INFO", lambda js: js.stream("S")),
+    "stream create": ("STREAM.CREATE", lambda js: js.create_stream(name="S", subjects=["s"])),
+    "stream names": ("STREAM.NAMES", lambda js: list(js.stream_names())),
+    "streams": ("STREAM.LIST", lambda js: list(js.streams())),
+    "purge": ("STREAM.PURGE", lambda js: js.stream("S").purge()),
+    "message": ("STREAM.MSG.GET", lambda js: js.stream("S").get_message(1)),
+    "consumer info": ("CONSUMER.INFO", lambda js: js.stream("S").consumer("C")),
+    "consumer create": (
+        "CONSUMER.CREATE",
+        lambda js: js.stream("S").create_consumer(durable_name="C"),
+    ),
+    "consumer names": ("CONSUMER.NAMES", lambda js: list(js.stream("S").consumer_names())),
+    "bucket": ("STREAM.INFO.KV_b", lambda js: js.key_value("b")),
+}
+
+
+def created(request):
+    """
+    The answer to a request for a consumer, whatever it asks for.
+    """
+    config = json.loads(request)["config"]
+    return json.dumps({"stream_name": "S", "name": config["name"], "config": config}).encode()
+
+
+class TestApi:
+    @pytest.mark.parametrize("call", CALLS)
+    def test_no_object(self, js, fake, call):
+        """
+        An answer that is no JSON object, or whose error is none, is a protocol error.
+        """
+        endpoint, ask = CALLS[call]
+        for answer in NO_OBJECTS:
+            fake.answers = {**WELL, endpoint: answer}
+            with pytest.raises(jetsync.ProtocolError):
+                ask(js)
+
+    @pytest.mark.parametrize(
+        ("call", "answer"),
+        [
+            ("account", b'{"memory":-1}'),
+            ("account", b'{"api":{"level":"4"}}'),
+            ("account", b'{"tiers":["x"]}'),
+            ("stream info", b'{"config":5}'),
+            ("stream info", b'{"config":{"name":"S","subjects":"s"}}'),
+            ("stream info", b'{"config":{"name":5}}'),
+            ("stream info", b'{%b,"state":{"last_seq":-1}}' % STREAM),
+            ("stream info", b'{%b,"state":{"last_seq":true}}' % STREAM),
+            ("stream info", b'{%b,"state":{"last_seq":1.5}}' % STREAM),
+            ("stream info", b'{%b,"state":{"last_seq":"1"}}' % STREAM),
+            ("stream info", b'{%b,"state":{"last_seq":%b}}' % (STREAM, b"9" * 400)),
+            ("stream info", b'{%b,"created":5}' % STREAM),
+            ("stream create", b'{"config":[]}'),
+            ("stream names", b'{"total":1,"streams":5}'),
+            ("stream names", b'{"total":"1","streams":["S"]}'),
+            ("stream names", b'{"total":-1,"streams":["S"]}'),
+            ("streams", b'{"total":1,"streams":["S"]}'),
+            ("streams", b'{"total":1,"streams":[{"config":{}}]}'),
+            ("purge", b'{"success":true,"purged":-1}'),
+            ("purge", b'{"success":true,"purged":"1"}'),
+            ("message", b'{"message":{"subject":"s","seq":-1,"time":"2024-01-01T00:00:00Z"}}'),
+            ("message", b'{"message":{"subject":"s","seq":true,"time":"2024-01-01T00:00:00Z"}}'),
+            ("message", b'{"message":{"subject":5,"seq":1,"time":"2024-01-01T00:00:00Z"}}'),
+            ("message", b'{"message":{"subject":"s","seq":1,"time":"yesterday"}}'),
+            ("message", b'{"message":{"subject":"s","seq":1,"time":5}}'),
+            (
+                "message",
+                (
+                    b'{"message":{"subject":"s","seq":1,"time":"2024-01-01T00:00:00Z",'
+                    b'"data":"\xc3\xa9"}}'
+                ),
+            ),
+            ("consumer info", b'{%b,"num_pending":-5}' % CONSUMER),
+            ("consumer info", b'{%b,"delivered":{"stream_seq":true}}' % CONSUMER),
+            ("consumer names", b'{"total":1,"consumers":true}'),
+        ],
+    )
+    def test_a_wrong_type(self, js, fake, call, answer):
+        """
+        A value of a wrong type, or out of range, is a protocol error.
+        """
+        endpoint, ask = CALLS[call]
+        fake.answers = {**WELL, endpoint: answer}
+        with pytest.raises(jetsync.ProtocolError):
+            ask(js)
+
+    def test_an_error_of_odd_parts(self, js, fake):
+        """
+        An error whose parts have wrong types is an error of the API all the same.
+        """
+        for error in (b'{"code":true,"err_code":1e3}', b'{"code":"4","description":[[]]}'):
+            fake.answers = {"STREAM.INFO": b'{"error":%b}' % error}
+            with pytest.raises(jetsync.ApiError) as caught:
+                js.stream("S")
+            assert (caught.value.code, caught.value.err_code) == (500, 0)
+        long = b'"wrong last sequence: ' + b"9" * 5000 + b'"'
+        fake.answers = {"STREAM.INFO": b'{"error":{"err_code":10071,"description":%b}}' % long}
+        with pytest.raises(jetsync.WrongLastSequenceError) as caught:
+            js.stream("S")
+        assert caught.value.last_sequence is None
+
+
+ACKS = [
+    *NO_OBJECTS,
+    b'{"stream":"S","seq":-1}',
+    b'{"stream":"S","seq":true}',
+    b'{"stream":"S","seq":1.0}',
+    b'{"stream":"S","seq":%b}' % (b"9" * 30),
+    b'{"stream":5,"seq":1}',
+    b'{"stream":"S","seq":1,"duplicate":"yes"}',
+    b'{"stream":"S","seq":1,"domain":5}',
+    b'{"stream":"S","seq":1,"val":5}',
+]
+
+
+class TestAcks:
+    @pytest.mark.parametrize("way", ["publish", "publish_many", "publisher"])
+    def test_no_ack(self, client, fake, way):
+        """
+        The outcome of a message with a meaningless ack is unknown, and the error says why.
+        """
+        js, subject = client.jetstream(timeout=3), f"{fake.prefix}.PUB"
+
+        def publish():
+            if way == "publish":
+                js.publish(subject, b"x")
+            elif way == "publish_many":
+                js.publish_many([(subject, b"x")])
+            else:
+                with js.publisher() as publisher:
+                    publisher.publish(subject, b"x").result(5)
+
+        for answer in ACKS:
+            fake.answers = {"PUB": answer}
+            with pytest.raises(jetsync.JetSyncError) as caught:
+                publish()
+            error = caught.value
+            if isinstance(error, jetsync.PublishManyError):
+                error = error.report.failures[0].error
+            assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+            assert isinstance(error.__cause__, jetsync.ProtocolError)
+
+    def test_acks_of_another_shape(self, client, fake):
+        """
+        A publisher outlives acks whose numbers are too long, after plain ones.
+        """
+        js, subject = client.jetstream(timeout=1), f"{fake.prefix}.PUB"
+        with js.publisher() as publisher:
+            fake.answers = {"PUB": b'{"stream":"S","seq":1}'}
+            assert publisher.publish(subject).result(5).sequence == 1
+            fake.answers = {"PUB": b'{"stream":"S","seq":%b}' % (b"1" * 5000)}
+            futures = [publisher.publish(subject) for _ in range(50)]
+            for future in futures:
+                assert isinstance(future.exception(5), jetsync.PublishOutcomeUnknownError)
+            fake.answers = {"PUB": b'{"stream":"S","seq":2}'}
+            assert publisher.publish(subject).result(5).sequence == 2
+
+
+class TestBatches:
+    """
+    The stream takes batches, as its info says, and answers what it should not.
+    """
+
+    INFO = (
+        b'{"config":{"name":"S","subjects":["%b.PUB"],"allow_atomic":true,"allow_batched":true,'
+        b'"metadata":{"_nats.level":"5","_nats.ver":"2.15.1"}}}'
+    )
+
+    @pytest.mark.parametrize("answer", NO_OBJECTS[1:])
+    @pytest.mark.parametrize("way", ["atomic", "fast"])
+    def test_no_ack(self, js, fake, way, answer):
+        """
+        A batch with a meaningless ack ends with an error of which that is the cause.
+        """
+        fake.answers = {
+            "STREAM.NAMES": b'{"total":1,"streams":["S"]}',
+            "STREAM.INFO": self.INFO % fake.prefix.encode(),
+            "PUB": answer,
+        }
+        messages = [(f"{fake.prefix}.PUB", b"x")] * 3
+
+        def publish():
+            if way == "atomic":
+                js.publish_batch(messages, timeout=1)
+            else:
+                with js.fast_publisher(timeout=1) as publisher:
+                    publisher.add_many(messages)
+
+        with pytest.raises(jetsync.JetSyncError) as caught:
+            publish()
+        causes, error = [], caught.value
+        while error is not None:
+            causes.append(type(error))
+            error = error.__cause__
+        assert jetsync.ProtocolError in causes
+
+
+def direct(**changes):
+    """
+    The header block of an answer to a direct get.
+    """
+    fields = {
+        "Nats-Stream": "S",
+        "Nats-Subject": "s",
+        "Nats-Sequence": "1",
+        "Nats-Time-Stamp": "2024-01-01T00:00:00.5Z",
+        "Nats-Num-Pending": "1",
+        "Nats-Last-Sequence": "0",
+    }
+    fields.update({f"Nats-{name.replace('_', '-')}": value for name, value in changes.items()})
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"NATS/1.0\r\n{lines}\r\n".encode()
+
+
+NUMBERS = ["-1", "+1", "1_0", "x", "", "9" * 4300, str(1 << 64), "1.5"]
+
+
+class TestDirect:
+    @pytest.mark.parametrize("number", NUMBERS)
+    def test_one_message(self, js, fake, number):
+        """
+        A sequence that is none is a protocol error when it is looked at.
+        """
+        fake.answers["DIRECT.GET"] = (direct(Sequence=number), b"x", b"")
+        message = js.stream("S").get_message(1, direct=True)
+        with pytest.raises(jetsync.ProtocolError):
+            _ = message.sequence
+
+    @pytest.mark.parametrize("time", ["", "x", "9999-99-99T00:00:00Z", "9" * 5000])
+    def test_a_time(self, js, fake, time):
+        """
+        A time that is none is a protocol error when it is looked at.
+        """
+        fake.answers["DIRECT.GET"] = (direct(Time_Stamp=time), b"x", b"")
+        message = js.stream("S").get_message(1, direct=True)
+        with pytest.raises(jetsync.ProtocolError):
+            _ = message.timestamp
+
+    @pytest.mark.parametrize("code", ["9" * 4300, "-4", "x4"])
+    def test_a_status(self, js, fake, code):
+        """
+        A status code that is none is a protocol error.
+        """
+        fake.answers["DIRECT.GET"] = (f"NATS/1.0 {code} Oops\r\n\r\n".encode(), b"", b"")
+        with pytest.raises(jetsync.ProtocolError):
+            js.stream("S").get_message(1, direct=True)
+
+    @pytest.mark.parametrize("number", ["-1", "+1", "1_0", "x", "9" * 4300, "1.5"])
+    @pytest.mark.parametrize("header", ["Sequence", "Num_Pending"])
+    def test_many_messages(self, js, fake, header, number):
+        """
+        A read of many messages ends with a number that is none.
+        """
+        info = b'"metadata":{"_nats.level":"5","_nats.ver":"2.15.1"}'
+        fake.answers["STREAM.INFO"] = b'{"config":{"name":"S","allow_direct":true,%b}}' % info
+        fake.answers["DIRECT.GET"] = (direct(**{header: number}), b"x", b"")
+        with pytest.raises(jetsync.ProtocolError):
+            list(js.stream("S").get_batch(batch=5))
+
+
+class TestPulls:
+    STATUSES = (
+        b"NATS/1.0 " + b"9" * 4300 + b" Oops\r\n\r\n",
+        b"NATS/1.0 -408 Oops\r\n\r\n",
+        b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: x\r\n\r\n",
+        b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Bytes: " + b"9" * 4300 + b"\r\n\r\n",
+        b"NATS/1.0 408 Request Timeout\r\nno colon\r\n\r\n",
+        b"NATS/2.0 408 Request Timeout\r\n\r\n",
+    )
+
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_fetch(self, js, fake, status):
+        """
+        A fetch ends with a status that is none.
+        """
+        fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
+        consumer = js.stream("S").consumer("C")
+        with pytest.raises(jetsync.ProtocolError):
+            list(consumer.fetch(5))
+
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_consume(self, js, fake, status):
+        """
+        An iteration over a consumption ends with a status that is none.
+        """
+        fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
+        consumer = js.stream("S").consumer("C")
+        with consumer.consume() as messages, pytest.raises(jetsync.ProtocolError):
+            messages.next(5)
+
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_consume_with_a_handler(self, js, fake, status):
+        """
+        A consumption with a handler ends, and says why.
+        """
+        fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
+        consumption = js.stream("S").consumer("C").consume(lambda message: None)
+        assert consumption.wait(5)
+        assert isinstance(consumption.error, jetsync.ProtocolError)
+
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_ordered(self, js, fake, status):
+        """
+        An ordered consumer ends with a status that is none.
+        """
+        fake.answers["CONSUMER.CREATE"] = created
+        fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
+        with (
+            js.stream("S").ordered_consumer().consume() as messages,
+            pytest.raises(jetsync.ProtocolError),
+        ):
+            messages.next(5)
+
+    @pytest.mark.parametrize("answer", NO_OBJECTS[1:])
+    def test_a_probe(self, js, fake, answer):
+        """
+        A consumption whose consumer is asked after ends with an answer that is none.
+        """
+        consumer = js.stream("S").consumer("C")
+        fake.answers["CONSUMER.MSG.NEXT"] = (b"NATS/1.0 503\r\n\r\n", b"", b"")
+        fake.answers["CONSUMER.INFO"] = answer
+        with consumer.consume() as messages, pytest.raises(jetsync.ProtocolError):
+            messages.next(5)

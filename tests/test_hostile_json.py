@@ -1,0 +1,198 @@
+"""
+Whatever JSON, headers and subjects a server sends: each parser returns, or raises an error of ours.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from jetsync import errors
+from jetsync._codec import from_wire
+from jetsync._integers import read_count, read_digits
+from jetsync._proto.consume import read_gone
+from jetsync._proto.ordered import OrderedCursor
+from jetsync._proto.pipeline import Pipeline
+from jetsync._proto.puback import parse_ack
+from jetsync._proto.status import read_status
+from jetsync._subjects import parse_ack_reply
+from jetsync.account import AccountInfo
+from jetsync.consumer_config import ConsumerConfig
+from jetsync.consumer_info import ConsumerInfo, PauseState
+from jetsync.headers import Headers
+from jetsync.kv_entry import delivered_entry
+from jetsync.message import Message
+from jetsync.server_info import decode_json, parse_info
+from jetsync.stored import StoredMessage, StoredPage
+from jetsync.stream_config import StreamConfig
+from jetsync.stream_info import StreamInfo
+
+MODELS = [AccountInfo, ConsumerConfig, ConsumerInfo, PauseState, StreamConfig, StreamInfo]
+FEW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+NUMBERS = st.sampled_from(
+    [-1, 0, 1, 1 << 63, 1 << 64, 10**400, 1.5, 1e300, True, "1", "9" * 5000, None]
+)
+TEXTS = st.sampled_from(["", "S", "limits", "none", "2024-01-01T00:00:00Z", "\ud800", "1h"])
+VALUES = st.recursive(
+    NUMBERS | TEXTS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+RAW = st.sampled_from(
+    [
+        b"",
+        b"\xff",
+        b"\xef\xbb\xbf{}",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"seq":NaN}',
+        b'{"seq":-Infinity}',
+        b'{"seq":1e400}',
+        b'{"seq":' + b"1" * 5000 + b"}",
+        b'{"stream":"S","seq":1,"seq":2}',
+    ]
+)
+DIGITS = st.sampled_from([b"", b"1", b"-1", b"+1", b"1_0", b" 1", b"x", b"\xd9\xa1", b"9" * 5000])
+
+
+def objects(*keys):
+    """Objects with any values for these keys."""
+    return st.dictionaries(st.sampled_from(keys) | st.text(max_size=3), VALUES, max_size=8)
+
+
+def dumped(*keys):
+    """The same as bytes, and bytes that are no JSON."""
+    return objects(*keys).map(lambda value: json.dumps(value).encode()) | RAW | st.binary()
+
+
+def fields_of(model):
+    """The names of a model's fields."""
+    return [name for name in model.__attrs_attrs__ for name in [name.name] if name[0] != "_"]
+
+
+def survives(parse, *arguments):
+    """Call, and let errors of ours pass."""
+    try:
+        return parse(*arguments)
+    except errors.JetSyncError:
+        return None
+
+
+class TestJson:
+    @FEW
+    @given(dumped("a"))
+    def test_any_bytes(self, data):
+        """Bytes are a JSON object, or a protocol error."""
+        found = survives(decode_json, data)
+        assert found is None or isinstance(found, dict)
+
+    @FEW
+    @given(dumped("stream", "seq", "error", "val", "domain", "batch", "count", "duplicate"))
+    @example(b'{"stream":"S","seq":true}')
+    @example(b'{"error":"text"}')
+    def test_acks(self, data):
+        """An ack has a stream and a sequence of the right types."""
+        ack = survives(parse_ack, data)
+        if ack is not None and not isinstance(ack, errors.ApiError):
+            assert type(ack.sequence) is int
+            assert 0 <= ack.sequence < 1 << 64
+
+    @FEW
+    @given(dumped("stream", "seq", "error"), DIGITS)
+    def test_a_window_of_publishes(self, data, digits):
+        """Each message ends, whatever is answered to it."""
+        pipeline = Pipeline(b"i.", 10)
+        pipeline.flying[1] = "m"
+        pipeline.settle([(b"i." + digits, b"", None, data), (b"i.1", b"", None, data)])
+        assert not pipeline.flying
+
+    @FEW
+    @given(dumped("error", "config", "num_pending"))
+    def test_probes(self, data):
+        """An info says that the consumer is gone, or not."""
+        assert isinstance(read_gone(data), (errors.JetSyncError, type(None)))
+
+    @FEW
+    @given(objects("code", "err_code", "description") | VALUES)
+    def test_errors(self, error):
+        """An error object is an error of ours."""
+        found = survives(errors.from_api_error, error)
+        assert found is None or isinstance(found, errors.ApiError)
+
+    @FEW
+    @given(dumped("max_payload", "headers", "version", "api_lvl", "client_id", "ldm", "domain"))
+    def test_info_lines(self, data):
+        """What is read of an INFO line has the right types."""
+        info = survives(parse_info, b"INFO " + data, None)
+        if info is not None:
+            assert type(info.max_payload) is int
+            assert all(type(number) is int for number in info.version_tuple)
+
+    @pytest.mark.parametrize("model", MODELS)
+    def test_models(self, model):
+        """A model is made of values of the right types only."""
+
+        @FEW
+        @given(objects(*fields_of(model)))
+        def check(data):
+            survives(from_wire, model, data)
+
+        check()
+
+    @pytest.mark.parametrize("value", [-1, True, 1.0, "1", None, 1 << 64, [], {}])
+    def test_counts(self, value):
+        """A count is an unsigned integer of 64 bits."""
+        with pytest.raises(errors.ProtocolError):
+            read_count(value, "it")
+
+
+class TestHeaders:
+    BLOCKS = st.lists(
+        st.sampled_from([b"NATS/1.0", b" ", b"\r\n", b"408", b"9" * 5000, b"Nats-Sequence: "])
+        | st.sampled_from([b"Nats-Pending-Messages: ", b"Nats-Time-Stamp: ", b"Nats-Subject: "])
+        | DIGITS
+        | st.binary(max_size=5),
+        max_size=12,
+    ).map(b"".join)
+
+    @FEW
+    @given(BLOCKS)
+    def test_blocks(self, block):
+        """A header block is read, or refused."""
+        for start in (b"", b"NATS/1.0\r\n", b"NATS/1.0 "):
+            survives(Headers.parse, start + block)
+            survives(read_status, start + block)
+            message = StoredMessage.from_direct(start + block, b"")
+            for part in ("sequence", "timestamp", "stream", "subject", "headers", "ttl", "marker"):
+                survives(getattr, message, part)
+            survives(lambda page: page.sequences, StoredPage([message]))
+
+    @FEW
+    @given(st.lists(DIGITS, min_size=7, max_size=7))
+    def test_ack_subjects(self, numbers):
+        """The reply subject of a message is one of a consumer, or it is not."""
+        reply = b".".join([b"$JS", b"ACK", b"S", b"C", *numbers[:5]])
+        assert parse_ack_reply(reply) is None or set(numbers[:5]) == {b"1"}
+        message = Message(b"$KV.b.k", reply, None, b"")
+        survives(delivered_entry, "b", "k", message)
+        survives(lambda: message.metadata.timestamp)
+        cursor = OrderedCursor(ConsumerConfig(), "C")
+        cursor.next_config()
+        survives(cursor.take, reply.replace(b".C.", b".C_1."))
+
+    def test_a_time_out_of_range(self):
+        """A time that no datetime has is a protocol error."""
+        message = Message(b"s", b"$JS.ACK.S.C.1.1.1.%b.0" % (b"9" * 25), None, b"")
+        with pytest.raises(errors.ProtocolError):
+            _ = message.metadata.timestamp
+
+    @pytest.mark.parametrize("text", ["", "-1", "+1", "1_0", " 1", "\u0661", "9" * 5000, "1.0"])
+    def test_digits(self, text):
+        """A number in a header has digits only, and 64 bits."""
+        with pytest.raises(errors.ProtocolError):
+            read_digits(text)
+        assert read_digits(str((1 << 64) - 1)) == (1 << 64) - 1
