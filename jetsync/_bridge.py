@@ -181,7 +181,8 @@ class Bridge:
 
     def _cancel(self, call: _Call) -> None:
         if call.task is not None:
-            call.task.cancel()
+            # Not at once: a coroutine that has not begun would be cancelled without its cleanup.
+            asyncio.get_running_loop().call_soon(call.task.cancel)
 
     def _end_loop(self) -> None:
         if self._portal is not None and self._ending is None:

@@ -718,7 +718,8 @@ def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
         "tls_hostname": options.tls_hostname,
         "tls_handshake_first": options.tls_first,
         "inbox_prefix": options.inbox_prefix,
-        "connect_timeout": options.connect_timeout,
+        # The transport bounds each attempt by itself, and says why one has failed.
+        "connect_timeout": options.connect_timeout + 1.0,
         "reconnect_time_wait": options.reconnect_wait,
         "allow_reconnect": options.max_reconnects != 0,
         "max_reconnect_attempts": options.max_reconnects,

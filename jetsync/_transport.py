@@ -314,6 +314,10 @@ class LaneTransport(Transport):
                 raise
             else:
                 self._sock = sock
+                if self._over:
+                    # Closed meanwhile. Before Python 3.12, a cancellation may be swallowed.
+                    self.close()
+                    self.check_over()
                 return
         raise last or OSError(f"no address for {uri.hostname}")
 

@@ -233,7 +233,7 @@ class TestNatsArguments:
             "tls_hostname": None,
             "tls_handshake_first": False,
             "inbox_prefix": "_INBOX",
-            "connect_timeout": 5.0,
+            "connect_timeout": 6.0,
             "reconnect_time_wait": 1.0,
             "allow_reconnect": True,
             "max_reconnect_attempts": -1,
@@ -252,7 +252,7 @@ class TestNatsArguments:
             ({"reconnect_wait": 0.25}, {"reconnect_time_wait": 0.25}),
             ({"ping_interval": 3, "max_outstanding_pings": 1}, {"ping_interval": 3.0}),
             ({"echo": False}, {"no_echo": True}),
-            ({"connect_timeout": 2}, {"connect_timeout": 2.0}),
+            ({"connect_timeout": 2}, {"connect_timeout": 3.0}),
             ({"servers": "h,nats://i:1"}, {"servers": ["nats://h:4222", "nats://i:1"]}),
         ],
     )
