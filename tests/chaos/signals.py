@@ -63,8 +63,7 @@ def strike(world, report, h: Handles, name, action, delay, step) -> None:
         except jetsync.JetSyncError:
             report.counts["errors"] += 1
         except Exception as error:  # noqa: BLE001 - that is what is looked for
-            report.violation("handler: not a JetSyncError", traceback.format_exc())
-            report.counts[type(error).__name__] += 1
+            report.foreign("the handler", error)
         handled = time.monotonic() - begin
         if handled > ACTION_LIMIT + LATE:
             report.violation("handler: late", f"took {handled:.1f} s")
@@ -74,8 +73,8 @@ def strike(world, report, h: Handles, name, action, delay, step) -> None:
         world.striker.run(lambda: CALLS[name](h), handler, delay=delay, step=step)
     except jetsync.JetSyncError:
         report.counts["calls that failed"] += 1
-    except Exception:  # noqa: BLE001 - that is what is looked for
-        report.violation("call: not a JetSyncError", traceback.format_exc())
+    except Exception as error:  # noqa: BLE001 - that is what is looked for
+        report.foreign("the call", error)
     seconds = time.monotonic() - begin - handled
     if seconds > CALL_LIMIT + LATE:
         report.violation("call: late", f"took {seconds:.1f} s")

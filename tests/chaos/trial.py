@@ -50,7 +50,15 @@ class Report:
         say(doing=context)
 
     def violation(self, kind: str, text: str) -> None:
+        """Note a violation; one of a kind is enough for a trial."""
+        if any(known == kind for known, _ in self.violations):
+            return
         self.violations.append((kind, f"{self.context}: {text}" if self.context else text))
+
+    def foreign(self, name: str, error: Exception) -> None:
+        """Note an exception that is not a JetSyncError."""
+        trace = "".join(traceback.format_exception(error))
+        self.violation(f"{type(error).__name__}, not a JetSyncError", f"{name}: {trace}")
 
     def call(self, name, function, limit):
         """
@@ -65,7 +73,7 @@ class Report:
             self.counts["errors"] += 1
             result = error
         except Exception as error:  # noqa: BLE001 - that is what is looked for
-            self.violation("not a JetSyncError", f"{name}: {error!r}\n{traceback.format_exc()}")
+            self.foreign(name, error)
             result = None
         self.counts["calls"] += 1
         seconds = time.monotonic() - begin
@@ -140,7 +148,7 @@ class Noise(logging.Handler):
     """
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.ERROR)
         self._found: list[tuple[str, str]] = []
         self.interrupts = 0
         """How many Ctrl-C hit a finalizer, where Python can only print them."""
@@ -149,7 +157,9 @@ class Noise(logging.Handler):
         os.dup2(self._file.fileno(), 2)
         threading.excepthook = self._died
         sys.unraisablehook = self._unraisable
-        logging.getLogger().addHandler(self)
+        # The others stay as they are in a program that has not configured logging: their warnings
+        # go to stderr.
+        logging.getLogger("jetsync").addHandler(self)
 
     def _died(self, args) -> None:
         trace = "".join(traceback.format_exception(args.exc_value))
@@ -163,10 +173,8 @@ class Noise(logging.Handler):
         self._found.append(("unraisable", f"{args.exc_value!r} in {args.object!r}\n{trace}"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        # jetsync may log that a server said something wrong; a traceback is a bug of its own, and
-        # other loggers' errors would be printed in a program that has not configured logging.
-        ours = record.name.startswith("jetsync")
-        if record.exc_info or (not ours and record.levelno >= logging.ERROR):
+        # jetsync may log that a server said something wrong; a traceback is a bug of its own.
+        if record.exc_info:
             text = logging.Formatter().format(record)
             self._found.append(("logged", f"{record.name} {record.levelname}: {text}"))
 
