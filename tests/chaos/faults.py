@@ -60,8 +60,8 @@ class World:
 @contextlib.contextmanager
 def world():
     with tempfile.TemporaryDirectory() as folder:
-        with DevServer():
-            # The first server of a process leaves a pipe, which outlives it.
+        with DevServer() as server, jetsync.connect(server.url):
+            # The first event loop of a process opens a pipe that stays.
             pass
         yield World(*self_signed(Path(folder)), Base())
 

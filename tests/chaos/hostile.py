@@ -30,8 +30,10 @@ LIMIT = 5.0
 """Seconds that a call may take in all: some make several requests, one after the other."""
 BACK = 15.0
 """Seconds in which a client must be back at an honest server."""
-MEMORY = 192 << 20
-"""Bytes that hostile frames may make a client use: its buffers, copies and parsed JSON."""
+MEMORY = 64 << 20
+"""Bytes that hostile frames may make this process use: buffers of both sides, and parsed JSON."""
+GUESSES = [*range(1, 20), *range(1_000_000, 1_000_020)]
+"""Ids that subscriptions have in clients whose ids can be predicted."""
 OPTIONS = {
     "request_timeout": WAIT,
     "reconnect_wait": 0.05,
@@ -77,13 +79,14 @@ def hostile(chance, report: Report, middleman: Middleman) -> None:
     # The proxy's thread has random numbers of its own, so that each is used in order.
     own = type(chance)(chance.random())
 
-    def change(frame: Frame) -> bytes | None:
+    def change(frame: Frame) -> list[bytes] | None:
         if own.random() >= share:
-            return frame.raw
-        name, data = mutate(own, frame)
+            return [frame.raw]
+        name, pieces = mutate(own, frame)
         report.counts["hostile frames"] += 1
-        sent.append(f"{frame.kind} {name}: {data[:100]!r}{'...' if len(data) > 100 else ''}")
-        return None if own.random() < 0.05 else data
+        more = "..." if len(pieces) > 1 or len(pieces[0]) > 100 else ""
+        sent.append(f"{frame.kind} {name}: {pieces[0][:100]!r}{more}")
+        return None if own.random() < 0.05 else pieces
 
     report.about(f"mutate {share:.0%} of the frames")
     forget_peak()
@@ -162,7 +165,14 @@ class Waiters:
 def work(client: jetsync.Client, chance, report: Report, end: float) -> None:
     """Make random calls until a time."""
     js = client.jetstream()
-    stream = consumer = kv = None
+    made = {}
+    config = jetsync.ConsumerConfig(inactive_threshold=5, mem_storage=True)
+    makers = {
+        # In this order: a consumer needs its stream.
+        "stream": lambda: js.stream("CHAOS"),
+        "consumer": lambda: made["stream"].create_consumer(config),
+        "kv": lambda: js.key_value("kv"),
+    }
 
     def read(batch):
         for message in itertools.islice(batch, 50):
@@ -181,41 +191,35 @@ def work(client: jetsync.Client, chance, report: Report, end: float) -> None:
         "account_info": js.account_info,
         "stream_names": lambda: list(js.stream_names()),
         "streams": lambda: list(js.streams()),
-        "info": lambda: stream.info(),
-        "get": lambda: stream.get_message(1),
-        "get_last": lambda: stream.get_last("chaos.one").headers,
-        "get_batch": lambda: list(stream.get_batch(20)),
-        "get_last_for": lambda: list(stream.get_last_for(["chaos.>"])),
-        "scan": lambda: list(itertools.islice(stream.scan(page=20), 40)),
-        "fetch": lambda: read(consumer.fetch(50, expires=WAIT)),
-        "next": lambda: consumer.next(expires=WAIT),
-        "consumer.info": lambda: consumer.info(),
-        "kv.put": lambda: kv.put("key1", b"x"),
-        "kv.get": lambda: kv.get("key1"),
-        "kv.keys": lambda: kv.keys("key1"),
-        "kv.history": lambda: kv.history("key1"),
-        "kv.watch": lambda: watch(kv),
         "server": lambda: (client.server, client.statistics(), repr(client)),
+        "stream.info": lambda: made["stream"].info(timeout=WAIT),
+        "stream.get": lambda: made["stream"].get_message(1),
+        "stream.get_last": lambda: made["stream"].get_last("chaos.one").headers,
+        "stream.get_batch": lambda: list(made["stream"].get_batch(20)),
+        "stream.get_last_for": lambda: list(made["stream"].get_last_for(["chaos.>"])),
+        "stream.scan": lambda: list(itertools.islice(made["stream"].scan(page=20), 40)),
+        "consumer.fetch": lambda: read(made["consumer"].fetch(50, expires=WAIT)),
+        "consumer.next": lambda: made["consumer"].next(expires=WAIT),
+        "consumer.info": lambda: made["consumer"].info(timeout=WAIT),
+        "kv.put": lambda: made["kv"].put("key1", b"x"),
+        "kv.get": lambda: made["kv"].get("key1"),
+        "kv.keys": lambda: made["kv"].keys("key1"),
+        "kv.history": lambda: made["kv"].history("key1"),
+        "kv.watch": lambda: watch(made["kv"]),
     }
-    made = {"stream": None, "consumer": None, "kv": None}
     while time.monotonic() < end and not client.is_closed:
-        made["stream"] = report.call("stream", lambda: js.stream("CHAOS"), LIMIT)
-        if isinstance(made["stream"], jetsync.Stream):
-            stream = made["stream"]
-            config = jetsync.ConsumerConfig(inactive_threshold=5, mem_storage=True)
-            made["consumer"] = report.call(
-                "create_consumer", lambda: stream.create_consumer(config), LIMIT
-            )
-            if isinstance(made["consumer"], jetsync.Consumer):
-                consumer = made["consumer"]
-        made["kv"] = report.call("key_value", lambda: js.key_value("kv"), LIMIT)
-        if isinstance(made["kv"], jetsync.KeyValue):
-            kv = made["kv"]
-        for name in chance.sample(list(jobs), 6):
-            needs = kv if "kv" in name else stream
-            if needs is None or (name in {"fetch", "next", "consumer.info"} and consumer is None):
+        for name, make in makers.items():
+            # A handle is made again now and then: that is a call like the others.
+            if (name in made and chance.random() < 0.7) or (
+                name == "consumer" and "stream" not in made
+            ):
                 continue
-            report.call(name, jobs[name], LIMIT)
+            result = report.call(name, make, LIMIT)
+            if not isinstance(result, jetsync.JetSyncError | None):
+                made[name] = result
+        for name in chance.sample(list(jobs), 8):
+            if "." not in name or name.partition(".")[0] in made:
+                report.call(name, jobs[name], LIMIT)
 
 
 def fast(js: jetsync.JetStream) -> None:
@@ -299,7 +303,7 @@ def starttls(world: World, chance, report: Report, middleman: Middleman) -> None
     async def attack(reader, writer) -> None:
         sent["attacks"] += 1
         first = b'INFO {"server_name":"forged","tls_required":%b,"max_payload":1048576}\r\n'
-        sids = b"".join(b"MSG payments %d 4\r\nEVIL\r\n" % sid for sid in range(30))
+        sids = b"".join(b"MSG payments %d 4\r\nEVIL\r\n" % sid for sid in GUESSES)
         forged = b'INFO {"server_name":"forged","version":"6.6.6"}\r\n'
         kind = chance.randrange(4)
         writer.write(first % (b"true" if kind else b"false"))

@@ -54,8 +54,8 @@ class Middleman:
     def __init__(self, target: int, *, frames: bool = True) -> None:
         self._target = target
         self._frames = frames
-        self.change: Callable[[Frame], bytes | None] | None = None
-        """Returns the bytes to send in place of a frame; None ends the connection."""
+        self.change: Callable[[Frame], list[bytes] | None] | None = None
+        """Returns what to send in place of a frame; None ends the connection."""
         self.greet: Callable[[], Greeting | None] | None = None
         """Returns who serves a new connection in place of the server, or None."""
         self.accepted = 0
@@ -132,11 +132,12 @@ class Middleman:
     async def _speak(self, from_server, writer) -> None:
         while True:
             frame = await read_frame(from_server)
-            data = self.change(frame) if self.change else frame.raw
-            if data is None:
+            pieces = self.change(frame) if self.change else [frame.raw]
+            if pieces is None:
                 return
-            writer.write(data)
-            await writer.drain()
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
 
 
 async def copy(reader, writer) -> None:

@@ -1,7 +1,8 @@
 """
 What a hostile server makes of an honest server's frames.
 
-Each mutation takes a random generator and a frame, and returns the bytes to send in its place.
+Each mutation takes a random generator and a frame, and returns what to send in its place: bytes, or
+a list of them where there are too many for one piece.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from middleman import Frame
 
 HUGE = 99_000_000_000
 """A size that is only declared, as far as the client looks at it."""
-FLOOD = 48 << 20
-"""Bytes that are sent after a size that promises more than any client may keep."""
+CHUNK = 1 << 16
+FLOOD = [bytes(CHUNK)] * (96 << 4)
+"""What follows a size that promises more than any client may keep: 96 MiB."""
+LINE = [b"a" * CHUNK] * (8 << 4)
+"""8 MiB of a line without an end."""
 DEEP = 50_000
 
 SIZES = [-1, 0, 1, 7, 1 << 31, HUGE, 1 << 64, "+5", "1_0", "0x10", "x", "", "9" * 4300, "٣", "1e3"]
@@ -121,19 +125,17 @@ def unasked(chance, frame: Frame) -> bytes:
     return frame.raw + chance.choice(extra)
 
 
-def sizes(chance, frame: Frame) -> bytes:
+def sizes(chance, frame: Frame) -> list[bytes]:
     """Replace one of the sizes; half of the huge ones are followed by a flood."""
     words = frame.line.split()
     size = chance.choice(SIZES)
     words[chance.choice([-1, -2]) if frame.headers else -1] = str(size).encode()
-    rest = frame.headers + frame.body
-    if size == HUGE and chance.random() < 0.5:
-        rest += bytes(FLOOD)
-    return b" ".join(words) + b"\r\n" + rest
+    flood = FLOOD if size == HUGE and chance.random() < 0.5 else []
+    return [b" ".join(words) + b"\r\n" + frame.headers + frame.body, *flood]
 
 
-def endless_line(chance, _: Frame) -> bytes:
-    return chance.choice([b"MSG ", b"INFO {", b"-ERR '", b""]) + b"a" * (6 << 20)
+def endless_line(chance, _: Frame) -> list[bytes]:
+    return [chance.choice([b"MSG ", b"INFO {", b"-ERR '", b""]), *LINE]
 
 
 def words(chance, frame: Frame) -> bytes:
@@ -195,7 +197,8 @@ def json_body(chance, frame: Frame) -> bytes:
     elif kind == 1:
         text = json.dumps({"error": chance.choice(VALUES)}).encode()
     elif kind == 2:
-        text = re.sub(rb"\d+", lambda _: chance.choice([b"-1", b"true", b"9" * 5000]), text, 1)
+        number = chance.choice([b"-1", b"true", b"9" * 5000])
+        text = re.sub(rb"\d+", number, text, count=1)
     else:
         text = json.dumps(changed(chance, value)).encode()
     words = frame.line.split()[:-1]
@@ -230,7 +233,8 @@ BY_KIND = {
 }
 
 
-def mutate(chance, frame: Frame) -> tuple[str, bytes]:
-    """Return what was done to a frame, and the bytes to send."""
+def mutate(chance, frame: Frame) -> tuple[str, list[bytes]]:
+    """Return what was done to a frame, and what to send."""
     mutation = chance.choice(BY_KIND.get(frame.kind, ANY))
-    return mutation.__name__, mutation(chance, frame)
+    data = mutation(chance, frame)
+    return mutation.__name__, data if isinstance(data, list) else [data]

@@ -165,4 +165,3 @@ def disturb(report: Report, middleman: Middleman) -> None:
     if share > 0.8:
         report.violation("busy", f"{share:.0%} of a core while nothing can be reached")
     report.counts["reconnects"] += middleman.accepted - before
-
