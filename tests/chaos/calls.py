@@ -16,7 +16,7 @@ import attrs
 import jetsync
 from jetsync.devserver import DevServer
 
-WAIT = 0.3
+WAIT = 0.15
 """Seconds that calls wait for what does not come."""
 
 
