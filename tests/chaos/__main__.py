@@ -50,8 +50,8 @@ class Part:
 
 PARTS = [
     Part("faults", 0.40, 150.0),
-    Part("signals", 0.20, 15.0, 1000),
-    Part("ctrlc", 0.20, 15.0, 1000),
+    Part("signals", 0.20, 15.0, 1200),
+    Part("ctrlc", 0.20, 15.0, 1200),
     Part("hostile", 0.12, 60.0),
     Part("reconnects", 0.08, 60.0),
 ]
