@@ -58,7 +58,10 @@ class Report:
     def foreign(self, name: str, error: Exception) -> None:
         """Note an exception that is not a JetSyncError."""
         trace = "".join(traceback.format_exception(error))
-        self.violation(f"{type(error).__name__}, not a JetSyncError", f"{name}: {trace}")
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [frame for frame in frames if "/jetsync/" in frame.filename]
+        place = f"{Path(ours[-1].filename).name} {ours[-1].name}" if ours else "elsewhere"
+        self.violation(f"{type(error).__name__} from {place}", f"{name}: {error!r}\n{trace}")
 
     def call(self, name, function, limit):
         """
@@ -115,9 +118,10 @@ class Base:
     """
 
     def __init__(self) -> None:
-        self._take()
+        self.take()
 
-    def _take(self) -> None:
+    def take(self) -> None:
+        """Take what there is now for the base."""
         self.threads = set(jetsync_threads())
         self.descriptors = descriptors()
 
@@ -139,7 +143,7 @@ class Base:
         if more > 0:
             new = [what for name, what in now.items() if self.descriptors.get(name) != what]
             report.violation("descriptors left", f"{more} more: {', '.join(new)}")
-        self._take()
+        self.take()
 
 
 class Noise(logging.Handler):
@@ -214,6 +218,8 @@ def main(name: str, first: int) -> None:
                     f"trial failed: {type(error).__name__}",
                     "".join(traceback.format_exception(error)),
                 )
+                # What it left must not be blamed on the next one.
+                world.base.take()
             noise.check(report)
             say(seed=seed, counts=report.counts, violations=report.violations)
 
