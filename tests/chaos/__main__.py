@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import queue
 import random
@@ -199,7 +200,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tox run -e chaos --", description=__doc__)
     parser.add_argument("--part", choices=names, action="append", help="only this one; repeatable")
     parser.add_argument("--seed", type=int, help="the seed of the first trial; counts up")
-    parser.add_argument("--trials", type=int, help="how many trials of each part")
+    parser.add_argument("--trials", type=int, help="of each part, however long they take")
     parser.add_argument("--seconds", type=float, help="of the whole campaign; default 1200")
     asked = parser.parse_args()
     seconds = asked.seconds or float(os.environ.get("JETSYNC_CHAOS_SECONDS", FULL))
@@ -211,7 +212,9 @@ def main() -> int:
         show(f"{part.name}: from seed {seed}")
         trials = asked.trials
         limit = seconds * part.share
-        if trials is None and part.trials:
+        if trials is not None:
+            limit = math.inf
+        elif part.trials:
             # A slow machine may take longer for them, but not without end.
             trials, limit = max(1, round(part.trials * seconds / FULL)), 2 * limit
         try:
