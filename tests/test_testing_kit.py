@@ -374,6 +374,22 @@ class TestCutProxy:
         with pytest.raises(TimeoutError):
             flood(connection)
 
+    def test_freeze(self, proxy, connection):
+        """A frozen connection stays open and silent for good; the next one works."""
+        connection.sendall(b"x")
+        assert receive(connection, 1) == b"x"
+        assert proxy.freeze() == 1
+        connection.sendall(b"y")
+        with socket.create_connection(("127.0.0.1", proxy.port), 5) as again:
+            again.sendall(b"z")
+            assert receive(again, 1) == b"z"
+        connection.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        assert proxy.cut() >= 1
+        connection.settimeout(5)
+        assert connection.recv(1) == b""
+
     def test_delay(self, proxy, connection):
         """Bytes take at least as long as asked, in order, until the delay is taken back."""
         proxy.delay(0.1, "to_client")

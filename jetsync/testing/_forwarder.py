@@ -86,6 +86,8 @@ class _Link:
     client: socket.socket
     server: socket.socket
     pipes: tuple[_Pipe, _Pipe]
+    frozen: bool = False
+    """Whether nothing is forwarded any more."""
 
 
 class Forwarder:
@@ -207,6 +209,14 @@ class Forwarder:
             self._cut_link(link, reset=reset)
         return len(links)
 
+    def freeze(self) -> int:
+        """
+        Forward nothing more on the open connections and return how many there are.
+        """
+        for link in self._links:
+            link.frozen = True
+        return len(self._links)
+
     def arm(self, budget: dict[Direction, int], *, reset: bool) -> None:
         """
         Cut once when one of the budgets is used up; none takes it back.
@@ -262,7 +272,7 @@ class Forwarder:
         due: float | None = None
         for link in self._links:
             interest = {link.client: 0, link.server: 0}
-            for pipe in link.pipes:
+            for pipe in () if link.frozen else link.pipes:
                 if self._wants_read(pipe):
                     interest[pipe.source] |= selectors.EVENT_READ
                 if pipe.chunks and pipe.direction not in self.paused:
@@ -349,7 +359,7 @@ class Forwarder:
 
     def _flush(self, link: _Link) -> None:
         for pipe in link.pipes:
-            if link not in self._links:
+            if link not in self._links or link.frozen:
                 return
             self._write(link, pipe)
 

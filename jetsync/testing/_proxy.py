@@ -135,6 +135,16 @@ class CutProxy:
         ways = DIRECTIONS if direction is None else [direction]
         self._forwarder.do(lambda: self._forwarder.paused.difference_update(ways))
 
+    def freeze(self) -> int:
+        """
+        Forward nothing more on the connections that are open now, in either direction; they stay
+        open, as when the peer's network is gone. New connections work.
+
+        Returns:
+            How many connections were frozen.
+        """
+        return self._forwarder.do(self._forwarder.freeze)
+
     def delay(self, seconds: float, direction: Direction | None = None) -> None:
         """
         Hold back every byte for a time, in one direction or both; order is kept, 0 ends it.

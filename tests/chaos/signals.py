@@ -1,0 +1,107 @@
+"""
+Signal handlers that use the client, at random moments of all blocking calls of the main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+
+import attrs
+from calls import ACTION_LIMIT, ACTIONS, CALLS, CLOSING, Handles, Striker, handles, server
+from trial import LATE, Base, Report
+
+import jetsync
+
+CALL_LIMIT = 4.0
+"""Seconds that an interrupted call may take after its handler: its own time-out and some more."""
+
+
+@attrs.define
+class World:
+    url: str
+    striker: Striker
+    base: Base
+
+
+@contextlib.contextmanager
+def world():
+    with server() as url:
+        yield World(url, Striker(), Base())
+
+
+def trial(world: World, chance, report: Report) -> None:
+    """Interrupt one call by one handler."""
+    name = chance.choice(list(CALLS))
+    action = chance.choice(list(ACTIONS))
+    seconds, steps = world.striker.measure(name, lambda: handles(world.url))
+    timed = chance.random() < 0.5
+    delay = chance.random() * seconds if timed else None
+    step = chance.randrange(steps) + 1
+    where = f"{delay:.4f} s" if timed else f"step {step} of {steps}"
+    report.about(f"{action} in a handler during {name} at {where}")
+    h = handles(world.url)
+    strike(world, report, h, name, action, delay, step)
+    check_client(report, h, closed=name in CLOSING or action in {"close", "drain"})
+    h = None
+    world.base.check(report)
+
+
+def strike(world, report, h: Handles, name, action, delay, step) -> None:
+    """Make the call, run the handler in its middle, and look at what came out of both."""
+    handled = 0.0
+
+    def handler():
+        nonlocal handled
+        report.counts["signals"] += 1
+        begin = time.monotonic()
+        try:
+            ACTIONS[action](h)
+        except jetsync.CallInSignalHandlerError:
+            report.counts["refused"] += 1
+        except jetsync.JetSyncError:
+            report.counts["errors"] += 1
+        except Exception as error:  # noqa: BLE001 - that is what is looked for
+            report.foreign("the handler", error)
+        handled = time.monotonic() - begin
+        if handled > ACTION_LIMIT + LATE:
+            report.violation("handler: late", f"took {handled:.1f} s")
+
+    begin = time.monotonic()
+    try:
+        world.striker.run(lambda: CALLS[name](h), handler, delay=delay, step=step)
+    except jetsync.JetSyncError:
+        report.counts["calls that failed"] += 1
+    except Exception as error:  # noqa: BLE001 - that is what is looked for
+        report.foreign("the call", error)
+    seconds = time.monotonic() - begin - handled
+    if seconds > CALL_LIMIT + LATE:
+        report.violation("call: late", f"took {seconds:.1f} s")
+    h.current = None
+
+
+def works_again(h: Handles) -> None:
+    """Use the client; the interrupted call may have cut its connection."""
+    end = time.monotonic() + 5 + LATE
+    while True:
+        try:
+            h.client.flush(timeout=5)
+            h.js.publish("chaos.one", b"after", timeout=5)
+        except jetsync.TransportError:
+            if time.monotonic() > end or h.client.is_closed:
+                raise
+        else:
+            return
+
+
+def check_client(report: Report, h: Handles, *, closed: bool) -> None:
+    """After the call a client works, unless it was closed; it closes in time."""
+    if not closed:
+        try:
+            works_again(h)
+        except Exception:  # noqa: BLE001 - the campaign goes on
+            report.violation("client does not work afterwards", traceback.format_exc())
+    report.call("close", lambda: h.client.close(timeout=3), 3)
+    if not h.client.is_closed:
+        report.violation("not closed after close", repr(h.client))
