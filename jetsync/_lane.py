@@ -82,7 +82,7 @@ class Lane:
     ) -> None:
         self._loop = loop
         self._on_foreign = on_foreign
-        self.outbox = Outbox(loop, lambda: self.feed(b""))
+        self.outbox = Outbox(loop, lambda: self.feed(b""), self.abort)
         self.ping = self.outbox.ping
         # Bound here, so that a write costs no second call.
         self.write = self.outbox.write

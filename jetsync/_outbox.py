@@ -50,6 +50,9 @@ POST_LIMIT: Final = 32 << 10
 
 PING: Final = b"PING\r\n"
 
+_AT_ONCE: Final = (False,)
+"""How a lock is tried without waiting, by one call into C."""
+
 WOULD_BLOCK: Final = (
     BlockingIOError,
     InterruptedError,
@@ -80,9 +83,15 @@ class Outbox:
 
     Args:
         on_stream_lost: Called in the loop thread when a WebSocket takes no more.
+        on_ping_lost: Called in the loop thread when it is unknown whether a PING was sent.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_stream_lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_stream_lost: Callable[[], None],
+        on_ping_lost: Callable[[], None],
+    ) -> None:
         self._own_lock()
         self._changed = Bell()
         """Rings when the state changed or there is room again."""
@@ -106,6 +115,7 @@ class Outbox:
         self.bytes_out = 0
         self._loop = loop
         self._on_stream_lost = on_stream_lost
+        self._on_ping_lost = on_ping_lost
         self._out: deque[memoryview | bytes] = deque()
         self.visited: Callable[[], bool] = lambda: False
         """Whether somebody will flush what is posted soon, without being asked to."""
@@ -157,11 +167,17 @@ class Outbox:
             if self.held_here():
                 raise CallInSignalHandlerError
             with self.lock:
-                if self._may_write(None):
-                    waiter.epoch = self.epoch
-                    self.pings.append(waiter)
-                    self._send(PING)
-                    return
+                try:
+                    if self._may_write(None):
+                        waiter.epoch = self.epoch
+                        self.pings.append(waiter)
+                        self._send(PING)
+                        return
+                except BaseException:
+                    # Ctrl-C before the PING was sent: later PONGs would go to the wrong waiters.
+                    if waiter in self.pings:
+                        self._loop.call_soon_threadsafe(self._on_ping_lost)
+                    raise
                 changed = self._changed.listen()
             self._wait(changed, deadline)
 
@@ -206,16 +222,21 @@ class Outbox:
         that one alone. What means something on the next one too is kept for it, for *keep* seconds,
         up to :data:`OUT_LIMIT` bytes in all. Any thread.
         """
-        # The garbage collector, which ends the fetches and consumers that are no longer used, and
-        # signal handlers may run in a thread that holds the lock.
-        if self.held_here() or not self.lock.acquire(blocking=False):
-            with contextlib.suppress(RuntimeError):  # The loop is closed: nothing can be sent.
-                self._loop.call_soon_threadsafe(self._answer_later, block, epoch, keep)
-            return
+        # Taken and noted in one call into C: Ctrl-C would strike between two.
+        taken: list[bool] = []
         try:
-            self._post_or_keep(block, epoch, keep)
+            # The garbage collector, which ends the fetches and consumers that are no longer used,
+            # and signal handlers may run in a thread that holds the lock.
+            if not self.held_here():
+                taken.extend(map(self.lock.acquire, _AT_ONCE))
+            if True in taken:
+                self._post_or_keep(block, epoch, keep)
+            else:
+                with contextlib.suppress(RuntimeError):  # The loop is closed: nothing can be sent.
+                    self._loop.call_soon_threadsafe(self._answer_later, block, epoch, keep)
         finally:
-            self.lock.release()
+            if True in taken:
+                self.lock.release()
 
     def _answer_later(self, block: bytes, epoch: int | None, keep: float) -> None:
         """Do what :meth:`answer` could not do at once; loop thread."""

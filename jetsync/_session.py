@@ -206,9 +206,8 @@ class Session:
     def _stop(self, deadline: Deadline) -> None:
         """Announce the end, then end the connection and the thread."""
         try:
-            self._finish(None)
-            if self._connection is not None:
-                self._bridge.call(self._connection.stop, deadline=deadline)
+            # In the loop thread, where Ctrl-C does not strike.
+            self._bridge.call(self._shut, deadline=deadline)
         except WaitTimeoutError:
             _logger.warning(_log.CLOSED, reason="the connection did not close in time")
         except ConnectionClosedError:
@@ -216,8 +215,14 @@ class Session:
         finally:
             self._stopped = True
             self._bridge.stop(max(deadline.remaining(), 0.1))
+            self._finish(None)
             if self._drop is not None:
                 self._drop.detach()
+
+    async def _shut(self) -> None:
+        self._finish(None)
+        if self._connection is not None:
+            await self._connection.stop()
 
     def abandon(self, grace: float = 0.0) -> None:
         """
