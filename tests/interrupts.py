@@ -32,3 +32,23 @@ def interrupted_at(step, call):
         sys.setprofile(None)
         gc.enable()
     return True
+
+
+def steps_of(call):
+    """
+    Count the steps at which a call can be interrupted; the call is made once.
+    """
+    steps = itertools.count()
+
+    def count(frame, event, argument):
+        if event in {"call", "c_return"}:
+            next(steps)
+
+    gc.disable()
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return next(steps)

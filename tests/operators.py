@@ -95,3 +95,14 @@ class Operator:
         jwt = token(public, self.account_key, "U", nats)
         path.write_text(CREDENTIALS.format(jwt=jwt, seed=seed))
         return seed
+
+
+def token_until(subject, issuer, nats, end):
+    """
+    Return a JWT that is over at a moment.
+    """
+    header, claims, _ = token(subject, issuer, "U", nats).split(".")
+    body = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+    body["exp"] = int(end)
+    signed = f"{header}.{encoded(json.dumps(body).encode())}"
+    return f"{signed}.{encoded(issuer.sign(signed.encode()))}"

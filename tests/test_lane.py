@@ -18,9 +18,9 @@ from interrupts import interrupted_at
 from jetsync import _gate, _lane
 from jetsync._deadline import Deadline
 from jetsync._handoff import Mailbox, Receiver, ReplyRouter, Waiter
-from jetsync._lane import Lane
+from jetsync._lane import SID_RANGE, Lane
 from jetsync._outbox import OUT_LIMIT, POST_LIMIT, LaneState
-from jetsync.errors import ConnectionClosedError, DisconnectedError
+from jetsync.errors import CallInSignalHandlerError, ConnectionClosedError, DisconnectedError
 
 LONG = 10.0
 """Seconds that nothing here comes near, unless it is broken."""
@@ -862,6 +862,149 @@ class TestInterrupts:
         assert step > 20
 
 
+class TestPing:
+    def test_pong(self, rig):
+        """A PONG answers the oldest PING; those of nats-py's own PINGs go to nats-py."""
+        ours, later = Waiter(b"PING"), Waiter(b"PING")
+        rig.lane.ping(ours, soon())
+        rig.do(rig.lane.control, b"PING\r\n")
+        rig.lane.ping(later, soon())
+        assert rig.receive(18) == b"PING\r\n" * 3
+        rig.server.sendall(b"PONG\r\n" * 2)
+        assert rig.lane.wait(ours, soon())
+        until(lambda: rig.foreign, "the PONG of nats-py")
+        rig.settle()
+        assert [data for _, data in rig.foreign] == [b"PONG\r\n"]
+        assert not later.ready
+        rig.server.sendall(b"PONG\r\n" * 2)
+        assert rig.lane.wait(later, soon())
+        until(lambda: len(rig.foreign) == 2, "a PONG that nobody asked for")
+
+    def test_lost(self, rig):
+        """A PING whose connection ends before the PONG is lost with it."""
+        pong = Waiter(b"PING")
+        rig.lane.ping(pong, soon())
+        rig.server.close()
+        assert rig.lane.wait(pong, soon())
+        assert pong.is_lost
+
+    def test_without_a_connection(self, idle):
+        """A PING waits for a connection as a write does."""
+        with pytest.raises(DisconnectedError):
+            idle.lane.ping(Waiter(b"PING"), soon(0.02))
+
+
+class TestIds:
+    def test_cannot_be_guessed(self, rig):
+        """Each lane starts its subscription ids at a random number."""
+        first = {int(Lane(rig.loop, print).new_sid()) for _ in range(20)}
+        assert len(first) == 20
+        assert min(first) >= SID_RANGE
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals to one thread")
+class TestSignalHandlers:
+    def strike(self, rig, handler):
+        """Run a handler in the main thread as soon as some thread reads."""
+        self.before = signal.signal(signal.SIGUSR1, lambda *_: handler())
+        main = threading.get_ident()
+
+        def send():
+            until(lambda: is_held(rig.lane._read_lock), "the wait")
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        return Background(send)
+
+    @pytest.fixture(autouse=True)
+    def _restored(self):
+        self.before = None
+        yield
+        if self.before is not None:
+            signal.signal(signal.SIGUSR1, self.before)
+
+    def test_wait_inside_a_wait(self, rig):
+        """
+        A wait in a signal handler reads for itself and for the wait that it interrupted, which
+        reads again afterwards.
+        """
+        rig.stall()
+        outer, inner = Mailbox(), Mailbox()
+        sids = rig.listen(outer), rig.listen(inner)
+        found = []
+
+        def handle():
+            rig.server.sendall(msg(sids[1], b"inner"))
+            found.append(rig.lane.wait(inner, soon()))
+            rig.server.sendall(msg(sids[0], b"outer"))
+
+        striking = self.strike(rig, handle)
+        assert rig.lane.wait(outer, soon())
+        striking.get()
+        assert found == [True]
+        assert [box.drain()[0][3] for box in (outer, inner)] == [b"outer", b"inner"]
+        assert not is_held(rig.lane._read_lock)
+
+    def test_answer_for_the_outer_wait(self, rig):
+        """What comes for the interrupted wait while the handler reads is there afterwards."""
+        outer, inner = Mailbox(), Mailbox()
+        sids = rig.listen(outer), rig.listen(inner)
+
+        def handle():
+            rig.server.sendall(msg(sids[0]) + msg(sids[1]))
+            assert rig.lane.wait(inner, soon())
+
+        striking = self.strike(rig, handle)
+        assert rig.lane.wait(outer, soon())
+        striking.get()
+        assert not is_held(rig.lane._read_lock)
+
+    def test_write_inside_a_write(self, rig, monkeypatch):
+        """A write, a PING and a wait that interrupt their own lane's work are refused at once."""
+        errors, send = [], rig.lane.outbox._send_now
+
+        def interrupted(sock, block):
+            monkeypatch.undo()
+            for call in (
+                lambda: rig.lane.write(b"x", soon()),
+                lambda: rig.lane.ping(Waiter(b"PING"), soon()),
+            ):
+                with pytest.raises(CallInSignalHandlerError) as caught:
+                    call()
+                errors.append(caught.value)
+            assert rig.lane.is_busy_here()
+            rig.lane.post(b"posted", 1.0)
+            return send(sock, block)
+
+        monkeypatch.setattr(rig.lane.outbox, "_send_now", interrupted)
+        rig.lane.write(b"outer", soon())
+        assert rig.receive(11) == b"outerposted"
+        assert len(errors) == 2
+        assert not rig.lane.is_busy_here()
+
+    def test_wait_while_frames_are_cut(self, rig):
+        """A wait in a handler that interrupts the cutting of frames is refused at once."""
+        rig.stall()
+        errors = []
+
+        class Handled(Mailbox):
+            __slots__ = ()
+
+            def wake(self):
+                super().wake()
+                if self.frames:
+                    assert rig.lane.is_busy_here()
+                    with pytest.raises(CallInSignalHandlerError) as caught:
+                        rig.lane.wait(Mailbox(), soon())
+                    errors.append(caught.value)
+
+        box = Handled()
+        sid = rig.listen(box)
+        rig.server.sendall(msg(sid))
+        assert rig.lane.wait(box, soon())
+        assert len(errors) == 1
+        box.drain()
+
+
 class TestClose:
     def test_wakes_everybody(self, idle):
         """Closing ends every wait and every write, now and later, with the reason."""
@@ -953,6 +1096,33 @@ class TestStream:
             idle.lane.write(b"2", soon(0.01))
         idle.do(release.set)
         assert idle.lane.write(b"3", soon()) == 1
+
+    def test_stale_sender(self, idle):
+        """A sender that outlives its connection does not end the next one when it fails."""
+        waiting, release, sent = threading.Event(), asyncio.Event(), []
+
+        async def stale(block):
+            waiting.set()
+            await release.wait()
+            raise RuntimeError("closed")
+
+        async def fresh(block):
+            sent.append(block)
+
+        idle.do(idle.lane.attach_stream, stale)
+        idle.do(idle.lane.open)
+        idle.lane.write(b"old", soon())
+        assert waiting.wait(LONG)
+        idle.do(idle.lane.detach)
+        idle.do(idle.lane.attach_stream, fresh)
+        idle.do(idle.lane.open)
+        idle.settle()
+        idle.foreign.clear()
+        idle.do(release.set)
+        idle.settle()
+        idle.lane.write(b"new", soon())
+        until(lambda: sent == [b"new"], "the block")
+        assert (idle.lane.state, idle.foreign) == (LaneState.OPEN, [])
 
     def test_failed_send(self, idle):
         """An error of the sender is the end of the connection."""

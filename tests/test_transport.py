@@ -6,6 +6,7 @@ import contextlib
 import errno
 import inspect
 import json
+import os
 import re
 import socket
 import ssl
@@ -506,6 +507,36 @@ class TestConnection:
 
         run(main)
         assert len(server.peers) == 1
+
+    def test_closing_while_a_step_waits(self, server):
+        """
+        The loop does not watch a socket that was closed during its handshake, whose step ends; the
+        next socket of that number stays watched.
+        """
+        server.manners = ["silent"]
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            transport = connection_of(Listener(), server).transport
+            await transport.connect(urlparse(server.url), 1024, LONG)
+            step = asyncio.ensure_future(transport.readline())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            fd = transport._sock.fileno()
+            transport.close()
+            assert not loop.remove_reader(fd)
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                if ours.fileno() != fd:
+                    os.dup2(ours.fileno(), fd)
+                loop.add_reader(fd, lambda: None)
+                with pytest.raises(ConnectError):
+                    await step
+                assert loop.remove_reader(fd)
+                if ours.fileno() != fd:
+                    os.close(fd)
+
+        run(main)
 
     def test_the_end_while_dialling(self, server):
         """A socket that is connected at the moment of the end is closed."""

@@ -14,7 +14,7 @@ import calls
 from hostile import LIMIT, OPTIONS, Waiters, recover
 from middleman import Middleman, swallow
 from mutations import ERRORS, INFOS
-from test_security import Operator
+from operators import Operator
 from test_websocket import self_signed
 from trial import Base, Report
 

@@ -13,7 +13,7 @@ from patience import eventually
 
 pytest.importorskip("cryptography.x509")
 
-from test_security import Authority, tls_block
+from authorities import Authority, tls_block
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -238,10 +238,6 @@ class TestBeforeTheLogin:
                 js.publish(unique, b"2")
                 assert next(messages).data == b"2"
             js.delete_stream(unique)
-
-
-def junk(**fields):
-    return info(**fields), HEARD, b"PONG\r\n", "PONG"
 
 
 class TestJunkOnReconnect:

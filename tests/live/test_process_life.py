@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
+from interrupts import interrupted_at, steps_of
 from patience import LATE, eventually
 
 import jetsync
@@ -280,6 +281,54 @@ class TestInterrupt:
         """
         with DevServer() as server:
             run(script, server.url, str(server.pids[0]))
+
+
+SAMPLES = 80
+"""Steps of a call at which it is interrupted: all would be some thousand."""
+
+
+class TestInterruptedLife:
+    @pytest.mark.parametrize("loop", ["asyncio", "auto"])
+    @pytest.mark.parametrize("what", ["connect", "with", "close"])
+    def test_nothing_is_left(self, nats_server, what, loop):
+        """
+        Ctrl-C at any step of connecting, of a with block and of closing raises KeyboardInterrupt
+        and leaves neither a thread nor a file descriptor.
+        """
+        made = []
+
+        def connect():
+            made.append(jetsync.connect(nats_server.url, loop=loop))
+
+        def use():
+            with jetsync.connect(nats_server.url, loop=loop) as client:
+                client.publish("a", b"1")
+
+        def close():
+            made[-1].close()
+
+        def used():
+            gc.collect()
+            ours = {one for one in threading.enumerate() if one.name.startswith("jetsync-")}
+            return len(list(Path("/proc/self/fd").iterdir())), ours
+
+        call = {"connect": connect, "with": use, "close": close}[what]
+        connect()
+        made.pop().close()
+        before = eventually(used)
+        if what == "close":
+            connect()
+        total = steps_of(call)
+        while made:
+            made.pop().close()
+        # The last steps may be fewer in another run, as waiting takes more or fewer of them.
+        for step in range(1, int(total * 0.9), max(total // SAMPLES, 1)):
+            if what == "close":
+                connect()
+            assert not interrupted_at(step, call), f"no KeyboardInterrupt at step {step}"
+            while made:
+                made.pop().close()
+            eventually(lambda: used() == before, 10)
 
 
 class TestEnd:

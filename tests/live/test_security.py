@@ -4,11 +4,7 @@ TLS, logins and permissions on real servers, with certificates and keys made for
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
 import http.server
-import ipaddress
-import json
 import logging
 import pickle
 import ssl
@@ -23,12 +19,11 @@ import jetsync
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 
-x509 = pytest.importorskip("cryptography.x509")
+pytest.importorskip("cryptography.x509")
 nkeys = pytest.importorskip("nkeys")
 
-from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
-from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
-from operators import CREDENTIALS, Operator, encoded, new_key, token  # noqa: E402
+from authorities import Authority, tls_block  # noqa: E402
+from operators import CREDENTIALS, Operator, new_key, token_until  # noqa: E402
 
 PASSWORD = "pa55-w0rd-of-ann"
 TOKEN = "t0ken-that-nobody-may-see"
@@ -55,88 +50,6 @@ def encrypted(server, client):
 # Certificates.
 
 
-class Authority:
-    """
-    A certificate authority that lives in a folder.
-    """
-
-    def __init__(self, folder, name):
-        self.folder = folder
-        self.name = name
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.certificate = self._sign(name, self.key.public_key(), [], -1, 1, authority=True)
-        self.path = self._write(f"{name}.pem", self.certificate)
-
-    def issue(self, name, *, hosts=("127.0.0.1", "localhost"), begin=-1, end=1):
-        """
-        Make a certificate and its key for some hosts, valid for a span of days from today.
-        """
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(name, key.public_key(), hosts, begin, end, authority=False)
-        secret = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        key_path = self.folder / f"{name}-key.pem"
-        key_path.write_bytes(secret)
-        return self._write(f"{name}.pem", certificate), str(key_path)
-
-    def _sign(self, name, public, hosts, begin, end, *, authority):
-        now = dt.datetime.now(dt.timezone.utc)
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        issuer = subject if authority else self.certificate.subject
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now + dt.timedelta(days=begin))
-            .not_valid_after(now + dt.timedelta(days=end))
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-            # From Python 3.13 on a default context insists on these three.
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
-                critical=False,
-            )
-            .add_extension(
-                x509.KeyUsage(
-                    digital_signature=True,
-                    content_commitment=False,
-                    key_encipherment=not authority,
-                    data_encipherment=False,
-                    key_agreement=False,
-                    key_cert_sign=authority,
-                    crl_sign=authority,
-                    encipher_only=False,
-                    decipher_only=False,
-                ),
-                critical=True,
-            )
-        )
-        if hosts:
-            names = [alternative(host) for host in hosts]
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(self.key, hashes.SHA256())
-
-    def _write(self, name, certificate):
-        path = self.folder / name
-        path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        return str(path)
-
-
-def alternative(host):
-    """
-    Return the name of a host as it stands in a certificate.
-    """
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):
     """
@@ -151,13 +64,6 @@ def theirs(tmp_path_factory):
     An authority that nobody here trusts.
     """
     return Authority(tmp_path_factory.mktemp("theirs"), "theirs")
-
-
-def tls_block(pair, **more):
-    """
-    Return the ``tls`` block of a server's configuration for a certificate and its key.
-    """
-    return {"cert_file": pair[0], "key_file": pair[1], "timeout": 3, **more}
 
 
 @pytest.fixture(scope="module")
@@ -462,17 +368,6 @@ class TestLogin:
             with pytest.raises(jetsync.ConnectionClosedError, match=r"(?i)expired"):
                 subscription.next(10)
             assert client.is_closed
-
-
-def token_until(subject, issuer, nats, end):
-    """
-    Return a JWT that is over at a moment.
-    """
-    header, claims, _ = token(subject, issuer, "U", nats).split(".")
-    body = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-    body["exp"] = int(end)
-    signed = f"{header}.{encoded(json.dumps(body).encode())}"
-    return f"{signed}.{encoded(issuer.sign(signed.encode()))}"
 
 
 # Permissions.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import concurrent.futures
 import datetime as dt
 import ipaddress
+import socket
 import threading
 
 import pytest
@@ -21,9 +22,6 @@ x509 = pytest.importorskip("cryptography.x509")
 
 from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
 from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
-
-# What nats-py 2.16 gives to aiohttp has another name there since.
-pytestmark = pytest.mark.filterwarnings("ignore:parameter 'timeout' of type:DeprecationWarning")
 
 
 def self_signed(folder):
@@ -257,3 +255,73 @@ def test_user_and_password():
             client.flush()
         with timed(0.0, 1.5), pytest.raises(jetsync.AuthenticationError):
             jetsync.connect(url, user="ann", password="wrong")
+
+
+@pytest.fixture
+def silent():
+    """
+    A port that takes connections and says nothing.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as hole:
+        yield f"ws://127.0.0.1:{hole.getsockname()[1]}"
+
+
+def ws_urls(cluster, count=3):
+    """
+    The WebSocket addresses of a cluster.
+    """
+    return [f"ws://127.0.0.1:{cluster.ports(index)['websocket']}" for index in range(count)]
+
+
+@pytest.fixture
+def cluster():
+    """
+    Three servers with WebSocket ports.
+    """
+    config = {"websocket": {"port": -1, "no_tls": True}}
+    with DevServer(jetstream=False, cluster=3, config=config) as cluster:
+        yield cluster
+
+
+class TestCluster:
+    def test_a_silent_first_server(self, cluster, silent):
+        """
+        A server that says nothing costs its share of the time, and the next one is used.
+        """
+        urls = [silent, *ws_urls(cluster)[:2]]
+        with timed(0.0, 2.5), jetsync.connect(urls, connect_timeout=3) as client:
+            assert client.server.url in urls[1:]
+
+    def test_another_node_takes_over(self, cluster, silent):
+        """
+        When its node dies the client is connected to one of two healthy nodes soon, although there
+        is a server that says nothing.
+        """
+        urls = [silent, *ws_urls(cluster)]
+        options = {"reconnect_wait": 0.05, "connect_timeout": 4}
+        with jetsync.connect(urls, **options) as client, client.subscribe("a") as subscription:
+            cluster.kill(urls.index(client.server.url) - 1)
+            # The silent server and the dead one may come first.
+            eventually(lambda: client.statistics().reconnects == 1, 5)
+            client.publish("a", b"1")
+            assert subscription.next(5).data == b"1"
+            assert client.server.url in urls[1:]
+
+    def test_discovered_servers(self, cluster):
+        """
+        Servers that are announced have the scheme of the connection, and are used.
+        """
+        recorder = HookRecorder("jetsync_status")
+        first, second, third = ws_urls(cluster)
+        cluster.stop(2)
+        eventually(lambda: cluster.monitor("routez", 0)["num_routes"] < 5)
+        with jetsync.connect(first, plugins=[recorder], reconnect_wait=0.05) as client:
+            cluster.start(2, wait=False)
+            eventually(lambda: [call["event"].kind.value for call in recorder.calls])
+            client.flush()
+            events = [call["event"] for call in recorder.calls]
+            assert [event.servers for event in events] == [(third,)]
+            cluster.kill(0)
+            eventually(lambda: client.statistics().reconnects == 1)
+            assert client.server.url in {second, third}
+            assert client.rtt() > 0.0
