@@ -14,6 +14,7 @@ from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync.errors import (
     ApiError,
+    CallInSignalHandlerError,
     ConnectionLostError,
     ConsumerExistsError,
     ConsumerNotFoundError,
@@ -30,9 +31,9 @@ from jetsync.errors import (
 
 if TYPE_CHECKING:
     import datetime as dt
-    import threading
     from collections.abc import Callable
 
+    from jetsync._locks import Latch
     from jetsync._proto.ordered import OrderedCursor
     from jetsync._session import JetStreamSession
     from jetsync.consumer_info import ConsumerInfo
@@ -75,12 +76,12 @@ forgotten it by themselves, unless it was made with another threshold.
 
 class UnlessOver(Deadline):
     """
-    A deadline that is there as soon as an event is set; whoever waits looks often enough.
+    A deadline that is there as soon as a latch is set; whoever waits looks often enough.
     """
 
     __slots__ = ("_over",)
 
-    def __init__(self, at: float, total: float, over: threading.Event) -> None:
+    def __init__(self, at: float, total: float, over: Latch) -> None:
         super().__init__(at, total)
         self._over = over
 
@@ -260,7 +261,7 @@ class OrderedSource:
         self.info = _consumer_admin.info(self.session, self.stream, self.cursor.name, deadline)
         return self.info
 
-    def remake(self, deadline: Deadline | None, reason: ResetReason, over: threading.Event) -> None:
+    def remake(self, deadline: Deadline | None, reason: ResetReason, over: Latch) -> None:
         """
         Make another consumer, in as many attempts as it takes; returns early once *over* is set.
 
@@ -359,7 +360,7 @@ class OrderedSource:
                     time.sleep(min(LOOK, deadline.remaining()))
                     continue
                 self._forget(name)
-            except (TransportError, RequestTimeoutError):
+            except (TransportError, RequestTimeoutError, CallInSignalHandlerError):
                 self._forget(name)
             except (ConsumerNotFoundError, StreamNotFoundError):
                 pass
@@ -397,7 +398,7 @@ class OrderedSource:
             # Not posted: what waits to be sent together with others is lost with its connection.
             epoch = session.lane.write(block, Deadline(time.monotonic(), 0.0))
             self._unsure.append((name, epoch))
-        except DisconnectedError:
+        except (DisconnectedError, CallInSignalHandlerError):
             session.lane.answer(block, keep=FORGOTTEN)
         except TransportError:
             pass

@@ -337,8 +337,7 @@ class OrderedConsumer:
         if isinstance(user, OrderedConsumption):
             user.stop()
         elif user is not None:
-            with contextlib.suppress(ValueError):  # Another thread is in its iteration.
-                user.close()
+            user.close()
         self._source.close(self._source.session.deadline(timeout))
 
     def _fetch(
@@ -358,7 +357,7 @@ class OrderedConsumer:
         if self._source.closed:
             raise HandleClosedError("ordered consumer")
         if not self._using.acquire(blocking=False):
-            raise ConflictingUseError("another thread begins to read this ordered consumer")
+            raise ConflictingUseError("another call begins to read this ordered consumer")
         try:
             user = None if self._user is None else self._user()
             if user is not None and not user.closed:

@@ -62,7 +62,7 @@ class FastLink:
     def __init__(
         self,
         session: JetStreamSession,
-        lock: threading.Lock,
+        lock: threading.RLock,
         *,
         flow: int,
         max_outstanding_acks: int,

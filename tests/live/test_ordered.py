@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from interrupts import is_locked
 from patience import eventually, timed
 from streams import fill
 
@@ -397,7 +398,7 @@ class TestUse:
         messages = ordered.consume()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(messages.next, 5)
-            while not messages._taking.locked():
+            while not is_locked(messages._taking):
                 time.sleep(0.01)
             with pytest.raises(jetsync.ConflictingUseError, match="another thread"):
                 next(messages)
