@@ -135,7 +135,7 @@ class ScriptedCore(SimpleNamespace):
             lane=lane,
             state="open",
             plugins=Plugins(),
-            server=SimpleNamespace(max_payload=1 << 20),
+            server=SimpleNamespace(max_payload=1 << 20, version="2.15.1"),
             open_box=lane.open_box,
         )
         self.core = self
