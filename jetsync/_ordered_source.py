@@ -57,8 +57,8 @@ often and briefly would never get on.
 
 MISSING: Final = 2.0
 """
-Seconds for which servers have to say that there is no stream before one that must not be another is
-taken to be gone: a server that has just started may not know it yet.
+Seconds for which servers have to say that there is no stream before it is taken to be gone. A
+server that has just started may not know it yet.
 """
 
 CATCH_UP: Final = 0.25
@@ -268,7 +268,8 @@ class OrderedSource:
         Raises:
             WaitTimeoutError: The time is over; its cause is the last failure, if there was one.
             ResetAttemptsExceededError: There were too many attempts.
-            StreamNotFoundError: It keeps to its stream, which is gone.
+            StreamNotFoundError: Servers have said for :data:`MISSING` seconds that there is none,
+                or it keeps to its stream, and another one has the name.
             JetSyncError: What makes another attempt useless.
         """
         until = Deadline.after(FOREVER) if deadline is None else deadline
@@ -309,7 +310,7 @@ class OrderedSource:
             return
 
     def _is_gone(self, error: JetSyncError) -> bool:
-        """Whether an attempt that failed shows that the stream to keep to is gone for good."""
+        """Return whether an attempt that failed shows that the stream is gone for good."""
         if isinstance(error, _AnotherStreamError):
             self._forget(self._live)
             return True
@@ -319,7 +320,7 @@ class OrderedSource:
         now = time.monotonic()
         if self._missing is None:
             self._missing = now
-        return self._is_same is not None and now - self._missing >= MISSING
+        return now - self._missing >= MISSING
 
     def _made_again(self, before: str, reason: ResetReason, attempts: int) -> None:
         """Count the reset, and tell of it."""

@@ -156,9 +156,9 @@ class OrderedConsumer:
     :attr:`name` counts how often. :meth:`close` deletes it, and so does the end of a ``with``
     block.
 
-    A stream that is deleted while it is read is waited for, as long as *max_reset_attempts* allows.
-    One that is made again under its name is read on from behind the last sequence that was given
-    out: what it has up to there does not come.
+    If the stream is deleted, a use that waits for messages ends with StreamNotFoundError, once
+    servers have said for two seconds that there is no such stream. If it was made again until then,
+    reading goes on after the last sequence that was given out: messages up to there do not come.
     """
 
     def __init__(self, source: OrderedSource) -> None:
