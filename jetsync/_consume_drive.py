@@ -105,6 +105,7 @@ class ConsumeDriver:
         if not self._behind:
             silence = engine.look(now)
             if silence is not None:
+                self._session.core.probe()
                 self._tell_silence(silence.silent_for)
             self._send(now)
         if self._entered:

@@ -358,7 +358,10 @@ class MessageBatch:
         """Look why a wait ended with nothing, and set the error if that was the end."""
         now = time.monotonic()
         watch = inbox.engine.heartbeat
-        if watch.missed(now):
+        silent = watch.missed(now)
+        if silent or self._deadline.expired():
+            self._session.core.probe()
+        if silent:
             if self._session.plugins.status is not None:
                 self._session.plugins.status(
                     events.HeartbeatMissedEvent(

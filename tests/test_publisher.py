@@ -146,6 +146,9 @@ class ScriptedCore(SimpleNamespace):
     def check(self):
         pass
 
+    def probe(self):
+        pass
+
     def check_size(self, size):
         raise jetsync.MaxPayloadError(size, 1 << 20)
 

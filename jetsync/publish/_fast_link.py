@@ -214,6 +214,7 @@ class FastLink:
                 if self.closed and engine.phase is Phase.COMMITTING:
                     self._lose_commit("the publisher was closed before the commit was answered")
             elif deadline.expired():
+                self._session.core.probe()
                 self._lose_commit("the commit was not answered", timeout=deadline.total)
             else:
                 try:
@@ -318,6 +319,7 @@ class FastLink:
         engine = self.engine
         while engine.phase is Phase.STARTING:
             if not self._lane.wait(self._box, deadline):
+                self._session.core.probe()
                 self._lose_start(deadline.total, None)
                 return
             self.take_in()
@@ -365,6 +367,7 @@ class FastLink:
             if self._lane.wait(self._box, until):
                 self.take_in()
             elif deadline.expired():
+                self._session.core.probe()
                 if engine.recovering:
                     raise NoStreamResponseError(engine.subject, attempts=max(engine.pings, 1))
                 raise WaitTimeoutError("an ack of the batch", deadline.total)
@@ -406,6 +409,8 @@ class FastLink:
         """Ask the server where it is, if it is time."""
         seq = self.engine.take_ping(time.monotonic())
         if seq is not None:
+            # An ack is late.
+            self._session.core.probe()
             self._send(self._ping_block(seq), deadline)
 
     def _ping_block(self, seq: int) -> bytes:
