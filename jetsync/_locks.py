@@ -76,13 +76,14 @@ class Latch:
             return True
         lock = threading.Lock()
         lock.acquire()
-        self._waiting.append(lock)
         try:
+            self._waiting.append(lock)
             # Looked at after the lock can be seen: `set` looks for locks after setting the flag.
             if not self._is_set:
                 lock.acquire(timeout=max(timeout, 0.0))
         finally:
-            self._waiting.remove(lock)
+            if lock in self._waiting:  # Unless Ctrl-C came before.
+                self._waiting.remove(lock)
         return self._is_set
 
 

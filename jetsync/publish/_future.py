@@ -49,6 +49,9 @@ class FutureOwner:
     flush: Callable[[], None]
     """Writes what is collected; called with the lock, as somebody waits for an outcome."""
 
+    refuse_wait: Callable[[], object]
+    """Raises in a signal handler whose own thread would have to read the acks."""
+
     thread: int = 0
     """The thread that completes them, and so cannot wait for them."""
 
@@ -159,6 +162,7 @@ class PublishFuture:
         seconds = None if timeout is None else as_seconds(timeout)
         if self._outcome is None:
             self._owner.check_thread("the acknowledgement")
+            self._owner.refuse_wait()
             signal = None
             refuse_reentry(self._owner.lock)
             with self._owner.lock:

@@ -69,6 +69,7 @@ LAST_WORDS: Final = 1.0
 """Seconds that callbacks may still take when the time to close is over."""
 
 _AT_ONCE: Final = (False,)
+_NO_TIME: Final = Deadline(0.0, 0.0)
 
 _logger = _log.get_logger("publisher")
 
@@ -159,7 +160,7 @@ class Publisher:
 
         self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
-        self._owner = FutureOwner(self._lock, self._hurry)
+        self._owner = FutureOwner(self._lock, self._hurry, self._refuse_wait)
         # The client may be closed while the worker has nothing to wait for.
         self._window.box.on_failure = self._work.set
         try:
@@ -326,6 +327,11 @@ class Publisher:
             self._work.set()
         self._window.flush()
 
+    def _refuse_wait(self) -> None:
+        """Raise in a signal handler that interrupted the reading of the acks to wait for."""
+        if threading.get_ident() != self._owner.thread:
+            self._lane.wait(self._window.box, _NO_TIME)
+
     def _wait_room(self) -> None:
         """Wait until the window has room, or raise why no message is taken any more."""
         while True:
@@ -337,6 +343,7 @@ class Publisher:
                     return
                 self._owner.check_thread("room in the window")
                 self._hurry()
+                self._refuse_wait()
                 room = self._room.listen()
             room.wait(threading.TIMEOUT_MAX)
             self._core.check()
@@ -350,6 +357,7 @@ class Publisher:
                 # behind each time.
                 if is_over() or seconds <= 0.0:
                     return
+                self._refuse_wait()
                 ended = self._ended.listen()
             ended.wait(seconds)
 

@@ -53,7 +53,8 @@ NEED_THE_CORE = frozenset(
     }
 )
 """
-Inner calls that wait for the locks of the connection, which do not know their owners yet.
+Inner calls that wait for the locks of the connection, which do not know their owners yet. Empty
+this once they do.
 """
 
 
@@ -83,6 +84,9 @@ class Rig:
 
         self.done = {"C": [], "P": []}
         """The messages that were acknowledged, of each consumer."""
+
+        self.late = []
+        """Those that still have to be."""
 
         self.read = []
         """The messages that came in order."""
@@ -132,9 +136,12 @@ class Rig:
 
     def settle(self, message, done):
         """
-        Acknowledge a message.
+        Acknowledge a message, later if that is not possible in a signal handler.
         """
-        message.ack()
+        try:
+            message.ack()
+        except jetsync.CallInSignalHandlerError:
+            self.late.append(message)
         self.done[done].append(int(message.data))
 
     def note(self, message):
@@ -150,6 +157,8 @@ class Rig:
         """
         self.consumption.stop()
         assert self.consumption.wait(10)
+        for message in self.late:
+            message.ack()
         self.client.flush(5)
         for name, done in self.done.items():
             consumer = self.js.consumer(self.name, name)
@@ -181,7 +190,8 @@ def publish_many(rig):
     """
     Publish three messages in a window.
     """
-    rig.stored += rig.js.publish_many([(rig.out, b"")] * 3).count
+    report = rig.js.publish_many([(rig.out, b"")] * 3)
+    rig.stored += report.count
 
 
 def publisher_publish(rig):
