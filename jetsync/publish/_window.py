@@ -371,7 +371,7 @@ class Window:
     def _on_failed(self, *, lost: bool) -> None:
         """Give each failure its error."""
         if not lost and any(error is None for _, _, error in self.pipeline.failed):
-            # Their acks are late.
+            # No ack came in time.
             self._probe()
         repeats = self._plugins.retry is not None and self.box.failure is None
         for number, item, error in self.pipeline.failed:
