@@ -17,7 +17,12 @@ from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.consume import ConsumeEngine
 from jetsync._pull_inbox import PullInbox, give_back
-from jetsync.errors import DisconnectedError, InvalidGroupError, TransportError
+from jetsync.errors import (
+    CallInSignalHandlerError,
+    DisconnectedError,
+    InvalidGroupError,
+    TransportError,
+)
 
 if TYPE_CHECKING:
     from jetsync._hookcalls import Entered
@@ -100,6 +105,7 @@ class ConsumeDriver:
         if not self._behind:
             silence = engine.look(now)
             if silence is not None:
+                self._session.core.probe()
                 self._tell_silence(silence.silent_for)
             self._send(now)
         if self._entered:
@@ -180,7 +186,7 @@ class ConsumeDriver:
                 return
         probe = engine.probe_due(now)
         if probe is not None:
-            with contextlib.suppress(TransportError):
+            with contextlib.suppress(TransportError, CallInSignalHandlerError):
                 block = frames.pub(self._info_subject, probe, b"")
                 self._session.lane.write(block, Deadline(now, 0.0))
 
@@ -194,7 +200,8 @@ class ConsumeDriver:
             if entered is not None:
                 with contextlib.suppress(type(error)):
                     entered.leave(None, error)
-            if isinstance(error, DisconnectedError):
+            if isinstance(error, (DisconnectedError, CallInSignalHandlerError)):
+                # A signal handler leaves it to the next look.
                 return False
             raise
         if entered is not None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import attrs
 
 from jetsync import _log, events
+from jetsync._locks import Latch
 from jetsync._proto.pull import message_size
 from jetsync._pull_inbox import refusal
 from jetsync.errors import JetSyncError, NotJetStreamMessageError
@@ -70,8 +71,8 @@ class HandlerPool:
     def __init__(self, source: Consumption, options: HandlerOptions) -> None:
         self._source = source
         self._options = options
-        self._lock = threading.Lock()
-        """Guards all that follows; held for moments only."""
+        self._lock = threading.RLock()
+        """Guards all that follows; held for moments only. A signal handler may enter it again."""
 
         self._running: dict[int, bytes] = {}
         """The reply subject of the message that each worker is at, where it is kept alive."""
@@ -80,11 +81,11 @@ class HandlerPool:
         """What waits behind the message of a subject that is being worked on."""
 
         self._taking = threading.Lock()
-        """Held for moments, while a message is taken and its turn noted, for their order."""
+        """Workers hold it while they take a message and note its turn, for the order."""
 
         self._idents: set[int] = set()
         self._open = options.threads
-        self.done = threading.Event()
+        self.done = Latch()
         """Set once the last handler has returned."""
 
     def start(self) -> None:
@@ -103,19 +104,20 @@ class HandlerPool:
 
     def give_back_waiting(self) -> None:
         """Give back what waits behind the message of its subject, as it is over for all of them."""
+        waiting: list[Frame] = []
         with self._lock:
-            waiting = [frame for queue in self._queues.values() for frame in queue]
-            for queue in self._queues.values():
-                queue.clear()
+            for queue in list(self._queues.values()):
+                while queue:
+                    waiting.append(queue.popleft())
         self._source.give_back(waiting)
 
     def leave_to_parent(self) -> None:
         """Learn that this process is a forked child, where no worker exists. Takes no lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._taking = threading.Lock()
         self._idents = set()
         self._queues = {}
-        self.done = threading.Event()
+        self.done = Latch()
         self.done.set()
 
     # The workers.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from jetsync._consume_handlers import HandlerOptions
 from jetsync._deadline import as_seconds
+from jetsync._echo import PULL_NEEDS, require
 from jetsync._fields import check_count
 from jetsync._proto.consume import ConsumeOptions
 from jetsync._proto.pull import UNBOUNDED_BATCH
@@ -191,6 +192,20 @@ def check_priorities(
         raise InvalidArgumentError("priority must be from 0 to 9", argument="priority")
     if group is not None and not isinstance(group, str):
         raise InvalidTypeError("group must be text", argument="group")
+
+
+def require_priorities(
+    version: str,
+    group: str | None,
+    min_pending: int | None,
+    min_ack_pending: int | None,
+    priority: int | None,
+) -> None:
+    """Raise NotSupportedError if a server of this *version* would ignore options of a pull."""
+    given = (group, min_pending, min_ack_pending, priority)
+    for (name, need), value in zip(PULL_NEEDS.items(), given, strict=True):
+        if value is not None:
+            require(f"{name} of a pull", need, version)
 
 
 def check_group(

@@ -1,5 +1,5 @@
 """
-Compare the configuration that a server answers with what was asked.
+Tell what a server cannot do: from its version, and from the configuration that it answers.
 
 Servers before 2.12 drop fields that they do not know, without a word: a stream that was to have
 ``allow_atomic`` is made without it, and "atomic" batches are then stored message by message. Later
@@ -11,6 +11,7 @@ No I/O in here.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -21,16 +22,23 @@ from jetsync.errors import InvalidJsonError, NotSupportedError
 
 __all__ = [
     "CONSUMER_NEEDS",
+    "EXPECTED_SUBJECT_NEED",
+    "PULL_NEEDS",
     "STREAM_NEEDS",
+    "TTL_NEED",
     "Need",
     "api_level_of",
     "check_consumer_echo",
     "check_stream_echo",
     "explain_refusal",
     "level_of_version",
+    "require",
 ]
 
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "([^"]+)"')
+
+UNKNOWN: Final = "0.0.0"
+"""The version of a server that does not say."""
 
 _LEVELS: Final[Sequence[tuple[tuple[int, ...], int]]] = (
     ((2, 15), 5),
@@ -97,6 +105,23 @@ CONSUMER_NEEDS: Final[Mapping[str, Need | str]] = {
 }
 """What the fields of a consumer need."""
 
+TTL_NEED: Final = _2_11
+"""What ``Nats-TTL`` needs; older servers store it as an ordinary header, and nothing expires."""
+
+EXPECTED_SUBJECT_NEED: Final = _2_11
+"""
+What ``Nats-Expected-Last-Subject-Sequence-Subject`` needs; older servers check the message's own
+subject (seen on 2.10.26).
+"""
+
+PULL_NEEDS: Final[Mapping[str, Need]] = {
+    "group": _2_11,
+    "min_pending": _2_11,
+    "min_ack_pending": _2_11,
+    "priority": _2_12,
+}
+"""What the fields of a pull need; older servers ignore them."""
+
 _VALUE_NEEDS: Final[Mapping[tuple[str, str], Need]] = {
     ("priority_policy", "prioritized"): _2_12,
     ("ack_policy", "flow_control"): _2_14,
@@ -112,6 +137,26 @@ def level_of_version(version: Sequence[int]) -> int:
         if tuple(version) >= first:
             return level
     return 0
+
+
+@functools.lru_cache(maxsize=16)
+def _level_of_text(version: str) -> int:
+    numbers = version.partition("-")[0].split(".")
+    return level_of_version(tuple(int(number) for number in numbers if number.isdigit()))
+
+
+def require(feature: str, need: Need, version: str) -> None:
+    """
+    Raise NotSupportedError if a server of this *version* ignores what a request asks for.
+
+    Args:
+        feature: What is asked for.
+        need: What it needs.
+        version: Version of the server that the client is connected to. The leader of a stream may
+            have another one, which only a request could tell.
+    """
+    if need.level is not None and _level_of_text(version) < need.level and version != UNKNOWN:
+        raise NotSupportedError(feature, needs=str(need), server=version)
 
 
 def api_level_of(metadata: Mapping[str, str] | None) -> int | None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
+from jetsync._locks import held_here
 from jetsync._log import PLUGIN_FAILED, get_logger
 
 if TYPE_CHECKING:
@@ -82,6 +83,10 @@ class Dispatcher:
         A function is called there and returns the event, or None for none. Waits for no plugin and
         may be called from any thread. Does nothing after `close`.
         """
+        if held_here(self._lock):
+            # A signal handler has interrupted this very call, which starts the worker.
+            self._queue.put(event)
+            return
         with self._lock:
             # No plugin ever runs under this lock, and nothing waits under it.
             if self._closed:

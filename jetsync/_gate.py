@@ -78,29 +78,31 @@ class ReadGate:
             self._epoll.register(self._fd, select.EPOLLIN)
             self._watched = self._epoll.fileno()
             self._retired: list[socket.socket] = []
-            self._make_poll()
+            self._make_poller()
         else:
             self._watched = self._fd
         loop.add_reader(self._watched, on_readable)
 
-    def _make_poll(self) -> None:
+    def _make_poller(self) -> None:
         self._waker, self._wakee = socket.socketpair()
         self._wakee.setblocking(False)
         self._waker.setblocking(False)
-        self._poll = select.poll()
-        self._poll.register(self._fd, select.POLLIN)
-        self._poll.register(self._wakee, select.POLLIN)
+        self.poller = select.poll()
+        """What the thread that reads now waits with."""
 
-    def replace_poll(self) -> None:
+        self.poller.register(self._fd, select.POLLIN)
+        self.poller.register(self._wakee, select.POLLIN)
+
+    def replace_poller(self) -> None:
         """
-        End the poll that a signal handler has interrupted in this thread, and make a new one.
+        End the waiting that a signal handler has interrupted in this thread; make a new poller.
 
-        The interrupted poll object is in use until the handler has returned. It then sees that its
-        waker was closed, and returns.
+        The old one may be in use until the handler has returned. Its waker is closed, so it returns
+        at once, now and later.
         """
         self._waker.close()
         self._retired.append(self._wakee)
-        self._make_poll()
+        self._make_poller()
 
     def disarm(self) -> None:
         """Take the socket from the loop; the lane's read lock is held."""
@@ -149,11 +151,11 @@ class ReadGate:
             self._looking = True
             self._loop.call_later(LINGER, self._look)
 
-    def poll(self, timeout: float) -> bool:
-        """Wait up to *timeout* seconds and return whether the socket has something."""
+    def poll(self, timeout: float, poller: select.poll) -> bool:
+        """Wait up to *timeout* seconds with *poller*; return whether the socket has something."""
         # Rounded up: a wait that ends before its deadline would spin. Poll takes no more
         # milliseconds than an int of C has; the caller asks again.
-        ready = self._poll.poll(int(min(timeout, LONGEST_POLL) * 1000.0) + 1)
+        ready = poller.poll(int(min(timeout, LONGEST_POLL) * 1000.0) + 1)
         readable = False
         for fd, _ in ready:
             if fd == self._fd:

@@ -76,7 +76,7 @@ class FaultLog:
     __slots__ = ("_lock", "_seen")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._seen: set[tuple[str, str, type[BaseException]]] = set()
 
     def report(self, plugin: str, hook: str, error: BaseException) -> None:

@@ -14,7 +14,7 @@ Nothing arrives here before the handshake of a connection is over (:mod:`jetsync
 frame can only come from a server that has passed TLS and answered our login.
 
 Signal handlers. A handler may call jetsync while its own thread reads for an interrupted call. If
-that thread only waits for the socket, the handler takes the reading over (:meth:`Lane._step_down`);
+that thread only waits for the socket, the handler takes the reading over (:meth:`Lane.step_down`);
 the interrupted call competes for it again afterwards. If the thread is cutting frames, the handler
 gets CallInSignalHandlerError.
 
@@ -94,6 +94,8 @@ class Lane:
         """What the reading thread reads, and its note of the read lock; see :meth:`wait`."""
         self._cutting = False
         """Whether the reading thread has taken bytes that it has not handed over yet."""
+        self._owing: ReadGate | None = None
+        """What a thread has stopped reading without having looked for followers yet."""
         self._followers: set[object] = set()
         """Who waits while another thread reads."""
 
@@ -120,7 +122,7 @@ class Lane:
     def _own_lock(self) -> None:
         """Make the lock. Its owner check is bound here because each wait makes it."""
         self._read_lock = threading.RLock()
-        self._reads_here = owner_check(self._read_lock)
+        self.reads_here = owner_check(self._read_lock)
 
     def __repr__(self) -> str:
         return (
@@ -227,8 +229,10 @@ class Lane:
         Raises:
             CallInSignalHandlerError: The caller interrupted its own thread in the midst of reading.
         """
-        if self._reads_here():
-            self._step_down()
+        if self.reads_here() or self.outbox.held_here():
+            self.step_down()
+        elif self._owing is not None:
+            self._serve_followers(self._owing)
         if self.outbox.posted:
             self.outbox.flush_posted()
         followers = self._followers
@@ -267,14 +271,16 @@ class Lane:
         self, gate: ReadGate, receiver: Receiver, deadline: Deadline, taken: list[bool | None]
     ) -> None:
         """Read the socket in this thread until *receiver* is ready; the read lock is held."""
-        self._leading = gate, taken
         gate.disarm()
+        poller = gate.poller
+        # From here on until the gate is armed again, a signal handler may take the reading over.
+        self._leading = gate, taken
         # A signal handler may have taken the reading over, which it notes in the list.
         while not receiver.ready and not gate.over and taken == [True]:
             remaining = deadline.remaining()
             if remaining <= 0.0:
                 return
-            if gate.poll(remaining) and taken == [True]:
+            if gate.poll(remaining, poller) and taken == [True]:
                 self._read(gate)
 
     def _leave_reading(self, gate: ReadGate, taken: list[bool | None]) -> None:
@@ -286,26 +292,38 @@ class Lane:
         the loop is left alone for a while, as a thread that waited once mostly waits again soon.
         """
         if taken == [True]:
+            self._leading = None
             if self._followers:
                 gate.arm()
-            self._leading = None
+            self._owing = gate
             # Released and noted in one step, as it was taken.
             taken.extend(itertools.starmap(self._read_lock.release, _NO_ARGUMENTS))
         if gate.over:
             # The loop may have been waiting for this thread to leave.
             self.later(0.0, gate.close)
         elif not gate.armed:
-            if self._followers:
-                self._arm(gate)
-            else:
-                gate.linger()
+            self._serve_followers(gate)
+        self._owing = None
 
-    def _step_down(self) -> None:
-        """Take the reading from the call of this thread that a signal handler has interrupted."""
-        if self._leading is None or self._cutting:
+    def _serve_followers(self, gate: ReadGate) -> None:
+        """Have the loop read for threads that wait; without any, leave it alone for a while."""
+        if self._followers:
+            self._arm(gate)
+        else:
+            gate.linger()
+
+    def step_down(self) -> None:
+        """
+        Take the reading from the call of this thread that a signal handler has interrupted.
+
+        Raises CallInSignalHandlerError if that call is in the midst of reading or writing: other
+        threads, whose work the handler may wait for, could not write either. To be called, if
+        :attr:`reads_here`, before anything is sent whose answer is waited for.
+        """
+        if self._leading is None or self.is_busy_here():
             raise CallInSignalHandlerError
         gate, taken = self._leading
-        gate.replace_poll()
+        gate.replace_poller()
         self._leave_reading(gate, taken)
 
     def is_busy_here(self) -> bool:
@@ -313,7 +331,7 @@ class Lane:
         Return whether a signal handler has interrupted its thread in the midst of a read or write.
         """
         return self.outbox.held_here() or (
-            self._reads_here() and (self._cutting or self._leading is None)
+            self.reads_here() and (self._cutting or self._leading is None)
         )
 
     def _arm(self, gate: ReadGate) -> bool:

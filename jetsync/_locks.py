@@ -18,6 +18,7 @@ it; a Python ``__enter__`` would.
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING, Any
 
 from jetsync.errors import CallInSignalHandlerError
@@ -25,7 +26,7 @@ from jetsync.errors import CallInSignalHandlerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["held_here", "keep_interrupts", "owner_check", "refuse_reentry"]
+__all__ = ["Latch", "held_here", "keep_interrupts", "owner_check", "refuse_reentry"]
 
 
 def owner_check(lock: Any) -> Callable[[], bool]:
@@ -46,6 +47,49 @@ def refuse_reentry(lock: Any) -> None:
     """
     if held_here(lock):
         raise CallInSignalHandlerError
+
+
+class Latch:
+    """
+    A flag that is set once and stays set, as a ``threading.Event`` that a signal handler may use.
+
+    An event guards its flag with a lock. A handler that interrupts ``set`` or ``wait`` and uses the
+    same event would wait for that lock for ever.
+    """
+
+    __slots__ = ("_is_set", "_waiting")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiting: list[threading.Lock] = []
+        """What each waiting thread waits for: a lock that :meth:`set` releases."""
+
+    def is_set(self) -> bool:
+        """Return whether the flag is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set the flag and wake all threads that wait; safe to repeat."""
+        self._is_set = True
+        for lock in list(self._waiting):
+            with contextlib.suppress(RuntimeError):  # Another call of `set` released it.
+                lock.release()
+
+    def wait(self, timeout: float = threading.TIMEOUT_MAX) -> bool:
+        """Wait up to *timeout* seconds and return whether the flag is set."""
+        if self._is_set:
+            return True
+        lock = threading.Lock()
+        lock.acquire()
+        try:
+            self._waiting.append(lock)
+            # Looked at after the lock can be seen: `set` looks for locks after setting the flag.
+            if not self._is_set:
+                lock.acquire(timeout=max(timeout, 0.0))
+        finally:
+            if lock in self._waiting:  # Unless Ctrl-C came before.
+                self._waiting.remove(lock)
+        return self._is_set
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync.errors import (
     ApiError,
+    CallInSignalHandlerError,
     ConnectionLostError,
     ConsumerExistsError,
     ConsumerNotFoundError,
@@ -30,9 +31,9 @@ from jetsync.errors import (
 
 if TYPE_CHECKING:
     import datetime as dt
-    import threading
     from collections.abc import Callable
 
+    from jetsync._locks import Latch
     from jetsync._proto.ordered import OrderedCursor
     from jetsync._session import JetStreamSession
     from jetsync.consumer_info import ConsumerInfo
@@ -56,8 +57,8 @@ often and briefly would never get on.
 
 MISSING: Final = 2.0
 """
-Seconds for which servers have to say that there is no stream before one that must not be another is
-taken to be gone: a server that has just started may not know it yet.
+Seconds for which servers have to say that there is no stream before it is taken to be gone. A
+server that has just started may not know it yet.
 """
 
 CATCH_UP: Final = 0.25
@@ -75,12 +76,12 @@ forgotten it by themselves, unless it was made with another threshold.
 
 class UnlessOver(Deadline):
     """
-    A deadline that is there as soon as an event is set; whoever waits looks often enough.
+    A deadline that is there as soon as a latch is set; whoever waits looks often enough.
     """
 
     __slots__ = ("_over",)
 
-    def __init__(self, at: float, total: float, over: threading.Event) -> None:
+    def __init__(self, at: float, total: float, over: Latch) -> None:
         super().__init__(at, total)
         self._over = over
 
@@ -260,14 +261,15 @@ class OrderedSource:
         self.info = _consumer_admin.info(self.session, self.stream, self.cursor.name, deadline)
         return self.info
 
-    def remake(self, deadline: Deadline | None, reason: ResetReason, over: threading.Event) -> None:
+    def remake(self, deadline: Deadline | None, reason: ResetReason, over: Latch) -> None:
         """
         Make another consumer, in as many attempts as it takes; returns early once *over* is set.
 
         Raises:
             WaitTimeoutError: The time is over; its cause is the last failure, if there was one.
             ResetAttemptsExceededError: There were too many attempts.
-            StreamNotFoundError: It keeps to its stream, which is gone.
+            StreamNotFoundError: Servers have said for :data:`MISSING` seconds that there is none,
+                or it keeps to its stream, and another one has the name.
             JetSyncError: What makes another attempt useless.
         """
         until = Deadline.after(FOREVER) if deadline is None else deadline
@@ -308,7 +310,7 @@ class OrderedSource:
             return
 
     def _is_gone(self, error: JetSyncError) -> bool:
-        """Whether an attempt that failed shows that the stream to keep to is gone for good."""
+        """Return whether an attempt that failed shows that the stream is gone for good."""
         if isinstance(error, _AnotherStreamError):
             self._forget(self._live)
             return True
@@ -318,7 +320,7 @@ class OrderedSource:
         now = time.monotonic()
         if self._missing is None:
             self._missing = now
-        return self._is_same is not None and now - self._missing >= MISSING
+        return now - self._missing >= MISSING
 
     def _made_again(self, before: str, reason: ResetReason, attempts: int) -> None:
         """Count the reset, and tell of it."""
@@ -359,7 +361,7 @@ class OrderedSource:
                     time.sleep(min(LOOK, deadline.remaining()))
                     continue
                 self._forget(name)
-            except (TransportError, RequestTimeoutError):
+            except (TransportError, RequestTimeoutError, CallInSignalHandlerError):
                 self._forget(name)
             except (ConsumerNotFoundError, StreamNotFoundError):
                 pass
@@ -397,7 +399,7 @@ class OrderedSource:
             # Not posted: what waits to be sent together with others is lost with its connection.
             epoch = session.lane.write(block, Deadline(time.monotonic(), 0.0))
             self._unsure.append((name, epoch))
-        except DisconnectedError:
+        except (DisconnectedError, CallInSignalHandlerError):
             session.lane.answer(block, keep=FORGOTTEN)
         except TransportError:
             pass

@@ -26,7 +26,7 @@ from jetsync import _log, events
 from jetsync._bridge import Bridge
 from jetsync._deadline import Deadline
 from jetsync._handoff import Mailbox, ReplyRouter, Waiter
-from jetsync._locks import held_here
+from jetsync._locks import Latch, held_here
 from jetsync._outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
@@ -107,7 +107,7 @@ class Session:
         self.inbox = f"{options.inbox_prefix}.{self._token}"
         self.router = ReplyRouter(self.inbox.encode())
         self.lane: Lane
-        self.closed = threading.Event()
+        self.closed = Latch()
         self.reconnects = 0
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
         """Those that somebody holds, for a client that drains."""
@@ -126,8 +126,8 @@ class Session:
         """Whether the interpreter ends."""
         self._stopped = False
         """Whether the thread was told to end, which a client that gave up by itself is not."""
-        self._down = threading.Event()
-        """Set while there is no connection; only there to make the events come in pairs."""
+        self._down = False
+        """Whether a loss was reported and no connection since; makes the events come in pairs."""
 
     # Life.
 
@@ -302,6 +302,8 @@ class Session:
                 deadline.
         """
         self.check()
+        if self.lane.reads_here():
+            self.lane.step_down()
         start = time.perf_counter()
         pong = Waiter(b"PING")
         self.lane.ping(pong, deadline)
@@ -414,6 +416,8 @@ class Session:
         if self._bridge.forked:
             raise ForkedProcessError
         lane = self.lane
+        if lane.reads_here():
+            lane.step_down()
         waiter = Waiter(subject)
         reply = self.router.register(waiter)
         try:
@@ -518,16 +522,16 @@ class Session:
         self.lane.open()
         if again:
             self.reconnects += 1
-            self._down.clear()
+            self._down = False
             url = self._connection.url if self._connection is not None else None
             _logger.info(_log.RECONNECTED, server=url)
             self.emit(events.ReconnectedEvent(server=url, reconnects=self.reconnects))
 
     def on_disconnected(self) -> None:
         """Tell the plugins, once per loss; the lane knows already."""
-        if self.closed.is_set() or self._exiting or self._down.is_set():
+        if self.closed.is_set() or self._exiting or self._down:
             return
-        self._down.set()
+        self._down = True
         connection = self._connection
         url = connection.url if connection is not None else None
         _logger.info(_log.DISCONNECTED, server=url)

@@ -12,6 +12,7 @@ from jetsync._proto import frames
 from jetsync._pull_inbox import UnwantedAcks
 from jetsync._session import Session
 from jetsync.errors import (
+    CallInSignalHandlerError,
     DisconnectedError,
     MessageAlreadyAckedError,
     NotJetStreamMessageError,
@@ -67,8 +68,8 @@ def answer_soon(lane: Lane, message: Message, body: bytes) -> None:
         if lane.state is LaneState.OPEN:
             message._finish(body)  # noqa: SLF001 - as its methods do.
             return
-    except DisconnectedError:
-        # Lost in between, and not back in time.
+    except (DisconnectedError, CallInSignalHandlerError):
+        # Lost in between and not back in time, or in use by the call that was interrupted.
         pass
     except (MessageAlreadyAckedError, NotJetStreamMessageError, TransportError):
         return

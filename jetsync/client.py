@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -123,7 +123,6 @@ class Client:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._subscriptions: set[Subscription] = set()
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         url = None if self._session.state == "forked" else self.server.url
@@ -179,8 +178,7 @@ class Client:
         session.check()
         deadline = Deadline.after(session.options.drain_timeout if timeout is None else timeout)
         with _log.beats(_logger, _log.DRAIN) as outcome:
-            with self._lock:
-                subscriptions = list(self._subscriptions)
+            subscriptions = list(self._subscriptions)
             consumptions = self._consumptions()
             for consumption in consumptions:
                 consumption.drain()
@@ -192,13 +190,12 @@ class Client:
             finally:
                 for subscription in subscriptions:
                     subscription.drain()
-            settled = threading.Event()
             while any(subscription.pending for subscription in subscriptions):
                 if deadline.expired():
                     outcome["dropped"] = sum(subscription.pending for subscription in subscriptions)
                     break
                 # Taking a message is the user's thread's business and tells nobody.
-                settled.wait(min(0.01, deadline.remaining()))
+                time.sleep(min(0.01, deadline.remaining()))
             for consumption in consumptions:
                 if not consumption.settle(deadline):
                     outcome["consuming"] = outcome.get("consuming", 0) + 1
@@ -371,8 +368,7 @@ class Client:
             max_pending=max_pending,
             max_pending_bytes=max_pending_bytes,
         )
-        with self._lock:
-            self._subscriptions.add(subscription)
+        self._subscriptions.add(subscription)
         return subscription
 
     # JetStream.
@@ -434,5 +430,4 @@ class Client:
                 return list(self._session.consumptions)
 
     def _forget(self, subscription: Subscription) -> None:
-        with self._lock:
-            self._subscriptions.discard(subscription)
+        self._subscriptions.discard(subscription)

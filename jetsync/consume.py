@@ -10,10 +10,13 @@ Invariants
 - One thread at a time drives the engine: the leader, or who closes. Messages are taken from the
   buffer without any lock.
 - Nothing of a user's and nothing that waits for the connection runs under the lock.
+- A thread that leads or waits does not wait once more in a signal handler, which would wait for its
+  own thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -24,6 +27,8 @@ import attrs
 from jetsync._consume_drive import ConsumeDriver
 from jetsync._consume_handlers import HandlerPool
 from jetsync._deadline import Deadline
+from jetsync._handoff import Signal
+from jetsync._locks import Latch, held_here, refuse_reentry
 from jetsync._proto import frames
 from jetsync._pull_inbox import give_back, message_maker
 from jetsync._session import raise_failure
@@ -109,10 +114,12 @@ class _Lead:
     One turn of one thread at driving the engine; whoever took it, and nobody else, ends it.
     """
 
-    __slots__ = ("thread",)
+    __slots__ = ("signal", "thread")
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
+        self.signal = Signal()
+        """Wakes the thread while it waits for its turn."""
 
 
 class Consumption:
@@ -153,8 +160,11 @@ class Consumption:
         self._low = -1
         """At how many messages in the buffer there may be something to do."""
 
-        self._turn = threading.Condition()
-        """Guards who leads; notified when there are messages, and when nobody leads any more."""
+        self._turn = threading.RLock()
+        """Guards who leads and who waits."""
+
+        self._waiting: deque[_Lead] = deque()
+        """Threads that wait for messages, or to lead."""
 
         self._leader: _Lead | None = None
         """The turn of the thread that drives the engine, None if none does."""
@@ -163,8 +173,8 @@ class Consumption:
         self._told = False
         """Whether the error was raised."""
 
-        self._over = threading.Event()
-        self._seen = threading.Event()
+        self._over = Latch()
+        self._seen = Latch()
         """Set once somebody has come back for another message and learned that it is over."""
 
         self._taken = _Taken()
@@ -180,7 +190,8 @@ class Consumption:
         # Nobody can be driving, as that would hold it.
         driver = getattr(self, "_driver", None)
         if driver is not None:
-            driver.close(keep=False)
+            with contextlib.suppress(Exception):  # A plugin around a pull may raise.
+                driver.close(keep=False)
 
     def __repr__(self) -> str:
         options = self.options
@@ -310,7 +321,8 @@ class Consumption:
             timeout: Seconds to wait; None waits as long as it takes.
 
         Raises:
-            ConflictingUseError: This is the handler, which would wait for itself.
+            ConflictingUseError: This is the handler, or a signal handler that interrupted a call
+                for a message. It would wait for itself.
         """
         until = Deadline.after(FOREVER if timeout is None else timeout)
         if self._pool is not None:
@@ -318,6 +330,8 @@ class Consumption:
                 raise ConflictingUseError("a handler can not wait for itself to return")
             return self._pool.done.wait(until.remaining())
         while not self.closed:
+            if self._is_mine():
+                raise ConflictingUseError("this thread waits for a message already")
             if until.expired():
                 return False
             # Perhaps nobody takes messages, who would see the end.
@@ -346,7 +360,7 @@ class Consumption:
         """
         if self._pool is not None and self._pool.is_own_thread():
             return True
-        if not self.wait(deadline.remaining()):
+        if self._is_mine() or not self.wait(deadline.remaining()):
             return False
         if self._pool is None and self._engine.admitted:
             self._seen.wait(deadline.at_most(LAST_TURN).remaining())
@@ -361,22 +375,22 @@ class Consumption:
 
     def wait_until_given_back(self, deadline: Deadline) -> None:
         """Wait until a thread that drives has stopped it, unless that is this one."""
-        leader = self._leader
-        if leader is None or leader.thread != threading.get_ident():
+        if not self._is_mine():
             self._over.wait(deadline.at_most(LAST_TURN).remaining())
 
     def leave_to_parent(self) -> None:
         """
         End it in a forked child: what has come is the parent's to handle. Takes no lock.
         """
-        self._turn = threading.Condition()
+        self._turn = threading.RLock()
+        self._waiting = deque()
         self._leader = None
         self._taken = _Taken()
         self._buffer = self._engine.buffer = deque()
         self._driver.is_open = False
         self._engine.fail(ForkedProcessError())
         # New ones, as threads that do not exist here may hold the locks of the others.
-        self._over = threading.Event()
+        self._over = Latch()
         self._over.set()
         if self._pool is not None:
             self._pool.leave_to_parent()
@@ -476,23 +490,32 @@ class Consumption:
         lead, turn, buffer = _Lead(), self._turn, self._buffer
         while not buffer:
             try:
+                refuse_reentry(turn)
                 with turn:
-                    while True:
-                        if buffer:
-                            return True
-                        if self._over.is_set():
-                            self._seen.set()
-                            return False
-                        if self._leader is None:
-                            self._leader = lead
-                            break
-                        if self._leader.thread == lead.thread:
-                            # In a plugin, or in a signal handler.
-                            raise ConflictingUseError("this thread waits for a message already")
-                        if deadline is not None and deadline.expired():
-                            raise WaitTimeoutError("a message", deadline.total)
-                        turn.wait(TURN if deadline is None else deadline.remaining())
-                self._lead(deadline)
+                    if buffer:
+                        return True
+                    if self._over.is_set():
+                        self._seen.set()
+                        return False
+                    if self._is_mine():
+                        # In a plugin, or in a signal handler.
+                        raise ConflictingUseError("this thread waits for a message already")
+                    if self._leader is None:
+                        self._leader = lead
+                    elif deadline is not None and deadline.expired():
+                        raise WaitTimeoutError("a message", deadline.total)
+                    else:
+                        self._waiting.append(lead)
+                if self._leader is lead:
+                    self._lead(deadline)
+                else:
+                    lead.signal.wait(TURN if deadline is None else deadline.remaining())
+                    continue
+            except BaseException:
+                # Perhaps this thread was woken to lead.
+                self._release(lead)
+                self._wake(1)
+                raise
             finally:
                 self._release(lead)
             if deadline is None or buffer or self._over.is_set():
@@ -517,8 +540,18 @@ class Consumption:
         finally:
             engine.leave(time.monotonic())
 
+    def _is_mine(self) -> bool:
+        """Return whether the calling thread leads or waits, further up its stack."""
+        me, leader = threading.get_ident(), self._leader
+        if leader is not None and leader.thread == me:
+            return True
+        return any(lead.thread == me for lead in list(self._waiting))
+
     def _refill(self) -> None:
         """Have a look at what there is to do, unless another thread does."""
+        if held_here(self._turn):
+            # In a signal handler: the interrupted call looks when it lets go of the lock.
+            return
         lead = _Lead()
         try:
             with self._turn:
@@ -537,12 +570,15 @@ class Consumption:
         self._refill()
 
     def _release(self, lead: _Lead) -> None:
-        """Lead no longer, if this is the turn at which that was done."""
+        """Lead and wait no longer, if this is the turn at which that was done."""
         with self._turn:
-            if self._leader is not lead:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(lead)
+            if self._leader is lead:
+                self._leader = None
+                self._wake(len(self._buffer) + 1)
+            if self._leader is not None:
                 return
-            self._leader = None
-            self._turn.notify(len(self._buffer) + 1)
         if self._driver.is_open and (self._stopping or self._engine.draining):
             # Asked for while this thread was about to leave.
             self._refill()
@@ -563,7 +599,13 @@ class Consumption:
         if not driver.is_open and not self._buffer and not self._over.is_set():
             self._over.set()
             with self._turn:
-                self._turn.notify_all()
+                self._wake(len(self._waiting))
+
+    def _wake(self, count: int) -> None:
+        """Wake so many of the threads that wait."""
+        with contextlib.suppress(IndexError):
+            for _ in range(count):
+                self._waiting.popleft().signal.set()
 
     def _raise_error(self, *, iterating: bool) -> None:
         """Raise what ended it, unless it was raised before."""

@@ -12,6 +12,7 @@ from jetsync._consume_options import (
     consume_options,
     handler_options,
     read_heartbeat,
+    require_priorities,
 )
 from jetsync._consumer_admin import delete as delete_consumer
 from jetsync._consumer_admin import info as consumer_info
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from jetsync.typing import Seconds
 
 __all__ = ["Consumer"]
+
+NO_PRIORITIES: Final = (None,) * 4
+"""The last options of a pull, where they are not given."""
 
 DEFAULT_EXPIRES: Final = 30.0
 """Seconds that a fetch waits for messages (ADR-37)."""
@@ -179,6 +183,8 @@ class Consumer:
         Raises:
             InvalidArgumentError: An option makes no sense; nothing was sent.
             NotPullConsumerError: This is a push consumer; nothing was sent.
+            NotSupportedError: The server that the client is connected to is older than 2.11, or
+                2.12 for *priority*, and would ignore these options; nothing was sent.
             DisconnectedError: There was no connection in time; nothing was sent.
 
         See ADR-37, "Fetch".
@@ -302,6 +308,7 @@ class Consumer:
         Raises:
             InvalidArgumentError: An option makes no sense; nothing was sent.
             InvalidGroupError: The consumer has priority groups, and the options do not fit them.
+            NotSupportedError: As for :meth:`fetch`.
             NotPullConsumerError: This is a push consumer; nothing was sent.
             ConnectionClosedError: The client is closed.
 
@@ -319,6 +326,9 @@ class Consumer:
             ordered_by=ordered_by,
             on_error=on_error,
             keep_alive=keep_alive,
+        )
+        require_priorities(
+            self._session.server.version, group, min_pending, min_ack_pending, priority
         )
         options = consume_options(
             self._stream_name,
@@ -356,6 +366,8 @@ class Consumer:
         else:
             request, wait = pull_request(*options)
             self._last = (options, request, wait)
+        if options[5:] != NO_PRIORITIES:
+            require_priorities(self._session.server.version, *options[5:])
         return MessageBatch(
             self._session,
             self._stream_name,

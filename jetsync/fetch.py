@@ -10,6 +10,7 @@ Everything runs in the thread that iterates.
 
 from __future__ import annotations
 
+import inspect
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ from jetsync.acks import write_claim
 from jetsync.consumer_info import ConsumerInfo
 from jetsync.errors import (
     ApiError,
+    ConflictingUseError,
     InvalidGroupError,
     JetSyncError,
     NoHeartbeatError,
@@ -84,6 +86,13 @@ already.
 _logger = _log.get_logger("fetch")
 
 
+def is_running(generator: Generator[Any, None, None]) -> bool:
+    """
+    Return whether a call of the generator goes on: in another thread, or below a signal handler.
+    """
+    return inspect.getgeneratorstate(generator) == inspect.GEN_RUNNING
+
+
 class MessageBatch:
     """
     The messages of one fetch, as they arrive.
@@ -131,6 +140,9 @@ class MessageBatch:
         self._ask_again = False
         self._look = 1
         """Which pull of a fetch with ``no_wait`` this is, see :meth:`_asks_again`."""
+
+        self._closing = False
+        """Whether it was closed while its iteration ran."""
 
         self._inbox: PullInbox | None = None
         self._entered: Entered | None = None
@@ -188,8 +200,18 @@ class MessageBatch:
     def close(self) -> None:
         """
         End the batch now and give back what was not taken; safe to repeat.
+
+        If another thread, or the call that a signal handler interrupted, waits for a message of it,
+        its iteration ends at once.
         """
         running = None if self._running is None else self._running()
+        if running is not None and is_running(running):
+            self._closing = True
+            inbox = self._inbox
+            if inbox is not None:
+                inbox.box.poke()
+                self._session.lane.nudge()
+            return
         if running is not None:
             running.close()
         self._behind = iter(())
@@ -224,6 +246,8 @@ class MessageBatch:
         if running is None:
             running = self._run()
             self._running = weakref.ref(running)
+        if is_running(running):
+            raise ConflictingUseError("another call waits for a message of this batch")
         return running
 
     def _operation(self) -> events.FetchOperation:
@@ -248,15 +272,19 @@ class MessageBatch:
         error: BaseException | None = None
         try:
             while True:
-                for frame in unused:
+                for frame in () if self._closing else unused:
                     message = make(frame)
                     self._yielded.append(message)
                     yield message
+                    if self._closing:
+                        # Closed while the message was made.
+                        break
                 if len(self._yielded) >= self._prune_at:
                     self._prune()
-                if self._inbox is None:
+                inbox = self._inbox
+                if inbox is None or self._closing:
                     break
-                unused = iter(self._receive(self._inbox))
+                unused = iter(self._receive(inbox))
             if self._error is not None:
                 raise_failure(self._error)
         except BaseException as raised:
@@ -304,6 +332,9 @@ class MessageBatch:
         """Wait until there are frames; return False if something else has to be done first."""
         box, engine = inbox.box, inbox.engine
         while not box.frames:
+            box.take_poke()
+            if self._closing:
+                return False
             if box.failure is not None:
                 self._fail(box.failure)
                 return False
@@ -329,7 +360,10 @@ class MessageBatch:
         """Look why a wait ended with nothing, and set the error if that was the end."""
         now = time.monotonic()
         watch = inbox.engine.heartbeat
-        if watch.missed(now):
+        silent = watch.missed(now)
+        if silent or self._deadline.expired():
+            self._session.core.probe()
+        if silent:
             if self._session.plugins.status is not None:
                 self._session.plugins.status(
                     events.HeartbeatMissedEvent(

@@ -11,6 +11,7 @@ import attrs
 
 from jetsync._deadline import Deadline, as_seconds
 from jetsync._fields import check_count
+from jetsync._locks import refuse_reentry
 from jetsync._proto.kv import DELETED, PURGED, check_key
 from jetsync.errors import (
     AtomicPublishDisabledError,
@@ -139,7 +140,7 @@ class Transaction:
     def __init__(self, bucket: Bucket, timeout: float) -> None:
         self._bucket = bucket
         self._timeout = timeout
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._changes: list[Change] = []
         self._changed: set[str] = set()
         self._over: str | None = None
@@ -275,6 +276,7 @@ class Transaction:
         """
         seconds = self._timeout if timeout is None else as_seconds(timeout)
         deadline = Deadline.after(seconds)
+        refuse_reentry(self._lock)
         with self._lock:
             self._check_open()
             self._over = "it was committed"
@@ -294,6 +296,7 @@ class Transaction:
     def _add(self, change: Change) -> None:
         if change.ttl is not None:
             self._storing = self._bucket.require_ttl(change.ttl, Deadline.after(self._timeout))
+        refuse_reentry(self._lock)
         with self._lock:
             self._check_open()
             first_only = change.last is not None or (change.headers or {}).get(ROLLUP) is not None

@@ -11,9 +11,11 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from jetsync._deadline import Deadline
+from jetsync._locks import Latch, refuse_reentry
 from jetsync.consumer_config import DeliverPolicy
 from jetsync.errors import (
     BucketNotFoundError,
+    CallInSignalHandlerError,
     ConnectionClosedError,
     ConsumptionClosedError,
     HandleClosedError,
@@ -86,11 +88,11 @@ class Watch:
         self._bucket = bucket
         self._ordered = ordered
         self._ignore_deletes = ignore_deletes
-        self._current = threading.Event()
-        self._over = threading.Event()
+        self._current = Latch()
+        self._over = Latch()
         """Set together with the other one at the end, so that nobody waits for that."""
 
-        self._taking = threading.Lock()
+        self._taking = threading.RLock()
         """Held by the thread that takes an entry."""
 
         self._step = Deadline.after(0.0)
@@ -221,7 +223,10 @@ class Watch:
         Args:
             timeout: Seconds to wait; None waits as long as it takes.
         """
-        self._current.wait(Deadline.after(FOREVER if timeout is None else timeout).remaining())
+        deadline = Deadline.after(FOREVER if timeout is None else timeout)
+        if not self._current.is_set():
+            refuse_reentry(self._taking)
+        self._current.wait(deadline.remaining())
         return self._is_current
 
     def stop(self) -> None:
@@ -261,6 +266,8 @@ class Watch:
                     self._gone = BucketNotFoundError(self._bucket.name, reason=reason)
                     self._end()
                     raise self._gone from error
+                except CallInSignalHandlerError:
+                    raise
                 except JetSyncError:
                     self._end()
                     raise

@@ -156,9 +156,9 @@ class OrderedConsumer:
     :attr:`name` counts how often. :meth:`close` deletes it, and so does the end of a ``with``
     block.
 
-    A stream that is deleted while it is read is waited for, as long as *max_reset_attempts* allows.
-    One that is made again under its name is read on from behind the last sequence that was given
-    out: what it has up to there does not come.
+    If the stream is deleted, a use that waits for messages ends with StreamNotFoundError, once
+    servers have said for two seconds that there is no such stream. If it was made again until then,
+    reading goes on after the last sequence that was given out: messages up to there do not come.
     """
 
     def __init__(self, source: OrderedSource) -> None:
@@ -337,8 +337,7 @@ class OrderedConsumer:
         if isinstance(user, OrderedConsumption):
             user.stop()
         elif user is not None:
-            with contextlib.suppress(ValueError):  # Another thread is in its iteration.
-                user.close()
+            user.close()
         self._source.close(self._source.session.deadline(timeout))
 
     def _fetch(
@@ -358,7 +357,7 @@ class OrderedConsumer:
         if self._source.closed:
             raise HandleClosedError("ordered consumer")
         if not self._using.acquire(blocking=False):
-            raise ConflictingUseError("another thread begins to read this ordered consumer")
+            raise ConflictingUseError("another call begins to read this ordered consumer")
         try:
             user = None if self._user is None else self._user()
             if user is not None and not user.closed:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync._deadline import Deadline
+from jetsync._locks import Latch, refuse_reentry
 from jetsync._ordered_source import FOREVER, OrderedSource
 from jetsync._proto.ordered import Order
 from jetsync._pull_inbox import message_maker
 from jetsync._session import raise_failure
 from jetsync.consume import Consumption, is_own_close
 from jetsync.errors import (
+    CallInSignalHandlerError,
     ConflictingUseError,
     ConsumerDeletedError,
     ConsumerNotFoundError,
@@ -30,7 +32,7 @@ from jetsync.errors import (
     StreamNotFoundError,
     WaitTimeoutError,
 )
-from jetsync.fetch import SHORTEST_REST, MessageBatch
+from jetsync.fetch import SHORTEST_REST, MessageBatch, is_running
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -98,9 +100,9 @@ class OrderedConsumption:
         self.options = options
         self._make = message_maker(source.session, acked=False)
         self._received = 0
-        self._over = threading.Event()
+        self._over = Latch()
         self._draining = False
-        self._taking = threading.Lock()
+        self._taking = threading.RLock()
         """Held by the thread that takes a message."""
 
         self._error: JetSyncError | None = None
@@ -207,11 +209,19 @@ class OrderedConsumption:
 
         Args:
             timeout: Seconds to wait; None waits as long as it takes.
+
+        Raises:
+            CallInSignalHandlerError: This is a signal handler that interrupted a call for a
+                message. It would wait for itself.
         """
-        return self._over.wait(Deadline.after(FOREVER if timeout is None else timeout).remaining())
+        deadline = Deadline.after(FOREVER if timeout is None else timeout)
+        if not self._over.is_set():
+            refuse_reentry(self._taking)
+        return self._over.wait(deadline.remaining())
 
     def _take(self, deadline: Deadline | None) -> Message | None:
         """Return the next message, None at the end."""
+        refuse_reentry(self._taking)
         if not self._taking.acquire(blocking=False):
             raise ConflictingUseError(
                 "another thread is taking a message of this ordered consumption"
@@ -244,7 +254,7 @@ class OrderedConsumption:
                 if order is Order.GAP:
                     leg.stop()
                     self._leg, self._reason = None, "gap"
-        except WaitTimeoutError:
+        except (WaitTimeoutError, CallInSignalHandlerError):
             raise
         except JetSyncError as error:
             self._error = error
@@ -331,7 +341,7 @@ class OrderedBatch:
         self._request = request
         self._name = name
         self._until = Deadline.after(wait)
-        self._over = threading.Event()
+        self._over = Latch()
         self._received = 0
         self._size = 0
         self._batch = self._pull(request, wait)
@@ -357,7 +367,8 @@ class OrderedBatch:
     @property
     def closed(self) -> bool:
         """Whether it has ended."""
-        return self._over.is_set()
+        running = None if self._running is None else self._running()
+        return self._over.is_set() and (running is None or not is_running(running))
 
     @property
     def received(self) -> int:
@@ -373,12 +384,13 @@ class OrderedBatch:
         """
         End the batch now; safe to repeat.
         """
-        running = None if self._running is None else self._running()
-        if running is not None:
-            running.close()
-        # A generator that was never started runs no `finally`.
-        self._batch.close()
         self._over.set()
+        running = None if self._running is None else self._running()
+        if running is not None and not is_running(running):
+            running.close()
+        # A generator that was never started runs no `finally`, and one that runs now, in another
+        # thread or below this signal handler, ends with its batch.
+        self._batch.close()
 
     def first(self) -> Message | None:
         """Return the one message of a batch of one, None if there is none."""
@@ -392,6 +404,8 @@ class OrderedBatch:
         if running is None:
             running = self._run()
             self._running = weakref.ref(running)
+        if is_running(running):
+            raise ConflictingUseError("another call waits for a message of this batch")
         return running
 
     def _pull(self, request: PullRequest, wait: float) -> MessageBatch:
@@ -434,11 +448,11 @@ class OrderedBatch:
                 except (NoHeartbeatError, RequestTimeoutError):
                     reason = "silent"
                 self._batch.close()
-                if not reason and source.is_current:
+                if not reason and source.is_current and not self._over.is_set():
                     source.fresh = True
                     return
                 source.fresh = False
-                if self._rest() is None:
+                if self._over.is_set() or self._rest() is None:
                     return
                 if not self._remake(reason or "reconnected"):
                     return
@@ -459,7 +473,7 @@ class OrderedBatch:
             if isinstance(error.__cause__, JetSyncError):
                 raise_failure(error.__cause__)
             return False
-        return not self.closed
+        return not self._over.is_set()
 
     def _rest(self) -> PullRequest | None:
         """Return what is left to ask for, None if that is nothing worth asking."""

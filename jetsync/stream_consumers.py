@@ -139,8 +139,8 @@ class StreamConsumers:
             inactive_threshold: Seconds after which the server forgets the consumer when nobody
                 reads; default: 300.
             headers_only: Leave the payloads out.
-            max_reset_attempts: How often in a row making the consumer again may fail; -1 tries for
-                as long as it takes.
+            max_reset_attempts: How often in a row making the consumer again may fail; -1 tries
+                until servers say that the stream is gone.
             name_prefix: What the consumer's name starts with, for this reader alone; default: one
                 that is made up.
             metadata: As in :class:`ConsumerConfig`.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from jetsync import _log, events
 from jetsync._deadline import Deadline, as_seconds
 from jetsync._handoff import Mailbox
+from jetsync._locks import refuse_reentry
 from jetsync._session import raise_failure
 from jetsync.errors import ConnectionClosedError, HandleClosedError, SlowConsumerError
 from jetsync.message import Message
@@ -143,7 +144,7 @@ class Subscription:
         self._closed = False
         self._draining = False
         # A mailbox has one waiting thread at a time; the others queue up here.
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
         self._box = BoundedMailbox(
             subject.encode(), max_pending, max_pending_bytes, self._report_drop
         )
@@ -238,6 +239,7 @@ class Subscription:
         box = self._box
         # In a forked child the turn may be held by a thread that does not exist.
         self._session.check_process()
+        refuse_reentry(self._turn)
         if not self._turn.acquire(timeout=deadline.remaining()):
             return None
         try:

@@ -52,3 +52,35 @@ def steps_of(call):
         sys.setprofile(None)
         gc.enable()
     return next(steps)
+
+
+def is_locked(lock):
+    """
+    Return whether any thread holds an ``RLock``, which has no ``locked()`` before Python 3.14.
+    """
+    return repr(lock).startswith("<locked")
+
+
+def handled_at(step, call, handler):
+    """
+    Call *handler* at one step of *call*, as a signal would; return whether *call* ended before it.
+
+    Returns what *call* returned, too: ``(ended, result)``.
+    """
+    steps = itertools.count(1)
+    struck = []
+    gc.disable()
+
+    def strike(frame, event, argument):
+        if event in {"call", "c_return"} and next(steps) == step:
+            sys.setprofile(None)
+            struck.append(step)
+            handler()
+
+    sys.setprofile(strike)
+    try:
+        result = call()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return not struck, result

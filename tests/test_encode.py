@@ -33,7 +33,7 @@ class StubSession:
 
     @property
     def server(self):
-        return types.SimpleNamespace(max_payload=self.limit)
+        return types.SimpleNamespace(max_payload=self.limit, version="2.15.1")
 
     def check_size(self, size):
         self.asked.append(size)

@@ -135,7 +135,7 @@ class ScriptedCore(SimpleNamespace):
             lane=lane,
             state="open",
             plugins=Plugins(),
-            server=SimpleNamespace(max_payload=1 << 20),
+            server=SimpleNamespace(max_payload=1 << 20, version="2.15.1"),
             open_box=lane.open_box,
         )
         self.core = self
@@ -145,6 +145,9 @@ class ScriptedCore(SimpleNamespace):
         return "_INBOX.x"
 
     def check(self):
+        pass
+
+    def probe(self):
         pass
 
     def check_size(self, size):

@@ -91,6 +91,9 @@ class StubLane:
     def is_busy_here(self):
         return self.busy_here
 
+    def reads_here(self):
+        return False
+
     def close(self, reason):
         self.state, self.reason = LaneState.CLOSED, reason
 

@@ -27,6 +27,7 @@ from jetsync.errors import (
     AtomicPublishDisabledError,
     BatchIncompleteError,
     BatchOutcomeUnknownError,
+    CallInSignalHandlerError,
     ConnectionLostError,
     DisconnectedError,
     DuplicateMessageIdError,
@@ -129,7 +130,9 @@ class Use(Turn):
 
     __slots__ = ("_after",)
 
-    def __init__(self, lock: threading.Lock, deadline: Deadline, after: Callable[[], None]) -> None:
+    def __init__(
+        self, lock: threading.RLock, deadline: Deadline, after: Callable[[], None]
+    ) -> None:
         super().__init__(lock, deadline, "the batch")
         self._after = after
 
@@ -146,7 +149,7 @@ class AtomicCommit:
     def __init__(self, session: JetStreamSession, options: AtomicOptions) -> None:
         self._session = session
         self._options = options
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Held while one call uses the batch, but not while plugins run, nor during a commit."""
 
         self._id = options.batch_id or session.core.new_batch_id()
@@ -205,7 +208,7 @@ class AtomicCommit:
                         if self._run is not None:
                             self._run.discard()
                     self._discarded = False
-            except WaitTimeoutError:
+            except (WaitTimeoutError, CallInSignalHandlerError):
                 return
 
     def _lose(self, error: BaseException) -> None:

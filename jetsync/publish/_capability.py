@@ -1,5 +1,5 @@
 """
-Whether a stream can take batches, told before a byte of one is sent.
+Whether messages and batches mean to a server what they say, told before a byte is sent.
 
 Servers before 2.12 drop ``allow_atomic`` and servers before 2.14 ``allow_batched``, and store the
 messages of a batch one by one; what they echo of a stream's configuration is the only sure sign.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from jetsync._echo import EXPECTED_SUBJECT_NEED, TTL_NEED, require
 from jetsync.errors import (
     AtomicPublishDisabledError,
     FastPublishDisabledError,
@@ -18,6 +19,8 @@ from jetsync.errors import (
 
 if TYPE_CHECKING:
     from jetsync._stream_cache import KnownStream
+    from jetsync.outbound import OutboundMessage
+    from jetsync.server_info import ServerInfo
 
 ATOMIC_LEVEL: Final = 2
 """API level from which servers have atomic batches."""
@@ -33,6 +36,23 @@ BROKEN: Final = {
     "2.12.1": "commits a batch without a message that it refused",
 }
 """Servers whose atomic batches are not atomic, and why."""
+
+
+def require_message(message: OutboundMessage, server: ServerInfo) -> None:
+    """
+    Raise unless the server knows the headers of a message that older ones ignore.
+
+    Args:
+        message: The message.
+        server: The server that the client is connected to.
+
+    Raises:
+        NotSupportedError: It is too old for a time-to-live, or for a condition on another subject.
+    """
+    if message.ttl is not None:
+        require("a time-to-live of a message", TTL_NEED, server.version)
+    if message.expect is not None and message.expect.last_subject_sequence_subject is not None:
+        require("last_subject_sequence_subject", EXPECTED_SUBJECT_NEED, server.version)
 
 
 def require_atomic(known: KnownStream, server: str, *, broken_servers: bool) -> None:

@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from jetsync._deadline import Deadline
 from jetsync._handoff import AckMailbox
 from jetsync._outbox import LaneState
-from jetsync.errors import ConnectionClosedError, DisconnectedError
+from jetsync.errors import (
+    CallInSignalHandlerError,
+    ConnectionClosedError,
+    DisconnectedError,
+)
 from jetsync.publish._many import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish._window import PATIENCE, Window
 
@@ -149,7 +153,10 @@ class CollectingWindow(Window):
         return entry
 
     def flush(self) -> None:
-        """Write what there is and has room, or keep it if there is no connection at the moment."""
+        """
+        Write what there is and has room, or keep it if there is no connection at the moment, or if
+        this is a signal handler that cannot write.
+        """
         while (room := self.room) > 0 and self.staged:
             self._write(self.staged[: min(room, BLOCK_MESSAGES)])
             if self.pieces:
@@ -171,7 +178,7 @@ class CollectingWindow(Window):
             self._collected = len(block)
             epoch = self._send(block, range(self._first, self.number), _AT_ONCE)
             self._note(epoch)
-        except DisconnectedError:
+        except (DisconnectedError, CallInSignalHandlerError):
             if not waiting:
                 self._until = time.monotonic() + self.options.ack_timeout
         except ConnectionClosedError as error:

@@ -78,6 +78,8 @@ class PublishDoor:
             ApiError: The stream refused it, for example WrongLastSequenceError; it is not stored.
             PublishOutcomeUnknownError: It was sent and no answer came: it may be stored or not.
             PermissionDeniedError: The server refuses the subject; it is not stored.
+            NotSupportedError: The server that the client is connected to is older than 2.11 and
+                would ignore *ttl*, or the subject in *expect*; nothing was sent.
             DisconnectedError, ConnectionClosedError: Nothing was sent.
             PluginError: A plugin vetoed it; nothing was sent.
         """

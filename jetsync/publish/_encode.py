@@ -16,6 +16,7 @@ from jetsync.outbound import (
     outbound_header_block,
     payload_bytes,
 )
+from jetsync.publish._capability import require_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,7 @@ class Encoder:
         "_shared_size",
         "_subjects",
         "_suffix",
+        "_version",
     )
 
     def __init__(self, session: Session, suffix: bytes = b"") -> None:
@@ -56,6 +58,7 @@ class Encoder:
         self._check_size: Callable[[int], None] = session.check_size
         self._session = session
         self._limit = session.server.max_payload
+        self._version = session.server.version
         self._subjects: dict[str, bytes] = {}
         self._heads: dict[str, bytes] = {}
         self._shared_heads: dict[str, bytes] = {}
@@ -63,12 +66,16 @@ class Encoder:
 
     def renew(self) -> bool:
         """
-        Take the limit of the server that there is now, and return whether it is a smaller one.
+        Take the limit of the server that there is now, and return whether what was encoded for
+        the one before has to be encoded again.
 
-        A server closes the connection for good when it gets more than it takes.
+        A server closes the connection for good when it gets more than it takes, and an older one
+        may ignore a header.
         """
-        before, self._limit = self._limit, self._session.server.max_payload
-        return self._limit < before
+        before, server = self._limit, self._session.server
+        changed, self._limit = server.version != self._version, server.max_payload
+        self._version = server.version
+        return changed or self._limit < before
 
     def encode(self, item: object, prefix: bytes, number: int) -> bytes:
         """
@@ -79,7 +86,7 @@ class Encoder:
 
         Raises:
             InvalidSubjectError, InvalidHeaderError, InvalidTtlError, MaxPayloadError,
-            MaxControlLineError, InvalidTypeError: The message cannot be sent.
+            MaxControlLineError, InvalidTypeError, NotSupportedError: The message cannot be sent.
         """
         # A plain (subject, bytes) pair is what bulk publishing mostly gets. It is worth a path.
         if type(item) is tuple and len(item) == 2:
@@ -104,6 +111,8 @@ class Encoder:
             subject = message.subject
             payload = bytes(payload_bytes(message.data))
             header = outbound_header_block(message)
+            if message.ttl is not None or message.expect is not None:
+                require_message(message, self._session.server)
         try:
             target = self._subjects[subject]
         except (KeyError, TypeError):

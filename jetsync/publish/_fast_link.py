@@ -14,6 +14,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync._deadline import Deadline
 from jetsync._handoff import Mailbox
 from jetsync._proto import frames
 from jetsync._proto.fastingest import COMMIT, END, PING, START, SUFFIX, FastIngest, Phase
@@ -21,6 +22,7 @@ from jetsync._session import raise_failure
 from jetsync._subjects import validate_subject
 from jetsync.errors import (
     BatchClosedError,
+    CallInSignalHandlerError,
     ConnectionClosedError,
     ConnectionLostError,
     DisconnectedError,
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    from jetsync._deadline import Deadline
     from jetsync._lane import Lane
     from jetsync._proto.fastledger import Gap
     from jetsync._session import JetStreamSession
@@ -62,7 +63,7 @@ class FastLink:
     def __init__(
         self,
         session: JetStreamSession,
-        lock: threading.Lock,
+        lock: threading.RLock,
         *,
         flow: int,
         max_outstanding_acks: int,
@@ -120,7 +121,7 @@ class FastLink:
                 engine.unclaim(1)
                 engine.lost_connection(now)
                 continue
-            except (DisconnectedError, ConnectionClosedError):
+            except (DisconnectedError, ConnectionClosedError, CallInSignalHandlerError):
                 engine.unclaim(1)
                 raise
             engine.subject = item[0] if type(item) is tuple else subject_of(item)
@@ -147,7 +148,7 @@ class FastLink:
                 engine.unclaim(count)
                 engine.lost_connection(now)
                 return 0
-            except (DisconnectedError, ConnectionClosedError):
+            except (DisconnectedError, ConnectionClosedError, CallInSignalHandlerError):
                 engine.unclaim(count)
                 raise
             engine.subject = subject_of(items[count - 1])
@@ -189,6 +190,8 @@ class FastLink:
 
     def _send_commit(self, block: bytes, deadline: Deadline, *, store: bool) -> bool:
         """Send the commit, and return whether it went out; there may be no batch any more."""
+        # As for the first message.
+        self._lane.wait(self._box, Deadline(0.0, 0.0))
         engine, now = self.engine, time.monotonic()
         engine.commit(now, store=store)
         try:
@@ -197,7 +200,7 @@ class FastLink:
             engine.uncommit()
             engine.lost_connection(now)
             return False
-        except (DisconnectedError, ConnectionClosedError):
+        except (DisconnectedError, ConnectionClosedError, CallInSignalHandlerError):
             engine.uncommit()
             raise
         self._line = b""
@@ -214,6 +217,7 @@ class FastLink:
                 if self.closed and engine.phase is Phase.COMMITTING:
                     self._lose_commit("the publisher was closed before the commit was answered")
             elif deadline.expired():
+                self._session.core.probe()
                 self._lose_commit("the commit was not answered", timeout=deadline.total)
             else:
                 try:
@@ -300,6 +304,8 @@ class FastLink:
 
     def _send_start(self, block: bytes, deadline: Deadline) -> bool:
         """Send the first message, and return whether it went out."""
+        # Raises before anything is sent in a signal handler that cannot wait for the answer.
+        self._lane.wait(self._box, Deadline(0.0, 0.0))
         engine = self.engine
         engine.start(time.monotonic())
         try:
@@ -307,7 +313,7 @@ class FastLink:
         except ConnectionLostError:
             engine.unclaim(1)
             return False
-        except (DisconnectedError, ConnectionClosedError):
+        except (DisconnectedError, ConnectionClosedError, CallInSignalHandlerError):
             engine.unclaim(1)
             raise
         self._line = b""
@@ -318,6 +324,7 @@ class FastLink:
         engine = self.engine
         while engine.phase is Phase.STARTING:
             if not self._lane.wait(self._box, deadline):
+                self._session.core.probe()
                 self._lose_start(deadline.total, None)
                 return
             self.take_in()
@@ -365,6 +372,7 @@ class FastLink:
             if self._lane.wait(self._box, until):
                 self.take_in()
             elif deadline.expired():
+                self._session.core.probe()
                 if engine.recovering:
                     raise NoStreamResponseError(engine.subject, attempts=max(engine.pings, 1))
                 raise WaitTimeoutError("an ack of the batch", deadline.total)
@@ -406,6 +414,8 @@ class FastLink:
         """Ask the server where it is, if it is time."""
         seq = self.engine.take_ping(time.monotonic())
         if seq is not None:
+            # An ack is late.
+            self._session.core.probe()
             self._send(self._ping_block(seq), deadline)
 
     def _ping_block(self, seq: int) -> bytes:

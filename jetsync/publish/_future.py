@@ -15,6 +15,7 @@ import attrs
 
 from jetsync._deadline import as_seconds
 from jetsync._handoff import Bell
+from jetsync._locks import refuse_reentry
 from jetsync._session import raise_failure
 from jetsync.errors import WaitTimeoutError
 from jetsync.outbound import OutboundMessage, PubAck, coerce_outbound
@@ -44,9 +45,12 @@ class FutureOwner:
     What the futures of one publisher share.
     """
 
-    lock: threading.Lock
+    lock: threading.RLock
     flush: Callable[[], None]
     """Writes what is collected; called with the lock, as somebody waits for an outcome."""
+
+    refuse_wait: Callable[[], object]
+    """Raises in a signal handler whose own thread would have to read the acks."""
 
     thread: int = 0
     """The thread that completes them, and so cannot wait for them."""
@@ -131,6 +135,7 @@ class PublishFuture:
         What it raises in the publisher's thread is logged and counted.
         """
         self.observed = True
+        refuse_reentry(self._owner.lock)
         with self._owner.lock:
             if self._outcome is None:
                 if self.callbacks is None:
@@ -157,7 +162,9 @@ class PublishFuture:
         seconds = None if timeout is None else as_seconds(timeout)
         if self._outcome is None:
             self._owner.check_thread("the acknowledgement")
+            self._owner.refuse_wait()
             signal = None
+            refuse_reentry(self._owner.lock)
             with self._owner.lock:
                 if self._outcome is None:
                     self._owner.flush()

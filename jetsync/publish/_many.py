@@ -89,6 +89,8 @@ class BulkPublish:
         source = message_iterator(messages)
         broken: Exception | None = None
         try:
+            # Raises before anything is sent in a signal handler that cannot wait for acks.
+            self._lane.wait(self._window.box, Deadline(0.0, 0.0))
             try:
                 self._send_all(source)
             except (DisconnectedError, ConnectionClosedError) as error:

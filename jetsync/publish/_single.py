@@ -37,6 +37,7 @@ from jetsync.outbound import (
     with_shared,
 )
 from jetsync.publish._again import ask_retry, is_repeatable, still_unknown, tell_retry
+from jetsync.publish._capability import require_message
 from jetsync.publish._ttl_floor import tell_if_raised
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def _attempts(  # noqa: PLR0917 - one private step of publish_one.
         message = plugins.prepare(message)
     validate_subject(message.subject)
     header = outbound_header_block(message)
+    if message.ttl is not None or message.expect is not None:
+        require_message(message, core.server)
     payload = payload_bytes(message.data)
     core.check_size(len(payload) + (0 if header is None else len(header)))
     subject = message.subject.encode()

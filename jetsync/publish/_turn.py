@@ -1,11 +1,12 @@
 """
-Taking a lock within a deadline, and never losing it to Ctrl-C.
+Taking a lock within a deadline, without losing it to Ctrl-C.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from jetsync._locks import refuse_reentry
 from jetsync.errors import WaitTimeoutError
 
 if TYPE_CHECKING:
@@ -27,12 +28,13 @@ class Turn:
 
     Raises:
         WaitTimeoutError: Another thread had it all the time.
+        CallInSignalHandlerError: This is a signal handler, and its own thread has the lock.
     """
 
     __slots__ = ("_deadline", "_lock", "_taken", "_what")
 
     def __init__(
-        self, lock: threading.Lock, deadline: Deadline, what: str = "the publisher's turn"
+        self, lock: threading.RLock, deadline: Deadline, what: str = "the publisher's turn"
     ) -> None:
         self._lock = lock
         self._deadline = deadline
@@ -40,6 +42,7 @@ class Turn:
         self._taken: list[bool] = []
 
     def __enter__(self) -> None:
+        refuse_reentry(self._lock)
         # Ctrl-C never comes inside of one call into C, so that call takes the lock and notes it.
         taken, lock = self._taken, self._lock
         try:

@@ -91,6 +91,7 @@ class Window:
         self.options = options
         self._plugins = session.plugins
         self._lane = core.lane
+        self._probe = core.probe
         inbox = core.new_inbox().encode()
         self.prefix = inbox + b"."
         self.box = self._make_box(inbox + b".*")
@@ -393,6 +394,9 @@ class Window:
 
     def _on_failed(self, *, lost: bool) -> None:
         """Give each failure its error."""
+        if not lost and any(error is None for _, _, error in self.pipeline.failed):
+            # No ack came in time.
+            self._probe()
         repeats = self._plugins.retry is not None and self.box.failure is None
         for number, item, error in self.pipeline.failed:
             before = self._tried.pop(number, None)

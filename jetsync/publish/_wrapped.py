@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from jetsync import events
+from jetsync._locks import refuse_reentry
 from jetsync.outbound import PubAck
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class WrappedWindows:
             PluginError: A wrapper failed; there is no new window.
         """
         me = threading.get_ident()
+        refuse_reentry(self._changed)
         with self._changed:
             while self._entering not in {0, me}:
                 self._changed.wait()
@@ -180,6 +182,7 @@ class WrappedWindows:
 
     def cut(self) -> None:
         """Let the next message begin a new window."""
+        refuse_reentry(self._changed)
         with self._changed:
             self._cut()
 

@@ -25,6 +25,7 @@ from jetsync._deadline import Deadline
 from jetsync._proto.fastingest import Phase
 from jetsync.errors import (
     BatchClosedError,
+    CallInSignalHandlerError,
     InvalidArgumentError,
     WaitTimeoutError,
 )
@@ -125,7 +126,7 @@ class FastPublisher:
     def __init__(self, session: JetStreamSession, options: FastOptions) -> None:
         self._core = session.core
         self._options = options
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._link = FastLink(
             session,
             self._lock,
@@ -466,8 +467,8 @@ class FastPublisher:
             with Turn(self._lock, Deadline.after(SHORT_TURN)):
                 if not link.closed:
                     link.abandon()
-        except WaitTimeoutError:
-            # Another thread waits for room or an answer; it ends the batch when it is woken.
+        except (WaitTimeoutError, CallInSignalHandlerError):
+            # Another call waits for room or an answer; it ends the batch when it is woken.
             link.stop()
         if link.untold:
             self._tell()

@@ -26,6 +26,7 @@ import attrs
 from jetsync import _log
 from jetsync._deadline import Deadline
 from jetsync._handoff import Bell, Signal
+from jetsync._locks import Latch, held_here, refuse_reentry
 from jetsync._session import raise_failure
 from jetsync.errors import HandleClosedError, PublishManyError, PublishOutcomeUnknownError
 from jetsync.outbound import (
@@ -66,6 +67,9 @@ us for one that is written by itself.
 
 LAST_WORDS: Final = 1.0
 """Seconds that callbacks may still take when the time to close is over."""
+
+_AT_ONCE: Final = (False,)
+_NO_TIME: Final = Deadline(0.0, 0.0)
 
 _logger = _log.get_logger("publisher")
 
@@ -111,7 +115,7 @@ class Publisher:
         enter, ask_headers = session.plugins.enter_publish, session.plugins.shared_headers
         self._wrapped = None if enter is None else WrappedWindows(enter, ask_headers, options)
         self._hooked = self._wrapped is not None or self._window.prepares
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._work = Signal()
         """There is something to wait for, or the publisher closes."""
 
@@ -129,6 +133,12 @@ class Publisher:
 
         self._futures: dict[int, PublishFuture] = self._window.tokens
         """Messages that have a number and have not ended."""
+
+        self._left = Latch()
+        """
+        Set as the worker ends. A signal handler that interrupts ``Thread.join`` and joins the same
+        thread may wait for its own thread.
+        """
 
         self._stopped: Exception | None = None
         """Why no message is taken any more."""
@@ -150,7 +160,7 @@ class Publisher:
 
         self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
-        self._owner = FutureOwner(self._lock, self._hurry)
+        self._owner = FutureOwner(self._lock, self._hurry, self._refuse_wait)
         # The client may be closed while the worker has nothing to wait for.
         self._window.box.on_failure = self._work.set
         try:
@@ -178,6 +188,7 @@ class Publisher:
 
     def statistics(self) -> PublisherStatistics:
         """Return the counters as they are now."""
+        refuse_reentry(self._lock)
         with self._lock:
             tally, pending = self._window.pipeline.tally, self._window.open_count
             return PublisherStatistics(
@@ -265,15 +276,31 @@ class Publisher:
             deadline = deadline or Deadline.after(self._options.ack_timeout)
             self._lane.write(b"", deadline)
         # Both are looked at after the message was staged: whoever changes them looks there after.
-        if self._stopped is not None:
+        if self._stopped is not None and not held_here(self._lock):
             self._withdraw(entry)
-        if not self._attentive:
-            with self._lock:
-                self._write_or_wake()
-        elif window.is_block and not self._lock.locked():
-            with self._lock:
-                window.flush()
+        if not self._attentive or window.is_block:
+            self._look_after()
         return future
+
+    def _look_after(self) -> None:
+        """Have what is staged written: in this thread, unless another call is at it."""
+        lock = self._lock
+        if held_here(lock):
+            # A signal handler that interrupted such a call. The worker finds the message.
+            self._wake_worker()
+        elif not self._attentive:
+            with lock:
+                self._write_or_wake()
+        else:
+            # Ctrl-C never strikes inside one call into C: it takes the lock and notes that.
+            taken: list[bool] = []
+            try:
+                taken.extend(map(lock.acquire, _AT_ONCE))
+                if True in taken:
+                    self._window.flush()
+            finally:
+                if True in taken:
+                    lock.release()
 
     def _withdraw(self, entry: Staged) -> None:
         """Take back what came as the publisher was closed, unless it has gone out already."""
@@ -304,9 +331,15 @@ class Publisher:
             self._work.set()
         self._window.flush()
 
+    def _refuse_wait(self) -> None:
+        """Raise in a signal handler that interrupted the reading of the acks to wait for."""
+        if threading.get_ident() != self._owner.thread:
+            self._lane.wait(self._window.box, _NO_TIME)
+
     def _wait_room(self) -> None:
         """Wait until the window has room, or raise why no message is taken any more."""
         while True:
+            refuse_reentry(self._lock)
             with self._lock:
                 if self._stopped is not None:
                     raise_failure(self._stopped)
@@ -314,6 +347,7 @@ class Publisher:
                     return
                 self._owner.check_thread("room in the window")
                 self._hurry()
+                self._refuse_wait()
                 room = self._room.listen()
             room.wait(threading.TIMEOUT_MAX)
             self._core.check()
@@ -327,6 +361,7 @@ class Publisher:
                 # behind each time.
                 if is_over() or seconds <= 0.0:
                     return
+                self._refuse_wait()
                 ended = self._ended.listen()
             ended.wait(seconds)
 
@@ -347,6 +382,7 @@ class Publisher:
         deadline = None if timeout is None else Deadline.after(timeout)
         if threading.get_ident() == self._owner.thread:
             deadline = Deadline.after(0.0)
+        refuse_reentry(self._lock)
         if self._wrapped is not None:
             self._wrapped.cut()
         with self._lock:
@@ -380,6 +416,7 @@ class Publisher:
         if self._core.state == "forked":
             # The worker, and perhaps the lock's owner, are in the parent.
             return
+        refuse_reentry(self._lock)
         with self._lock:
             self._stopped = self._stopped or HandleClosedError("publisher")
             self._room.ring()
@@ -390,7 +427,11 @@ class Publisher:
         self._window.box.fail(HandleClosedError("publisher"))
         self._lane.nudge()
         # Without a timeout, also callbacks are waited for.
-        self._worker.join(None if deadline is None else max(deadline.remaining(), LAST_WORDS))
+        seconds = threading.TIMEOUT_MAX
+        if deadline is not None:
+            seconds = max(deadline.remaining(), LAST_WORDS)
+        if self._left.wait(seconds):
+            self._worker.join(LAST_WORDS)
         unobserved = [entry for entry in self._unobserved if not entry[1].observed]
         self._unobserved.clear()
         if unobserved and _raise:
@@ -435,6 +476,7 @@ class Publisher:
             raise
         finally:
             self._window.close()
+            self._left.set()
 
     def _abandon(self, error: BaseException) -> None:
         """End all that is open, as the worker cannot go on: nobody may wait for ever."""

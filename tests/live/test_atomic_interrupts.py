@@ -10,6 +10,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from interrupts import is_locked
 from patience import eventually, timed
 from streams import batch_stream
 
@@ -42,7 +43,7 @@ def busy(server, batch, subject):
     try:
         with ThreadPoolExecutor(1) as pool:
             call = pool.submit(batch.add, subject, b"late", timeout=5)
-            eventually(batch._lock.locked)
+            eventually(lambda: is_locked(batch._lock))
             yield call
     finally:
         server.resume()
@@ -168,7 +169,7 @@ class TestCtrlC:
         Interrupt(monkeypatch, type(batch), "_check_open")
         with pytest.raises(KeyboardInterrupt), batch:
             batch.add(f"{stream.name}.A", b"2")
-        assert not batch._lock.locked()
+        assert not is_locked(batch._lock)
         assert stream.info().state.messages == 0
 
     def test_in_an_add(self, js, stream, monkeypatch):

@@ -393,6 +393,20 @@ class TestGone:
             assert isinstance(messages.error, jetsync.ConsumerDeletedError)
             assert [event.outcome.value for event in seen(recorder, "pull_status")] == ["failed"]
 
+    def test_the_stream_is_deleted(self, js, stream, worker):
+        """
+        A consumption ends with its stream, whether that goes before or while it waits.
+        """
+        waiting, late = worker.consume(), worker.consume()
+        with pytest.raises(jetsync.WaitTimeoutError):
+            waiting.next(0)
+        js.delete_stream(stream.name)
+        gone = (jetsync.ConsumerDeletedError, jetsync.StreamNotFoundError)
+        for messages in (waiting, late, worker.consume()):
+            with timed(0, 1), pytest.raises(gone):
+                next(messages)
+            assert messages.closed
+
     def test_gone_before(self, js, stream, worker):
         """
         A consumer that is gone at the start is found out by asking after it once.

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from interrupts import is_locked
 from patience import eventually, timed
 from streams import fill
 
@@ -267,7 +268,7 @@ class TestEnd:
 
     def test_does_not_give_up(self, js, stream, ordered):
         """
-        Scenario 156: -1 goes on until there is a stream again.
+        Scenario 156: -1 goes on where there is soon a stream again.
         """
         fill(js, stream, 1)
         config = stream.config
@@ -279,6 +280,25 @@ class TestEnd:
             js.create_stream(config)
             fill(js, stream, 2)
             assert take(messages, 1) == [1]
+
+    @pytest.mark.parametrize("buffered", [0, 2000])
+    def test_the_stream_is_deleted(self, js, stream, ordered, buffered):
+        """
+        An iteration ends with the stream, whether it waits for messages or has some to give out.
+        """
+        fill(js, stream, 1 + buffered)
+        with ordered.consume() as messages:
+            assert take(messages, 1) == [0]
+            js.delete_stream(stream.name)
+            came = []
+            with pytest.raises(jetsync.StreamNotFoundError) as caught:
+                came.extend(int(message.data) for message in messages)
+            assert came == list(range(1, 1 + len(came)))
+            assert caught.value.stream == stream.name
+            assert isinstance(messages.error, jetsync.StreamNotFoundError)
+            assert messages.closed
+            with pytest.raises(jetsync.ConsumptionClosedError):
+                messages.next(1)
 
     def test_let_go_of(self, js, stream):
         """
@@ -397,7 +417,7 @@ class TestUse:
         messages = ordered.consume()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(messages.next, 5)
-            while not messages._taking.locked():
+            while not is_locked(messages._taking):
                 time.sleep(0.01)
             with pytest.raises(jetsync.ConflictingUseError, match="another thread"):
                 next(messages)

@@ -43,7 +43,7 @@ class Faults:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._seen: set[tuple[str, type[BaseException]]] = set()
 
     def guarded(self, doing: str, call: Callable[..., T], *arguments: Any) -> T | None:

@@ -72,7 +72,7 @@ class Receiver:
         self._instruments = instruments
         self._propagator = propagator
         self._settings = settings
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pulls: dict[tuple[str, str], tuple[int, float]] = {}
         """Of each consumption: its open pulls, and when it was told of."""
 
@@ -129,8 +129,8 @@ class Receiver:
             count = max(count + pulls, 0)
             due = now - told >= INTERVAL
             if source not in self._pulls and len(self._pulls) >= MANY:
-                for each in [each for each, state in self._pulls.items() if state[0] == 0]:
-                    del self._pulls[each]
+                for each in [each for each, state in list(self._pulls.items()) if not state[0]]:
+                    self._pulls.pop(each, None)
             self._pulls[source] = count, now if due else told
         if due:
             self.tell(*source)

@@ -74,7 +74,7 @@ class Sender:
         self._propagator = propagator
         self._settings = settings
         self._by_message = settings.granularity == "message"
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._open: dict[int, Sending] = {}
         """Publishes and windows that go on, by the identity of their operations."""
 

@@ -57,7 +57,7 @@ class Tally:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.thread = threading.current_thread()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         """For what follows a look at a message, which is rare."""
 
         self.prefix = NEVER
@@ -164,7 +164,7 @@ class Tallies:
         self._report = report
         self._on_first = on_first
         self._by_line = fields <= {"traceparent", "tracestate", "baggage"}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._all: dict[Source, list[Tally]] = {}
         self._look_at = MANY
         """Of how many consumers there are tallies before the threads are looked at."""
@@ -253,7 +253,7 @@ class Tallies:
 
     def _forget_threads(self) -> None:
         """Drop what threads that have ended were handed, where all of it was told; locked."""
-        kept = {source: _in_use(tallies) for source, tallies in self._all.items()}
+        kept = {source: _in_use(tallies) for source, tallies in list(self._all.items())}
         self._all = {source: tallies for source, tallies in kept.items() if tallies}
         self._look_at = max(MANY, 2 * len(self._all))
 
@@ -265,7 +265,7 @@ class Tallies:
                 rest = [each for each in self._all.get(source, []) if each is not tally]
                 self._all[source] = rest
                 if not rest:
-                    del self._all[source]
+                    self._all.pop(source, None)
 
     def _look_at_headers(self, tally: Tally, block: bytes | None) -> None:
         """Keep the headers of a message, if it carries a context that was not seen yet."""

@@ -223,7 +223,7 @@ class OTel:
         return result
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _default: list[OTel] = []
 
 

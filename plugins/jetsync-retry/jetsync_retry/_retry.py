@@ -87,7 +87,7 @@ class Retry:
         self.budget = budget_of(os.environ) if budget is None else _seconds("budget", budget)
         self.id_window = _seconds("id_window", id_window)
         self._counters = Counters()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._last: dict[tuple[int, int, type[Exception]], tuple[float, float]] = {}
         """The last wait of messages of windows: when it was last asked for, and how long it is."""
 
@@ -161,7 +161,7 @@ class Retry:
             if now - asked > TOGETHER:
                 # Waits that are over are of no use any more, and there may be many attempts.
                 self._last = {
-                    k: last for k, last in self._last.items() if now < sum(last) + TOGETHER
+                    k: last for k, last in list(self._last.items()) if now < sum(last) + TOGETHER
                 }
                 delay = max(wait_of(policy, state), delay if key in self._last else 0.0)
             self._last[key] = (now, delay)

@@ -83,7 +83,7 @@ class Counters:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._counts: Counter[tuple[str, str, Decision]] = Counter()
 
     def add(self, operation: str, error: Exception, decision: Decision) -> None:

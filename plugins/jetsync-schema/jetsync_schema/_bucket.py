@@ -107,7 +107,7 @@ class BucketSource:
         self._unreadable: Problem | None = None
         self._conflicts: list[Problem] = []
         self._problems: tuple[Problem, ...] = ()
-        self._telling = threading.Lock()
+        self._telling = threading.RLock()
         """Held for moments, while problems are put together."""
 
         self._stopping = threading.Event()

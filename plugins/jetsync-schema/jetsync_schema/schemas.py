@@ -134,7 +134,7 @@ class Schemas:
         self._models = dict(models or {})
         self._directory = None if directory is None else Path(directory)
         self._own = _definitions(contracts or {})
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Guards the counts, and what a new table is made of; never held while a hook waits."""
 
         self._counts = {"refused": 0, "raised": 0, "terminated": 0, "marked": 0}
@@ -173,7 +173,7 @@ class Schemas:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     # Where contracts come from.
 
@@ -352,7 +352,6 @@ class Schemas:
 
     def _rebuild(self) -> list[Problem]:
         """Make the table anew, and return what of the bucket has no place; the lock is held."""
-        assert self._lock.locked()
         # In the order of the keys, so that all clients agree which of two counts.
         kept = [self._kept[key] for key in sorted(self._kept)]
         definitions = [each.definition for each in kept]

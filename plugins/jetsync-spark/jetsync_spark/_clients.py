@@ -58,14 +58,14 @@ class _Kept:
     """Whether it is closed as soon as nobody uses it."""
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _kept: dict[Settings, _Kept] = {}
 
 
 def _after_fork() -> None:
     # The connections are the parent's; their file descriptors are left alone.
     global _lock, _kept
-    _lock, _kept = threading.Lock(), {}
+    _lock, _kept = threading.RLock(), {}
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -153,13 +153,13 @@ def make_plan(
 
 
 _configurations: dict[tuple[Settings, str], tuple[float, jetsync.StreamConfig]] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def _after_fork() -> None:
     # A thread of the parent may have held it.
     global _lock  # noqa: PLW0603 - the module's own state.
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

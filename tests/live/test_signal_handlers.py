@@ -1,0 +1,425 @@
+"""
+Calls from signal handlers: a handler may interrupt any call, at any step, and make any call.
+
+Each pair of an outer and an inner call is run many times, and the inner call strikes at another
+step of the outer one each time. The inner call works or raises an error of jetsync at once; the
+outer call is not disturbed; afterwards both work, and no message is lost or comes twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+import pytest
+from interrupts import handled_at
+
+import jetsync
+
+STRIKES = int(os.environ.get("JETSYNC_TEST_STRIKES", "12"))
+"""Steps of an outer call at which each inner call strikes, spread evenly; 0 for every step."""
+
+HANGS_AFTER = 20
+"""Seconds after which a call hangs: every wait of the calls below ends long before."""
+
+
+class Rig:
+    """
+    The handles of one client, and what has become of the messages that went through them.
+    """
+
+    def __init__(self, client, other, name):
+        self.client, self.other, self.name = client, other, name
+        self.js = client.jetstream(timeout=5)
+        self.stream = self.js.create_stream(
+            name=name,
+            subjects=[f"{name}.>"],
+            storage="memory",
+            allow_direct=True,
+            allow_atomic=True,
+            allow_batched=True,
+        )
+        self.kv = self.js.create_key_value(bucket=name, storage="memory")
+        self.out = f"{name}.out"
+        filled = {"filter_subject": f"{name}.in", "ack_wait": 60, "max_ack_pending": -1}
+        self.consumer = self.stream.create_consumer(durable_name="C", **filled)
+        self.puller = self.stream.create_consumer(durable_name="P", **filled)
+        self.filled = 0
+        """How many messages there were for each reader."""
+
+        self.done = {"C": [], "P": []}
+        """The messages that were acknowledged, of each consumer."""
+
+        self.late = []
+        """Those that still have to be."""
+
+        self.read = []
+        """The messages that came in order."""
+
+        self.stored = self.unknown = 0
+        """How many messages were stored for certain, and of how many that is not known."""
+
+        self.open()
+
+    def open(self):
+        """
+        Make the handles that a handler may end.
+        """
+        self.ordered = self.stream.ordered_consumer(
+            filter_subjects=f"{self.name}.in", opt_start_seq=None if not self.read else self.at + 1
+        )
+        self.consumption = self.consumer.consume(expires=5)
+        self.reading = self.ordered.consume(expires=5)
+        self.watch = self.kv.watch(updates_only=True)
+        self.subscription = self.client.subscribe(f"core.{self.name}")
+        self.publisher = self.js.publisher()
+        self.batch = None
+        self.client.flush(5)
+
+    def close(self):
+        """
+        End these handles.
+        """
+        self.consumption.stop()
+        self.reading.stop()
+        self.ordered.close()
+        self.watch.stop()
+        self.subscription.close()
+        self.publisher.close(5)
+
+    def fill(self):
+        """
+        Have the other client publish something for every reader.
+        """
+        self.filled += 1
+        body = b"%d" % self.filled
+        js = self.other.jetstream()
+        js.publish(f"{self.name}.in", body)
+        js.key_value(self.name).put("key", body)
+        self.other.publish(f"core.{self.name}", body)
+        self.other.flush(5)
+
+    def settle(self, message, done):
+        """
+        Acknowledge a message, later if that is not possible in a signal handler.
+        """
+        try:
+            message.ack()
+        except jetsync.CallInSignalHandlerError:
+            self.late.append(message)
+        self.done[done].append(int(message.data))
+
+    def note(self, message):
+        """
+        Note a message that came in order.
+        """
+        self.at = message.sequence
+        self.read.append(int(message.data))
+
+    def check(self):
+        """
+        Assert that no message is lost or came twice.
+        """
+        self.consumption.stop()
+        assert self.consumption.wait(10)
+        for message in self.late:
+            message.ack()
+        self.client.flush(5)
+        for name, done in self.done.items():
+            consumer = self.js.consumer(self.name, name)
+            while len(done) < self.filled:
+                message = consumer.next(expires=5)
+                assert message is not None, f"{name} has {sorted(done)} of {self.filled}"
+                self.settle(message, name)
+            assert sorted(done) == list(range(1, self.filled + 1))
+        while len(self.read) < self.filled:
+            self.note(self.reading.next(5))
+        assert self.read == list(range(1, self.filled + 1))
+        assert self.publisher.flush(5) == 0
+        stored = self.stream.info(subjects_filter=self.out).state.subjects.get(self.out, 0)
+        assert self.stored <= stored <= self.stored + self.unknown
+
+
+# What is called. There is something for each reader; what is published is counted.
+
+
+def publish(rig):
+    """
+    Publish one message.
+    """
+    rig.js.publish(rig.out)
+    rig.stored += 1
+
+
+def publish_many(rig):
+    """
+    Publish three messages in a window.
+    """
+    report = rig.js.publish_many([(rig.out, b"")] * 3)
+    rig.stored += report.count
+
+
+def publisher_publish(rig):
+    """
+    Publish with the shared publisher, and wait for the ack.
+    """
+    future = rig.publisher.publish(rig.out)
+    rig.unknown += 1
+    future.result(5)
+    rig.stored, rig.unknown = rig.stored + 1, rig.unknown - 1
+
+
+def publisher_flush(rig):
+    """
+    Wait until the publisher has nothing in flight.
+    """
+    assert rig.publisher.flush(5) == 0
+
+
+def atomic_batch(rig):
+    """
+    Commit a batch of one message.
+    """
+    with rig.js.atomic_batch() as batch:
+        batch.add(rig.out)
+    rig.stored += batch.ack.size
+
+
+def fast_publisher(rig):
+    """
+    Commit a fast batch of one message.
+    """
+    rig.unknown += 1
+    with rig.js.fast_publisher() as fast:
+        fast.add(rig.out)
+    rig.stored, rig.unknown = rig.stored + fast.ack.size, rig.unknown - 1
+
+
+def fetch(rig):
+    """
+    Fetch a message that is there.
+    """
+    rig.batch = rig.puller.fetch(1, expires=1)
+    for message in rig.batch:
+        rig.settle(message, "P")
+
+
+def fetch_now(rig):
+    """
+    Fetch without waiting.
+    """
+    for message in rig.puller.fetch(1, no_wait=True):
+        rig.settle(message, "P")
+
+
+def next_(rig):
+    """
+    Take one message.
+    """
+    message = rig.puller.next(expires=1)
+    if message is not None:
+        rig.settle(message, "P")
+
+
+def consumption_next(rig, timeout=1):
+    """
+    Take one message of the consumption.
+    """
+    rig.settle(rig.consumption.next(timeout), "C")
+
+
+def ordered_next(rig, timeout=1):
+    """
+    Take the next message in order.
+    """
+    rig.note(rig.reading.next(timeout))
+
+
+def watch_next(rig, timeout=1):
+    """
+    Take the next change of the bucket.
+    """
+    rig.watch.next(timeout)
+
+
+def subscription_next(rig, timeout=1):
+    """
+    Take a core message.
+    """
+    rig.subscription.next(timeout)
+
+
+def kv_put(rig):
+    """
+    Set a key.
+    """
+    rig.kv.put("other", b"")
+
+
+def kv_get(rig):
+    """
+    Read a key.
+    """
+    rig.kv.get("key")
+
+
+def client_flush(rig):
+    """
+    Wait for a round trip.
+    """
+    rig.client.flush(5)
+
+
+OUTER = {
+    "publish": publish,
+    "publish_many": publish_many,
+    "publisher_publish": publisher_publish,
+    "publisher_flush": publisher_flush,
+    "atomic_batch": atomic_batch,
+    "fast_publisher": fast_publisher,
+    "fetch": fetch,
+    "next": next_,
+    "consumption_next": consumption_next,
+    "ordered_next": ordered_next,
+    "watch_next": watch_next,
+    "subscription_next": subscription_next,
+    "kv_put": kv_put,
+    "kv_get": kv_get,
+    "client_flush": client_flush,
+}
+
+INNER = {
+    **OUTER,
+    "fetch": fetch_now,
+    "next": fetch_now,
+    "consumption_next": lambda rig: consumption_next(rig, 0),
+    "ordered_next": lambda rig: ordered_next(rig, 0),
+    "watch_next": lambda rig: watch_next(rig, 0),
+    "subscription_next": lambda rig: subscription_next(rig, 0),
+    "client_publish": lambda rig: rig.client.publish(f"nobody.{rig.name}"),
+    "client_request": lambda rig: rig.client.request(f"nobody.{rig.name}", timeout=5),
+    "new_subscription": lambda rig: rig.client.subscribe(f"nobody.{rig.name}").close(),
+    "stop": lambda rig: rig.consumption.stop(),
+    "drain": lambda rig: rig.consumption.drain(),
+    "wait": lambda rig: rig.consumption.wait(0),
+    "statistics": lambda rig: (rig.consumption.statistics(), rig.publisher.statistics()),
+    "batch_close": lambda rig: rig.batch and rig.batch.close(),
+    "reading_stop": lambda rig: rig.reading.stop(),
+    "ordered_close": lambda rig: rig.ordered.close(),
+    "watch_stop": lambda rig: rig.watch.stop(),
+    "subscription_close": lambda rig: rig.subscription.close(),
+    "publisher_close": lambda rig: rig.publisher.close(5),
+}
+
+ENDING = frozenset(
+    {
+        "batch_close",
+        "drain",
+        "ordered_close",
+        "publisher_close",
+        "reading_stop",
+        "stop",
+        "subscription_close",
+        "watch_stop",
+    }
+)
+"""Inner calls that end a handle."""
+
+ENDED = (jetsync.ConsumptionClosedError, jetsync.HandleClosedError)
+"""What an outer call raises if the handler ended its handle."""
+
+UNKNOWN = (jetsync.PublishOutcomeUnknownError, jetsync.PublishManyError)
+
+
+@pytest.fixture
+def rig(nats_server, unique):
+    """
+    The handles of a client.
+    """
+    with jetsync.connect(nats_server.url) as client, jetsync.connect(nats_server.url) as other:
+        rig = Rig(client, other, unique)
+        yield rig
+        rig.close()
+        other.jetstream().delete_stream(unique)
+        other.jetstream().delete_key_value(unique)
+
+
+@contextlib.contextmanager
+def no_hang(what):
+    """
+    Fail if the block hangs.
+    """
+
+    def tell(*_):
+        pytest.fail(f"{what} hangs")
+
+    before = signal.signal(signal.SIGALRM, tell)
+    signal.setitimer(signal.ITIMER_REAL, HANGS_AFTER)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def strike(rig, outer, inner, step):
+    """
+    Have an inner call strike at one step of an outer one.
+    """
+
+    def handler():
+        try:
+            INNER[inner](rig)
+        except jetsync.JetSyncError as error:
+            # Three messages of a window may be among them.
+            rig.unknown += 3 * isinstance(error, UNKNOWN)
+
+    def call():
+        # The handler may have taken what there was.
+        with contextlib.suppress(jetsync.WaitTimeoutError, *(ENDED if inner in ENDING else ())):
+            OUTER[outer](rig)
+
+    rig.fill()
+    handled_at(step, call, handler)
+    if inner in ENDING:
+        rig.close()
+        rig.open()
+
+
+def steps_of(rig, outer):
+    """
+    Return how many steps an outer call takes, about.
+    """
+    steps = []
+
+    def look(frame, event, argument):
+        if event in {"call", "c_return"}:
+            steps.append(event)
+
+    rig.fill()
+    sys.setprofile(look)
+    try:
+        OUTER[outer](rig)
+    finally:
+        sys.setprofile(None)
+    return len(steps)
+
+
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("outer", OUTER)
+def test_any_call_in_any_other(rig, outer, inner):
+    """
+    A call in a signal handler works or raises, and leaves the call that it interrupted alone.
+    """
+    with no_hang(f"{inner} in {outer}"):
+        total = steps_of(rig, outer)
+    stride = max(total // STRIKES, 1) if STRIKES else 1
+    # Each pair strikes at other steps.
+    first = 1 + sum(map(ord, outer + inner)) % stride
+    for step in range(first, total + 1, stride):
+        with no_hang(f"{inner} at step {step} of {outer}"):
+            strike(rig, outer, inner, step)
+    with no_hang(f"what follows {inner} in {outer}"):
+        rig.check()
