@@ -15,7 +15,6 @@ import jetsync
 from jetsync._session import Session
 from jetsync.testing import CutProxy
 
-
 PING_INTERVAL = 30.0
 """Seconds between the pings that a client sends anyway; two may be missing."""
 
