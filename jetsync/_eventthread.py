@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from jetsync._locks import held_here
 from jetsync._log import PLUGIN_FAILED, get_logger
 
 if TYPE_CHECKING:
@@ -83,10 +82,6 @@ class Dispatcher:
         A function is called there and returns the event, or None for none. Waits for no plugin and
         may be called from any thread. Does nothing after `close`.
         """
-        if held_here(self._lock):
-            # A signal handler has interrupted this very call, which starts the worker.
-            self._queue.put(event)
-            return
         with self._lock:
             # No plugin ever runs under this lock, and nothing waits under it.
             if self._closed:
@@ -118,7 +113,7 @@ class Dispatcher:
                 self._closed = True
                 self._queue.put(None)
             thread = self._thread
-        if thread is None:
+        if thread is None or thread.ident is None:
             return True
         if thread is threading.current_thread():
             return False
@@ -138,14 +133,14 @@ class Dispatcher:
     def _start(self) -> None:
         if self._thread is not None:
             return
-        thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        # Noted first: a signal handler that hands over an event now must not start a second one.
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         try:
-            thread.start()
+            self._thread.start()
         except RuntimeError:
-            # The interpreter is shutting down and takes no new threads: nobody is left to be told.
+            # The interpreter is shutting down and takes no new threads.
             self._closed = True
-        else:
-            self._thread = thread
+            self._thread = None
 
     def _run(self) -> None:
         while (event := self._queue.get()) is not None:

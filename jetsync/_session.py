@@ -153,6 +153,7 @@ class Session:
                 reason = None if last is None else str(translate_connect_error(last))
                 raise ConnectTimeoutError(deadline.total, reason=reason) from last
             except BaseException:
+                self.abandon()
                 self._bridge.stop(STOP_TIMEOUT)
                 raise
 
@@ -212,6 +213,9 @@ class Session:
             _logger.warning(_log.CLOSED, reason="the connection did not close in time")
         except ConnectionClosedError:
             pass  # The thread has ended already.
+        except BaseException:
+            self.abandon()
+            raise
         finally:
             self._stopped = True
             self._bridge.stop(max(deadline.remaining(), 0.1))

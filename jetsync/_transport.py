@@ -117,6 +117,9 @@ class LaneTransport(Transport):
         self._arrival: asyncio.Future[None] | None = None
         self._eof = True
         self._sock: socket.socket | None = None
+        self._watch: tuple[Callable[[int], object], int, asyncio.Future[None]] | None = None
+        """How to stop watching the socket of a handshake, while a step waits for it."""
+
         self._handshaking = False
         self._outgoing = bytearray()
         """What nats-py has written during the handshake."""
@@ -240,6 +243,7 @@ class LaneTransport(Transport):
     def close(self) -> None:
         self._eof = True
         self._handshaking = False
+        self._unwatch()
         self.lane.detach()
         sock, self._sock = self._sock, None
         if sock is not None:
@@ -442,6 +446,9 @@ class LaneTransport(Transport):
                 block = block[sock.send(block) :]
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as want:
                 await self._wait_socket(want, writing=True)
+            except OSError:
+                # The server has ended the connection. What it said before that says why.
+                return
 
     def _connected(self) -> socket.socket:
         if self._sock is None:
@@ -459,13 +466,22 @@ class LaneTransport(Transport):
             if writing
             else (self._loop.add_reader, self._loop.remove_reader)
         )
-        ready: asyncio.Future[None] = self._loop.create_future()
         fd = sock.fileno()
+        ready: asyncio.Future[None] = self._loop.create_future()
         add(fd, _settle, ready)
+        self._watch = watch = (remove, fd, ready)
         try:
             await ready
         finally:
+            if self._watch is watch:
+                self._unwatch()
+
+    def _unwatch(self) -> None:
+        """Stop watching the socket of a handshake: a loop must not watch what is closed."""
+        if self._watch is not None:
+            (remove, fd, ready), self._watch = self._watch, None
             remove(fd)
+            _settle(ready)
 
     def _is_secure(self) -> bool:
         return self._secure
@@ -566,7 +582,9 @@ class WebSocketLaneTransport(LaneTransport):
     async def _send(self, block: bytes) -> None:
         if self._web is None:
             raise OSError("not connected")
-        await self._web.send(block)
+        # If the server has ended the connection, what it said before that says why.
+        with contextlib.suppress(OSError):
+            await self._web.send(block)
 
     def _hand_over(self) -> None:
         web = self._web

@@ -281,12 +281,12 @@ class TestPlaces:
         for batch in batches:
             batch.add(f"{stream.name}.A", b"1")
 
-        def full(self, deadline, epoch=None):
+        def full(self, changed, deadline):
             raise jetsync.DisconnectedError(timeout=deadline.total, reason="no room")
 
         with monkeypatch.context() as patched:
             patched.setattr("jetsync._outbox.OUT_LIMIT", 0)
-            patched.setattr(Outbox, "_wait_writable", full)
+            patched.setattr(Outbox, "_wait", full)
             with pytest.raises(jetsync.DisconnectedError):
                 batches[0].add(f"{stream.name}.A", b"2")
         other = js.atomic_batch()
