@@ -216,17 +216,15 @@ class Session:
         except BaseException:
             self.abandon()
             raise
-        finally:
-            self._stopped = True
-            self._bridge.stop(max(deadline.remaining(), 0.1))
-            self._finish(None)
-            if self._drop is not None:
-                self._drop.detach()
+        self._bridge.stop(max(deadline.remaining(), 0.1))
+        self._finish(None)
+        self._stopped = True
+        if self._drop is not None:
+            self._drop.detach()
 
     async def _shut(self) -> None:
         self._finish(None)
-        if self._connection is not None:
-            await self._connection.stop()
+        await _end(self._bridge, self._connection, self.plugins, 0.0)
 
     def abandon(self, grace: float = 0.0) -> None:
         """

@@ -452,6 +452,7 @@ class LaneTransport(Transport):
 
     def _connected(self) -> socket.socket:
         if self._sock is None:
+            self.check_over()
             raise ConnectError("the connection was closed during its handshake")
         return self._sock
 
@@ -576,6 +577,7 @@ class WebSocketLaneTransport(LaneTransport):
 
     async def _receive(self) -> bytes:
         if self._web is None:
+            self.check_over()
             raise ConnectError("the connection was closed during its handshake")
         return await self._web.receive()
 

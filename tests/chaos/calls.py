@@ -50,7 +50,8 @@ def server():
                 name="CHAOS",
                 subjects=["chaos.>"],
                 storage="memory",
-                max_msgs=5000,
+                # The readers need their thousand messages, whatever else is published.
+                max_msgs_per_subject=1000,
                 allow_atomic=True,
                 allow_batched=True,
                 allow_direct=True,
@@ -123,7 +124,12 @@ def consume_idle(h):
 
 
 def consume_handler(h):
-    with h.busy.consume(lambda message: message.ack(), expires=1, stop_after=50) as h.current:
+    def handle(message):
+        # The signal handler may have closed the client.
+        with contextlib.suppress(jetsync.ConnectionClosedError):
+            message.ack()
+
+    with h.busy.consume(handle, expires=1, stop_after=50) as h.current:
         h.current.wait(WAIT)
 
 
