@@ -11,36 +11,36 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from jetsync import _log
-from jetsync._deadline import Deadline, as_seconds
-from jetsync._fields import check_count
-from jetsync._plugins import Plugins
+from jetsync._base import log as _log
+from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.fields import check_count
+from jetsync._hooks.manager import Plugins
+from jetsync._io.connection import JetStreamSession, Session
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
-from jetsync._session import JetStreamSession, Session
-from jetsync._subjects import api_prefix, validate_filter, validate_subject
+from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 from jetsync.errors import (
     CallInSignalHandlerError,
     InvalidArgumentError,
     InvalidTypeError,
     NoRespondersError,
 )
-from jetsync.headers import encode_headers, header_pairs
 from jetsync.jetstream import JetStream
-from jetsync.message import Message
 from jetsync.options import ConnectOptions
-from jetsync.outbound import payload_bytes
-from jetsync.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
+from jetsync.values.headers import encode_headers, header_pairs
+from jetsync.values.message import Message
+from jetsync.values.outbound import payload_bytes
+from jetsync.values.subjects import api_prefix, validate_filter, validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from typing_extensions import Self
 
-    from jetsync._plugins import PluginInfo
-    from jetsync.consume import Consumption
-    from jetsync.server_info import ServerInfo, Statistics
+    from jetsync._hooks.manager import PluginInfo
+    from jetsync.consume.consumption import Consumption
     from jetsync.typing import HeadersInput, Payload, Seconds
+    from jetsync.values.server_info import ServerInfo, Statistics
 
 __all__ = ["Client", "connect"]
 

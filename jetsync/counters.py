@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from jetsync._integers import integer_text, parse_integer
-from jetsync._subjects import validate_subject
+from jetsync._base.integers import integer_text, parse_integer
 from jetsync.errors import (
     CounterDisabledError,
     InvalidArgumentError,
@@ -23,20 +22,21 @@ from jetsync.errors import (
     NotSupportedError,
     ProtocolError,
 )
-from jetsync.headers import COUNTER_SOURCES, INCREMENT
-from jetsync.outbound import OutboundMessage
-from jetsync.publish._single import publish_one
-from jetsync.server_info import decode_json
+from jetsync.publish.one import publish_one
+from jetsync.values.headers import COUNTER_SOURCES, INCREMENT
+from jetsync.values.outbound import OutboundMessage
+from jetsync.values.server_info import decode_json
+from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetsync._deadline import Deadline
-    from jetsync._session import JetStreamSession
-    from jetsync.outbound import PubAck
-    from jetsync.stored import StoredMessage
+    from jetsync._base.deadline import Deadline
+    from jetsync._io.connection import JetStreamSession
     from jetsync.stream import Stream
     from jetsync.typing import Seconds
+    from jetsync.values.outbound import PubAck
+    from jetsync.values.stored import StoredMessage
 
 __all__ = ["Counter", "CounterEntry"]
 

@@ -79,8 +79,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync.outbound import PublishReport
     from jetsync.publish.atomic import AtomicBatch
+    from jetsync.values.outbound import PublishReport
 
 _SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 _NEXT_URL = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")

@@ -6,26 +6,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from jetsync import _consumer_admin, _stream_admin
-from jetsync._codec import from_wire
-from jetsync._kv_door import KeyValueDoor
-from jetsync._management import call, config_of
-from jetsync._schedules import ScheduleOptions, schedule
-from jetsync.account import AccountInfo
-from jetsync.consumer import Consumer
-from jetsync.consumer_config import ConsumerConfig
+from jetsync._api import consumers as _consumer_admin
+from jetsync._api import streams as _stream_admin
+from jetsync._api.requests import call, config_of
+from jetsync.consume.consumer import Consumer
 from jetsync.errors import StreamNotFoundError
-from jetsync.publish._door import PublishDoor
+from jetsync.kv.admin import KeyValueDoor
+from jetsync.publish.door import PublishDoor
+from jetsync.publish.schedules import ScheduleOptions, schedule
 from jetsync.stream import Stream
-from jetsync.stream_config import StreamConfig
+from jetsync.values.account import AccountInfo
+from jetsync.values.codec import from_wire
+from jetsync.values.consumer_config import ConsumerConfig
+from jetsync.values.stream_config import StreamConfig
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator
 
-    from jetsync._session import JetStreamSession
-    from jetsync.outbound import PubAck
+    from jetsync._io.connection import JetStreamSession
     from jetsync.typing import HeadersInput, Payload, Seconds
+    from jetsync.values.outbound import PubAck
 
 __all__ = ["JetStream"]
 

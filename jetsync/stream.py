@@ -6,28 +6,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jetsync import _message_get, _stream_admin
-from jetsync import direct as _direct
-from jetsync._codec import time_text
-from jetsync._management import sequence_number
-from jetsync._page_reader import require_level
-from jetsync._subjects import validate_filter
+from jetsync._api import messages as _message_get
+from jetsync._api import streams as _stream_admin
+from jetsync._api.requests import sequence_number
+from jetsync.consume.stream_consumers import StreamConsumers
 from jetsync.counters import Counter, read_entries
 from jetsync.errors import InvalidArgumentError
 from jetsync.events import DirectReadOperation
-from jetsync.stream_consumers import StreamConsumers
+from jetsync.read import direct as _direct
+from jetsync.read.pages import require_level
+from jetsync.values.codec import time_text
+from jetsync.values.subjects import validate_filter
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable, Mapping
 
-    from jetsync._deadline import Deadline
+    from jetsync._base.deadline import Deadline
     from jetsync.counters import CounterEntry
-    from jetsync.direct import DirectBatch, StreamScan
-    from jetsync.stored import StoredMessage
-    from jetsync.stream_config import StreamConfig
-    from jetsync.stream_info import StreamInfo
+    from jetsync.read.direct import DirectBatch, StreamScan
     from jetsync.typing import Seconds
+    from jetsync.values.stored import StoredMessage
+    from jetsync.values.stream_config import StreamConfig
+    from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["Stream"]
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
 if TYPE_CHECKING:
-    from jetsync.headers import Headers
-    from jetsync.message import Message
+    from jetsync.values.headers import Headers
+    from jetsync.values.message import Message
 
 __all__ = ["Acker", "Frame", "HeadersInput", "Payload", "Seconds"]
 

@@ -14,10 +14,10 @@ from jetsync.errors import (
     JetSyncError,
     MaxPayloadError,
 )
-from jetsync.headers import SharedHeaders
-from jetsync.outbound import Expect, OutboundMessage, with_shared
-from jetsync.publish import _encode
-from jetsync.publish._encode import Encoder
+from jetsync.publish import encode as _encode
+from jetsync.publish.encode import Encoder
+from jetsync.values.headers import SharedHeaders
+from jetsync.values.outbound import Expect, OutboundMessage, with_shared
 
 PREFIX = b"_INBOX.r."
 

@@ -16,7 +16,7 @@ from jetsync.errors import (
     redact_text,
     redact_url,
 )
-from jetsync.outbound import OutboundMessage, PublishFailure, PublishReport
+from jetsync.values.outbound import OutboundMessage, PublishFailure, PublishReport
 
 FAILURE = PublishFailure(7, OutboundMessage("a.b", memoryview(b"x")), ValueError("no"))
 ARGUMENTS = {

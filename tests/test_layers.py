@@ -64,7 +64,7 @@ layer and from those below it. A new module gets its place here.
 LOW_TOOLS = {"devserver": 0}
 """Tools that other tools and plugins use without the client, and the layer they may reach up to."""
 
-SINGLE_IMPORTERS = {"nats": "jetsync._transport", "anyio": "jetsync._bridge"}
+SINGLE_IMPORTERS = {"nats": "jetsync._io.nats_seam", "anyio": "jetsync._io.bridge"}
 """Foreign packages that exactly one file may import, so that replacing them touches one file."""
 
 IMPURE = {"time", "datetime", "threading", "queue", "socket", "ssl", "select", "selectors", "os"}
@@ -72,7 +72,7 @@ IMPURE |= {"asyncio", "anyio", "nats", "subprocess", "concurrent", "multiprocess
 IMPURE |= {"logging", "structlog", "random", "secrets"}
 """What an engine may not touch: I/O, clocks, threads, chance and logs are its caller's."""
 
-IMPURE_OWN = {"jetsync._deadline", "jetsync._log", "jetsync._locks"}
+IMPURE_OWN = {"jetsync._base.deadline", "jetsync._base.log", "jetsync._base.locks"}
 """Modules of layer 0 that tell time or write logs."""
 
 

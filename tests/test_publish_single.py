@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from jetsync._deadline import Deadline
+from jetsync._base.deadline import Deadline
 from jetsync.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -14,8 +14,8 @@ from jetsync.errors import (
     PermissionDeniedError,
     PublishOutcomeUnknownError,
 )
-from jetsync.outbound import OutboundMessage, PubAck
-from jetsync.publish._single import publish_one
+from jetsync.publish.one import publish_one
+from jetsync.values.outbound import OutboundMessage, PubAck
 
 REFUSED = (b"", b"", b"NATS/1.0 503\r\n\r\n", b"")
 STORED = (b"", b"", None, b'{"stream":"S","seq":1,"duplicate":true}')

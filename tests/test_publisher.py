@@ -13,14 +13,14 @@ from interrupts import interrupted_at
 from patience import eventually, timed
 
 import jetsync
-from jetsync._outbox import LaneState
-from jetsync._plugins import Plugins
+from jetsync._hooks.manager import Plugins
+from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
-from jetsync.publish._collecting import CollectingWindow, OrderedAckMailbox
-from jetsync.publish._future import PublishFuture
-from jetsync.publish._many import BLOCK_MESSAGES
-from jetsync.publish._window import WindowOptions
+from jetsync.publish.collecting import CollectingWindow, OrderedAckMailbox
+from jetsync.publish.future import PublishFuture
+from jetsync.publish.many import BLOCK_MESSAGES
 from jetsync.publish.publisher import KEPT_FAILURES, Publisher
+from jetsync.publish.window import WindowOptions
 from jetsync.testing import ScriptedTransport
 
 PLAIN = b'{"stream":"S","seq":%d}'

@@ -4,9 +4,9 @@ import types
 
 import pytest
 
-from jetsync._deadline import Deadline
+from jetsync._base.deadline import Deadline
 from jetsync._proto.pull import PullRequest
-from jetsync._pull_inbox import PullInbox, take_inbox
+from jetsync.consume.inbox import PullInbox, take_inbox
 from jetsync.errors import PermissionDeniedError
 
 

@@ -9,11 +9,9 @@ import types
 import pytest
 
 from jetsync import events
-from jetsync._deadline import Deadline
-from jetsync._handoff import Mailbox
-from jetsync._outbox import LaneState
-from jetsync._plugins import Plugins
-from jetsync._session import (
+from jetsync._base.deadline import Deadline
+from jetsync._hooks.manager import Plugins
+from jetsync._io.connection import (
     ClosedInFlightError,
     JetStreamSession,
     Session,
@@ -21,6 +19,8 @@ from jetsync._session import (
     parse_denied,
     raise_failure,
 )
+from jetsync._io.mailbox import Mailbox
+from jetsync._io.outbox import LaneState
 from jetsync.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -34,7 +34,7 @@ from jetsync.errors import (
     StreamNotFoundError,
 )
 from jetsync.options import ConnectOptions
-from jetsync.server_info import ServerInfo, decode_json, parse_info
+from jetsync.values.server_info import ServerInfo, decode_json, parse_info
 
 SEED = "SU" + "A" * 56
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from jetsync import errors
-from jetsync._deadline import Deadline
-from jetsync._stream_cache import StreamCache
-from jetsync.publish._capability import require_atomic
+from jetsync._api.known_streams import StreamCache
+from jetsync._base.deadline import Deadline
+from jetsync.publish.capability import require_atomic
 
 VERSIONED = {"_nats.ver": "2.15.1", "_nats.level": "5", "_nats.req.level": "2"}
 

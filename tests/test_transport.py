@@ -19,18 +19,18 @@ import nats.aio.transport
 import nats.errors
 import pytest
 
-from jetsync import _transport
-from jetsync._deadline import Deadline
-from jetsync._handoff import Mailbox
-from jetsync._plugins import Plugins
-from jetsync._proto import frames
-from jetsync._session import Session, nats_arguments
-from jetsync._translate import no_server_error, translate_closed, translate_connect_error
-from jetsync._transport import (
+from jetsync._base.deadline import Deadline
+from jetsync._hooks.manager import Plugins
+from jetsync._io import nats_seam as _transport
+from jetsync._io.connection import Session, nats_arguments
+from jetsync._io.mailbox import Mailbox
+from jetsync._io.nats_seam import (
     LaneTransport,
     NatsConnection,
     WebSocketLaneTransport,
 )
+from jetsync._io.translate import no_server_error, translate_closed, translate_connect_error
+from jetsync._proto import frames
 from jetsync.errors import (
     AuthenticationError,
     ConnectError,

@@ -54,7 +54,7 @@ from jetsync.errors import (
     from_api_error,
 )
 from jetsync.events import PullOutcome
-from jetsync.server_info import decode_json
+from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

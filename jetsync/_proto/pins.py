@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jetsync.headers import PIN_ID, Headers
+from jetsync.values.headers import PIN_ID, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

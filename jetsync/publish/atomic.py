@@ -12,10 +12,9 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from jetsync._deadline import Deadline, as_seconds
-from jetsync._outbox import NeverWrittenError
+from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._io.outbox import NeverWrittenError
 from jetsync._proto.batch import BatchState
-from jetsync._subjects import validate_subject
 from jetsync.errors import (
     BatchClosedError,
     ConflictingUseError,
@@ -23,25 +22,26 @@ from jetsync.errors import (
     InvalidArgumentError,
     InvalidTypeError,
 )
-from jetsync.outbound import OutboundMessage, coerce_outbound, message_iterator
-from jetsync.publish._atomic_commit import (
+from jetsync.publish.atomic_commit import (
     DISCARDED,
     FAILED,
     AtomicCommit,
     AtomicOptions,
     gone,
 )
+from jetsync.values.outbound import OutboundMessage, coerce_outbound, message_iterator
+from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Self
 
-    from jetsync._session import JetStreamSession
-    from jetsync.outbound import BatchAck, Expect
-    from jetsync.publish._batch_run import BatchRun
-    from jetsync.publish._staging import Staged
+    from jetsync._io.connection import JetStreamSession
+    from jetsync.publish.atomic_wire import BatchRun
+    from jetsync.publish.staged_window import Staged
     from jetsync.typing import HeadersInput, Payload, Seconds
+    from jetsync.values.outbound import BatchAck, Expect
 
 __all__ = ["AtomicBatch"]
 

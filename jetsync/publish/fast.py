@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from jetsync import _log, events
-from jetsync._deadline import Deadline
+from jetsync import events
+from jetsync._base import log as _log
+from jetsync._base.deadline import Deadline
 from jetsync._proto.fastingest import Phase
 from jetsync.errors import (
     BatchClosedError,
@@ -29,12 +30,18 @@ from jetsync.errors import (
     InvalidArgumentError,
     WaitTimeoutError,
 )
-from jetsync.outbound import BatchAck, Expect, OutboundMessage, coerce_outbound, message_iterator
-from jetsync.publish._fast_link import FastLink
-from jetsync.publish._many import BLOCK_BYTES, BLOCK_MESSAGES
-from jetsync.publish._shared import BatchPlugins
-from jetsync.publish._turn import Turn
+from jetsync.publish.fast_link import FastLink
+from jetsync.publish.many import BLOCK_BYTES, BLOCK_MESSAGES
+from jetsync.publish.shared_headers import BatchPlugins
+from jetsync.publish.turn import Turn
 from jetsync.typing import Seconds
+from jetsync.values.outbound import (
+    BatchAck,
+    Expect,
+    OutboundMessage,
+    coerce_outbound,
+    message_iterator,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from jetsync._session import JetStreamSession
+    from jetsync._io.connection import JetStreamSession
     from jetsync.typing import HeadersInput, Payload
 
 __all__ = ["FastPublisher", "FastStatistics"]

@@ -23,13 +23,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from jetsync import _log
-from jetsync._deadline import Deadline
-from jetsync._handoff import Bell, Signal
-from jetsync._locks import Latch, held_here, refuse_reentry
-from jetsync._session import raise_failure
+from jetsync._base import log as _log
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Latch, held_here, refuse_reentry
+from jetsync._io.connection import raise_failure
+from jetsync._io.mailbox import Bell, Signal
 from jetsync.errors import HandleClosedError, PublishManyError, PublishOutcomeUnknownError
-from jetsync.outbound import (
+from jetsync.publish.collecting import CollectingWindow
+from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
+from jetsync.publish.hooks import WrappedWindow, WrappedWindows
+from jetsync.publish.many import BLOCK_MESSAGES
+from jetsync.values.outbound import (
     Expect,
     OutboundMessage,
     PubAck,
@@ -37,19 +41,15 @@ from jetsync.outbound import (
     PublishReport,
     with_shared,
 )
-from jetsync.publish._collecting import CollectingWindow
-from jetsync.publish._future import DeliveryReport, FutureOwner, PublishFuture
-from jetsync.publish._many import BLOCK_MESSAGES
-from jetsync.publish._wrapped import WrappedWindow, WrappedWindows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Self
 
-    from jetsync._session import JetStreamSession
-    from jetsync.publish._collecting import Staged
-    from jetsync.publish._window import WindowOptions
+    from jetsync._io.connection import JetStreamSession
+    from jetsync.publish.collecting import Staged
+    from jetsync.publish.window import WindowOptions
     from jetsync.typing import HeadersInput, Payload, Seconds
 
 __all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"]

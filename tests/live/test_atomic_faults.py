@@ -140,7 +140,7 @@ class TestAbandoned:
         """
         Scenario 85: without advisories the answer is explained by the time that has passed.
         """
-        monkeypatch.setattr("jetsync.publish._batch_run.IDLE_LIMIT", 1.0)
+        monkeypatch.setattr("jetsync.publish.atomic_wire.IDLE_LIMIT", 1.0)
         deny = {"deny": "$JS.EVENT.>"}
         users = [{"user": "u", "password": "p", "permissions": {"subscribe": deny}}]
         config = {"authorization": {"users": users}, "jetstream": {"limits": {"batch": HASTY}}}

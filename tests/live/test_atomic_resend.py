@@ -11,7 +11,7 @@ from patience import eventually
 from streams import batch_stream
 
 import jetsync
-from jetsync._outbox import NeverWrittenError
+from jetsync._io.outbox import NeverWrittenError
 from jetsync.devserver import DevServer
 from jetsync.events import PermissionDeniedEvent
 from jetsync.hookspecs import hookimpl

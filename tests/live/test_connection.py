@@ -19,7 +19,7 @@ from interrupts import is_locked
 from patience import eventually, timed
 
 import jetsync
-from jetsync import _session
+from jetsync._io import connection as _session
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 

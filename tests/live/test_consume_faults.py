@@ -15,7 +15,7 @@ import pytest
 from patience import eventually, timed
 
 import jetsync
-from jetsync._consume_drive import ConsumeDriver
+from jetsync.consume.driver import ConsumeDriver
 from jetsync.testing import CutProxy
 
 

@@ -12,7 +12,7 @@ import pytest
 from patience import eventually, timed
 
 import jetsync
-from jetsync._message_get import direct_get
+from jetsync._api.messages import direct_get
 from jetsync.devserver import DevServer
 
 PAGED = ["2.11.11", "2.12.8", "2.14.6"]

@@ -21,8 +21,8 @@ from streams import fill, fill_in_trouble, numbers
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync.events import PullOutcome
-from jetsync.headers import parse_status
 from jetsync.testing import HookRecorder
+from jetsync.values.headers import parse_status
 
 FULL = os.environ.get("JETSYNC_TEST_FULL", "") not in {"", "0"}
 ORPHAN_ROUNDS = 30 if FULL else 10
@@ -848,7 +848,7 @@ class TestConnection:
         A pull or an inbox that the server refuses ends the fetch at once.
         """
         # Reply subjects that can be named in the server's configuration.
-        monkeypatch.setattr("jetsync._session.secrets.token_hex", lambda size: "0")
+        monkeypatch.setattr("jetsync._io.connection.secrets.token_hex", lambda size: "0")
         deny_pull = {"publish": {"deny": ["$JS.API.CONSUMER.MSG.NEXT.>"]}}
         deny_inbox = {"subscribe": {"deny": ["mine.0-1.*"]}}
         users = [

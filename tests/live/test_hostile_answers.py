@@ -12,7 +12,7 @@ import threading
 import pytest
 
 import jetsync
-from jetsync._deadline import Deadline
+from jetsync._base.deadline import Deadline
 from jetsync._proto import frames
 
 DEEP = b'{"a":' * 100_000

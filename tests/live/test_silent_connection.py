@@ -12,7 +12,7 @@ from patience import eventually, timed
 from streams import fill
 
 import jetsync
-from jetsync._session import Session
+from jetsync._io.connection import Session
 from jetsync.testing import CutProxy
 
 PING_INTERVAL = 30.0

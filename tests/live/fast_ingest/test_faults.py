@@ -19,11 +19,11 @@ from streams import fast_stream, payloads
 
 import jetsync
 from jetsync import OutboundMessage, errors
-from jetsync._handoff import KEPT_DENIALS
+from jetsync._io.mailbox import KEPT_DENIALS
 from jetsync._proto.fastingest import Phase
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
-from jetsync.publish import _fast_link
+from jetsync.publish import fast_link as _fast_link
 from jetsync.testing import CutProxy
 
 
