@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._base.deadline import Seconds
     from jetsync._hooks.manager import PluginInfo
     from jetsync.consume.consumption import Consumption
-    from jetsync.typing import HeadersInput, Payload, Seconds
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload
     from jetsync.values.server_info import ServerInfo, Statistics
 
 __all__ = ["Client", "connect"]

@@ -31,10 +31,9 @@ from jetsync.values.subjects import validate_subject
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetsync._base.deadline import Deadline
+    from jetsync._base.deadline import Deadline, Seconds
     from jetsync._io.connection import JetStreamSession
     from jetsync.stream import Stream
-    from jetsync.typing import Seconds
     from jetsync.values.outbound import PubAck
     from jetsync.values.stored import StoredMessage
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         PublishOperation,
         StatusEvent,
     )
-    from jetsync.typing import HeadersInput
+    from jetsync.values.headers import HeadersInput
     from jetsync.values.message import Message
     from jetsync.values.outbound import OutboundMessage
     from jetsync.values.stored import StoredMessage

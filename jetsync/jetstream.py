@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator
 
+    from jetsync._base.deadline import Seconds
     from jetsync._io.connection import JetStreamSession
-    from jetsync.typing import HeadersInput, Payload, Seconds
-    from jetsync.values.outbound import PubAck
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload, PubAck
 
 __all__ = ["JetStream"]
 

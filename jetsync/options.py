@@ -22,7 +22,7 @@ from jetsync.values.server_urls import read_servers, wants_tls
 from jetsync.values.subjects import api_prefix, validate_subject
 
 if TYPE_CHECKING:
-    from jetsync.typing import Seconds
+    from jetsync._base.deadline import Seconds
 
 __all__ = ["DEFAULT_URL", "ConnectOptions"]
 

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable, Mapping
 
-    from jetsync._base.deadline import Deadline
+    from jetsync._base.deadline import Deadline, Seconds
     from jetsync.counters import CounterEntry
     from jetsync.read.direct import DirectBatch, StreamScan
-    from jetsync.typing import Seconds
     from jetsync.values.stored import StoredMessage
     from jetsync.values.stream_config import StreamConfig
     from jetsync.values.stream_info import StreamInfo

@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator, Mapping, Sequence
 
-    from jetsync._base.deadline import Deadline
+    from jetsync._base.deadline import Deadline, Seconds
     from jetsync._io.connection import JetStreamSession
-    from jetsync.typing import Seconds
     from jetsync.values.stream_config import StreamConfig
 
 __all__ = [

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from jetsync._api.mirrors import Reading
     from jetsync._base.deadline import Deadline
     from jetsync._io.connection import JetStreamSession
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 __all__ = ["direct_get", "leader_get", "observed", "read_direct", "read_one", "shown_by"]
 

@@ -27,9 +27,8 @@ from jetsync.values.codec import ConfigModel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from jetsync._base.deadline import Deadline
+    from jetsync._base.deadline import Deadline, Seconds
     from jetsync._io.connection import JetStreamSession
-    from jetsync.typing import Seconds
 
 __all__ = ["call", "config_of", "evolve", "pages", "sequence_number"]
 

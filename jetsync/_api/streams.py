@@ -29,9 +29,8 @@ from jetsync.values.subjects import validate_filter, validate_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from jetsync._base.deadline import Deadline
+    from jetsync._base.deadline import Deadline, Seconds
     from jetsync._io.connection import JetStreamSession
-    from jetsync.typing import Seconds
 
 __all__ = [
     "changed_config",

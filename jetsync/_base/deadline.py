@@ -10,14 +10,16 @@ from __future__ import annotations
 import datetime as dt
 import math
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 
-if TYPE_CHECKING:
-    from jetsync.typing import Seconds
-
 __all__ = ["Deadline", "as_seconds"]
+
+Seconds: TypeAlias = float | int | dt.timedelta
+"""
+A duration: seconds as a number, or a ``timedelta``.
+"""
 
 LONGEST: Final = 1e9
 """

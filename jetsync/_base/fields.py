@@ -20,7 +20,7 @@ from jetsync._base.deadline import as_seconds
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 
 if TYPE_CHECKING:
-    from jetsync.typing import Seconds
+    from jetsync._base.deadline import Seconds
 
 __all__ = [
     "DURATION",

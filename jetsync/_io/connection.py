@@ -56,10 +56,11 @@ from jetsync.values.server_urls import without_login
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from jetsync._base.deadline import Seconds
     from jetsync._hooks.manager import Plugins
     from jetsync._io.lane import Lane
     from jetsync.options import ConnectOptions
-    from jetsync.typing import Frame, Seconds
+    from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
 DROP_GRACE: Final = 1.0

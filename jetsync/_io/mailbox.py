@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 KEPT_DENIALS: Final = 8192
 """

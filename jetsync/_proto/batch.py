@@ -34,7 +34,7 @@ from jetsync.values.outbound import BatchAck
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 Item = TypeVar("Item")
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from jetsync._proto.pull import Pull
     from jetsync.errors import JetSyncError
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 QUICK: Final = 0.5
 """

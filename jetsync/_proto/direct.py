@@ -48,7 +48,7 @@ from jetsync.values.headers import find_last, parse_status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 NEEDS_PAGES: Final = "server 2.11 or later"
 

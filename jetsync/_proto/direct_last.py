@@ -37,7 +37,7 @@ from jetsync.values.headers import find_last
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 MAX_SUBJECTS: Final = 1024
 """How many subjects one request may resolve; servers answer 413 to more (ADR-31)."""

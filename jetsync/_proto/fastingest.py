@@ -47,7 +47,7 @@ from jetsync.values.server_info import decode_json
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 START: Final = 0
 APPEND: Final = 1

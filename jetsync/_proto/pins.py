@@ -21,7 +21,7 @@ from jetsync.values.headers import PIN_ID, Headers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 PIN_MARK: Final = PIN_ID.encode() + b":"
 

@@ -27,7 +27,7 @@ from jetsync.values.outbound import PubAck
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 Item = TypeVar("Item")
 

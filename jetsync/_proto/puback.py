@@ -19,7 +19,7 @@ from jetsync.values.outbound import PubAck
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 NO_RESPONDERS: Final = 503
 

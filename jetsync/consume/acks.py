@@ -23,8 +23,8 @@ from jetsync.values.message import ACK, AckClaim
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from jetsync._base.deadline import Seconds
     from jetsync._io.lane import Lane
-    from jetsync.typing import Seconds
     from jetsync.values.message import Message
 
 __all__ = ["ack_many"]

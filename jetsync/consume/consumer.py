@@ -27,9 +27,9 @@ from jetsync.values.consumer_config import AckPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jetsync._base.deadline import Seconds
     from jetsync._io.connection import JetStreamSession
     from jetsync.consume.inbox import PullInbox
-    from jetsync.typing import Seconds
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
 

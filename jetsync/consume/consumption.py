@@ -45,12 +45,13 @@ from jetsync.values.message import ACK, IN_PROGRESS
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from jetsync._base.deadline import Seconds
     from jetsync._io.connection import JetStreamSession
     from jetsync._proto.consume import ConsumeOptions
     from jetsync._proto.pins import Pins
     from jetsync.consume.handlers import HandlerOptions
     from jetsync.events import StatusEvent
-    from jetsync.typing import Frame, Seconds
+    from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
 __all__ = ["Consumption", "ConsumptionStatistics"]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jetsync._proto.consume import ConsumeOptions, StatusNote
     from jetsync._proto.pins import Pins
     from jetsync._proto.pull import PullRequest
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 LOOK: Final = 0.1
 """Seconds between two looks at whether a consumption goes on, while there is no connection."""

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from jetsync._io.connection import JetStreamSession
     from jetsync._proto.pins import Pins
     from jetsync._proto.pull import Pull
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 __all__ = ["MessageBatch"]
 

@@ -31,7 +31,7 @@ from jetsync.values.message import ACK, Message
 
 if TYPE_CHECKING:
     from jetsync.consume.consumption import Consumption
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 THREAD_NAME: Final = "jetsync-consume"
 

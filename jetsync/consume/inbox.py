@@ -21,11 +21,12 @@ from jetsync.values.subjects import ACK_PREFIX, parse_ack_reply
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from jetsync._base.deadline import Deadline
+    from jetsync._base.deadline import Deadline, Seconds
     from jetsync._io.connection import JetStreamSession, Session
     from jetsync._io.lane import Lane
     from jetsync._proto.pull import Pull, PullRequest
-    from jetsync.typing import Acker, Frame, Seconds
+    from jetsync.values.frame import Frame
+    from jetsync.values.message import Acker
 
 LINGER: Final = 5.0
 """Seconds for which messages that still arrive for an abandoned pull are given back."""

@@ -18,7 +18,7 @@ from jetsync.values.echo import PULL_NEEDS, require
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from jetsync.typing import Seconds
+    from jetsync._base.deadline import Seconds
     from jetsync.values.consumer_config import ConsumerConfig
     from jetsync.values.message import Message
 

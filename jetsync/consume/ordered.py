@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._base.deadline import Seconds
     from jetsync._io.connection import JetStreamSession
     from jetsync.consume.inbox import PullInbox
-    from jetsync.typing import Seconds
     from jetsync.values.consumer_config import ReplayPolicy
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._base.deadline import Seconds
     from jetsync._proto.consume import ConsumeOptions
     from jetsync._proto.pull import PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.inbox import PullInbox
     from jetsync.events import ResetReason
-    from jetsync.typing import Seconds
     from jetsync.values.message import Message
 
 __all__ = ["OrderedBatch", "OrderedConsumption"]

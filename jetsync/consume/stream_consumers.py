@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator, Mapping, Sequence
 
+    from jetsync._base.deadline import Seconds
     from jetsync._io.connection import JetStreamSession
     from jetsync.consume.ordered import OrderedConsumer
-    from jetsync.typing import Seconds
     from jetsync.values.consumer_config import DeliverPolicy, ReplayPolicy
     from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset, PauseState
     from jetsync.values.stream_info import StreamInfo

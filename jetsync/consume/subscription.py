@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._base.deadline import Seconds
     from jetsync._io.connection import Session
-    from jetsync.typing import Frame, Seconds
+    from jetsync.values.frame import Frame
 
 __all__ = ["Subscription"]
 

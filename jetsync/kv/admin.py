@@ -29,9 +29,8 @@ from jetsync.values.codec import from_wire
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from jetsync._base.deadline import Deadline
+    from jetsync._base.deadline import Deadline, Seconds
     from jetsync._io.connection import JetStreamSession
-    from jetsync.typing import Seconds
     from jetsync.values.stream_info import StreamInfo
 
 

@@ -32,9 +32,10 @@ from jetsync.values.ttl import ttl_header
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jetsync._base.deadline import Deadline
+    from jetsync._base.deadline import Deadline, Seconds
     from jetsync.kv.entry import Entry
-    from jetsync.typing import HeadersInput, Payload, Seconds
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload
     from jetsync.values.stream_config import StreamConfig
     from jetsync.values.stream_info import StreamInfo
 

@@ -38,10 +38,11 @@ from jetsync.values.headers import KV_OPERATION, ROLLUP
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jetsync._base.deadline import Seconds
     from jetsync.kv.bucket import Bucket
     from jetsync.kv.entry import Entry
     from jetsync.stream import Stream
-    from jetsync.typing import Payload, Seconds
+    from jetsync.values.outbound import Payload
 
 __all__ = ["KeyValue"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
 
-from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.deadline import Deadline, Seconds, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._base.locks import refuse_reentry
 from jetsync._proto.kv import DELETED, PURGED, check_key
@@ -28,7 +28,6 @@ from jetsync.publish.atomic_commit import AtomicOptions
 from jetsync.publish.capability import require_atomic
 from jetsync.publish.one import RETRIES, RETRY_WAIT
 from jetsync.publish.ttl_floor import tell_if_raised
-from jetsync.typing import Seconds
 from jetsync.values.headers import KV_OPERATION, ROLLUP
 from jetsync.values.outbound import Expect, OutboundMessage, payload_bytes
 
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.known_streams import KnownStream
     from jetsync.kv.bucket import Bucket
-    from jetsync.typing import Payload
-    from jetsync.values.outbound import BatchAck
+    from jetsync.values.outbound import BatchAck, Payload
     from jetsync.values.stream_config import StreamConfig
 
 __all__ = ["Transaction"]

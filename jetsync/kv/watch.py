@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._base.deadline import Seconds
     from jetsync.consume.ordered import OrderedConsumer
     from jetsync.kv.bucket import Bucket
     from jetsync.kv.entry import Entry
-    from jetsync.typing import Seconds
     from jetsync.values.message import Message
 
 __all__ = ["Watch"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._io.connection import Session
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 ADVISORY = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
 

@@ -37,11 +37,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._base.deadline import Seconds
     from jetsync._io.connection import JetStreamSession
     from jetsync.publish.atomic_wire import BatchRun
     from jetsync.publish.staged_window import Staged
-    from jetsync.typing import HeadersInput, Payload, Seconds
-    from jetsync.values.outbound import BatchAck, Expect
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import BatchAck, Expect, Payload
 
 __all__ = ["AtomicBatch"]
 

@@ -18,7 +18,7 @@ import attrs
 
 from jetsync import events
 from jetsync._api.messages import leader_get
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import Deadline, Seconds
 from jetsync._io.outbox import NeverWrittenError
 from jetsync._proto.batch import BatchState
 from jetsync.errors import (
@@ -44,7 +44,6 @@ from jetsync.publish.retry import ask_retry, tell_retry
 from jetsync.publish.shared_headers import BatchPlugins
 from jetsync.publish.staged_window import Staging, Wire
 from jetsync.publish.turn import Turn
-from jetsync.typing import Seconds
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
 from jetsync.values.subjects import validate_subject

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jetsync._io.connection import JetStreamSession
     from jetsync.publish.retry import Setback
     from jetsync.publish.window import WindowOptions
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
     AckRun = list[tuple[bytes, bytes]]
 

@@ -22,11 +22,12 @@ from jetsync.values.ttl import ttl_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from jetsync._base.deadline import Seconds
     from jetsync._io.connection import JetStreamSession
     from jetsync.events import BatchGapEvent
     from jetsync.publish.publisher import DeliveryReport
-    from jetsync.typing import HeadersInput, Payload, Seconds
-    from jetsync.values.outbound import BatchAck, Expect, PubAck, PublishReport
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import BatchAck, Expect, Payload, PubAck, PublishReport
 
 FLOW_LIMIT: Final = 500
 """Messages between two acks that servers give at most; more brings nothing (ADR-50)."""

@@ -22,7 +22,7 @@ import attrs
 
 from jetsync import events
 from jetsync._base import log as _log
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import Deadline, Seconds
 from jetsync._proto.fastingest import Phase
 from jetsync.errors import (
     BatchClosedError,
@@ -34,7 +34,6 @@ from jetsync.publish.fast_link import FastLink
 from jetsync.publish.many import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.shared_headers import BatchPlugins
 from jetsync.publish.turn import Turn
-from jetsync.typing import Seconds
 from jetsync.values.outbound import (
     BatchAck,
     Expect,
@@ -50,7 +49,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._io.connection import JetStreamSession
-    from jetsync.typing import HeadersInput, Payload
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload
 
 __all__ = ["FastPublisher", "FastStatistics"]
 

@@ -21,8 +21,8 @@ from jetsync.errors import WaitTimeoutError
 from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
 
 if TYPE_CHECKING:
+    from jetsync._base.deadline import Seconds
     from jetsync.publish.hooks import WrappedWindow
-    from jetsync.typing import Seconds
 
 
 @attrs.frozen

@@ -47,10 +47,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._base.deadline import Seconds
     from jetsync._io.connection import JetStreamSession
     from jetsync.publish.collecting import Staged
     from jetsync.publish.window import WindowOptions
-    from jetsync.typing import HeadersInput, Payload, Seconds
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload
 
 __all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
 
-from jetsync._base.deadline import as_seconds
+from jetsync._base.deadline import Seconds, as_seconds
 from jetsync.errors import (
     InvalidArgumentError,
     InvalidTypeError,
@@ -22,7 +22,6 @@ from jetsync.errors import (
     SchedulesDisabledError,
 )
 from jetsync.publish.one import publish_one
-from jetsync.typing import Seconds
 from jetsync.values import headers as names
 from jetsync.values.codec import parse_time_ns, time_text
 from jetsync.values.headers import Headers
@@ -33,8 +32,8 @@ from jetsync.values.ttl import ttl_header
 if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync._io.connection import JetStreamSession
-    from jetsync.typing import HeadersInput, Payload
-    from jetsync.values.outbound import PubAck
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload, PubAck
 
 LEVEL: Final = 2
 """API level from which servers have schedules, and know ``@at``."""

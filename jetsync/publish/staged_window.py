@@ -21,10 +21,9 @@ from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
     from jetsync._api.known_streams import KnownStream
-    from jetsync._base.deadline import Deadline
+    from jetsync._base.deadline import Deadline, Seconds
     from jetsync._io.connection import JetStreamSession
     from jetsync._proto.batch import Entry
-    from jetsync.typing import Seconds
 
     Staged = tuple[bytes, bytes, bytes]
     """Subject, header lines behind those of the batch, payload."""

@@ -16,8 +16,8 @@ from jetsync.events import TtlRaisedEvent
 from jetsync.values.ttl import NEVER
 
 if TYPE_CHECKING:
+    from jetsync._base.deadline import Seconds
     from jetsync._io.connection import JetStreamSession
-    from jetsync.typing import Seconds
     from jetsync.values.stream_config import StreamConfig
 
 _logger = _log.get_logger("publish")

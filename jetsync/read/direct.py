@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._base.deadline import Seconds
     from jetsync._io.connection import JetStreamSession
-    from jetsync.typing import Seconds
     from jetsync.values.stored import StoredMessage, StoredPage
 
 __all__ = ["DirectBatch", "StreamScan"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.mirrors import Reading
     from jetsync._io.connection import JetStreamSession
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
     from jetsync.values.stored import StoredMessage
     from jetsync.values.stream_info import StreamInfo
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from jetsync._hooks.calls import Entered
     from jetsync._io.connection import JetStreamSession
     from jetsync._proto.direct import PageRequest
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 PAGE: Final = 2000
 """

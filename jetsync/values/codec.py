@@ -35,7 +35,7 @@ from jetsync._base.fields import Choice, aware, known_or_new
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
 
 if TYPE_CHECKING:
-    from jetsync.typing import Seconds
+    from jetsync._base.deadline import Seconds
 
 __all__ = [
     "ConfigModel",

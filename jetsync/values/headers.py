@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 from jetsync.errors import InvalidHeaderError, InvalidTypeError, ProtocolError
 
 if TYPE_CHECKING:
     from typing import NoReturn, TypeGuard
 
-    from jetsync.typing import HeadersInput
 
 __all__ = ["Headers"]
+
+HeadersInput: TypeAlias = Union["Headers", Mapping[str, "str | Sequence[str]"]]
+"""
+Headers to publish: a ``Headers`` object, or a mapping from name to one value or a list of values.
+Never changed in place.
+"""
 
 # Publishing
 MSG_ID: Final = "Nats-Msg-Id"

@@ -9,7 +9,7 @@ their names can be imported from here.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import attrs
 
@@ -29,10 +29,39 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable
 
-    from jetsync.typing import Acker, Seconds
+    from jetsync._base.deadline import Seconds
     from jetsync.values.ttl import MarkerReason
 
 __all__ = ["Message", "Metadata"]
+
+
+class Acker(Protocol):
+    """
+    What a ``Message`` needs to acknowledge itself.
+
+    It stands between messages and the connection, so that a message can be made in a test with
+    three lines of code.
+    """
+
+    def acknowledge(self, message: Message, body: bytes) -> None:
+        """
+        Send ``body`` to the message's reply subject and return without an answer.
+        """
+
+    def acknowledge_sync(self, message: Message, body: bytes, timeout: Seconds | None) -> None:
+        """
+        Send ``body`` to the message's reply subject and return once the server has confirmed it.
+
+        Args:
+            message: The message to acknowledge.
+            body: The bytes that say how.
+            timeout: Seconds to wait, ``None`` for the session's default.
+
+        Raises:
+            RequestTimeoutError, DisconnectedError, ConnectionLostError: the server has not
+                confirmed; the caller may try again.
+        """
+
 
 # Bodies of acknowledgements, as servers since 2.2 read them.
 ACK: Final = b"+ACK"

@@ -4,15 +4,16 @@ Messages on their way out: what is to be published, under which conditions, and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
+from jetsync._base.deadline import Seconds
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
-from jetsync.typing import HeadersInput, Payload, Seconds
 from jetsync.values import headers as names
 from jetsync.values.headers import (
     Headers,
+    HeadersInput,
     SharedHeaders,
     check_headers,
     encode_headers,
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = ["BatchAck", "Expect", "OutboundMessage", "PubAck", "PublishFailure", "PublishReport"]
+
+Payload: TypeAlias = bytes | bytearray | memoryview | str
+"""
+What may be published: bytes-like objects as they are, text as UTF-8. Anything else is an
+``InvalidTypeError``.
+"""
 
 
 def _sequence(_: Expect, field: attrs.Attribute[Any], value: object) -> None:

@@ -16,7 +16,7 @@ from jetsync.values.headers import TTL, Headers, find_last
 from jetsync.values.ttl import marker_in, marker_of, parse_ttl, ttl_in
 
 if TYPE_CHECKING:
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
     from jetsync.values.ttl import MarkerReason
 
 __all__ = ["StoredMessage", "StoredPage"]

@@ -18,7 +18,7 @@ from jetsync.errors import InvalidTtlError
 from jetsync.values.headers import MARKER_REASON, TTL, Headers
 
 if TYPE_CHECKING:
-    from jetsync.typing import Seconds
+    from jetsync._base.deadline import Seconds
 
 __all__ = ["MarkerReason"]
 
