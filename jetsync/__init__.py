@@ -7,7 +7,7 @@ General layout, lowest first; a file imports only from those before it:
 - values and wire forms: ``message``, ``outbound``, ``stream_config``, ``options`` and others;
 - engines without input and output: ``_proto/``;
 - plumbing: ``hookspecs``, ``_plugins``, ``_bridge`` (the one thread), ``_transport`` and ``_lane``
-  (the one socket), ``_session`` (what all handles share);
+  (the one socket), ``_context`` (what all handles share);
 - blocking handles: ``publish/``, ``fetch``, ``consume``, ``consumer``, ``ordered``, ``stream``,
   ``kv``, ``jetstream``, ``client``;
 - tools: ``devserver``, ``testing``, ``cli``.

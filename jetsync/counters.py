@@ -31,8 +31,8 @@ from jetsync.values.subjects import validate_subject
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync.stream import Stream
     from jetsync.values.outbound import PubAck
     from jetsync.values.stored import StoredMessage
@@ -82,10 +82,10 @@ class Counter:
     server that adds. Every call has a ``timeout`` in seconds, None for the context's default.
     """
 
-    __slots__ = ("_session", "_stream", "_subject")
+    __slots__ = ("_context", "_stream", "_subject")
 
-    def __init__(self, session: JetStreamSession, stream: Stream, subject: str) -> None:
-        self._session = session
+    def __init__(self, context: Context, stream: Stream, subject: str) -> None:
+        self._context = context
         self._stream = stream
         self._subject = validate_subject(subject)
 
@@ -133,21 +133,21 @@ class Counter:
             raise InvalidTypeError(
                 f"a counter takes integers, not {type(value).__name__}", argument="value"
             )
-        session = self._session
-        session.core.check()
-        deadline = session.deadline(timeout)
+        context = self._context
+        context.connection.check()
+        deadline = context.deadline(timeout)
         self._check_stream(deadline)
         text = integer_text(value)
         headers = {INCREMENT: text if value < 0 else f"+{text}"}
         message = OutboundMessage(self._subject, b"", headers, msg_id)
-        ack = publish_one(session, message, deadline)
+        ack = publish_one(context, message, deadline)
         if ack.value is not None:
             return ack.value
         if ack.duplicate:
             return self._value_of(ack, deadline)
         # Stored as an ordinary message, by a server or a stream that has changed meanwhile.
         raise NotSupportedError(
-            "a counter", needs="server 2.12 or later", server=session.server.version
+            "a counter", needs="server 2.12 or later", server=context.server.version
         )
 
     def load(self, *, timeout: Seconds | None = None) -> int:
@@ -175,12 +175,12 @@ class Counter:
 
     def _check_stream(self, deadline: Deadline) -> None:
         """Raise unless an increment is added by the stream, and not stored as it is."""
-        streams, name = self._session.streams, self._stream.name
+        streams, name = self._context.streams, self._stream.name
         known = streams.named(name, deadline)
         if not known.config.allow_msg_counter or not known.takes(self._subject):
             known = streams.named(name, deadline, fresh=True)
         if known.level < LEVEL:
-            server = known.version or self._session.server.version
+            server = known.version or self._context.server.version
             raise NotSupportedError("a counter", needs="server 2.12 or later", server=server)
         if not known.config.allow_msg_counter:
             raise _disabled(name)

@@ -150,12 +150,12 @@ def stage(streams):
             raise errors.MaxPayloadError(size, MAX_PAYLOAD)
 
     def stage(ttl=None):
-        session = SimpleNamespace(
+        context = SimpleNamespace(
             server=SimpleNamespace(max_payload=MAX_PAYLOAD),
-            core=SimpleNamespace(check_size=check_size, inbox="_INBOX"),
+            connection=SimpleNamespace(check_size=check_size, inbox="_INBOX"),
             streams=streams,
         )
-        staging = Staging(session, streams.known("S"), Wire("b1").head_size, ttl)
+        staging = Staging(context, streams.known("S"), Wire("b1").head_size, ttl)
         deadline = Deadline.after(1)
         return SimpleNamespace(staging=staging, admit=lambda item: staging.admit(item, deadline))
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator, Mapping, Sequence
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync.values.stream_config import StreamConfig
 
 __all__ = [
@@ -81,34 +81,34 @@ def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
 
 
 def create(
-    session: JetStreamSession, stream: str, config: ConsumerConfig, deadline: Deadline
+    context: Context, stream: str, config: ConsumerConfig, deadline: Deadline
 ) -> ConsumerInfo:
     """
     Create a consumer, or do nothing if it exists with the same configuration.
     """
-    return _put(session, stream, config, "create", deadline)
+    return _put(context, stream, config, "create", deadline)
 
 
 def update(
-    session: JetStreamSession, stream: str, config: ConsumerConfig, deadline: Deadline
+    context: Context, stream: str, config: ConsumerConfig, deadline: Deadline
 ) -> ConsumerInfo:
     """
     Replace the whole configuration of an existing consumer.
     """
-    return _put(session, stream, config, "update", deadline)
+    return _put(context, stream, config, "update", deadline)
 
 
 def create_or_update(
-    session: JetStreamSession, stream: str, config: ConsumerConfig, deadline: Deadline
+    context: Context, stream: str, config: ConsumerConfig, deadline: Deadline
 ) -> ConsumerInfo:
     """
     Replace the whole configuration of a consumer, which is created if it does not exist.
     """
-    return _put(session, stream, config, None, deadline)
+    return _put(context, stream, config, None, deadline)
 
 
 def changed_config(
-    session: JetStreamSession,
+    context: Context,
     stream: str,
     config: ConsumerConfig | None,
     fields: Mapping[str, Any],
@@ -123,11 +123,11 @@ def changed_config(
     name = wanted.durable_name or wanted.name
     if name is None:
         raise InvalidArgumentError("an update needs the consumer's name", argument="name")
-    return evolve(info(session, stream, name, deadline).config, fields)
+    return evolve(info(context, stream, name, deadline).config, fields)
 
 
 def _put(
-    session: JetStreamSession,
+    context: Context,
     stream: str,
     config: ConsumerConfig,
     action: str | None,
@@ -148,9 +148,9 @@ def _put(
     request: dict[str, Any] = {"stream_name": stream, "config": asked}
     if action is not None:
         request["action"] = action
-    server = session.server.version
+    server = context.server.version
     try:
-        answer = call(session, endpoint, request, deadline, stream=stream)
+        answer = call(context, endpoint, request, deadline, stream=stream)
     except InvalidJsonError as error:
         reason = explain_refusal(error, asked, CONSUMER_NEEDS, server)
         if reason is None:
@@ -187,11 +187,11 @@ def _filters(config: ConsumerConfig) -> list[str]:
     return [subject for subject in wanted if subject]
 
 
-def delete(session: JetStreamSession, stream: str, name: str, deadline: Deadline) -> None:
+def delete(context: Context, stream: str, name: str, deadline: Deadline) -> None:
     """
     Delete a consumer.
     """
-    call(session, _endpoint("DELETE", stream, name), None, deadline, stream=stream)
+    call(context, _endpoint("DELETE", stream, name), None, deadline, stream=stream)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def delete(session: JetStreamSession, stream: str, name: str, deadline: Deadline
 
 
 def warn_about_filters(
-    session: JetStreamSession,
+    context: Context,
     consumer: ConsumerInfo,
     known: StreamConfig | None,
     deadline: Deadline,
@@ -211,7 +211,7 @@ def warn_about_filters(
     elsewhere or renames them is left alone: its subjects do not tell what is in it.
 
     Args:
-        session: Where to ask for the stream, if it is not known or may have changed.
+        context: Where to ask for the stream, if it is not known or may have changed.
         consumer: The consumer that was made.
         known: The stream's configuration as it was some time ago, if it is known.
         deadline: Of the call that this is a part of. No failure in here is one of that call.
@@ -220,7 +220,7 @@ def warn_about_filters(
     if not filters or (known is not None and not _outside(filters, known)):
         return
     try:
-        current = _stream_admin.info(session, stream, deadline).config
+        current = _stream_admin.info(context, stream, deadline).config
     except JetSyncError:
         return
     outside = _outside(filters, current)
@@ -234,7 +234,7 @@ def warn_about_filters(
         filters=outside,
         subjects=subjects,
     )
-    session.core.emit(
+    context.connection.emit(
         FilterOutsideSubjectsEvent(
             stream=stream, consumer=consumer.name, filters=tuple(outside), subjects=subjects
         )
@@ -252,31 +252,29 @@ def _outside(filters: Sequence[str], stream: StreamConfig) -> list[str]:
 # Information
 
 
-def info(session: JetStreamSession, stream: str, name: str, deadline: Deadline) -> ConsumerInfo:
+def info(context: Context, stream: str, name: str, deadline: Deadline) -> ConsumerInfo:
     """
     Ask for a consumer.
     """
     return consumer_info(
-        call(session, _endpoint("INFO", stream, name), None, deadline, stream=stream)
+        call(context, _endpoint("INFO", stream, name), None, deadline, stream=stream)
     )
 
 
-def names(session: JetStreamSession, stream: str, timeout: Seconds | None) -> Iterator[str]:
+def names(context: Context, stream: str, timeout: Seconds | None) -> Iterator[str]:
     """
     Return an iterator over the names of consumers, in pages of 1024.
     """
     endpoint = f"CONSUMER.NAMES.{validate_name('stream', stream)}"
-    return pages(session, endpoint, "consumers", {}, name_of=str, timeout=timeout)
+    return pages(context, endpoint, "consumers", {}, name_of=str, timeout=timeout)
 
 
-def infos(
-    session: JetStreamSession, stream: str, timeout: Seconds | None
-) -> Iterator[ConsumerInfo]:
+def infos(context: Context, stream: str, timeout: Seconds | None) -> Iterator[ConsumerInfo]:
     """
     Return an iterator over consumers, in pages of 256.
     """
     endpoint = f"CONSUMER.LIST.{validate_name('stream', stream)}"
-    found = pages(session, endpoint, "consumers", {}, name_of=_name_of, timeout=timeout)
+    found = pages(context, endpoint, "consumers", {}, name_of=_name_of, timeout=timeout)
     return map(consumer_info, found)
 
 
@@ -289,33 +287,31 @@ def _name_of(entry: Mapping[str, Any]) -> str:
 
 
 def pause(
-    session: JetStreamSession, stream: str, name: str, until: dt.datetime | None, deadline: Deadline
+    context: Context, stream: str, name: str, until: dt.datetime | None, deadline: Deadline
 ) -> PauseState:
     """
     Stop the delivery of a consumer until a time; ``None`` lets it go on.
     """
     body = None if until is None else {"pause_until": format_time(until)}
-    answer = _command(session, "PAUSE", (stream, name), body, deadline)
+    answer = _command(context, "PAUSE", (stream, name), body, deadline)
     return from_wire(PauseState, {key: item for key, item in answer.items() if key != "type"})
 
 
-def unpin(
-    session: JetStreamSession, stream: str, name: str, group: str, deadline: Deadline
-) -> None:
+def unpin(context: Context, stream: str, name: str, group: str, deadline: Deadline) -> None:
     """
     Take the pin of a priority group from the client that has it.
     """
-    _command(session, "UNPIN", (stream, name), {"group": group}, deadline)
+    _command(context, "UNPIN", (stream, name), {"group": group}, deadline)
 
 
 def reset(
-    session: JetStreamSession, stream: str, name: str, sequence: int | None, deadline: Deadline
+    context: Context, stream: str, name: str, sequence: int | None, deadline: Deadline
 ) -> ConsumerReset:
     """
     Let a consumer begin again, at its acknowledgement floor or at a sequence.
     """
     body = None if sequence is None else {"seq": sequence_number(sequence, "sequence")}
-    answer = _command(session, "RESET", (stream, name), body, deadline)
+    answer = _command(context, "RESET", (stream, name), body, deadline)
     return ConsumerReset(
         reset_seq=read_count(answer.get("reset_seq"), "reset_seq"), info=consumer_info(answer)
     )
@@ -329,7 +325,7 @@ _COMMAND_NEEDS: Final[Mapping[str, Need]] = {
 
 
 def _command(
-    session: JetStreamSession,
+    context: Context,
     command: str,
     consumer: tuple[str, str],
     body: Mapping[str, Any] | None,
@@ -344,41 +340,41 @@ def _command(
     """
     stream, name = consumer
     endpoint = _endpoint(command, stream, name)
-    described = _info_if_allowed(session, stream, name, deadline)
+    described = _info_if_allowed(context, stream, name, deadline)
     if described is not None:
-        _require(session, command, described)
+        _require(context, command, described)
     wait = max(0.0, deadline.remaining() - min(_PROBE_SECONDS, deadline.total / 4))
     try:
-        return call(session, endpoint, body, deadline.at_most(wait), stream=stream)
+        return call(context, endpoint, body, deadline.at_most(wait), stream=stream)
     except RequestTimeoutError as error:
         # Gone between the two requests? Then this raises the better error.
-        _info_if_allowed(session, stream, name, deadline)
+        _info_if_allowed(context, stream, name, deadline)
         raise RequestTimeoutError(error.subject, deadline.total) from None
 
 
 def _info_if_allowed(
-    session: JetStreamSession, stream: str, name: str, deadline: Deadline
+    context: Context, stream: str, name: str, deadline: Deadline
 ) -> ConsumerInfo | None:
     """
     Ask for a consumer; ``None`` where this user may not ask, but perhaps may command.
     """
     try:
-        return info(session, stream, name, deadline)
+        return info(context, stream, name, deadline)
     except PermissionDeniedError:
         return None
 
 
-def _require(session: JetStreamSession, command: str, consumer: ConsumerInfo) -> None:
+def _require(context: Context, command: str, consumer: ConsumerInfo) -> None:
     need = _COMMAND_NEEDS[command]
     metadata = consumer.config.metadata or {}
     level = api_level_of(metadata)
     if level is None:
-        level = max(session.server.api_level, level_of_version(session.server.version_tuple))
+        level = max(context.server.api_level, level_of_version(context.server.version_tuple))
     if level < (need.level or 0):
         raise NotSupportedError(
             f"consumer {command.lower()}",
             needs=str(need),
-            server=metadata.get("_nats.ver", session.server.version),
+            server=metadata.get("_nats.ver", context.server.version),
         )
 
 

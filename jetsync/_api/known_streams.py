@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
-    from jetsync._io.connection import JetStreamSession
 
 
 @attrs.frozen(kw_only=True)
@@ -75,10 +75,10 @@ class StreamCache:
     The streams that were asked for, until the connection changes; any thread.
     """
 
-    __slots__ = ("_denied", "_known", "_limit", "_mirrors", "_session")
+    __slots__ = ("_context", "_denied", "_known", "_limit", "_mirrors")
 
-    def __init__(self, session: JetStreamSession) -> None:
-        self._session = session
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._known: dict[str, KnownStream] = {}
         self._mirrors: dict[str, frozenset[str]] = {}
         self._limit: tuple[int, int] | None = None
@@ -94,8 +94,8 @@ class StreamCache:
             ApiError, RequestTimeoutError, TransportError: It could not be told.
         """
         # Without a connection only the next one can tell, and this waits for it.
-        lane = self._session.lane
-        epoch = lane.epoch if self._session.core.is_connected else lane.write(b"", deadline)
+        lane = self._context.lane
+        epoch = lane.epoch if self._context.connection.is_connected else lane.write(b"", deadline)
         if not fresh:
             kept = self.kept(subject, epoch)
             if kept is not None:
@@ -119,8 +119,8 @@ class StreamCache:
             StreamNotFoundError: There is none.
             ApiError, RequestTimeoutError, TransportError: It could not be told.
         """
-        lane = self._session.lane
-        epoch = lane.epoch if self._session.core.is_connected else lane.write(b"", deadline)
+        lane = self._context.lane
+        epoch = lane.epoch if self._context.connection.is_connected else lane.write(b"", deadline)
         known = self._known.get(name)
         if known is not None and known.epoch == epoch and not fresh:
             return known
@@ -139,7 +139,7 @@ class StreamCache:
     def peek(self, name: str) -> KnownStream | None:
         """Return the stream called *name* if it was asked for on this connection."""
         known = self._known.get(name)
-        return known if known is not None and known.epoch == self._session.lane.epoch else None
+        return known if known is not None and known.epoch == self._context.lane.epoch else None
 
     def mirrors(self, name: str) -> frozenset[str]:
         """Return the names of mirrors of a stream that were asked for, whenever that was."""
@@ -156,7 +156,7 @@ class StreamCache:
     def batch_limit(self) -> int | None:
         """How many messages an atomic batch may have, once the server has said so."""
         limit = self._limit
-        return limit[1] if limit is not None and limit[0] == self._session.lane.epoch else None
+        return limit[1] if limit is not None and limit[0] == self._context.lane.epoch else None
 
     def learn_batch_limit(self, limit: int, epoch: int) -> None:
         """Keep what the server of the connection *epoch* said of its limit."""
@@ -175,7 +175,7 @@ class StreamCache:
         self, endpoint: str, body: Mapping[str, Any] | None, deadline: Deadline
     ) -> dict[str, Any]:
         try:
-            return self._session.api(endpoint, body, deadline)
+            return self._context.api(endpoint, body, deadline)
         except NoRespondersError as error:
             raise JetStreamNotEnabledError(
                 description=f"no JetStream answers on {error.subject!r}"

@@ -34,16 +34,16 @@ from jetsync.values.subjects import has_wildcard
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from jetsync._api.context import Context
     from jetsync._api.mirrors import Reading
     from jetsync._base.deadline import Deadline
-    from jetsync._io.connection import JetStreamSession
     from jetsync.values.frame import Frame
 
 __all__ = ["direct_get", "leader_get", "observed", "read_direct", "read_one", "shown_by"]
 
 
 def leader_get(
-    session: JetStreamSession, stream: str, request: Mapping[str, Any], deadline: Deadline
+    context: Context, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> StoredMessage:
     """
     Ask the stream's leader for one message.
@@ -52,7 +52,7 @@ def leader_get(
         MessageNotFoundError: there is none.
         StreamNotFoundError: the stream does not exist.
     """
-    answer = call(session, f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream)
+    answer = call(context, f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream)
     message = answer.get("message")
     if not isinstance(message, dict):
         raise ProtocolError(f"the answer has no message: {reprlib.repr(answer)}")
@@ -75,7 +75,7 @@ def leader_get(
 
 
 def direct_get(
-    session: JetStreamSession,
+    context: Context,
     stream: str,
     request: bytes,
     deadline: Deadline,
@@ -86,7 +86,7 @@ def direct_get(
     Ask any replica of a stream, or of its mirrors, for one message.
 
     Args:
-        session: Where to ask.
+        context: Where to ask.
         stream: The stream.
         request: The JSON request; empty where ``subject`` is given.
         deadline: Of the call that this is a part of.
@@ -97,17 +97,17 @@ def direct_get(
         MessageNotFoundError: there is none.
         DirectNotSupportedError: the stream does not allow it, or nobody answers at the moment.
     """
-    where = f"{session.prefix}.DIRECT.GET.{stream}"
+    where = f"{context.prefix}.DIRECT.GET.{stream}"
     try:
         if subject is None:
-            frame = session.request(where, request, deadline)
+            frame = context.request(where, request, deadline)
         else:
             try:
-                frame = session.request(f"{where}.{subject}", request, deadline)
+                frame = context.request(f"{where}.{subject}", request, deadline)
             except MaxControlLineError:
                 # The body has room for subjects that do not fit behind the API's.
                 body = json.dumps({"last_by_subj": subject}).encode()
-                frame = session.request(where, body, deadline)
+                frame = context.request(where, body, deadline)
     except NoRespondersError as error:
         raise DirectNotSupportedError(stream) from error
     return read_direct(stream, frame)
@@ -132,7 +132,7 @@ def read_direct(stream: str, frame: Frame) -> StoredMessage:
 
 
 def read_one(
-    session: JetStreamSession,
+    context: Context,
     stream: str,
     request: Mapping[str, Any],
     deadline: Deadline,
@@ -147,7 +147,7 @@ def read_one(
     have less. Who may not ask the leader has to take the first answer.
 
     Args:
-        session: Where to ask.
+        context: Where to ask.
         stream: The stream.
         request: What to ask the leader.
         deadline: Of the whole call.
@@ -162,11 +162,11 @@ def read_one(
     message: StoredMessage | None = None
     nothing: MessageNotFoundError | None = None
     try:
-        message = direct_get(session, stream, body, deadline, subject=subject)
+        message = direct_get(context, stream, body, deadline, subject=subject)
         origin = message.stream
         if direct or origin == stream:
             return message
-        if may_answer(session, origin, stream, _reading(request), deadline):
+        if may_answer(context, origin, stream, _reading(request), deadline):
             return message
     except DirectNotSupportedError:
         if direct:
@@ -176,7 +176,7 @@ def read_one(
             raise
         nothing = error
     try:
-        return leader_get(session, stream, request, deadline)
+        return leader_get(context, stream, request, deadline)
     except PermissionDeniedError:
         if message is not None and _reading(request) == "message":
             return message
@@ -196,19 +196,19 @@ def _reading(request: Mapping[str, Any]) -> Reading:
     return "history" if "next_by_subj" in request or "start_time" in request else "message"
 
 
-def observed(session: JetStreamSession, message: StoredMessage) -> StoredMessage:
+def observed(context: Context, message: StoredMessage) -> StoredMessage:
     """
     Show a message to the plugins that look at what is handed out; return what they leave of it.
     """
-    show = shown_by(session)
+    show = shown_by(context)
     return message if show is None else show(message)
 
 
-def shown_by(session: JetStreamSession) -> Callable[[StoredMessage], StoredMessage] | None:
+def shown_by(context: Context) -> Callable[[StoredMessage], StoredMessage] | None:
     """
     Return what shows messages to the plugins that look at them, ``None`` if no plugin does.
     """
-    received, marked = session.plugins.received, session.plugins.ttl_marker
+    received, marked = context.plugins.received, context.plugins.ttl_marker
     if received is None and marked is None:
         return None
 

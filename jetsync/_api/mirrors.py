@@ -26,9 +26,9 @@ from jetsync.values.stream_config import DiscardPolicy
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
-    from jetsync._io.connection import JetStreamSession
     from jetsync.values.stream_config import StreamConfig
 
 __all__ = ["Reading", "agrees", "known_answers", "may_answer"]
@@ -49,7 +49,7 @@ _LIMITS: Final = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
 
 
 def may_answer(
-    session: JetStreamSession, mirror: str, stream: str, reading: Reading, deadline: Deadline
+    context: Context, mirror: str, stream: str, reading: Reading, deadline: Deadline
 ) -> bool:
     """
     Return whether the stream called *mirror*, which answered for *stream*, has what that one has.
@@ -58,7 +58,7 @@ def may_answer(
     """
     try:
         until = deadline.at_most(ANSWER_WAIT)
-        return agrees(_current(session, mirror, until), _current(session, stream, until), reading)
+        return agrees(_current(context, mirror, until), _current(context, stream, until), reading)
     except (
         JetStreamNotEnabledError,
         RequestTimeoutError,
@@ -70,15 +70,15 @@ def may_answer(
         return False
 
 
-def known_answers(session: JetStreamSession, stream: str, reading: Reading) -> frozenset[bytes]:
+def known_answers(context: Context, stream: str, reading: Reading) -> frozenset[bytes]:
     """
     Return the mirrors of a stream that may answer for it, as far as is known; asks nothing.
     """
-    names = session.streams.mirrors(stream)
-    origin = session.streams.peek(stream) if names else None
+    names = context.streams.mirrors(stream)
+    origin = context.streams.peek(stream) if names else None
     if origin is None or _is_old(origin):
         return frozenset()
-    found = filter(None, map(session.streams.peek, names))
+    found = filter(None, map(context.streams.peek, names))
     return frozenset(
         mirror.name.encode()
         for mirror in found
@@ -106,10 +106,10 @@ def agrees(mirror: StreamConfig, origin: StreamConfig, reading: Reading) -> bool
     return all(_bound(mirror, limit) >= _bound(origin, limit) for limit in limits)
 
 
-def _current(session: JetStreamSession, name: str, deadline: Deadline) -> StreamConfig:
-    known = session.streams.named(name, deadline)
+def _current(context: Context, name: str, deadline: Deadline) -> StreamConfig:
+    known = context.streams.named(name, deadline)
     if _is_old(known):
-        known = session.streams.named(name, deadline, fresh=True)
+        known = context.streams.named(name, deadline, fresh=True)
     return known.config
 
 

@@ -27,8 +27,8 @@ from jetsync.values.codec import ConfigModel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
-    from jetsync._io.connection import JetStreamSession
 
 __all__ = ["call", "config_of", "evolve", "pages", "sequence_number"]
 
@@ -41,7 +41,7 @@ LIST_INCOMPLETE: Final = "list_incomplete"
 
 
 def call(
-    session: JetStreamSession,
+    context: Context,
     endpoint: str,
     body: Mapping[str, Any] | None,
     deadline: Deadline,
@@ -58,7 +58,7 @@ def call(
         DisconnectedError, ConnectionClosedError, PermissionDeniedError: as their names say.
     """
     try:
-        return session.api(endpoint, body, deadline)
+        return context.api(endpoint, body, deadline)
     except ApiError as error:
         if error.stream is not None or stream is None:
             raise
@@ -135,7 +135,7 @@ def sequence_number(value: int, name: str, *, minimum: int = 1) -> int:
 
 
 def pages(
-    session: JetStreamSession,
+    context: Context,
     endpoint: str,
     key: str,
     filters: Mapping[str, Any],
@@ -152,7 +152,7 @@ def pages(
     yielded twice, and what exists all the time is not missed.
 
     Args:
-        session: Where to ask.
+        context: Where to ask.
         endpoint: The list endpoint.
         key: Where in the answer the entries are.
         filters: Further fields of the request.
@@ -163,7 +163,7 @@ def pages(
     offset = 0
     overlaps = False
     while True:
-        answer = call(session, endpoint, {**filters, "offset": offset}, session.deadline(timeout))
+        answer = call(context, endpoint, {**filters, "offset": offset}, context.deadline(timeout))
         entries = answer.get(key) or []
         try:
             missing = [*(answer.get("missing") or ()), *(answer.get("offline") or ())]

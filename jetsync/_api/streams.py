@@ -29,8 +29,8 @@ from jetsync.values.subjects import validate_filter, validate_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
-    from jetsync._io.connection import JetStreamSession
 
 __all__ = [
     "changed_config",
@@ -60,39 +60,37 @@ def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
     return from_wire(StreamInfo, described)
 
 
-def create(session: JetStreamSession, config: StreamConfig, deadline: Deadline) -> StreamInfo:
+def create(context: Context, config: StreamConfig, deadline: Deadline) -> StreamInfo:
     """
     Create a stream, or do nothing if it exists with the same configuration.
     """
-    return _put(session, "CREATE", config, deadline)
+    return _put(context, "CREATE", config, deadline)
 
 
-def update(session: JetStreamSession, config: StreamConfig, deadline: Deadline) -> StreamInfo:
+def update(context: Context, config: StreamConfig, deadline: Deadline) -> StreamInfo:
     """
     Replace the whole configuration of an existing stream.
     """
-    return _put(session, "UPDATE", config, deadline)
+    return _put(context, "UPDATE", config, deadline)
 
 
-def create_or_update(
-    session: JetStreamSession, config: StreamConfig, deadline: Deadline
-) -> StreamInfo:
+def create_or_update(context: Context, config: StreamConfig, deadline: Deadline) -> StreamInfo:
     """
     Replace the whole configuration of a stream, which is created if it does not exist.
     """
     try:
-        return update(session, config, deadline)
+        return update(context, config, deadline)
     except StreamNotFoundError:
         pass
     try:
-        return create(session, config, deadline)
+        return create(context, config, deadline)
     except StreamNameInUseError:
         # Somebody else created it between the two requests, with another configuration.
-        return update(session, config, deadline)
+        return update(context, config, deadline)
 
 
 def changed_config(
-    session: JetStreamSession,
+    context: Context,
     config: StreamConfig | None,
     fields: Mapping[str, Any],
     deadline: Deadline,
@@ -102,7 +100,7 @@ def changed_config(
     Return what an update shall send: the object that was given, or the current one with changes.
 
     Args:
-        session: Where to read the current configuration.
+        context: Where to read the current configuration.
         config: The whole configuration; ``fields`` are laid over it.
         fields: Without ``config``, the fields to change.
         deadline: Of the call that this is a part of.
@@ -117,17 +115,15 @@ def changed_config(
     evolve(
         StreamConfig(), fields
     )  # Refuses unknown fields and wrong types before anything is sent.
-    return evolve(info(session, name, deadline).config, fields)
+    return evolve(info(context, name, deadline).config, fields)
 
 
-def _put(
-    session: JetStreamSession, action: str, config: StreamConfig, deadline: Deadline
-) -> StreamInfo:
+def _put(context: Context, action: str, config: StreamConfig, deadline: Deadline) -> StreamInfo:
     name = validate_config(config)
     asked = to_wire(config)
-    server = session.server.version
+    server = context.server.version
     try:
-        answer = call(session, f"STREAM.{action}.{name}", asked, deadline, stream=name)
+        answer = call(context, f"STREAM.{action}.{name}", asked, deadline, stream=name)
     except InvalidJsonError as error:
         reason = explain_refusal(error, asked, STREAM_NEEDS, server)
         if reason is None:
@@ -157,7 +153,7 @@ def validate_config(config: StreamConfig) -> str:
 
 
 def info(
-    session: JetStreamSession,
+    context: Context,
     name: str,
     deadline: Deadline,
     *,
@@ -173,7 +169,7 @@ def info(
         request["deleted_details"] = True
     if subjects_filter is not None:
         request["subjects_filter"] = validate_filter(subjects_filter)
-    answer = call(session, endpoint, request or None, deadline, stream=name)
+    answer = call(context, endpoint, request or None, deadline, stream=name)
     found = stream_info(answer)
     if subjects_filter is None:
         return found
@@ -181,7 +177,7 @@ def info(
     offset = len(subjects)
     while 0 < offset < read_count(answer.get("total") or 0, "the total of a list"):
         page = {"subjects_filter": subjects_filter, "offset": offset}
-        answer = call(session, endpoint, page, deadline, stream=name)
+        answer = call(context, endpoint, page, deadline, stream=name)
         more = stream_info(answer).state.subjects
         if not more:
             break
@@ -190,15 +186,15 @@ def info(
     return attrs.evolve(found, state=attrs.evolve(found.state, subjects=subjects))
 
 
-def delete(session: JetStreamSession, name: str, deadline: Deadline) -> None:
+def delete(context: Context, name: str, deadline: Deadline) -> None:
     """
     Delete a stream with its messages and consumers.
     """
-    call(session, f"STREAM.DELETE.{validate_name('stream', name)}", None, deadline, stream=name)
+    call(context, f"STREAM.DELETE.{validate_name('stream', name)}", None, deadline, stream=name)
 
 
 def purge(
-    session: JetStreamSession,
+    context: Context,
     name: str,
     deadline: Deadline,
     *,
@@ -221,12 +217,12 @@ def purge(
     if keep is not None:
         request["keep"] = sequence_number(keep, "keep", minimum=0)
     endpoint = f"STREAM.PURGE.{validate_name('stream', name)}"
-    answer = call(session, endpoint, request or None, deadline, stream=name)
+    answer = call(context, endpoint, request or None, deadline, stream=name)
     return read_count(answer.get("purged", 0), "the number of purged messages")
 
 
 def delete_message(
-    session: JetStreamSession, name: str, sequence: int, deadline: Deadline, *, secure: bool
+    context: Context, name: str, sequence: int, deadline: Deadline, *, secure: bool
 ) -> None:
     """
     Delete one message, and overwrite its bytes on disk if that is asked for.
@@ -234,7 +230,7 @@ def delete_message(
     request = {"seq": sequence_number(sequence, "sequence"), "no_erase": not secure}
     endpoint = f"STREAM.MSG.DELETE.{validate_name('stream', name)}"
     try:
-        call(session, endpoint, request, deadline, stream=name)
+        call(context, endpoint, request, deadline, stream=name)
     except ApiError as error:
         if error.err_code != SEQUENCE_NOT_FOUND:
             raise
@@ -246,23 +242,21 @@ def delete_message(
         ) from None
 
 
-def names(session: JetStreamSession, subject: str | None, timeout: Seconds | None) -> Iterator[str]:
+def names(context: Context, subject: str | None, timeout: Seconds | None) -> Iterator[str]:
     """
     Return an iterator over the names of streams, in pages of 1024.
     """
     return pages(
-        session, "STREAM.NAMES", "streams", _by_subject(subject), name_of=str, timeout=timeout
+        context, "STREAM.NAMES", "streams", _by_subject(subject), name_of=str, timeout=timeout
     )
 
 
-def infos(
-    session: JetStreamSession, subject: str | None, timeout: Seconds | None
-) -> Iterator[StreamInfo]:
+def infos(context: Context, subject: str | None, timeout: Seconds | None) -> Iterator[StreamInfo]:
     """
     Return an iterator over streams, in pages of 256.
     """
     filters = _by_subject(subject)
-    found = pages(session, "STREAM.LIST", "streams", filters, name_of=_name_of, timeout=timeout)
+    found = pages(context, "STREAM.LIST", "streams", filters, name_of=_name_of, timeout=timeout)
     return map(stream_info, found)
 
 

@@ -1,9 +1,8 @@
 """
 What all handles share: one connection, its request-reply path, its plugins and its events.
 
-A :class:`Session` is made by ``connect`` and held by every handle, so that no handle needs the
-client. A :class:`JetStreamSession` is the same for one JetStream context: with its API prefix and
-default time-out.
+``connect`` makes a :class:`Connection`, and every handle holds it, so that no handle needs the
+client. The handles of a JetStream context reach it through ``jetsync._api.context.Context``.
 
 Threads: everything here may be called from any thread, except the ``on_*`` methods, which the loop
 thread calls and which therefore only set values, wake waiters and queue events.
@@ -14,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import json
 import secrets
 import threading
 import time
@@ -23,7 +21,6 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jetsync import events
-from jetsync._api.known_streams import StreamCache
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, held_here
@@ -48,13 +45,12 @@ from jetsync.errors import (
     SubscriptionLimitError,
     TransportError,
     WaitTimeoutError,
-    from_api_error,
 )
-from jetsync.values.server_info import ServerInfo, Statistics, decode_json, parse_info
+from jetsync.values.server_info import ServerInfo, Statistics, parse_info
 from jetsync.values.server_urls import without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from jetsync._base.deadline import Seconds
     from jetsync._hooks.manager import Plugins
@@ -86,7 +82,7 @@ _DENIED_PREFIX: Final = "Permissions Violation for "
 
 _TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
 
-_logger = _log.get_logger("session")
+_logger = _log.get_logger("connection")
 
 
 class ClosedInFlightError(ConnectionClosedError):
@@ -96,7 +92,7 @@ class ClosedInFlightError(ConnectionClosedError):
     """
 
 
-class Session:
+class Connection:
     """
     One connection as handles see it.
     """
@@ -114,8 +110,8 @@ class Session:
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
         """Those that somebody holds, for a client that drains."""
         self._bridge = Bridge(options.loop)
-        self._connection: NatsConnection | None = None
-        self._drop: weakref.finalize[Any, Session] | None = None
+        self._nats: NatsConnection | None = None
+        self._drop: weakref.finalize[Any, Connection] | None = None
         """Ends the connection and the thread if this object is dropped before it was closed."""
         self._probing = False
         """Whether the server's answer to a probe is due."""
@@ -151,7 +147,7 @@ class Session:
                 self._bridge.call(self._connect, deadline=deadline)
             except WaitTimeoutError:
                 self._bridge.stop(STOP_TIMEOUT)
-                last = self._connection.last_error if self._connection is not None else None
+                last = self._nats.last_error if self._nats is not None else None
                 reason = None if last is None else str(translate_connect_error(last))
                 raise ConnectTimeoutError(deadline.total, reason=reason) from last
             except BaseException:
@@ -165,15 +161,15 @@ class Session:
         listener = types.SimpleNamespace(
             **{name: _weakly(getattr(self, name)) for name in _LISTENER}
         )
-        connection = NatsConnection(listener, options)
+        nats = NatsConnection(listener, options)
         self._drop = weakref.finalize(
-            self, self._bridge.spawn, _end, self._bridge, connection, self.plugins, DROP_GRACE
+            self, self._bridge.spawn, _end, self._bridge, nats, self.plugins, DROP_GRACE
         )
         self._drop.atexit = False
-        self._connection = connection
-        self.lane = connection.lane
+        self._nats = nats
+        self.lane = nats.lane
         self.lane.listen(self.lane.new_sid(), self.router, self.router.interest)
-        await connection.start(nats_arguments(options), persist=options.retry_on_failed_connect)
+        await nats.start(nats_arguments(options), persist=options.retry_on_failed_connect)
 
     def close(self, timeout: float) -> None:
         """
@@ -227,8 +223,8 @@ class Session:
 
     async def _shut(self) -> None:
         self._finish(None)
-        if self._connection is not None:
-            await self._connection.stop()
+        if self._nats is not None:
+            await self._nats.stop()
 
     def abandon(self, grace: float = 0.0) -> None:
         """
@@ -237,7 +233,7 @@ class Session:
         Args:
             grace: Seconds to send what was handed over.
         """
-        self._bridge.spawn(_end, self._bridge, self._connection, self.plugins, grace)
+        self._bridge.spawn(_end, self._bridge, self._nats, self.plugins, grace)
 
     def _close_at_exit(self, timeout: float) -> None:
         """
@@ -254,15 +250,15 @@ class Session:
         if not self.closed.is_set():
             self.emit(events.ClosedEvent())
         try:
-            if self._connection is not None:
-                self._bridge.call(self._connection.stop, deadline=deadline)
+            if self._nats is not None:
+                self._bridge.call(self._nats.stop, deadline=deadline)
         finally:
             self._bridge.stop(max(deadline.remaining(), 0.1))
             self.plugins.close(max(deadline.remaining(), 0.1))
 
     def _leave_to_parent(self) -> None:
         """Leave the connection to the process that made it; this one is its forked child."""
-        if self._connection is not None:
+        if self._nats is not None:
             self.lane.leave_to_parent()
         for consumption in list(self.consumptions):
             consumption.leave_to_parent()
@@ -283,7 +279,7 @@ class Session:
 
     def check(self) -> None:
         """
-        Raise unless this session can be used in this process, now.
+        Raise unless this connection can be used in this process, now.
         """
         self.check_process()
         if self.closed.is_set():
@@ -324,8 +320,8 @@ class Session:
     def reconnect(self, deadline: Deadline) -> None:
         """Drop the connection and let a new one be made, to another server where there is one."""
         self.check()
-        assert self._connection is not None
-        self._bridge.call(self._connection.reconnect, deadline=deadline)
+        assert self._nats is not None
+        self._bridge.call(self._nats.reconnect, deadline=deadline)
 
     def probe(self) -> None:
         """
@@ -362,7 +358,7 @@ class Session:
     def server(self) -> ServerInfo:
         """The server that the client is or was connected to last."""
         line, url, info = self._info
-        current = self._connection.url if self._connection is not None else None
+        current = self._nats.url if self._nats is not None else None
         if line is not self._info_line or url != current:
             line = self._info_line
             info = parse_info(line, current)
@@ -529,7 +525,7 @@ class Session:
         if again:
             self.reconnects += 1
             self._down = False
-            url = self._connection.url if self._connection is not None else None
+            url = self._nats.url if self._nats is not None else None
             _logger.info(_log.RECONNECTED, server=url)
             self.emit(events.ReconnectedEvent(server=url, reconnects=self.reconnects))
 
@@ -538,8 +534,7 @@ class Session:
         if self.closed.is_set() or self._exiting or self._down:
             return
         self._down = True
-        connection = self._connection
-        url = connection.url if connection is not None else None
+        url = self._nats.url if self._nats is not None else None
         _logger.info(_log.DISCONNECTED, server=url)
         self.emit(events.DisconnectedEvent(server=url))
 
@@ -549,13 +544,13 @@ class Session:
 
     def on_lame_duck(self) -> None:
         """Tell the plugins; the server closes the connection by itself, later."""
-        url = self._connection.url if self._connection is not None else None
+        url = self._nats.url if self._nats is not None else None
         _logger.info(_log.LAME_DUCK, server=url)
         self.emit(events.LameDuckEvent(server=url))
 
     def on_discovered(self) -> None:
         """Servers joined the cluster."""
-        urls = self._connection.discovered() if self._connection is not None else ()
+        urls = self._nats.discovered() if self._nats is not None else ()
         self.emit(events.ServersDiscoveredEvent(servers=urls))
 
     def on_info(self, line: bytes) -> None:
@@ -605,81 +600,13 @@ class Session:
         self.emit(events.AsyncErrorEvent(error=error))
 
 
-class JetStreamSession:
-    """
-    A session as the handles of one JetStream context see it.
-    """
-
-    __slots__ = ("core", "default_timeout", "domain", "prefix", "streams")
-
-    def __init__(
-        self, core: Session, *, prefix: str, domain: str | None, default_timeout: float
-    ) -> None:
-        self.core = core
-        self.prefix = prefix
-        self.domain = domain
-        self.default_timeout = default_timeout
-        self.streams = StreamCache(self)
-
-    @property
-    def server(self) -> ServerInfo:
-        """The server that the client is connected to."""
-        return self.core.server
-
-    @property
-    def plugins(self) -> Plugins:
-        """The client's plugins."""
-        return self.core.plugins
-
-    @property
-    def lane(self) -> Lane:
-        """The client's way in and out."""
-        return self.core.lane
-
-    def deadline(self, timeout: Seconds | None) -> Deadline:
-        """Make the deadline of one public call; None is the context's default."""
-        return Deadline.after(self.default_timeout if timeout is None else timeout)
-
-    def request(self, subject: str, body: bytes, deadline: Deadline) -> Frame:
-        """Send one request to a whole subject and return the frame that answers it."""
-        return self.core.request(subject, body, deadline)
-
-    def api(
-        self, endpoint: str, body: Mapping[str, Any] | bytes | None, deadline: Deadline
-    ) -> dict[str, Any]:
-        """
-        Send one request to the JetStream API and return its JSON answer.
-
-        Raises:
-            ApiError: The answer is an error; the subclass is chosen by ``err_code``.
-            NoRespondersError: Nobody serves that endpoint: no JetStream, an older server, or no
-                leader.
-            RequestTimeoutError, ConnectionLostError: No answer came.
-            DisconnectedError, ConnectionClosedError, PermissionDeniedError: As their names say.
-        """
-        if body is None:
-            payload = b""
-        elif isinstance(body, bytes):
-            payload = body
-        else:
-            payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
-        frame = self.core.request(f"{self.prefix}.{endpoint}", payload, deadline)
-        answer = decode_json(frame[3])
-        error = answer.get("error")
-        if error is not None:
-            raise from_api_error(error)
-        return answer
-
-
-async def _end(
-    bridge: Bridge, connection: NatsConnection | None, plugins: Plugins, grace: float
-) -> None:
+async def _end(bridge: Bridge, nats: NatsConnection | None, plugins: Plugins, grace: float) -> None:
     """End the connection and the thread; *grace* are seconds to send what was handed over."""
     try:
-        if connection is not None:
+        if nats is not None:
             if grace:
-                await connection.flush(grace)
-            await connection.stop()
+                await nats.flush(grace)
+            await nats.stop()
     finally:
         bridge.stop(0.0)
         if plugins.dispatcher is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from jetsync._io.connection import Session
+from jetsync._io.connection import Connection
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync.consume.inbox import UnwantedAcks
@@ -87,11 +87,11 @@ def write_claim(claim: AckClaim, timeout: Seconds | None) -> int:
         for acker, messages in groups:
             if isinstance(acker, UnwantedAcks):
                 raise acker.error(messages[0])
-            if isinstance(acker, Session):
+            if isinstance(acker, Connection):
                 acker.check()
         deadline = None
         for acker, messages in groups:
-            if isinstance(acker, Session):
+            if isinstance(acker, Connection):
                 deadline = deadline or acker.deadline(timeout)
                 replies = [message.raw_reply for message in messages]
                 block = b"".join([frames.pub(reply, b"", ACK) for reply in replies])

@@ -27,8 +27,8 @@ from jetsync.values.consumer_config import AckPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync.consume.inbox import PullInbox
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
@@ -78,8 +78,8 @@ class Consumer:
     one of them.
     """
 
-    def __init__(self, session: JetStreamSession, stream_name: str, info: ConsumerInfo) -> None:
-        self._session = session
+    def __init__(self, context: Context, stream_name: str, info: ConsumerInfo) -> None:
+        self._context = context
         self._stream_name = stream_name
         self._info = info
         self._pool: list[PullInbox] = []
@@ -121,8 +121,8 @@ class Consumer:
         Raises:
             ConsumerNotFoundError: It does not exist any more.
         """
-        deadline = self._session.deadline(timeout)
-        self._info = consumer_info(self._session, self._stream_name, self.name, deadline)
+        deadline = self._context.deadline(timeout)
+        self._info = consumer_info(self._context, self._stream_name, self.name, deadline)
         return self._info
 
     def delete(self, *, timeout: Seconds | None = None) -> None:
@@ -133,7 +133,7 @@ class Consumer:
             timeout: Seconds for the whole call; None is the context's default.
         """
         delete_consumer(
-            self._session, self._stream_name, self.name, self._session.deadline(timeout)
+            self._context, self._stream_name, self.name, self._context.deadline(timeout)
         )
 
     def fetch(
@@ -328,7 +328,7 @@ class Consumer:
             keep_alive=keep_alive,
         )
         require_priorities(
-            self._session.server.version, group, min_pending, min_ack_pending, priority
+            self._context.server.version, group, min_pending, min_ack_pending, priority
         )
         options = consume_options(
             self._stream_name,
@@ -347,7 +347,7 @@ class Consumer:
             priority=priority,
         )
         return Consumption(
-            self._session,
+            self._context,
             options,
             acked=acked,
             ack_all=config.ack_policy is AckPolicy.ALL,
@@ -367,9 +367,9 @@ class Consumer:
             request, wait = pull_request(*options)
             self._last = (options, request, wait)
         if options[5:] != NO_PRIORITIES:
-            require_priorities(self._session.server.version, *options[5:])
+            require_priorities(self._context.server.version, *options[5:])
         return MessageBatch(
-            self._session,
+            self._context,
             self._stream_name,
             self.name,
             request,

@@ -45,8 +45,8 @@ from jetsync.values.message import ACK, IN_PROGRESS
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync._proto.consume import ConsumeOptions
     from jetsync._proto.pins import Pins
     from jetsync.consume.handlers import HandlerOptions
@@ -139,7 +139,7 @@ class Consumption:
 
     def __init__(
         self,
-        session: JetStreamSession,
+        context: Context,
         options: ConsumeOptions,
         *,
         acked: bool = True,
@@ -148,16 +148,16 @@ class Consumption:
         handler: HandlerOptions | None = None,
         pins: Pins | None = None,
     ) -> None:
-        session.core.check()
-        self._session = session
+        context.connection.check()
+        self._context = context
         self.options = options
         self._acked = acked
         self._ack_all = ack_all
         self._auto_ack = auto_ack
-        self._driver = ConsumeDriver(session, options, acked=acked, pins=pins)
+        self._driver = ConsumeDriver(context, options, acked=acked, pins=pins)
         self._engine = self._driver.engine
         self._buffer = self._engine.buffer
-        self.make = message_maker(session, acked=acked, ack_all=ack_all)
+        self.make = message_maker(context, acked=acked, ack_all=ack_all)
         self._low = -1
         """At how many messages in the buffer there may be something to do."""
 
@@ -185,7 +185,7 @@ class Consumption:
         self._refill()
         if self._pool is not None:
             self._pool.start()
-        session.core.consumptions.add(self)
+        context.connection.consumptions.add(self)
 
     def __del__(self) -> None:
         # Nobody can be driving, as that would hold it.
@@ -405,12 +405,12 @@ class Consumption:
 
     def answer(self, message: Message, body: bytes) -> None:
         """Acknowledge or refuse a message for its user; never waits for a connection."""
-        answer_soon(self._session.lane, message, body)
+        answer_soon(self._context.lane, message, body)
 
     @property
     def epoch(self) -> int:
         """The number of the connection."""
-        return self._session.lane.epoch
+        return self._context.lane.epoch
 
     def prolong(self, replies: list[bytes]) -> None:
         """Start the ack wait anew for these messages, and for all that was not taken yet."""
@@ -419,7 +419,7 @@ class Consumption:
         replies = replies + [frame[1] for frame in self._engine.snapshot()]
         if replies:
             block = b"".join([frames.pub(reply, b"", IN_PROGRESS) for reply in replies])
-            self._session.lane.answer(block)
+            self._context.lane.answer(block)
 
     def take_frame(self, deadline: Deadline | None) -> Frame | None:
         """Return the next message's frame, None at the end; raises WaitTimeoutError."""
@@ -457,7 +457,7 @@ class Consumption:
     def give_back(self, unused: list[Frame]) -> None:
         """Have messages that were taken delivered again at once."""
         if self._acked:
-            give_back(self._session.lane, unused)
+            give_back(self._context.lane, unused)
 
     def fail(self, error: Exception | BaseException) -> None:
         """Note why it ends, unless there was a reason before."""
@@ -465,8 +465,8 @@ class Consumption:
 
     def tell(self, event: StatusEvent) -> None:
         """Tell the plugins, in this thread."""
-        if self._session.plugins.status is not None:
-            self._session.plugins.status(event)
+        if self._context.plugins.status is not None:
+            self._context.plugins.status(event)
 
     def refused(self, error: BaseException) -> bool:
         """
@@ -487,7 +487,7 @@ class Consumption:
 
         Leads if nobody else does.
         """
-        self._session.core.check_process()
+        self._context.connection.check_process()
         lead, turn, buffer = _Lead(), self._turn, self._buffer
         while not buffer:
             try:

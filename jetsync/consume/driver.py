@@ -26,8 +26,8 @@ from jetsync.errors import (
 )
 
 if TYPE_CHECKING:
+    from jetsync._api.context import Context
     from jetsync._hooks.calls import Entered
-    from jetsync._io.connection import JetStreamSession
     from jetsync._proto.consume import ConsumeOptions, StatusNote
     from jetsync._proto.pins import Pins
     from jetsync._proto.pull import PullRequest
@@ -47,7 +47,7 @@ class ConsumeDriver:
     The pulls of one consumption; used by one thread at a time.
 
     Args:
-        session: The connection.
+        context: Where to pull.
         options: What to pull.
         acked: Whether the consumer wants acknowledgements.
         pins: The pins of the consumer's groups.
@@ -55,20 +55,20 @@ class ConsumeDriver:
 
     def __init__(
         self,
-        session: JetStreamSession,
+        context: Context,
         options: ConsumeOptions,
         *,
         acked: bool,
         pins: Pins | None = None,
     ) -> None:
-        self._session = session
+        self._context = context
         self._options = options
         self._acked = acked
-        self._inbox = PullInbox(session)
+        self._inbox = PullInbox(context)
         self.engine = ConsumeEngine(self._inbox.engine, options, pins)
         consumer = f"{options.stream}.{options.consumer}"
-        self._subject = f"{session.prefix}.CONSUMER.MSG.NEXT.{consumer}".encode()
-        self._info_subject = f"{session.prefix}.CONSUMER.INFO.{consumer}".encode()
+        self._subject = f"{context.prefix}.CONSUMER.MSG.NEXT.{consumer}".encode()
+        self._info_subject = f"{context.prefix}.CONSUMER.INFO.{consumer}".encode()
         self._entered: dict[bytes, Entered] = {}
         """The plugins around the pulls that are open."""
 
@@ -82,7 +82,7 @@ class ConsumeDriver:
     def wake(self) -> None:
         """Make the thread that waits look again; any thread."""
         self._inbox.box.poke()
-        self._session.lane.nudge()
+        self._context.lane.nudge()
 
     def turn(self) -> None:
         """Take what has come, and send what is due."""
@@ -102,11 +102,11 @@ class ConsumeDriver:
                 engine.fail(denial)
         if box.failure is not None:
             engine.fail(box.failure)
-        self._behind = self._session.lane.state is not LaneState.OPEN
+        self._behind = self._context.lane.state is not LaneState.OPEN
         if not self._behind:
             silence = engine.look(now)
             if silence is not None:
-                self._session.core.probe()
+                self._context.connection.probe()
                 self._tell_silence(silence.silent_for)
             self._send(now)
         if self._entered:
@@ -114,7 +114,7 @@ class ConsumeDriver:
 
     def wait(self, deadline: Deadline) -> None:
         """Wait until there is something to do, at most until *deadline*."""
-        lane, box = self._session.lane, self._inbox.box
+        lane, box = self._context.lane, self._inbox.box
         if self._behind:
             # The lane wakes its writers as soon as there is a connection, and room.
             if not box.ready:
@@ -148,7 +148,7 @@ class ConsumeDriver:
         if engine.pulls.is_idle and not inbox.box.frames and not refused:
             inbox.close()
             if self._acked:
-                give_back(self._session.lane, unused)
+                give_back(self._context.lane, unused)
         else:
             inbox.abandon(unused, acked=self._acked)
         engine.pulls.clear()
@@ -159,7 +159,7 @@ class ConsumeDriver:
         """Give back what was kept at the end after all."""
         unused = self._take_buffer()
         if self._acked:
-            give_back(self._session.lane, unused)
+            give_back(self._context.lane, unused)
 
     def _take_buffer(self) -> list[Frame]:
         """Take all that is in the buffer, while other threads may take single messages."""
@@ -176,7 +176,7 @@ class ConsumeDriver:
         if engine.refused:
             refused, engine.refused = engine.refused, []
             if self._acked:
-                give_back(self._session.lane, refused)
+                give_back(self._context.lane, refused)
 
     def _send(self, now: float) -> None:
         """Send the pulls that are due, and the question after the consumer."""
@@ -189,11 +189,11 @@ class ConsumeDriver:
         if probe is not None:
             with contextlib.suppress(TransportError, CallInSignalHandlerError):
                 block = frames.pub(self._info_subject, probe, b"")
-                self._session.lane.write(block, Deadline(now, 0.0))
+                self._context.lane.write(block, Deadline(now, 0.0))
 
     def _pull(self, request: PullRequest) -> bool:
         """Send one pull; return False if that is not possible now."""
-        enter = self._session.plugins.enter_fetch
+        enter = self._context.plugins.enter_fetch
         entered = None if enter is None else enter(self._operation(request))
         try:
             pull = self._inbox.send(self._subject, request, Deadline.after(0.0))
@@ -245,8 +245,8 @@ class ConsumeDriver:
                 code=status.code,
                 description=status.description,
             )
-        if self._session.plugins.status is not None:
-            self._session.plugins.status(
+        if self._context.plugins.status is not None:
+            self._context.plugins.status(
                 events.PullStatusEvent(
                     stream=self._options.stream,
                     consumer=self._options.consumer,
@@ -266,8 +266,8 @@ class ConsumeDriver:
             consumer=options.consumer,
             silent_for=round(silent_for, 3),
         )
-        if self._session.plugins.status is not None:
-            self._session.plugins.status(
+        if self._context.plugins.status is not None:
+            self._context.plugins.status(
                 events.HeartbeatMissedEvent(
                     stream=options.stream,
                     consumer=options.consumer,

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._api.context import Context
     from jetsync._hooks.calls import Entered
-    from jetsync._io.connection import JetStreamSession
     from jetsync._proto.pins import Pins
     from jetsync._proto.pull import Pull
     from jetsync.values.frame import Frame
@@ -106,7 +106,7 @@ class MessageBatch:
 
     def __init__(
         self,
-        session: JetStreamSession,
+        context: Context,
         stream: str,
         consumer: str,
         request: PullRequest,
@@ -118,7 +118,7 @@ class MessageBatch:
         ack_all: bool = False,
         pins: Pins | None = None,
     ) -> None:
-        self._session = session
+        self._context = context
         self._pins = pins
         if pins is not None and request.group is not None:
             request = attrs.evolve(request, pin_id=pins.get(request.group))
@@ -129,7 +129,7 @@ class MessageBatch:
         self._request = request
         self._pool = pool
         self._wait = wait
-        self._subject = f"{session.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
+        self._subject = f"{context.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
         self._deadline = Deadline.after(wait + GRACE)
         self._ask_until = Deadline(self._deadline.at - GRACE, wait)
         self._retry_wait = RETRY_WAIT
@@ -155,15 +155,15 @@ class MessageBatch:
 
         self._running: weakref.ref[Generator[Message, None, None]] | None = None
         """The iteration, which its caller alone keeps alive: letting go of it ends it."""
-        session.core.check()
-        if session.plugins.enter_fetch is not None:
-            self._entered = session.plugins.enter_fetch(self._operation())
+        context.connection.check()
+        if context.plugins.enter_fetch is not None:
+            self._entered = context.plugins.enter_fetch(self._operation())
         try:
-            if session.lane.state is not LaneState.OPEN:
+            if context.lane.state is not LaneState.OPEN:
                 # Waits for a connection: what is asked for has to fit the time that is left then.
-                session.lane.write(b"", self._ask_until)
+                context.lane.write(b"", self._ask_until)
                 request = self._rest() or request
-            self._inbox = take_inbox(pool, session)
+            self._inbox = take_inbox(pool, context)
             self._inbox.pull(self._subject, request, self._ask_until)
         except BaseException as error:
             inbox, self._inbox = self._inbox, None
@@ -211,7 +211,7 @@ class MessageBatch:
             inbox = self._inbox
             if inbox is not None:
                 inbox.box.poke()
-                self._session.lane.nudge()
+                self._context.lane.nudge()
             return
         if running is not None:
             running.close()
@@ -269,7 +269,7 @@ class MessageBatch:
         """Yield the messages; every way out passes the end."""
         unused, self._behind = self._behind, iter(())
         goes_on = False
-        make = message_maker(self._session, acked=self._acked, ack_all=self._ack_all)
+        make = message_maker(self._context, acked=self._acked, ack_all=self._ack_all)
         error: BaseException | None = None
         try:
             while True:
@@ -353,7 +353,7 @@ class MessageBatch:
                 until = Deadline(due, until.total)
             if self._request.no_wait:
                 until = until.at_most(NO_WAIT_SILENCE)
-            if not self._session.lane.wait(box, until) and self._is_over(inbox):
+            if not self._context.lane.wait(box, until) and self._is_over(inbox):
                 return False
         return True
 
@@ -363,10 +363,10 @@ class MessageBatch:
         watch = inbox.engine.heartbeat
         silent = watch.missed(now)
         if silent or self._deadline.expired():
-            self._session.core.probe()
+            self._context.connection.probe()
         if silent:
-            if self._session.plugins.status is not None:
-                self._session.plugins.status(
+            if self._context.plugins.status is not None:
+                self._context.plugins.status(
                     events.HeartbeatMissedEvent(
                         stream=self._stream,
                         consumer=self._consumer,
@@ -405,7 +405,7 @@ class MessageBatch:
             self._abandon([])
         elif not info.num_waiting and self._rest() is not None:
             # Sent to a leader that had just stepped down: it drops pulls without a word.
-            inbox.engine.lost(self._session.lane.epoch)
+            inbox.engine.lost(self._context.lane.epoch)
             self._ask_again = True
 
     def _on_status(self, status: Status, pull: Pull) -> None:
@@ -433,8 +433,8 @@ class MessageBatch:
             code=status.code,
             description=status.description,
         )
-        if self._session.plugins.status is not None:
-            self._session.plugins.status(
+        if self._context.plugins.status is not None:
+            self._context.plugins.status(
                 events.PullStatusEvent(
                     stream=self._stream,
                     consumer=self._consumer,
@@ -503,9 +503,9 @@ class MessageBatch:
             if status is not None and status.effect is not Effect.ENDED:
                 pause = self._deadline.at_most(self._retry_wait)
                 self._retry_wait = min(self._retry_wait * 2.0, RETRY_WAIT_LIMIT)
-                self._session.lane.wait(inbox.box, pause)
+                self._context.lane.wait(inbox.box, pause)
             # Waits for a connection: what is asked for has to fit the time that is left then.
-            self._session.lane.write(b"", self._ask_until)
+            self._context.lane.write(b"", self._ask_until)
             rest = self._rest()
             if rest is not None:
                 self.status = None
@@ -526,7 +526,7 @@ class MessageBatch:
         Raises ConsumerNotFoundError or StreamNotFoundError if it does not exist.
         """
         try:
-            answer = self._session.api(
+            answer = self._context.api(
                 f"CONSUMER.INFO.{self._stream}.{self._consumer}",
                 None,
                 self._deadline.at_most(PROBE_WAIT),
@@ -552,7 +552,7 @@ class MessageBatch:
         if inbox is not None:
             inbox.abandon(unused)
         elif unused:
-            give_back(self._session.lane, unused)
+            give_back(self._context.lane, unused)
 
     def _finish(self, error: BaseException | None) -> None:
         """Let the plugins around the fetch see its end."""

@@ -21,8 +21,9 @@ from jetsync.values.subjects import ACK_PREFIX, parse_ack_reply
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
-    from jetsync._io.connection import JetStreamSession, Session
+    from jetsync._io.connection import Connection
     from jetsync._io.lane import Lane
     from jetsync._proto.pull import Pull, PullRequest
     from jetsync.values.frame import Frame
@@ -50,14 +51,14 @@ class PullInbox:
     Lent to one batch at a time.
     """
 
-    __slots__ = ("_line", "_session", "_sid", "box", "engine")
+    __slots__ = ("_context", "_line", "_sid", "box", "engine")
 
-    def __init__(self, session: JetStreamSession) -> None:
-        inbox = session.core.new_inbox().encode()
-        self._session = session
+    def __init__(self, context: Context) -> None:
+        inbox = context.connection.new_inbox().encode()
+        self._context = context
         self.box = Mailbox(inbox + b".*", hears_denials=True)
         self.engine = PullEngine(inbox)
-        self._sid, self._line = session.core.open_box(self.box.interest, self.box)
+        self._sid, self._line = context.connection.open_box(self.box.interest, self.box)
 
     def pull(self, subject: bytes, request: PullRequest, deadline: Deadline) -> None:
         """Send one pull; raises what the lane's write does, with nothing sent."""
@@ -70,13 +71,13 @@ class PullInbox:
         pull = self.engine.open(request, time.monotonic())
         block = self._line + frames.pub(subject, pull.subject, request.wire)
         try:
-            pull.epoch = self._session.lane.write(block, deadline)
+            pull.epoch = self._context.lane.write(block, deadline)
         except BaseException:
             self.engine.cancel(pull)
             raise
         self._line = b""
-        if self._session.lane.lost_epoch >= pull.epoch:
-            self.box.lost(self._session.lane.lost_epoch)
+        if self._context.lane.lost_epoch >= pull.epoch:
+            self.box.lost(self._context.lane.lost_epoch)
         return pull
 
     def abandon(self, unused: Iterable[Frame], *, acked: bool = True) -> None:
@@ -90,7 +91,7 @@ class PullInbox:
             unused: What has come and was not taken.
             acked: Whether the consumer wants acknowledgements; otherwise nothing is given back.
         """
-        lane, box = self._session.lane, self.box
+        lane, box = self._context.lane, self.box
         if not acked:
             lane.leave(self._sid)
             return
@@ -103,16 +104,16 @@ class PullInbox:
 
     def close(self) -> None:
         """Unsubscribe while no pull is open."""
-        self._session.lane.leave(self._sid)
+        self._context.lane.leave(self._sid)
 
 
-def take_inbox(pool: list[PullInbox], session: JetStreamSession) -> PullInbox:
+def take_inbox(pool: list[PullInbox], context: Context) -> PullInbox:
     """Return an idle inbox of *pool*, or a new one. Any thread."""
     try:
         return pool.pop()
     except IndexError:
         # Not asked before: between the look and the taking another thread may take the last one.
-        return PullInbox(session)
+        return PullInbox(context)
 
 
 class LimitedAcks:
@@ -121,10 +122,10 @@ class LimitedAcks:
     confirmation raises.
     """
 
-    __slots__ = ("_core",)
+    __slots__ = ("_connection",)
 
-    def __init__(self, core: Session) -> None:
-        self._core = core
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def acknowledge_sync(
         self,
@@ -152,7 +153,7 @@ class UnwantedAcks(LimitedAcks):
 
     def acknowledge(self, message: Message, body: bytes) -> None:
         """Send it all the same."""
-        self._core.acknowledge(message, body)
+        self._connection.acknowledge(message, body)
 
     def error(self, message: Message) -> AcksNotWantedError:
         """Make the error that names the consumer."""
@@ -173,7 +174,7 @@ class PluginAcks(LimitedAcks):
         """Send what gives a message back or keeps it, refuse what ends it."""
         if not body.startswith((NAK, IN_PROGRESS)):
             raise self.error(message)
-        self._core.acknowledge(message, body)
+        self._connection.acknowledge(message, body)
 
     def error(self, message: Message) -> ConflictingUseError:
         """Make the error that names the consumer."""
@@ -184,7 +185,7 @@ class PluginAcks(LimitedAcks):
 
 
 def message_maker(
-    session: JetStreamSession, *, acked: bool = True, ack_all: bool = False
+    context: Context, *, acked: bool = True, ack_all: bool = False
 ) -> Callable[[Frame], Message]:
     """
     Return what makes the message of a frame, plugins included where some look at messages.
@@ -192,13 +193,13 @@ def message_maker(
     One that a plugin refuses is given back, as nobody else will ever have it to acknowledge.
 
     Args:
-        session: Where messages are acknowledged.
+        context: Where messages are acknowledged.
         acked: Whether their consumer wants acknowledgements.
         ack_all: Whether each of them is one of all messages before it too.
     """
-    plugins = session.plugins
-    acker: Acker = session.core if acked else UnwantedAcks(session.core)
-    shown: Acker = PluginAcks(session.core) if ack_all else acker
+    plugins = context.plugins
+    acker: Acker = context.connection if acked else UnwantedAcks(context.connection)
+    shown: Acker = PluginAcks(context.connection) if ack_all else acker
     received, marked = plugins.received, plugins.ttl_marker
 
     def make(frame: Frame) -> Message:
@@ -213,7 +214,7 @@ def message_maker(
             return message if received is None else received(message)
         except BaseException:
             if acked:
-                _refuse(session.lane, frame)
+                _refuse(context.lane, frame)
             raise
 
     def make_in_order(frame: Frame) -> Message:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync.consume.inbox import PullInbox
     from jetsync.values.consumer_config import ReplayPolicy
     from jetsync.values.consumer_info import ConsumerInfo
@@ -81,7 +81,7 @@ class OrderedStatistics:
 
 
 def open_ordered(
-    session: JetStreamSession,
+    context: Context,
     stream: str,
     known: StreamInfo,
     deadline: Deadline,
@@ -136,11 +136,11 @@ def open_ordered(
     if config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT and not filters:
         # Servers insist on a filter here.
         config = attrs.evolve(config, filter_subject=">")
-    source = OrderedSource(session, stream, OrderedCursor(config, prefix), max_reset_attempts)
+    source = OrderedSource(context, stream, OrderedCursor(config, prefix), max_reset_attempts)
     info = source.make(deadline)
     if keep_to_stream:
         source.keep_to_stream(known.created)
-    _consumer_admin.warn_about_filters(session, info, known.config, deadline)
+    _consumer_admin.warn_about_filters(context, info, known.config, deadline)
     return OrderedConsumer(source)
 
 
@@ -212,7 +212,7 @@ class OrderedConsumer:
         Raises:
             ConsumerNotFoundError: It is gone; the next message makes another one.
         """
-        return self._source.ask(self._source.session.deadline(timeout))
+        return self._source.ask(self._source.context.deadline(timeout))
 
     def statistics(self) -> OrderedStatistics:
         """Return the counters as they are now."""
@@ -318,7 +318,7 @@ class OrderedConsumer:
         )
         source = self._source
         with self._begin():
-            source.start(source.session.deadline(None), verify=True)
+            source.start(source.context.deadline(None), verify=True)
             consumption = OrderedConsumption(source, options)
             self._user = weakref.ref(consumption)
         return consumption
@@ -338,7 +338,7 @@ class OrderedConsumer:
             user.stop()
         elif user is not None:
             user.close()
-        self._source.close(self._source.session.deadline(timeout))
+        self._source.close(self._source.context.deadline(timeout))
 
     def _fetch(
         self, name: str, options: tuple[int | None, int | None, Seconds, Seconds | None, bool]

@@ -98,7 +98,7 @@ class OrderedConsumption:
     def __init__(self, source: OrderedSource, options: ConsumeOptions) -> None:
         self._source = source
         self.options = options
-        self._make = message_maker(source.session, acked=False)
+        self._make = message_maker(source.context, acked=False)
         self._received = 0
         self._over = Latch()
         self._draining = False
@@ -271,7 +271,7 @@ class OrderedConsumption:
         source.fresh = False
         left = None if options.stop_after is None else options.stop_after - self._received
         wanted = attrs.evolve(options, consumer=source.cursor.name, stop_after=left)
-        leg = self._leg = _Leg(source.session, wanted, acked=False)
+        leg = self._leg = _Leg(source.context, wanted, acked=False)
         if self._draining:
             leg.drain()
         if self._over.is_set():
@@ -308,7 +308,7 @@ class _Pull(MessageBatch):
 
     def __init__(self, source: OrderedSource, *args: Any, **options: Any) -> None:
         self._source = source
-        super().__init__(source.session, *args, acked=False, **options)
+        super().__init__(source.context, *args, acked=False, **options)
 
     def _pull_rest(self, inbox: PullInbox) -> None:
         if self._source.is_current:

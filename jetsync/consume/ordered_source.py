@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable
 
+    from jetsync._api.context import Context
     from jetsync._base.locks import Latch
-    from jetsync._io.connection import JetStreamSession
     from jetsync._proto.ordered import OrderedCursor
     from jetsync.events import ResetReason
     from jetsync.values.consumer_info import ConsumerInfo
@@ -154,9 +154,9 @@ class OrderedSource:
     """
 
     def __init__(
-        self, session: JetStreamSession, stream: str, cursor: OrderedCursor, max_attempts: int
+        self, context: Context, stream: str, cursor: OrderedCursor, max_attempts: int
     ) -> None:
-        self.session = session
+        self.context = context
         self.stream = stream
         self.cursor = cursor
         self.closed = False
@@ -185,12 +185,12 @@ class OrderedSource:
         # Nobody reads any more. What the garbage collector calls must not wait for the connection.
         name = getattr(self, "_live", "")
         if name:
-            self.session.lane.answer(self._deletion(name), keep=FORGOTTEN)
+            self.context.lane.answer(self._deletion(name), keep=FORGOTTEN)
 
     @property
     def is_current(self) -> bool:
         """Whether the connection is still the one on which the consumer was made."""
-        lane = self.session.lane
+        lane = self.context.lane
         return self._epoch == lane.epoch and lane.lost_epoch < self._epoch
 
     def make(self, deadline: Deadline) -> ConsumerInfo:
@@ -199,10 +199,10 @@ class OrderedSource:
         if self._live:
             self._forget(self._live)
         config = self.cursor.next_config()
-        epoch = self.session.lane.epoch
+        epoch = self.context.lane.epoch
         self._live = self.cursor.name
         try:
-            info = _consumer_admin.create(self.session, self.stream, config, deadline)
+            info = _consumer_admin.create(self.context, self.stream, config, deadline)
         except ApiError:
             self._live = ""
             raise
@@ -261,7 +261,7 @@ class OrderedSource:
 
     def ask(self, deadline: Deadline) -> ConsumerInfo:
         """Ask the server how the consumer is doing."""
-        self.info = _consumer_admin.info(self.session, self.stream, self.cursor.name, deadline)
+        self.info = _consumer_admin.info(self.context, self.stream, self.cursor.name, deadline)
         return self.info
 
     def remake(self, deadline: Deadline | None, reason: ResetReason, over: Latch) -> None:
@@ -276,7 +276,7 @@ class OrderedSource:
             JetSyncError: What makes another attempt useless.
         """
         until = Deadline.after(FOREVER) if deadline is None else deadline
-        lane, cursor, before = self.session.lane, self.cursor, self.cursor.name
+        lane, cursor, before = self.context.lane, self.cursor, self.cursor.name
         failure: JetSyncError | None = None
         attempts = 0
         over.wait(min(cursor.pause(), until.remaining()))
@@ -297,7 +297,7 @@ class OrderedSource:
                 self.make(step)
                 if self._is_same is not None:
                     # Behind the making, so that it is the stream of this consumer or a later one.
-                    ask = partial(_stream_admin.info, self.session, self.stream, step)
+                    ask = partial(_stream_admin.info, self.context, self.stream, step)
                     self._is_same.check(ask, cursor.last)
             except JetSyncError as error:
                 if over.is_set():
@@ -338,8 +338,8 @@ class OrderedSource:
             reason=reason,
             sequence=last,
         )
-        if self.session.plugins.status is not None:
-            self.session.plugins.status(
+        if self.context.plugins.status is not None:
+            self.context.plugins.status(
                 events.OrderedResetEvent(
                     stream=self.stream,
                     consumer=name,
@@ -356,7 +356,7 @@ class OrderedSource:
         name, self._live = self._live, ""
         while name:
             try:
-                _consumer_admin.delete(self.session, self.stream, name, deadline)
+                _consumer_admin.delete(self.context, self.stream, name, deadline)
                 self._send_again()
             except (ConnectionLostError, NoRespondersError):
                 # The server was perhaps not told, and can be once it is back.
@@ -376,7 +376,7 @@ class OrderedSource:
 
         What was sent on it before has come, as an answer to something behind it has.
         """
-        lost = self.session.lane.lost_epoch
+        lost = self.context.lane.lost_epoch
         unsure, self._unsure = self._unsure, []
         for name, epoch in unsure:
             if epoch <= lost:
@@ -384,9 +384,9 @@ class OrderedSource:
 
     def _deletion(self, name: str) -> bytes:
         """Return the request that deletes a consumer, whose answer nobody waits for."""
-        session = self.session
-        subject = f"{session.prefix}.CONSUMER.DELETE.{self.stream}.{name}"
-        return frames.pub(subject.encode(), session.core.new_inbox().encode(), b"")
+        context = self.context
+        subject = f"{context.prefix}.CONSUMER.DELETE.{self.stream}.{name}"
+        return frames.pub(subject.encode(), context.connection.new_inbox().encode(), b"")
 
     def _forget(self, name: str) -> None:
         """
@@ -394,15 +394,15 @@ class OrderedSource:
 
         Its threshold sees to what can not be told.
         """
-        session = self.session
+        context = self.context
         if name == self._live:
             self._live = ""
         block = self._deletion(name)
         try:
             # Not posted: what waits to be sent together with others is lost with its connection.
-            epoch = session.lane.write(block, Deadline(time.monotonic(), 0.0))
+            epoch = context.lane.write(block, Deadline(time.monotonic(), 0.0))
             self._unsure.append((name, epoch))
         except (DisconnectedError, CallInSignalHandlerError):
-            session.lane.answer(block, keep=FORGOTTEN)
+            context.lane.answer(block, keep=FORGOTTEN)
         except TransportError:
             pass

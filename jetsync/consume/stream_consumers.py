@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator, Mapping, Sequence
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync.consume.ordered import OrderedConsumer
     from jetsync.values.consumer_config import DeliverPolicy, ReplayPolicy
     from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset, PauseState
@@ -31,10 +31,10 @@ class StreamConsumers:
     The base of :class:`~jetsync.Stream`, with what concerns its consumers.
     """
 
-    __slots__ = ("_info", "_name", "_session")
+    __slots__ = ("_context", "_info", "_name")
 
-    def __init__(self, session: JetStreamSession, info: StreamInfo) -> None:
-        self._session = session
+    def __init__(self, context: Context, info: StreamInfo) -> None:
+        self._context = context
         self._name = info.config.name or ""
         self._info = info
 
@@ -58,10 +58,10 @@ class StreamConsumers:
             ConsumerExistsError: there is one of that name with another configuration.
             NotSupportedError: the server left a field out; the consumer exists without it.
         """
-        deadline = self._session.deadline(timeout)
+        deadline = self._context.deadline(timeout)
         wanted = config_of(ConsumerConfig, config, fields, "create_consumer")
-        info = _consumer_admin.create(self._session, self._name, wanted, deadline)
-        _consumer_admin.warn_about_filters(self._session, info, self._info.config, deadline)
+        info = _consumer_admin.create(self._context, self._name, wanted, deadline)
+        _consumer_admin.warn_about_filters(self._context, info, self._info.config, deadline)
         return self._consumer(info)
 
     def update_consumer(
@@ -82,9 +82,9 @@ class StreamConsumers:
             ConsumerDoesNotExistError: there is none of that name.
             ApiError: the server refused, for instance to change what can not be changed.
         """
-        session, deadline = self._session, self._session.deadline(timeout)
-        wanted = _consumer_admin.changed_config(session, self._name, config, fields, deadline)
-        return self._consumer(_consumer_admin.update(session, self._name, wanted, deadline))
+        context, deadline = self._context, self._context.deadline(timeout)
+        wanted = _consumer_admin.changed_config(context, self._name, config, fields, deadline)
+        return self._consumer(_consumer_admin.update(context, self._name, wanted, deadline))
 
     def create_or_update_consumer(
         self, config: ConsumerConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
@@ -94,10 +94,10 @@ class StreamConsumers:
 
         Args, Raises: as :meth:`create_consumer`, without ``ConsumerExistsError``.
         """
-        deadline = self._session.deadline(timeout)
+        deadline = self._context.deadline(timeout)
         wanted = config_of(ConsumerConfig, config, fields, "create_or_update_consumer")
-        info = _consumer_admin.create_or_update(self._session, self._name, wanted, deadline)
-        _consumer_admin.warn_about_filters(self._session, info, self._info.config, deadline)
+        info = _consumer_admin.create_or_update(self._context, self._name, wanted, deadline)
+        _consumer_admin.warn_about_filters(self._context, info, self._info.config, deadline)
         return self._consumer(info)
 
     def consumer(self, name: str, *, timeout: Seconds | None = None) -> Consumer:
@@ -107,8 +107,8 @@ class StreamConsumers:
         Raises:
             ConsumerNotFoundError: there is none.
         """
-        deadline = self._session.deadline(timeout)
-        return self._consumer(_consumer_admin.info(self._session, self._name, name, deadline))
+        deadline = self._context.deadline(timeout)
+        return self._consumer(_consumer_admin.info(self._context, self._name, name, deadline))
 
     def ordered_consumer(
         self,
@@ -151,10 +151,10 @@ class StreamConsumers:
             StreamNotFoundError: the stream is gone.
         """
         return open_ordered(
-            self._session,
+            self._context,
             self._name,
             self._info,
-            self._session.deadline(timeout),
+            self._context.deadline(timeout),
             filter_subjects=filter_subjects,
             deliver_policy=deliver_policy,
             opt_start_seq=opt_start_seq,
@@ -174,8 +174,8 @@ class StreamConsumers:
         Raises:
             ConsumerNotFoundError: there is none of that name.
         """
-        deadline = self._session.deadline(timeout)
-        _consumer_admin.delete(self._session, self._name, name, deadline)
+        deadline = self._context.deadline(timeout)
+        _consumer_admin.delete(self._context, self._name, name, deadline)
 
     def consumers(self, *, timeout: Seconds | None = None) -> Iterator[Consumer]:
         """
@@ -186,13 +186,13 @@ class StreamConsumers:
         Args:
             timeout: Seconds for each page.
         """
-        return map(self._consumer, _consumer_admin.infos(self._session, self._name, timeout))
+        return map(self._consumer, _consumer_admin.infos(self._context, self._name, timeout))
 
     def consumer_names(self, *, timeout: Seconds | None = None) -> Iterator[str]:
         """
         Iterate over the names of the consumers; as :meth:`consumers`, in pages of 1024.
         """
-        return _consumer_admin.names(self._session, self._name, timeout)
+        return _consumer_admin.names(self._context, self._name, timeout)
 
     def pause_consumer(
         self, name: str, until: dt.datetime, *, timeout: Seconds | None = None
@@ -209,8 +209,8 @@ class StreamConsumers:
             ConsumerNotFoundError: there is none of that name.
             NotSupportedError: the server is older than 2.11.
         """
-        deadline = self._session.deadline(timeout)
-        return _consumer_admin.pause(self._session, self._name, name, until, deadline)
+        deadline = self._context.deadline(timeout)
+        return _consumer_admin.pause(self._context, self._name, name, until, deadline)
 
     def resume_consumer(self, name: str, *, timeout: Seconds | None = None) -> PauseState:
         """
@@ -218,8 +218,8 @@ class StreamConsumers:
 
         Raises: as :meth:`pause_consumer`.
         """
-        deadline = self._session.deadline(timeout)
-        return _consumer_admin.pause(self._session, self._name, name, None, deadline)
+        deadline = self._context.deadline(timeout)
+        return _consumer_admin.pause(self._context, self._name, name, None, deadline)
 
     def unpin_consumer(self, name: str, group: str, *, timeout: Seconds | None = None) -> None:
         """
@@ -230,8 +230,8 @@ class StreamConsumers:
             PriorityGroupNotFoundError: it has no such group.
             NotSupportedError: the server is older than 2.11.
         """
-        deadline = self._session.deadline(timeout)
-        _consumer_admin.unpin(self._session, self._name, name, group, deadline)
+        deadline = self._context.deadline(timeout)
+        _consumer_admin.unpin(self._context, self._name, name, group, deadline)
 
     def reset_consumer(
         self, name: str, sequence: int | None = None, *, timeout: Seconds | None = None
@@ -250,8 +250,8 @@ class StreamConsumers:
             InvalidResetError: the sequence lies before the consumer's own start.
             NotSupportedError: the server is older than 2.14.
         """
-        deadline = self._session.deadline(timeout)
-        return _consumer_admin.reset(self._session, self._name, name, sequence, deadline)
+        deadline = self._context.deadline(timeout)
+        return _consumer_admin.reset(self._context, self._name, name, sequence, deadline)
 
     def _consumer(self, info: ConsumerInfo) -> Consumer:
-        return Consumer(self._session, self._name, info)
+        return Consumer(self._context, self._name, info)

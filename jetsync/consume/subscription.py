@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._base.deadline import Seconds
-    from jetsync._io.connection import Session
+    from jetsync._io.connection import Connection
     from jetsync.values.frame import Frame
 
 __all__ = ["Subscription"]
@@ -131,7 +131,7 @@ class Subscription:
 
     def __init__(
         self,
-        session: Session,
+        connection: Connection,
         subject: str,
         queue: str | None,
         on_close: Callable[[Subscription], None],
@@ -139,7 +139,7 @@ class Subscription:
         max_pending: int = MAX_PENDING,
         max_pending_bytes: int = MAX_PENDING_BYTES,
     ) -> None:
-        self._session = session
+        self._connection = connection
         self._on_close = on_close
         self.subject = subject
         self.queue = queue
@@ -150,13 +150,13 @@ class Subscription:
         self._box = BoundedMailbox(
             subject.encode(), max_pending, max_pending_bytes, self._report_drop
         )
-        self._sid, line = session.open_box(
+        self._sid, line = connection.open_box(
             self._box.interest, self._box, b"" if queue is None else queue.encode()
         )
         try:
-            session.lane.write(line, session.deadline(None))
+            connection.lane.write(line, connection.deadline(None))
         except BaseException:
-            session.lane.leave(self._sid)
+            connection.lane.leave(self._sid)
             raise
 
     def __repr__(self) -> str:
@@ -195,9 +195,9 @@ class Subscription:
             PermissionDeniedError: The server refuses the subject.
             ConnectionClosedError: The client is closed.
         """
-        message = self._take(self._session.deadline(timeout))
+        message = self._take(self._connection.deadline(timeout))
         if message is None and self._is_over():
-            self._session.check()
+            self._connection.check()
             raise HandleClosedError("subscription")
         return message
 
@@ -226,21 +226,21 @@ class Subscription:
         Args:
             linger: Seconds for which messages may still arrive.
         """
-        self._session.lane.leave(self._sid, linger=as_seconds(linger, "linger"))
+        self._connection.lane.leave(self._sid, linger=as_seconds(linger, "linger"))
 
     def drain(self) -> None:
         """Unsubscribe; the iteration goes on until the messages that are here have been taken."""
         if not self._closed:
             self._closed = True
-            self._session.lane.leave(self._sid)
+            self._connection.lane.leave(self._sid)
             self._box.fail(HandleClosedError("subscription"))
-            self._session.lane.nudge()
+            self._connection.lane.nudge()
             self._on_close(self)
 
     def _take(self, deadline: Deadline) -> Message | None:
         box = self._box
         # In a forked child the turn may be held by a thread that does not exist.
-        self._session.check_process()
+        self._connection.check_process()
         refuse_reentry(self._turn)
         if not self._turn.acquire(timeout=deadline.remaining()):
             return None
@@ -250,14 +250,14 @@ class Subscription:
                     self._emit_drop(box.dropped)
                     raise SlowConsumerError(self.subject, dropped)
                 if box.frames:
-                    return Message(*box.take(), self._session)
+                    return Message(*box.take(), self._connection)
                 if box.failure is not None:
                     if self._is_over():
                         return None
                     raise_failure(box.failure)
                 box.take_lost()
-                self._session.check()
-                if not self._session.lane.wait(box, deadline):
+                self._connection.check()
+                if not self._connection.lane.wait(box, deadline):
                     return None
         finally:
             self._turn.release()
@@ -274,10 +274,10 @@ class Subscription:
         """Report that messages are being dropped; called by the reading thread."""
         self._emit_drop(dropped)
         # Log handlers are code of the application, which must not run under the read lock.
-        self._session.lane.later(0.0, self._log_drop, dropped)
+        self._connection.lane.later(0.0, self._log_drop, dropped)
 
     def _emit_drop(self, dropped: int) -> None:
-        self._session.emit(events.SlowConsumerEvent(subject=self.subject, dropped=dropped))
+        self._connection.emit(events.SlowConsumerEvent(subject=self.subject, dropped=dropped))
 
     def _log_drop(self, dropped: int) -> None:
         _logger.warning(_log.SLOW_CONSUMER, subject=self.subject, dropped=dropped)

@@ -29,8 +29,8 @@ from jetsync.values.codec import from_wire
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync.values.stream_info import StreamInfo
 
 
@@ -41,7 +41,7 @@ class KeyValueDoor:
 
     __slots__ = ()
 
-    _session: JetStreamSession
+    _context: Context
 
     def create_key_value(
         self,
@@ -63,8 +63,8 @@ class KeyValueDoor:
             NotSupportedError: The server left a field out; the bucket exists without it.
         """
         wanted = _config(config, fields, "create_key_value")
-        deadline = self._session.deadline(timeout)
-        return self._bucket(wanted.bucket, _create(self._session, wanted, deadline))
+        deadline = self._context.deadline(timeout)
+        return self._bucket(wanted.bucket, _create(self._context, wanted, deadline))
 
     def update_key_value(
         self,
@@ -90,9 +90,9 @@ class KeyValueDoor:
             ApiError: The server refused, for instance to change what cannot be changed.
         """
         wanted = _config(config, fields, "update_key_value")
-        deadline = self._session.deadline(timeout)
+        deadline = self._context.deadline(timeout)
         try:
-            return self._bucket(wanted.bucket, _update(self._session, wanted, deadline))
+            return self._bucket(wanted.bucket, _update(self._context, wanted, deadline))
         except StreamNotFoundError as error:
             raise BucketNotFoundError(wanted.bucket) from error
 
@@ -109,11 +109,11 @@ class KeyValueDoor:
         Args, Raises: as :meth:`create_key_value` and :meth:`update_key_value`.
         """
         wanted = _config(config, fields, "create_or_update_key_value")
-        deadline = self._session.deadline(timeout)
+        deadline = self._context.deadline(timeout)
         try:
-            info = _update(self._session, wanted, deadline)
+            info = _update(self._context, wanted, deadline)
         except StreamNotFoundError:
-            info = _create(self._session, wanted, deadline)
+            info = _create(self._context, wanted, deadline)
         return self._bucket(wanted.bucket, info)
 
     def key_value(self, bucket: str, *, timeout: Seconds | None = None) -> KeyValue:
@@ -126,7 +126,7 @@ class KeyValueDoor:
         """
         stream = stream_of(bucket)
         try:
-            info = _stream_admin.info(self._session, stream, self._session.deadline(timeout))
+            info = _stream_admin.info(self._context, stream, self._context.deadline(timeout))
         except StreamNotFoundError as error:
             raise BucketNotFoundError(bucket) from error
         if (info.config.max_msgs_per_subject or 0) < 1:
@@ -141,7 +141,7 @@ class KeyValueDoor:
             BucketNotFoundError: There is none of that name.
         """
         try:
-            _stream_admin.delete(self._session, stream_of(bucket), self._session.deadline(timeout))
+            _stream_admin.delete(self._context, stream_of(bucket), self._context.deadline(timeout))
         except StreamNotFoundError as error:
             raise BucketNotFoundError(bucket) from error
 
@@ -152,13 +152,13 @@ class KeyValueDoor:
         Args:
             timeout: Seconds for each page of 1024.
         """
-        found = _stream_admin.names(self._session, None, timeout)
+        found = _stream_admin.names(self._context, None, timeout)
         return (
             name.removeprefix(STREAM_PREFIX) for name in found if name.startswith(STREAM_PREFIX)
         )
 
     def _bucket(self, name: str, info: StreamInfo) -> KeyValue:
-        return KeyValue(Bucket(self._session, name, info))
+        return KeyValue(Bucket(self._context, name, info))
 
 
 def _config(config: KeyValueConfig | None, fields: Mapping[str, Any], what: str) -> KeyValueConfig:
@@ -176,27 +176,27 @@ def _config(config: KeyValueConfig | None, fields: Mapping[str, Any], what: str)
         raise InvalidTypeError(f"{what}: {error}; the fields are {known}") from error
 
 
-def _create(session: JetStreamSession, wanted: KeyValueConfig, deadline: Deadline) -> StreamInfo:
+def _create(context: Context, wanted: KeyValueConfig, deadline: Deadline) -> StreamInfo:
     """Create the stream of a bucket, with transactions where that is possible."""
     if wanted.atomic is None and wanted.mirror is None:
-        level = from_wire(AccountInfo, call(session, "INFO", None, deadline)).api.level
+        level = from_wire(AccountInfo, call(context, "INFO", None, deadline)).api.level
         if level >= ATOMIC_LEVEL:
             try:
-                return _stream_admin.create(session, wanted.to_stream_config(atomic=True), deadline)
+                return _stream_admin.create(context, wanted.to_stream_config(atomic=True), deadline)
             except (StreamNameInUseError, NotSupportedError) as error:
                 # There is one without them, or the stream's server cannot have them.
                 try:
                     return _stream_admin.create(
-                        session, wanted.to_stream_config(atomic=False), deadline
+                        context, wanted.to_stream_config(atomic=False), deadline
                     )
                 except StreamNameInUseError:
                     raise error from None
-    return _stream_admin.create(session, wanted.to_stream_config(atomic=False), deadline)
+    return _stream_admin.create(context, wanted.to_stream_config(atomic=False), deadline)
 
 
-def _update(session: JetStreamSession, wanted: KeyValueConfig, deadline: Deadline) -> StreamInfo:
+def _update(context: Context, wanted: KeyValueConfig, deadline: Deadline) -> StreamInfo:
     """Lay the configuration of a bucket over that of its stream."""
-    now = _stream_admin.info(session, stream_of(check_bucket(wanted.bucket)), deadline).config
+    now = _stream_admin.info(context, stream_of(check_bucket(wanted.bucket)), deadline).config
     atomic = bool(now.allow_atomic)
     config = wanted.to_stream_config(atomic=atomic)
     changes = {
@@ -228,4 +228,4 @@ def _update(session: JetStreamSession, wanted: KeyValueConfig, deadline: Deadlin
         changes.pop("subject_delete_marker_ttl", None)
     elif wanted.limit_marker_ttl == 0 and now.subject_delete_marker_ttl:
         changes["subject_delete_marker_ttl"] = 0.0
-    return _stream_admin.update(session, attrs.evolve(now, **changes), deadline)
+    return _stream_admin.update(context, attrs.evolve(now, **changes), deadline)

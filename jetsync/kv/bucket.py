@@ -7,8 +7,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Literal
 
+from jetsync._api.context import Context
 from jetsync._api.messages import leader_get, observed
-from jetsync._io.connection import JetStreamSession
 from jetsync._proto.kv import STREAM_PREFIX, layout_of, why_gone
 from jetsync.errors import (
     BucketNotFoundError,
@@ -45,22 +45,22 @@ class Bucket:
     What the handles of one bucket share; any thread.
     """
 
-    __slots__ = ("layout", "name", "origin", "session", "stream")
+    __slots__ = ("context", "layout", "name", "origin", "stream")
 
-    def __init__(self, session: JetStreamSession, name: str, info: StreamInfo) -> None:
+    def __init__(self, context: Context, name: str, info: StreamInfo) -> None:
         self.name = name
-        self.session = session
-        self.stream = Stream(session, info)
-        self.layout = layout_of(name, info.config, session.prefix)
-        self.origin = session
+        self.context = context
+        self.stream = Stream(context, info)
+        self.layout = layout_of(name, info.config, context.prefix)
+        self.origin = context
         """The context in which the stream is found that stores what is written."""
 
-        if self.layout.origin_api != session.prefix:
-            self.origin = JetStreamSession(
-                session.core,
+        if self.layout.origin_api != context.prefix:
+            self.origin = Context(
+                context.connection,
                 prefix=self.layout.origin_api,
                 domain=None,
-                default_timeout=session.default_timeout,
+                default_timeout=context.default_timeout,
             )
 
     @property
@@ -110,7 +110,7 @@ class Bucket:
                 found = leader_get(self.origin, layout.origin_stream, request, deadline)
         except MessageNotFoundError:
             return None
-        return stored_entry(self.name, key, observed(self.session, found))
+        return stored_entry(self.name, key, observed(self.context, found))
 
     def write(
         self,
@@ -138,14 +138,14 @@ class Bucket:
         subject = self.layout.write_prefix + key
         message = OutboundMessage(subject, value, headers, None, ttl, expect)
         try:
-            ack = publish_one(self.session, message, deadline)
+            ack = publish_one(self.context, message, deadline)
         except NoStreamResponseError:
             self.check_exists(deadline)
             raise
-        session = self.session
+        context = self.context
         # A stream that is known by its subjects was looked at when it took the message.
-        if storing is not None and session.streams.kept(subject, session.lane.epoch) is None:
-            tell_if_raised(session, storing, subject, ttl)
+        if storing is not None and context.streams.kept(subject, context.lane.epoch) is None:
+            tell_if_raised(context, storing, subject, ttl)
         return ack.sequence
 
     def require_ttl(self, ttl: Seconds | Literal["never"], deadline: Deadline) -> StreamConfig:
@@ -168,7 +168,7 @@ class Bucket:
             raise NotSupportedError(
                 "a time-to-live of a key",
                 needs="server 2.11 or later (API level 1)",
-                server=self.session.server.version,
+                server=self.context.server.version,
             )
         raise MessageTtlDisabledError(
             description="per-message TTL is disabled: bucket "

@@ -401,8 +401,8 @@ class KeyValue:
             NotSupportedError: The server is older than 2.12.5.
             BucketNotFoundError: The bucket is gone.
         """
-        session = self._bucket.session
-        seconds = session.default_timeout if timeout is None else as_seconds(timeout)
+        context = self._bucket.context
+        seconds = context.default_timeout if timeout is None else as_seconds(timeout)
         return Transaction(self._bucket, seconds)
 
     # The bucket itself
@@ -466,7 +466,7 @@ class KeyValue:
     # Steps of the above.
 
     def _deadline(self, timeout: Seconds | None) -> Deadline:
-        return self._bucket.session.deadline(timeout)
+        return self._bucket.context.deadline(timeout)
 
     def _change(
         self,
@@ -529,7 +529,7 @@ class KeyValue:
         filters = [prefix + each for each in covering([check_pattern(each) for each in patterns])]
         with bucket.named():
             ordered = open_ordered(
-                bucket.session,
+                bucket.context,
                 bucket.stream.name,
                 bucket.stream.cached_info,
                 deadline,

@@ -82,7 +82,7 @@ class KeyBatch(AtomicBatch):
     """
 
     def __init__(self, bucket: Bucket, options: AtomicOptions) -> None:
-        super().__init__(bucket.session, options)
+        super().__init__(bucket.context, options)
         self._bucket = bucket
 
     def _stream(self, subject: str, deadline: Deadline) -> KnownStream:  # noqa: ARG002
@@ -101,7 +101,7 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
         AtomicPublishDisabledError, NotSupportedError: It takes no transactions.
         BucketNotFoundError: There is none.
     """
-    layout, streams, version = bucket.layout, bucket.origin.streams, bucket.session.server.version
+    layout, streams, version = bucket.layout, bucket.origin.streams, bucket.context.server.version
     with bucket.named(origin=True):
         known = streams.named(layout.origin_stream, deadline)
         try:
@@ -364,4 +364,4 @@ class Transaction:
         if self._storing is None:
             return
         for change in self._changes:
-            tell_if_raised(self._bucket.session, self._storing, prefix + change.key, change.ttl)
+            tell_if_raised(self._bucket.context, self._storing, prefix + change.key, change.ttl)

@@ -238,7 +238,7 @@ class Watch:
         self._end()
         self._messages.stop()
         # Without a connection the server forgets the consumer by itself.
-        if self._bucket.session.core.is_connected:
+        if self._bucket.context.connection.is_connected:
             self._ordered.close()
 
     close = stop

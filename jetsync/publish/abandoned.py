@@ -18,7 +18,7 @@ from jetsync.values.server_info import decode_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync._io.connection import Session
+    from jetsync._io.connection import Connection
     from jetsync.values.frame import Frame
 
 ADVISORY = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
@@ -29,24 +29,24 @@ class AbandonWatch(Mailbox):
     The advisories of one stream, of which those of one batch count.
 
     Args:
-        session: Where they come from.
+        connection: Where they come from.
         stream: The stream.
         batch_id: The batch's id.
         on_denied: Called in the loop thread if the server does not let this user listen.
     """
 
-    __slots__ = ("_batch_id", "_line", "_on_denied", "_session", "_sid", "_stream")
+    __slots__ = ("_batch_id", "_connection", "_line", "_on_denied", "_sid", "_stream")
 
     def __init__(
-        self, session: Session, stream: str, batch_id: str, on_denied: Callable[[], None]
+        self, connection: Connection, stream: str, batch_id: str, on_denied: Callable[[], None]
     ) -> None:
         super().__init__((ADVISORY + stream).encode())
-        self._session = session
+        self._connection = connection
         self._stream = stream
         self._batch_id = batch_id
         self._on_denied = on_denied
         self.push = self._take
-        self._sid, self._line = session.open_box(self.interest, self)
+        self._sid, self._line = connection.open_box(self.interest, self)
 
     def take_line(self) -> bytes:
         """Return the line that subscribes, once; it is written with the first message."""
@@ -61,7 +61,7 @@ class AbandonWatch(Mailbox):
 
     def close(self) -> None:
         """Listen no longer; safe to repeat."""
-        self._session.lane.leave(self._sid)
+        self._connection.lane.leave(self._sid)
 
     def abandoned(self) -> str | None:
         """Return the server's word for why it gave the batch up, None if it did not."""
@@ -74,7 +74,7 @@ class AbandonWatch(Mailbox):
     def _take(self, frame: Frame) -> None:
         """Keep an advisory, and have the plugins told; in the thread that reads."""
         self.frames.append(frame)
-        self._session.emit(partial(self._read, frame))
+        self._connection.emit(partial(self._read, frame))
 
     def _read(self, frame: Frame) -> events.BatchAbandonedEvent | None:
         try:

@@ -52,8 +52,8 @@ from jetsync.values.ttl import ttl_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
-    from jetsync._io.connection import JetStreamSession
     from jetsync.publish.atomic import AtomicBatch
     from jetsync.publish.staged_window import Staged
 
@@ -145,14 +145,14 @@ class AtomicCommit:
     The state of an atomic batch, and the steps of committing it.
     """
 
-    def __init__(self, session: JetStreamSession, options: AtomicOptions) -> None:
-        self._session = session
+    def __init__(self, context: Context, options: AtomicOptions) -> None:
+        self._context = context
         self._options = options
         self._lock = threading.RLock()
         """Held while one call uses the batch, but not while plugins run, nor during a commit."""
 
-        self._id = options.batch_id or session.core.new_batch_id()
-        self._plugins = BatchPlugins(session.plugins)
+        self._id = options.batch_id or context.connection.new_batch_id()
+        self._plugins = BatchPlugins(context.plugins)
         self._ids: set[str] = set()
         """The ids of all attempts."""
 
@@ -226,7 +226,7 @@ class AtomicCommit:
     def _stream(self, subject: str, deadline: Deadline) -> KnownStream:
         """Ask for the stream of a subject, and raise unless it takes batches."""
         validate_subject(subject)
-        streams, version = self._session.streams, self._session.server.version
+        streams, version = self._context.streams, self._context.server.version
         broken = self._options.broken_servers
         known = streams.find(subject, deadline)
         try:
@@ -238,13 +238,13 @@ class AtomicCommit:
         return known
 
     def _staging(self, known: KnownStream) -> Staging:
-        return Staging(self._session, known, Wire(self._id).head_size, self._options.ttl)
+        return Staging(self._context, known, Wire(self._id).head_size, self._options.ttl)
 
     def _start(self, known: KnownStream, staging: Staging) -> BatchRun:
         """Set up what sends single messages to the stream."""
         options = self._options
         run = BatchRun(
-            self._session,
+            self._context,
             known,
             self._id,
             staging,
@@ -263,7 +263,7 @@ class AtomicCommit:
         self, known: KnownStream, staging: Staging, items: Sequence[Staged], deadline: Deadline
     ) -> BatchRun:
         """Send all messages, and the commit, in one go."""
-        run = BatchRun(self._session, known, self._id, staging, whole=True)
+        run = BatchRun(self._context, known, self._id, staging, whole=True)
         entries = run.engine.commit(*items)
         self._ids.add(self._id)
         # Only now, as what is sent again is taken from here.
@@ -335,7 +335,7 @@ class AtomicCommit:
         stream: str | None,
     ) -> BatchAck:
         """Commit inside the plugins' wrappers; the lock is not held."""
-        run, plugins = self._run, self._session.plugins
+        run, plugins = self._run, self._context.plugins
         operation = events.BatchCommitOperation(
             kind="atomic",
             batch_id=self._id,
@@ -402,7 +402,7 @@ class AtomicCommit:
             if delay is None or delay >= deadline.remaining():
                 raise failure
             tell_retry(
-                self._session.plugins,
+                self._context.plugins,
                 operation.name,
                 operation.subject,
                 failure,
@@ -428,7 +428,7 @@ class AtomicCommit:
 
         *refused* is whether no stream took the batch.
         """
-        retry, options = self._session.plugins.retry, self._options
+        retry, options = self._context.plugins.retry, self._options
         if retry is not None:
             return ask_retry(retry, operation, error, attempt)
         return options.retry_wait if refused and attempt <= options.retries else None
@@ -458,7 +458,7 @@ class AtomicCommit:
             # What cannot be read, or is somebody else's by now, tells nothing.
             with contextlib.suppress(JetSyncError, KeyError, ValueError):
                 request = {"last_by_subj": subject.decode()}
-                message = leader_get(self._session, stream, request, deadline)
+                message = leader_get(self._context, stream, request, deadline)
                 batch_id = message.headers.get(names.BATCH_ID, "")
                 if batch_id in self._ids:
                     place = int(message.headers[names.BATCH_SEQUENCE])
@@ -501,7 +501,7 @@ class AtomicCommit:
             items = before.engine.items
             known = self._stream(items[0][0].decode(), deadline)
             if self._id == before.id:
-                self._id = self._session.core.new_batch_id()
+                self._id = self._context.connection.new_batch_id()
             before.staging.check_again(known, Wire(self._id).head_size)
             return self._send_whole(known, before.staging, items, deadline)
 

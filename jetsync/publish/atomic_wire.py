@@ -36,8 +36,8 @@ from jetsync.publish.staged_window import Wire
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
-    from jetsync._io.connection import JetStreamSession
     from jetsync.publish.staged_window import Staged, Staging
 
 BLOCK_BYTES: Final = 1 << 20
@@ -55,7 +55,7 @@ class BatchRun:
     A batch under one id; not synchronised.
 
     Args:
-        session: Where it goes.
+        context: Where it goes.
         known: The stream, and the connection on which it was asked.
         batch_id: The id.
         staging: What checks its messages.
@@ -66,7 +66,7 @@ class BatchRun:
 
     def __init__(
         self,
-        session: JetStreamSession,
+        context: Context,
         known: KnownStream,
         batch_id: str,
         staging: Staging,
@@ -83,18 +83,18 @@ class BatchRun:
             hold_back=known.level < MARKER_LEVEL,
             ack_first=ack_first and not whole,
             ack_every=0 if whole else ack_every,
-            limit=session.streams.batch_limit,
+            limit=context.streams.batch_limit,
         )
-        streams = session.streams
+        streams = context.streams
         self.watch = (
             None
             if whole or not streams.may_listen(known)
             else AbandonWatch(
-                session.core, known.name, batch_id, partial(streams.learn_denial, known)
+                context.connection, known.name, batch_id, partial(streams.learn_denial, known)
             )
         )
         self.whole = whole
-        self._session = session
+        self._context = context
         self._wire = Wire(batch_id)
         self._opening: Waiter | None = None
         """The answer to the first message, where that is not waited for."""
@@ -132,7 +132,7 @@ class BatchRun:
             # and would keep this one for 10 s.
             entry: Entry[Staged] = Entry(engine.next_sequence + 1, None)
             block = self._wire.block(entry, engine.items[-1])
-            self._session.lane.answer(block, self.known.epoch)
+            self._context.lane.answer(block, self.known.epoch)
 
     def _fail(self, error: BaseException) -> None:
         """Note that *error* came between, and free the server's place where it keeps the batch."""
@@ -164,7 +164,7 @@ class BatchRun:
         block = self._wire.block(entry, self.engine.items[-1])
         # Nobody waits for it: it goes out with what follows, or a moment later.
         try:
-            self._session.lane.post(block, deadline.remaining(), lazy=True, epoch=self.known.epoch)
+            self._context.lane.post(block, deadline.remaining(), lazy=True, epoch=self.known.epoch)
         except BaseException as error:
             self._fail(error)
             raise
@@ -176,7 +176,7 @@ class BatchRun:
         Raises what goes wrong, after the engine has learned of it.
         """
         engine, epoch = self.engine, self.known.epoch
-        lane, block, last = self._session.lane, self._wire.block, engine.items[-1]
+        lane, block, last = self._context.lane, self._wire.block, engine.items[-1]
         pieces: list[bytes] = [] if self.watch is None else [self.watch.take_line()]
         size = 0
         now = time.monotonic()
@@ -188,7 +188,7 @@ class BatchRun:
             if self.whole and len(entries) > 1:
                 self._opening = Waiter(engine.items[0][0])
                 self._opening.epoch = epoch
-                opening = self._session.core.router.register(self._opening)
+                opening = self._context.connection.router.register(self._opening)
                 pieces.append(block(entries[0], last, opening))
                 entries = entries[1:]
             for entry in entries:
@@ -210,7 +210,7 @@ class BatchRun:
             raise
         finally:
             if opening:
-                self._session.core.router.forget(opening)
+                self._context.connection.router.forget(opening)
         return self
 
     def _ask(self, entry: Entry[Staged], pieces: list[bytes], deadline: Deadline) -> None:
@@ -226,7 +226,7 @@ class BatchRun:
 
         self._asked = entry
         try:
-            frame = self._session.core.exchange(target, build, deadline, epoch)
+            frame = self._context.connection.exchange(target, build, deadline, epoch)
         except (NeverWrittenError, DisconnectedError, PermissionDeniedError):
             engine.fail()
             raise
@@ -247,7 +247,7 @@ class BatchRun:
             engine.answered(entry, frame, subject)
         except BatchTooLargeError as error:
             if error.limit is not None:
-                self._session.streams.learn_batch_limit(error.limit, epoch)
+                self._context.streams.learn_batch_limit(error.limit, epoch)
             raise
         except BatchIncompleteError as error:
             raise self._explained(error, subject, deadline) from None
@@ -275,7 +275,7 @@ class BatchRun:
         opening = self._opening
         if opening is not None:
             # A refusal is read by the loop, which may be a moment behind.
-            self._session.lane.wait(opening, Deadline.after(min(DENIAL_WAIT, deadline.remaining())))
+            self._context.lane.wait(opening, Deadline.after(min(DENIAL_WAIT, deadline.remaining())))
             if opening.reply is not None:
                 try:
                     self.engine.answered(Entry(1, None), opening.reply, subject)

@@ -25,7 +25,7 @@ from jetsync.publish.window import PATIENCE, Window
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync._io.connection import JetStreamSession
+    from jetsync._api.context import Context
     from jetsync.publish.retry import Setback
     from jetsync.publish.window import WindowOptions
     from jetsync.values.frame import Frame
@@ -86,8 +86,8 @@ class CollectingWindow(Window):
 
     box: OrderedAckMailbox
 
-    def __init__(self, session: JetStreamSession, options: WindowOptions) -> None:
-        super().__init__(session, options, keep_acks=True)
+    def __init__(self, context: Context, options: WindowOptions) -> None:
+        super().__init__(context, options, keep_acks=True)
         self.staged: list[Staged] = []
         """Messages that have no number yet, oldest first."""
 

@@ -22,8 +22,8 @@ from jetsync.values.ttl import ttl_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync.events import BatchGapEvent
     from jetsync.publish.publisher import DeliveryReport
     from jetsync.values.headers import HeadersInput
@@ -40,7 +40,7 @@ class PublishDoor:
 
     __slots__ = ()
 
-    _session: JetStreamSession
+    _context: Context
 
     def publish(
         self,
@@ -84,13 +84,13 @@ class PublishDoor:
             DisconnectedError, ConnectionClosedError: Nothing was sent.
             PluginError: A plugin vetoed it; nothing was sent.
         """
-        session = self._session
-        session.core.check()
-        deadline = session.deadline(timeout)
+        context = self._context
+        context.connection.check()
+        deadline = context.deadline(timeout)
         check_count("retries", retries, 0)
         wait = as_seconds(retry_wait, "retry_wait")
         message = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-        return publish_one(session, message, deadline, retries=retries, retry_wait=wait)
+        return publish_one(context, message, deadline, retries=retries, retry_wait=wait)
 
     def publish_many(
         self,
@@ -131,10 +131,10 @@ class PublishDoor:
                 whether all were taken.
             ConnectionClosedError: The client was closed before the call.
         """
-        session = self._session
-        session.core.check()
+        context = self._context
+        context.connection.check()
         options = self._window_options(window, window_bytes, ack_timeout, retries, retry_wait)
-        return BulkPublish(session, options, on_ack).run(messages)
+        return BulkPublish(context, options, on_ack).run(messages)
 
     def publisher(
         self,
@@ -160,10 +160,10 @@ class PublishDoor:
             retries: How often a message that no stream took is sent again.
             retry_wait: Seconds before each of these.
         """
-        session = self._session
-        session.core.check()
+        context = self._context
+        context.connection.check()
         options = self._window_options(window, window_bytes, ack_timeout, retries, retry_wait)
-        return Publisher(session, options, on_report)
+        return Publisher(context, options, on_report)
 
     def atomic_batch(
         self,
@@ -191,10 +191,10 @@ class PublishDoor:
             broken_servers: Whether to use servers whose batches are known to break: 2.12.0 checks
                 expectations against the wrong subject, 2.12.1 may store a batch in part.
         """
-        self._session.core.check()
+        self._context.connection.check()
         check_count("ack_every", ack_every, 0)
         return AtomicBatch(
-            self._session,
+            self._context,
             AtomicOptions(
                 batch_id=batch_id,
                 ack_first=ack_first,
@@ -235,7 +235,7 @@ class PublishDoor:
         Raises: as :meth:`AtomicBatch.add` and :meth:`AtomicBatch.commit`; nothing is stored, unless
             it is AtomicityError or BatchOutcomeUnknownError, whose ``batch`` can be sent again.
         """
-        self._session.core.check()
+        self._context.connection.check()
         check_count("retries", retries, 0)
         options = AtomicOptions(
             batch_id=batch_id,
@@ -245,7 +245,7 @@ class PublishDoor:
             retries=retries,
             retry_wait=as_seconds(retry_wait, "retry_wait"),
         )
-        return publish_batch(self._session, messages, options)
+        return publish_batch(self._context, messages, options)
 
     def fast_publisher(
         self,
@@ -276,7 +276,7 @@ class PublishDoor:
             timeout: Seconds for each call, and for each wait for room; None is the context's
                 default.
         """
-        self._session.core.check()
+        self._context.connection.check()
         check_count("flow", flow, 1)
         check_count("max_outstanding_acks", max_outstanding_acks, 1)
         if flow > FLOW_LIMIT:
@@ -297,10 +297,10 @@ class PublishDoor:
             ttl=ttl,
             timeout=self._seconds(timeout),
         )
-        return FastPublisher(self._session, options)
+        return FastPublisher(self._context, options)
 
     def _seconds(self, timeout: Seconds | None) -> float:
-        return as_seconds(self._session.default_timeout if timeout is None else timeout, "timeout")
+        return as_seconds(self._context.default_timeout if timeout is None else timeout, "timeout")
 
     def _window_options(
         self,
@@ -313,7 +313,7 @@ class PublishDoor:
         check_count("window", window, 1)
         check_count("window_bytes", window_bytes, 1)
         check_count("retries", retries, 0)
-        timeout = self._session.default_timeout if ack_timeout is None else ack_timeout
+        timeout = self._context.default_timeout if ack_timeout is None else ack_timeout
         return WindowOptions(
             size=window,
             max_bytes=window_bytes,

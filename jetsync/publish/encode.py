@@ -21,7 +21,7 @@ from jetsync.values.subjects import validate_subject
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync._io.connection import Session
+    from jetsync._io.connection import Connection
 
 KNOWN_SUBJECTS = 4096
 """How many checked subjects an encoder remembers; most programs publish to few."""
@@ -29,7 +29,7 @@ KNOWN_SUBJECTS = 4096
 
 class Encoder:
     """
-    Make protocol blocks of messages for one session; one per publishing thread or call.
+    Make protocol blocks of messages for one connection; one per publishing thread or call.
 
     Args:
         suffix: What stands behind the number in a reply subject.
@@ -37,11 +37,11 @@ class Encoder:
 
     __slots__ = (
         "_check_size",
+        "_connection",
         "_heads",
         "_hpub",
         "_limit",
         "_pub",
-        "_session",
         "_shared",
         "_shared_heads",
         "_shared_pub",
@@ -51,14 +51,14 @@ class Encoder:
         "_version",
     )
 
-    def __init__(self, session: Session, suffix: bytes = b"") -> None:
+    def __init__(self, connection: Connection, suffix: bytes = b"") -> None:
         self._suffix = suffix
         self._pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
         self._hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
-        self._check_size: Callable[[int], None] = session.check_size
-        self._session = session
-        self._limit = session.server.max_payload
-        self._version = session.server.version
+        self._check_size: Callable[[int], None] = connection.check_size
+        self._connection = connection
+        self._limit = connection.server.max_payload
+        self._version = connection.server.version
         self._subjects: dict[str, bytes] = {}
         self._heads: dict[str, bytes] = {}
         self._shared_heads: dict[str, bytes] = {}
@@ -72,7 +72,7 @@ class Encoder:
         A server closes the connection for good when it gets more than it takes, and an older one
         may ignore a header.
         """
-        before, server = self._limit, self._session.server
+        before, server = self._limit, self._connection.server
         changed, self._limit = server.version != self._version, server.max_payload
         self._version = server.version
         return changed or self._limit < before
@@ -112,7 +112,7 @@ class Encoder:
             payload = bytes(payload_bytes(message.data))
             header = outbound_header_block(message)
             if message.ttl is not None or message.expect is not None:
-                require_message(message, self._session.server)
+                require_message(message, self._connection.server)
         try:
             target = self._subjects[subject]
         except (KeyError, TypeError):
@@ -203,6 +203,6 @@ class Encoder:
         if len(self._subjects) >= KNOWN_SUBJECTS:
             self._subjects.clear()
         target = subject.encode()
-        check_subject(target, self._session.inbox)
+        check_subject(target, self._connection.inbox)
         self._subjects[subject] = target
         return target

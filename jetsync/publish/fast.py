@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from jetsync._io.connection import JetStreamSession
+    from jetsync._api.context import Context
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload
 
@@ -130,19 +130,19 @@ class FastPublisher:
     the server without a word, and counts as stored.
     """
 
-    def __init__(self, session: JetStreamSession, options: FastOptions) -> None:
-        self._core = session.core
+    def __init__(self, context: Context, options: FastOptions) -> None:
+        self._connection = context.connection
         self._options = options
         self._lock = threading.RLock()
         self._link = FastLink(
-            session,
+            context,
             self._lock,
             flow=options.flow,
             max_outstanding_acks=options.max_outstanding_acks,
             gap_ok=options.gap == "ok",
         )
-        self._wrap_commit = session.plugins.wrap_batch_commit
-        self._plugins = BatchPlugins(session.plugins)
+        self._wrap_commit = context.plugins.wrap_batch_commit
+        self._plugins = BatchPlugins(context.plugins)
         self._ack: BatchAck | None = None
         self._callback_errors = 0
 
@@ -241,7 +241,7 @@ class FastPublisher:
             BatchClosedError: The batch was over before.
             PluginError: A plugin vetoed the message; nothing was sent.
         """
-        self._core.check()
+        self._connection.check()
         deadline = self._deadline(timeout)
         ttl = self._options.ttl if ttl is None else ttl
         # Most messages are no more than a pair, which costs less to make and to encode.
@@ -278,7 +278,7 @@ class FastPublisher:
 
         Raises: as :meth:`add`.
         """
-        self._core.check()
+        self._connection.check()
         source = message_iterator(messages)
         chunk: list[Any] = []
         count, size, more = 0, FIRST_CHUNK, True
@@ -379,7 +379,7 @@ class FastPublisher:
                 what was acknowledged is stored, what became of the rest is unknown.
             BatchGapError, ApiError, BatchClosedError, and others: as for :meth:`add`.
         """
-        self._core.check()
+        self._connection.check()
         deadline = self._deadline(timeout)
         item: OutboundMessage | None = None
         if subject is not None:
@@ -444,7 +444,7 @@ class FastPublisher:
 
         Raises: as :meth:`commit`; also what made the batch fail, if no call has raised it yet.
         """
-        if self._core.state == "forked":
+        if self._connection.state == "forked":
             # The lock's owner may be in the parent, and so is the connection.
             return
         deadline = self._deadline(timeout)
@@ -467,7 +467,7 @@ class FastPublisher:
 
     def _give_up(self) -> None:
         """End the batch without waiting, as its user has failed; raises nothing of its own."""
-        if self._core.state == "forked":
+        if self._connection.state == "forked":
             return
         link = self._link
         try:
@@ -510,7 +510,7 @@ class FastPublisher:
                 last=gap.last,
                 error=gap.error,
             )
-            self._core.emit(event)
+            self._connection.emit(event)
             if on_gap is not None:
                 try:
                     on_gap(event)

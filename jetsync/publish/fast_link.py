@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    from jetsync._io.connection import JetStreamSession
+    from jetsync._api.context import Context
     from jetsync._io.lane import Lane
     from jetsync._proto.fastledger import Gap
 
@@ -62,24 +62,24 @@ class FastLink:
 
     def __init__(
         self,
-        session: JetStreamSession,
+        context: Context,
         lock: threading.RLock,
         *,
         flow: int,
         max_outstanding_acks: int,
         gap_ok: bool,
     ) -> None:
-        core = session.core
-        inbox = core.new_inbox().encode()
-        self._session = session
-        self._lane = session.lane
+        connection = context.connection
+        inbox = connection.new_inbox().encode()
+        self._context = context
+        self._lane = context.lane
         self._lock = lock
         self._box = Mailbox(inbox + b".>", hears_denials=True)
-        self._sid, self._line = core.open_box(self._box.interest, self._box)
+        self._sid, self._line = connection.open_box(self._box.interest, self._box)
         self.engine = FastIngest(
             inbox, flow=flow, max_outstanding_acks=max_outstanding_acks, gap_ok=gap_ok
         )
-        self.stream = FastStream(session)
+        self.stream = FastStream(context)
         self._encode = self.stream.append
         self.next_id = secrets.token_hex(8)
         """The id of the batch that is open, or of the next one."""
@@ -217,7 +217,7 @@ class FastLink:
                 if self.closed and engine.phase is Phase.COMMITTING:
                     self._lose_commit("the publisher was closed before the commit was answered")
             elif deadline.expired():
-                self._session.core.probe()
+                self._context.connection.probe()
                 self._lose_commit("the commit was not answered", timeout=deadline.total)
             else:
                 try:
@@ -324,7 +324,7 @@ class FastLink:
         engine = self.engine
         while engine.phase is Phase.STARTING:
             if not self._lane.wait(self._box, deadline):
-                self._session.core.probe()
+                self._context.connection.probe()
                 self._lose_start(deadline.total, None)
                 return
             self.take_in()
@@ -372,7 +372,7 @@ class FastLink:
             if self._lane.wait(self._box, until):
                 self.take_in()
             elif deadline.expired():
-                self._session.core.probe()
+                self._context.connection.probe()
                 if engine.recovering:
                     raise NoStreamResponseError(engine.subject, attempts=max(engine.pings, 1))
                 raise WaitTimeoutError("an ack of the batch", deadline.total)
@@ -415,7 +415,7 @@ class FastLink:
         seq = self.engine.take_ping(time.monotonic())
         if seq is not None:
             # An ack is late.
-            self._session.core.probe()
+            self._context.connection.probe()
             self._send(self._ping_block(seq), deadline)
 
     def _ping_block(self, seq: int) -> bytes:

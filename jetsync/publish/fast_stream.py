@@ -28,9 +28,10 @@ from jetsync.publish.many import BLOCK_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
-    from jetsync._io.connection import JetStreamSession, Session
+    from jetsync._io.connection import Connection
 
 ASK_AGAIN: Final = 0.1
 """Seconds before a server that could not answer is asked again."""
@@ -54,8 +55,8 @@ class StreamEncoder(Encoder):
 
     __slots__ = ("_check",)
 
-    def __init__(self, session: Session, op: int, check: Callable[[str], None]) -> None:
-        super().__init__(session, SUFFIX[op])
+    def __init__(self, context: Connection, op: int, check: Callable[[str], None]) -> None:
+        super().__init__(context, SUFFIX[op])
         self._check = check
 
     def _learn(self, subject: str) -> bytes:
@@ -111,10 +112,10 @@ class FastStream:
     Know the stream of one publisher; not synchronised.
     """
 
-    def __init__(self, session: JetStreamSession) -> None:
-        self._session = session
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._encoders = {
-            op: StreamEncoder(session.core, op, self._check) for op in (START, APPEND, COMMIT)
+            op: StreamEncoder(context.connection, op, self._check) for op in (START, APPEND, COMMIT)
         }
         self.append = self._encoders[APPEND].encode
         """Encode a message that is neither the first nor the last one."""
@@ -151,7 +152,7 @@ class FastStream:
             patient: Whether JetStream was there before, so that its absence will pass.
         """
         while True:
-            self._session.lane.write(b"", deadline)
+            self._context.lane.write(b"", deadline)
             try:
                 known = self._find(subject, deadline)
             except _NOT_YET as error:
@@ -170,7 +171,7 @@ class FastStream:
 
     def _find(self, subject: str, deadline: Deadline) -> KnownStream:
         """Ask for the stream and raise unless it can; what is not news is not refused by."""
-        streams, server = self._session.streams, self._session.server.version
+        streams, server = self._context.streams, self._context.server.version
         known = streams.find(subject, deadline.at_most(ASK_LONGEST))
         try:
             require_fast(known, server)
@@ -186,7 +187,7 @@ class FastStream:
         if known.takes(subject):
             return
         # The stream may have been given more subjects since.
-        fresh = self._session.streams.find(subject, self.deadline, fresh=True)
+        fresh = self._context.streams.find(subject, self.deadline, fresh=True)
         if fresh.name != known.name:
             raise self._foreign(subject, fresh)
         self.known = fresh

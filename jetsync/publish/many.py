@@ -27,8 +27,8 @@ from jetsync.values.outbound import PublishFailure, PublishReport, message_itera
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from jetsync._api.context import Context
     from jetsync._hooks.calls import Entered
-    from jetsync._io.connection import JetStreamSession
     from jetsync.publish.window import WindowOptions
     from jetsync.values.headers import SharedHeaders
     from jetsync.values.outbound import OutboundMessage, PubAck
@@ -47,16 +47,16 @@ class BulkPublish:
 
     def __init__(
         self,
-        session: JetStreamSession,
+        context: Context,
         options: WindowOptions,
         on_ack: Callable[[OutboundMessage, PubAck], object] | None,
     ) -> None:
-        self._enter_wrappers = session.plugins.enter_publish
-        self._ask_headers = session.plugins.shared_headers
-        self._lane = session.lane
+        self._enter_wrappers = context.plugins.enter_publish
+        self._ask_headers = context.plugins.shared_headers
+        self._lane = context.lane
         self._options = options
         self._on_ack = on_ack
-        self._window = Window(session, options, keep_acks=on_ack is not None)
+        self._window = Window(context, options, keep_acks=on_ack is not None)
         self._callback_error: Exception | None = None
         """What ``on_ack`` raised first."""
 

@@ -41,9 +41,9 @@ from jetsync.values.outbound import (
 from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
     from jetsync._hooks.manager import Plugins
-    from jetsync._io.connection import JetStreamSession
 
 
 RETRIES: Final = 2
@@ -54,7 +54,7 @@ RETRY_WAIT: Final = 0.25
 
 
 def publish_one(
-    session: JetStreamSession,
+    context: Context,
     message: OutboundMessage,
     deadline: Deadline,
     *,
@@ -62,9 +62,9 @@ def publish_one(
     retry_wait: float = RETRY_WAIT,
 ) -> PubAck:
     """Publish with hooks around it; see :meth:`jetsync.JetStream.publish` for the contract."""
-    wrap = session.plugins.wrap_publish
-    if wrap is None and session.plugins.retry is None:
-        return _attempts(session, message, deadline, None, retries, retry_wait)
+    wrap = context.plugins.wrap_publish
+    if wrap is None and context.plugins.retry is None:
+        return _attempts(context, message, deadline, None, retries, retry_wait)
     operation = events.PublishOperation(
         subject=message.subject,
         stream=None if message.expect is None else message.expect.stream,
@@ -72,21 +72,21 @@ def publish_one(
         has_message_ids=message.msg_id is not None,
     )
     if wrap is None:
-        return _attempts(session, message, deadline, operation, retries, retry_wait)
+        return _attempts(context, message, deadline, operation, retries, retry_wait)
     return wrap(
-        operation, lambda: _attempts(session, message, deadline, operation, retries, retry_wait)
+        operation, lambda: _attempts(context, message, deadline, operation, retries, retry_wait)
     )
 
 
 def _attempts(  # noqa: PLR0917 - one private step of publish_one.
-    session: JetStreamSession,
+    context: Context,
     message: OutboundMessage,
     deadline: Deadline,
     operation: events.PublishOperation | None,
     retries: int,
     retry_wait: float,
 ) -> PubAck:
-    core, plugins = session.core, session.plugins
+    connection, plugins = context.connection, context.plugins
     if operation is not None and plugins.shared_headers is not None:
         shared = plugins.shared_headers(operation)
         if shared is not None:
@@ -96,20 +96,20 @@ def _attempts(  # noqa: PLR0917 - one private step of publish_one.
     validate_subject(message.subject)
     header = outbound_header_block(message)
     if message.ttl is not None or message.expect is not None:
-        require_message(message, core.server)
+        require_message(message, connection.server)
     payload = payload_bytes(message.data)
-    core.check_size(len(payload) + (0 if header is None else len(header)))
+    connection.check_size(len(payload) + (0 if header is None else len(header)))
     subject = message.subject.encode()
     attempt = 1
     unknown: PublishOutcomeUnknownError | None = None
     while True:
         error: PublishError
         try:
-            frame = core.ask(subject, header, payload, deadline)
+            frame = connection.ask(subject, header, payload, deadline)
             if not is_no_responders(frame):
                 ack = _read(frame[3], message)
                 if message.ttl is not None:
-                    _look_at_ttl(session, message)
+                    _look_at_ttl(context, message)
                 return ack
             error = NoStreamResponseError(message.subject, attempts=attempt)
             if unknown is not None:
@@ -157,11 +157,11 @@ def _delay(  # noqa: PLR0917 - one private step of publish_one.
     return None
 
 
-def _look_at_ttl(session: JetStreamSession, message: OutboundMessage) -> None:
+def _look_at_ttl(context: Context, message: OutboundMessage) -> None:
     """Warn of a time-to-live that the stream raises, if the stream is known already."""
-    known = session.streams.kept(message.subject, session.lane.epoch)
+    known = context.streams.kept(message.subject, context.lane.epoch)
     if known is not None:
-        tell_if_raised(session, known.config, message.subject, message.ttl)
+        tell_if_raised(context, known.config, message.subject, message.ttl)
 
 
 def _unknown(

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync.publish.collecting import Staged
     from jetsync.publish.window import WindowOptions
     from jetsync.values.headers import HeadersInput
@@ -105,16 +105,16 @@ class Publisher:
 
     def __init__(
         self,
-        session: JetStreamSession,
+        context: Context,
         options: WindowOptions,
         on_report: Callable[[DeliveryReport], object] | None,
     ) -> None:
-        self._core = session.core
-        self._lane = session.lane
+        self._connection = context.connection
+        self._lane = context.lane
         self._options = options
         self._on_report = on_report
-        self._window = CollectingWindow(session, options)
-        enter, ask_headers = session.plugins.enter_publish, session.plugins.shared_headers
+        self._window = CollectingWindow(context, options)
+        enter, ask_headers = context.plugins.enter_publish, context.plugins.shared_headers
         self._wrapped = None if enter is None else WrappedWindows(enter, ask_headers, options)
         self._hooked = self._wrapped is not None or self._window.prepares
         self._lock = threading.RLock()
@@ -236,7 +236,7 @@ class Publisher:
             WaitTimeoutError: The window is full, and this is a callback in the publisher's own
                 thread, which would wait for itself.
         """
-        self._core.check()
+        self._connection.check()
         # Most messages are no more than a pair, which costs less to make and to encode.
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
@@ -352,7 +352,7 @@ class Publisher:
                 self._refuse_wait()
                 room = self._room.listen()
             room.wait(threading.TIMEOUT_MAX)
-            self._core.check()
+            self._connection.check()
 
     def _wait_ended(self, is_over: Callable[[], bool], deadline: Deadline | None) -> None:
         """Wait until enough messages have ended, or for as long as there is time."""
@@ -379,7 +379,7 @@ class Publisher:
         Raises:
             ConnectionClosedError: The client was closed.
         """
-        self._core.check()
+        self._connection.check()
         window = self._window
         deadline = None if timeout is None else Deadline.after(timeout)
         if threading.get_ident() == self._owner.thread:
@@ -415,7 +415,7 @@ class Publisher:
             PublishManyError: Messages failed that nobody asked about.
         """
         deadline = None if timeout is None else Deadline.after(timeout)
-        if self._core.state == "forked":
+        if self._connection.state == "forked":
             # The worker, and perhaps the lock's owner, are in the parent.
             return
         refuse_reentry(self._lock)

@@ -30,8 +30,8 @@ from jetsync.values.subjects import validate_subject
 from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
-    from jetsync._io.connection import JetStreamSession
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload, PubAck
 
@@ -122,7 +122,7 @@ class ScheduleOptions:
 
 
 def schedule(
-    session: JetStreamSession,
+    context: Context,
     subject: str,
     data: Payload,
     options: ScheduleOptions,
@@ -134,7 +134,7 @@ def schedule(
     """
     Store a schedule; see :meth:`jetsync.JetStream.schedule` for the contract.
     """
-    session.core.check()
+    context.connection.check()
     validate_subject(subject)
     given = Headers(headers)
     for name, value in options.pairs(subject):
@@ -142,18 +142,18 @@ def schedule(
             raise InvalidArgumentError(f"{name} is given by the arguments", argument="headers")
         given.add(name, value)
     message = OutboundMessage(subject, data, given, msg_id)
-    _check_stream(session, subject, options, deadline)
-    return publish_one(session, message, deadline)
+    _check_stream(context, subject, options, deadline)
+    return publish_one(context, message, deadline)
 
 
 def _check_stream(
-    session: JetStreamSession, subject: str, options: ScheduleOptions, deadline: Deadline
+    context: Context, subject: str, options: ScheduleOptions, deadline: Deadline
 ) -> None:
     """Raise unless the stream of a subject knows schedules, all that is asked for included."""
-    known = session.streams.find(subject, deadline)
+    known = context.streams.find(subject, deadline)
     if not known.config.allow_msg_schedules or known.level < options.level:
-        known = session.streams.find(subject, deadline, fresh=True)
-    server = known.version or session.server.version
+        known = context.streams.find(subject, deadline, fresh=True)
+    server = known.version or context.server.version
     if known.level < LEVEL:
         raise NotSupportedError("a message schedule", needs="server 2.12 or later", server=server)
     if known.level < options.level:

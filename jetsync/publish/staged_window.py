@@ -20,9 +20,9 @@ from jetsync.values.subjects import validate_subject
 from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
+    from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline, Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync._proto.batch import Entry
 
     Staged = tuple[bytes, bytes, bytes]
@@ -78,7 +78,7 @@ class Staging:
     Check the messages of one batch; not synchronised.
 
     Args:
-        session: Where the batch goes.
+        context: Where the batch goes.
         known: The stream it belongs to.
         head_size: How many bytes the batch adds to a message.
         ttl: The time-to-live of messages that have none of their own.
@@ -86,12 +86,12 @@ class Staging:
 
     def __init__(
         self,
-        session: JetStreamSession,
+        context: Context,
         known: KnownStream,
         head_size: int,
         ttl: Seconds | Literal["never"] | None,
     ) -> None:
-        self._session = session
+        self._context = context
         self._known = known
         self._ttl = None if ttl is None else ttl_header(ttl)
         self._rules = HeaderRules(counters=known.level >= MARKER_LEVEL)
@@ -107,7 +107,7 @@ class Staging:
 
     def _measure(self, largest: int | None) -> None:
         """Set how large a message may be; *largest* is what the stream says."""
-        limit = self._session.server.max_payload
+        limit = self._context.server.max_payload
         self._stream_size = largest if largest is not None and 0 < largest < limit else None
         self._room = (self._stream_size or limit) - self._head_size
 
@@ -128,7 +128,7 @@ class Staging:
             MaxPayloadError: The server takes only smaller messages, and would end the connection.
             BatchRuleError: A message changes a counter, and the server would destroy it.
         """
-        self._session.core.check_size(self._largest + head_size)
+        self._context.connection.check_size(self._largest + head_size)
         if self._rules.changes_counters and known.level < MARKER_LEVEL:
             raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
 
@@ -180,10 +180,10 @@ class Staging:
         """Return the subject as bytes, if it belongs to the stream of the batch."""
         validate_subject(subject)
         encoded = subject.encode()
-        check_subject(encoded, self._session.core.inbox)
+        check_subject(encoded, self._context.connection.inbox)
         if not self._known.takes(subject):
             # The stream may have got more subjects since it was asked.
-            other = self._session.streams.find(subject, deadline, fresh=True)
+            other = self._context.streams.find(subject, deadline, fresh=True)
             if other.name != self._known.name:
                 raise InvalidSubjectError(
                     subject,
@@ -195,9 +195,9 @@ class Staging:
     def _refuse_size(self, subject: str, size: int, deadline: Deadline) -> None:
         """Raise, unless larger messages are taken by now than when the batch began."""
         size += self._head_size
-        self._session.core.check_size(size)
+        self._context.connection.check_size(size)
         if self._stream_size is not None:
-            now = self._session.streams.find(subject, deadline, fresh=True)
+            now = self._context.streams.find(subject, deadline, fresh=True)
             self._measure(now.config.max_msg_size)
         if self._stream_size is not None and size > self._stream_size:
             raise InvalidArgumentError(

@@ -16,15 +16,15 @@ from jetsync.events import TtlRaisedEvent
 from jetsync.values.ttl import NEVER
 
 if TYPE_CHECKING:
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync.values.stream_config import StreamConfig
 
 _logger = _log.get_logger("publish")
 
 
 def tell_if_raised(
-    session: JetStreamSession,
+    context: Context,
     config: StreamConfig,
     subject: str,
     ttl: Seconds | Literal["never"] | None,
@@ -33,7 +33,7 @@ def tell_if_raised(
     Log and report that a message that was stored lives longer than its sender asked for.
 
     Args:
-        session: Whose plugins are told.
+        context: Whose plugins are told.
         config: The stream, as far as it is known; nothing is asked.
         subject: The message's subject.
         ttl: What was asked for, valid.
@@ -45,7 +45,7 @@ def tell_if_raised(
     if asked >= floor:
         return
     _logger.warning(_log.TTL_RAISED, stream=config.name, subject=subject, asked=asked, stored=floor)
-    if session.plugins.status is not None:
-        session.plugins.status(
+    if context.plugins.status is not None:
+        context.plugins.status(
             TtlRaisedEvent(stream=config.name, subject=subject, asked=asked, stored=floor)
         )

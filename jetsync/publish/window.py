@@ -37,7 +37,7 @@ from jetsync.publish.retry import (
 from jetsync.values.outbound import OutboundMessage, coerce_outbound, payload_bytes
 
 if TYPE_CHECKING:
-    from jetsync._io.connection import JetStreamSession
+    from jetsync._api.context import Context
 
 DEFAULT_WINDOW: Final = 4096
 """
@@ -84,23 +84,21 @@ class Window:
     Items are what stands for a message: an ``OutboundMessage`` or a tuple.
     """
 
-    def __init__(
-        self, session: JetStreamSession, options: WindowOptions, *, keep_acks: bool
-    ) -> None:
-        core = session.core
+    def __init__(self, context: Context, options: WindowOptions, *, keep_acks: bool) -> None:
+        connection = context.connection
         self.options = options
-        self._plugins = session.plugins
-        self._lane = core.lane
-        self._probe = core.probe
-        inbox = core.new_inbox().encode()
+        self._plugins = context.plugins
+        self._lane = connection.lane
+        self._probe = connection.probe
+        inbox = connection.new_inbox().encode()
         self.prefix = inbox + b"."
         self.box = self._make_box(inbox + b".*")
-        self._sid, self._line = core.open_box(self.box.interest, self.box)
+        self._sid, self._line = connection.open_box(self.box.interest, self.box)
         self.pipeline: Pipeline[Any] = Pipeline(self.prefix, options.size, keep_acks=keep_acks)
-        self._epoch = core.lane.epoch
+        self._epoch = connection.lane.epoch
         """The connection whose limits the encoder knows."""
 
-        self.encoder = Encoder(core)
+        self.encoder = Encoder(connection)
         self._outgrown = False
         """Whether there are blocks that were encoded when the server took larger messages."""
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync._io.connection import JetStreamSession
     from jetsync.values.stored import StoredMessage, StoredPage
 
 __all__ = ["DirectBatch", "StreamScan"]
@@ -256,7 +256,7 @@ class ScanReader(PageReader[BatchRead]):
 
 
 def get_batch(
-    session: JetStreamSession,
+    context: Context,
     stream: str,
     batch: int,
     *,
@@ -269,7 +269,7 @@ def get_batch(
     """
     Read up to so many messages; see :meth:`jetsync.Stream.get_batch`.
     """
-    seconds = as_seconds(session.default_timeout if timeout is None else timeout)
+    seconds = as_seconds(context.default_timeout if timeout is None else timeout)
     engine = BatchRead(
         stream,
         limit=_number(batch, "batch"),
@@ -279,16 +279,16 @@ def get_batch(
         subject=None if subject is None else validate_filter(subject),
         **_beginning(sequence, start_time, "sequence"),
     )
-    deadline = session.deadline(seconds)
-    known = check_stream(session, stream, deadline)
+    deadline = context.deadline(seconds)
+    known = check_stream(context, stream, deadline)
     alone = (known.config.num_replicas or 1) == 1
-    reader = BatchReader(session, stream, engine, name="get_batch", seconds=seconds, alone=alone)
+    reader = BatchReader(context, stream, engine, name="get_batch", seconds=seconds, alone=alone)
     reader.begin(deadline)
     return DirectBatch(reader)
 
 
 def get_last_for(
-    session: JetStreamSession,
+    context: Context,
     stream: str,
     subjects: Iterable[str] | str,
     *,
@@ -305,7 +305,7 @@ def get_last_for(
 
     The stream has reached the sequence *known_last* for sure.
     """
-    seconds = as_seconds(session.default_timeout if timeout is None else timeout)
+    seconds = as_seconds(context.default_timeout if timeout is None else timeout)
     names = _filters(subjects)
     if up_to_sequence is not None and up_to_time is not None:
         raise InvalidArgumentError(
@@ -314,16 +314,16 @@ def get_last_for(
     moment = None if up_to_sequence is None else _number(up_to_sequence, "up_to_sequence")
     time = None if up_to_time is None else time_text(up_to_time, "up_to_time")
     page = None if batch is None else _number(batch, "batch")
-    deadline = session.deadline(seconds)
-    check_stream(session, stream, deadline)
+    deadline = context.deadline(seconds)
+    check_stream(context, stream, deadline)
     if moment is not None and moment > known_last:
         # Servers look up to where they are: the next page would see what was stored meanwhile.
         last = repeated(
-            lambda until: _stream_admin.info(session, stream, until), deadline
+            lambda until: _stream_admin.info(context, stream, until), deadline
         ).state.last_seq
         moment = min(moment, last) or None
     reader = LastReader(
-        session,
+        context,
         stream,
         names,
         moment=moment,
@@ -338,7 +338,7 @@ def get_last_for(
 
 
 def scan(
-    session: JetStreamSession,
+    context: Context,
     stream: str,
     *,
     start: int | None,
@@ -352,7 +352,7 @@ def scan(
     """
     Read a stream in pages; see :meth:`jetsync.Stream.scan`.
     """
-    seconds = as_seconds(session.default_timeout if timeout is None else timeout)
+    seconds = as_seconds(context.default_timeout if timeout is None else timeout)
     beginning = _beginning(start, start_time, "start")
     last = None if end is None else _number(end, "end", minimum=0)
     arguments: dict[str, Any] = {
@@ -360,14 +360,14 @@ def scan(
         "page_bytes": PAGE_BYTES if max_bytes is None else _number(max_bytes, "max_bytes"),
         "subject": None if subject is None else validate_filter(subject),
     }
-    deadline = session.deadline(seconds)
-    info = repeated(lambda until: _stream_admin.info(session, stream, until), deadline)
-    require_pages(known_stream(stream, info.config, session.lane.epoch), session.server.version)
+    deadline = context.deadline(seconds)
+    info = repeated(lambda until: _stream_admin.info(context, stream, until), deadline)
+    require_pages(known_stream(stream, info.config, context.lane.epoch), context.server.version)
     if last is None:
         last = info.state.last_seq
     engine = BatchRead(stream, end=last, **beginning, **arguments)
     engine.done = engine.reached_end or not last
-    reader = ScanReader(session, stream, engine, name="scan", seconds=seconds, end=last)
+    reader = ScanReader(context, stream, engine, name="scan", seconds=seconds, end=last)
     reader.begin(deadline)
     return StreamScan(reader)
 

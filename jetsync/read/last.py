@@ -28,8 +28,8 @@ from jetsync.values.subjects import has_wildcard
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jetsync._api.context import Context
     from jetsync._api.mirrors import Reading
-    from jetsync._io.connection import JetStreamSession
     from jetsync.values.frame import Frame
     from jetsync.values.stored import StoredMessage
     from jetsync.values.stream_info import StreamInfo
@@ -95,7 +95,7 @@ class LastPages(PageReader[LastRead]):
         """Ask the leader for the stream, with its subjects that a wildcard matches."""
         return repeated(
             lambda until: _stream_admin.info(
-                self.session, self.stream, until, subjects_filter=subjects
+                self.context, self.stream, until, subjects_filter=subjects
             ),
             deadline,
         )
@@ -106,7 +106,7 @@ class LastReader(LastPages):
     The pages of one read of many subjects; see :class:`~jetsync.read.pages.PageReader`.
 
     Args:
-        session: Where to read.
+        context: Where to read.
         stream: The stream.
         subjects: Subjects and wildcards, each once.
         moment: The sequence up to which to look, not behind the stream's last one.
@@ -119,7 +119,7 @@ class LastReader(LastPages):
 
     def __init__(
         self,
-        session: JetStreamSession,
+        context: Context,
         stream: str,
         subjects: tuple[str, ...],
         *,
@@ -139,13 +139,13 @@ class LastReader(LastPages):
             page_bytes=PAGE_BYTES,
             doubts=True,
         )
-        super().__init__(session, stream, engine, name=NAME, seconds=seconds)
+        super().__init__(context, stream, engine, name=NAME, seconds=seconds)
         self._subjects = subjects
         self.up_to_time = up_to_time
         self._page = page
         self._may_split = split
         self._rereads = reread
-        self._room = min(REQUEST_ROOM, session.server.max_payload // 2)
+        self._room = min(REQUEST_ROOM, context.server.max_payload // 2)
         self._since: int | None = None
         """The last sequence of the stream right before its subjects were listed."""
 
@@ -363,7 +363,7 @@ class LastReader(LastPages):
             part = left.pop()
             engine = LastRead(self.stream, [part], after=after, page_bytes=PAGE_BYTES, doubts=True)
             reader = SinglePage(
-                self.session, self.stream, engine, name=self.name, seconds=deadline.remaining()
+                self.context, self.stream, engine, name=self.name, seconds=deadline.remaining()
             )
             try:
                 messages = reader.everything()

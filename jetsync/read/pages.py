@@ -41,10 +41,10 @@ from jetsync.values.stored import StoredMessage, StoredPage, stored_messages
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
+    from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._api.mirrors import Reading
     from jetsync._hooks.calls import Entered
-    from jetsync._io.connection import JetStreamSession
     from jetsync._proto.direct import PageRequest
     from jetsync.values.frame import Frame
 
@@ -135,36 +135,36 @@ def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
                 raise RequestTimeoutError(error.subject, deadline.total) from error
 
 
-def require_level(session: JetStreamSession, stream: str, deadline: Deadline, feature: str) -> None:
+def require_level(context: Context, stream: str, deadline: Deadline, feature: str) -> None:
     """
     Raise NotSupportedError if the stream's server is older than 2.11.
     """
     for fresh in (False, True):
-        ask = functools.partial(session.streams.named, stream, fresh=fresh)
+        ask = functools.partial(context.streams.named, stream, fresh=fresh)
         known = repeated(ask, deadline)
         if known.level:
             return
     raise NotSupportedError(
-        feature, needs=NEEDS_PAGES, server=known.version or session.server.version
+        feature, needs=NEEDS_PAGES, server=known.version or context.server.version
     )
 
 
 def check_stream(
-    session: JetStreamSession, name: str, deadline: Deadline, *, fresh: bool = False
+    context: Context, name: str, deadline: Deadline, *, fresh: bool = False
 ) -> KnownStream:
     """
     Return the stream if it answers direct reads of many messages; with *fresh* it is asked anew.
 
     Raises: as :func:`require_pages`, and StreamNotFoundError.
     """
-    known = repeated(lambda until: session.streams.named(name, until, fresh=fresh), deadline)
+    known = repeated(lambda until: context.streams.named(name, until, fresh=fresh), deadline)
     try:
-        require_pages(known, session.server.version)
+        require_pages(known, context.server.version)
     except NotSupportedError:
         if fresh:
             raise
         # It may have been changed since it was asked for.
-        return check_stream(session, name, deadline, fresh=True)
+        return check_stream(context, name, deadline, fresh=True)
     return known
 
 
@@ -173,7 +173,7 @@ class PageReader(Generic[EngineT]):
     The pages of one read; one thread at a time.
 
     Args:
-        session: Where to read.
+        context: Where to read.
         stream: The stream.
         engine: What to ask and what the answers mean.
         name: The method that reads, for plugins.
@@ -182,15 +182,15 @@ class PageReader(Generic[EngineT]):
     """
 
     def __init__(
-        self, session: JetStreamSession, stream: str, engine: EngineT, *, name: str, seconds: float
+        self, context: Context, stream: str, engine: EngineT, *, name: str, seconds: float
     ) -> None:
         self._sid: bytes | None = None
-        self.session = session
+        self.context = context
         self.stream = stream
         self.engine = engine
         self.name = name
         self.seconds = seconds
-        self._where = f"{session.prefix}.DIRECT.GET.{stream}".encode()
+        self._where = f"{context.prefix}.DIRECT.GET.{stream}".encode()
         self._numbers = itertools.count(1)
         self._inbox = b""
         self._box = Mailbox()
@@ -249,7 +249,7 @@ class PageReader(Generic[EngineT]):
 
     def messages(self) -> Generator[StoredMessage, None, None]:
         """Yield the messages; every way out ends the read."""
-        show = shown_by(self.session)
+        show = shown_by(self.context)
         with self._iteration():
             while run := self._next_run():
                 if show is None:
@@ -260,7 +260,7 @@ class PageReader(Generic[EngineT]):
 
     def pages(self) -> Generator[StoredPage, None, None]:
         """Yield the messages by pages, none of them empty; every way out ends the read."""
-        show = shown_by(self.session)
+        show = shown_by(self.context)
         with self._iteration():
             for page in self._joined():
                 yield StoredPage(page if show is None else [show(each) for each in page])
@@ -374,7 +374,7 @@ class PageReader(Generic[EngineT]):
     def _look_who_answered(self, stranger: str) -> None:
         """See that the page may be asked for again, which another stream has answered."""
         with self.spending() as deadline:
-            if stranger and may_answer(self.session, stranger, self.stream, self.reading, deadline):
+            if stranger and may_answer(self.context, stranger, self.stream, self.reading, deadline):
                 return
         self._mirror = stranger or None
         self.try_again()
@@ -406,7 +406,7 @@ class PageReader(Generic[EngineT]):
         """
         with self.spending() as deadline, contextlib.suppress(MessageNotFoundError):
             return repeated(
-                lambda until: leader_get(self.session, self.stream, request, until), deadline
+                lambda until: leader_get(self.context, self.stream, request, until), deadline
             )
         return None
 
@@ -427,38 +427,38 @@ class PageReader(Generic[EngineT]):
             self._tries, self._lag_wait, self._mirror = 0, LAG_WAIT, None
         self._pause, self._silence = RETRY_WAIT, SILENCE
         # Without a connection the asking would wait, and keep back what has come.
-        if not self.engine.done and self.session.lane.state is LaneState.OPEN:
+        if not self.engine.done and self.context.lane.state is LaneState.OPEN:
             self._ask()
 
     def _ask(self) -> None:
         """Send the request for the next page."""
-        session, engine = self.session, self.engine
+        context, engine = self.context, self.engine
         if self._sid is None:
-            self._inbox = session.core.new_inbox().encode()
+            self._inbox = context.connection.new_inbox().encode()
             self._box = Mailbox(self._inbox + b".*", hears_denials=True)
-            self._sid, self._line = session.core.open_box(self._box.interest, self._box)
+            self._sid, self._line = context.connection.open_box(self._box.interest, self._box)
         # A subject of its own for each request: answers that come late can not be taken for others.
         reply = b"%b.%x" % (self._inbox, next(self._numbers))
         self._box.take_denials()
-        engine.trusted = known_answers(session, self.stream, self.reading)
+        engine.trusted = known_answers(context, self.stream, self.reading)
         request = engine.open(reply)
         if self._entered is None:
             self._page_received = engine.received
         try:
-            if self._entered is None and session.plugins.enter_fetch is not None:
-                self._entered = session.plugins.enter_fetch(self._operation(request))
+            if self._entered is None and context.plugins.enter_fetch is not None:
+                self._entered = context.plugins.enter_fetch(self._operation(request))
             body = request.body()
-            session.core.check()
-            session.core.check_size(len(body))
+            context.connection.check()
+            context.connection.check_size(len(body))
             block = self._line + frames.pub(self._where, reply, body)
             with self.spending() as deadline:
-                self._epoch = session.lane.write(block, deadline)
+                self._epoch = context.lane.write(block, deadline)
         except BaseException:
             engine.lost()
             raise
         self._line = b""
-        if session.lane.lost_epoch >= self._epoch:
-            self._box.lost(session.lane.lost_epoch)
+        if context.lane.lost_epoch >= self._epoch:
+            self._box.lost(context.lane.lost_epoch)
 
     def _operation(self, request: PageRequest) -> DirectReadOperation:
         return DirectReadOperation(
@@ -484,7 +484,7 @@ class PageReader(Generic[EngineT]):
                 self.engine.lost()
                 return False
             with self.spending() as deadline:
-                if self.session.lane.wait(box, deadline.at_most(self._silence)):
+                if self.context.lane.wait(box, deadline.at_most(self._silence)):
                     continue
                 if not deadline.expired() and self._may_be_gone(deadline) and not box.frames:
                     self._silence *= 2.0
@@ -504,7 +504,7 @@ class PageReader(Generic[EngineT]):
         """
         try:
             probe = deadline.at_most(PROBE_WAIT)
-            info = stream_info(self.session, self.stream, probe)
+            info = stream_info(self.context, self.stream, probe)
         except PASSING:
             return False
         cluster = info.cluster
@@ -526,12 +526,12 @@ class PageReader(Generic[EngineT]):
             # Leaderless it does not answer this either.
             with contextlib.suppress(*PASSING):
                 probe = deadline.at_most(PROBE_WAIT)
-                check_stream(self.session, self.stream, probe, fresh=True)
+                check_stream(self.context, self.stream, probe, fresh=True)
             if deadline.remaining() <= self._pause:
                 raise DirectNotSupportedError(
                     self.stream, needs="a server that answers them, which none does at the moment"
                 )
-            self.session.lane.wait(self._box, deadline.at_most(self._pause))
+            self.context.lane.wait(self._box, deadline.at_most(self._pause))
         self._pause = min(2.0 * self._pause, RETRY_WAIT_LIMIT)
 
     @contextlib.contextmanager
@@ -565,4 +565,4 @@ class PageReader(Generic[EngineT]):
         """Unsubscribe; what is still on its way is dropped."""
         sid, self._sid = self._sid, None
         if sid is not None:
-            self.session.lane.leave(sid)
+            self.context.lane.leave(sid)

@@ -55,7 +55,7 @@ class Acker(Protocol):
         Args:
             message: The message to acknowledge.
             body: The bytes that say how.
-            timeout: Seconds to wait, ``None`` for the session's default.
+            timeout: Seconds to wait, ``None`` for the client's default.
 
         Raises:
             RequestTimeoutError, DisconnectedError, ConnectionLostError: the server has not
@@ -262,7 +262,7 @@ class Message:
         repeated; servers do not mind a repeated acknowledgement.
 
         Args:
-            timeout: Seconds to wait; ``None`` for the session's default.
+            timeout: Seconds to wait; ``None`` for the client's default.
 
         Raises:
             NotJetStreamMessageError, MessageAlreadyAckedError: as ``ack``.

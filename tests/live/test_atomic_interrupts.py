@@ -135,7 +135,7 @@ class TestDiscard:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        with js._session.lane.outbox.lock:
+        with js._context.lane.outbox.lock:
             batch.discard()
         with pytest.raises(jetsync.BatchClosedError):
             batch.commit()
@@ -179,7 +179,7 @@ class TestCtrlC:
         batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
         for batch in batches:
             batch.add(f"{stream.name}.A", b"1")
-        Interrupt(monkeypatch, js._session.lane, "post")
+        Interrupt(monkeypatch, js._context.lane, "post")
         with pytest.raises(KeyboardInterrupt):
             batches[0].add(f"{stream.name}.A", b"2")
         with pytest.raises(jetsync.BatchClosedError):

@@ -146,7 +146,7 @@ class TestOrderedConsumers:
             waiting = pool.submit(list, messages)
             try:
                 proxy.pause()
-                eventually(distant._session.router.pending)
+                eventually(distant._connection.router.pending)
                 with timed(0, 0.5):
                     messages.stop()
                     assert waiting.result(10) == []

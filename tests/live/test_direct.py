@@ -333,9 +333,9 @@ class TestExamples:
         """
         subject = f"$KV.{unique}.mykey2"
         body = json.dumps({"seq": 1, "next_by_subj": subject}).encode()
-        session = bucket._session
+        context = bucket._context
         with pytest.raises(jetsync.BadDirectRequestError, match="408 Bad Request"):
-            direct_get(session, bucket.name, body, session.deadline(5), subject=subject)
+            direct_get(context, bucket.name, body, context.deadline(5), subject=subject)
 
 
 class TestArguments:

@@ -426,7 +426,7 @@ class TestNothingIsLost:
         eventually(lambda: worker.info().num_ack_pending == 5)
 
         def drop_in_a_write():
-            with client._session.lane.outbox.lock:
+            with client._connection.lane.outbox.lock:
                 dropped.clear()
 
         thread = threading.Thread(target=drop_in_a_write, daemon=True)
@@ -566,7 +566,7 @@ class TestBytes:
             while (409, "Message Size Exceeds MaxBytes") not in heard:
                 message = wire.next(5)
                 block = message.raw_headers
-                if block is not None and message.subject.startswith(client._session.inbox):
+                if block is not None and message.subject.startswith(client._connection.inbox):
                     heard.append(parse_status(block))
             assert len(heard) == 1
 
@@ -835,7 +835,7 @@ class TestConnection:
         stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
         worker = stream.create_consumer(durable_name="worker")
         victim.stop()
-        eventually(lambda: not fragile._session.core.is_connected)
+        eventually(lambda: not fragile._context.connection.is_connected)
         timer = threading.Timer(0.5, victim.start)
         timer.start()
         with timed(1.8, 2.4):

@@ -13,8 +13,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import (
     ClosedInFlightError,
-    JetStreamSession,
-    Session,
+    Connection,
     nats_arguments,
     parse_denied,
     raise_failure,
@@ -31,7 +30,6 @@ from jetsync.errors import (
     PermissionDeniedError,
     ProtocolError,
     RequestTimeoutError,
-    StreamNotFoundError,
 )
 from jetsync.options import ConnectOptions
 from jetsync.values.server_info import ServerInfo, decode_json, parse_info
@@ -112,27 +110,27 @@ class Watcher:
 
 
 @pytest.fixture
-def session():
-    """A session on a lane that is a stub."""
-    session = Session(ConnectOptions(loop="asyncio"), Plugins.load((), {}))
-    session.lane = StubLane()
-    session.plugins.dispatcher = Watcher()
-    session.lane.listen(session.lane.new_sid(), session.router, session.router.interest)
-    return session
+def connection():
+    """A connection on a lane that is a stub."""
+    connection = Connection(ConnectOptions(loop="asyncio"), Plugins.load((), {}))
+    connection.lane = StubLane()
+    connection.plugins.dispatcher = Watcher()
+    connection.lane.listen(connection.lane.new_sid(), connection.router, connection.router.interest)
+    return connection
 
 
 @pytest.fixture
-def replies(session):
+def replies(connection):
     """Answer every request with what is in this list, one after the other."""
     replies = []
 
     def answer(block):
         reply = block.split(b" ")[2]
         header, data = replies.pop(0)
-        session.router.push((reply, b"", header, data))
-        session.router.wake()
+        connection.router.push((reply, b"", header, data))
+        connection.router.wake()
 
-    session.lane.answer = answer
+    connection.lane.answer = answer
     return replies
 
 
@@ -288,258 +286,262 @@ class TestNatsArguments:
 
 
 class TestAsk:
-    def test_request(self, session, replies):
+    def test_request(self, connection, replies):
         """A request is one block with a reply subject of its own; its answer is a frame."""
         replies += [(None, b"one"), (b"NATS/1.0\r\nA: b\r\n\r\n", b"two")]
-        assert session.request("a.b", b"xy", soon())[3] == b"one"
-        assert session.request("a.b", b"", soon())[2:] == (b"NATS/1.0\r\nA: b\r\n\r\n", b"two")
-        inbox = session.inbox.encode()
-        assert session.lane.written == [
+        assert connection.request("a.b", b"xy", soon())[3] == b"one"
+        assert connection.request("a.b", b"", soon())[2:] == (b"NATS/1.0\r\nA: b\r\n\r\n", b"two")
+        inbox = connection.inbox.encode()
+        assert connection.lane.written == [
             b"PUB a.b %b.1 2\r\nxy\r\n" % inbox,
             b"PUB a.b %b.2 0\r\n\r\n" % inbox,
         ]
 
-    def test_headers(self, session, replies):
+    def test_headers(self, connection, replies):
         """A request may have headers."""
         replies.append((None, b""))
-        session.ask(b"a", b"NATS/1.0\r\n\r\n", b"x", soon())
-        assert session.lane.written[0].startswith(b"HPUB a ")
+        connection.ask(b"a", b"NATS/1.0\r\n\r\n", b"x", soon())
+        assert connection.lane.written[0].startswith(b"HPUB a ")
 
     @pytest.mark.parametrize("header", [NO_RESPONDERS, b"NATS/1.0 503\r\n\r\n"])
-    def test_no_responders(self, session, replies, header):
+    def test_no_responders(self, connection, replies, header):
         """A 503 without a payload is nobody's answer; with one it is an answer."""
         replies += [(header, b""), (header, b"{}")]
         with pytest.raises(NoRespondersError) as caught:
-            session.request("a", b"", soon())
+            connection.request("a", b"", soon())
         assert caught.value.subject == "a"
-        assert session.request("a", b"", soon())[3] == b"{}"
+        assert connection.request("a", b"", soon())[3] == b"{}"
 
-    def test_raw(self, session, replies):
+    def test_raw(self, connection, replies):
         """Who asks for the frame gets it, whatever its status."""
         replies.append((NO_RESPONDERS, b""))
-        assert session.ask(b"a", None, b"", soon())[2] == NO_RESPONDERS
+        assert connection.ask(b"a", None, b"", soon())[2] == NO_RESPONDERS
 
-    def test_timeout(self, session):
+    def test_timeout(self, connection):
         """Silence is a time-out."""
         with pytest.raises(RequestTimeoutError) as caught:
-            session.request("a", b"", soon(0.5))
+            connection.request("a", b"", soon(0.5))
         assert (caught.value.subject, caught.value.timeout) == ("a", 0.5)
-        assert session.router.pending() == 0
+        assert connection.router.pending() == 0
 
-    def test_lost(self, session):
+    def test_lost(self, connection):
         """A connection that was lost while waiting is said to be so."""
-        session.lane.answer = lambda block: setattr(session.lane, "lost_epoch", 1)
+        connection.lane.answer = lambda block: setattr(connection.lane, "lost_epoch", 1)
         with pytest.raises(ConnectionLostError, match="'a'"):
-            session.request("a", b"", soon())
-        assert session.router.pending() == 0
+            connection.request("a", b"", soon())
+        assert connection.router.pending() == 0
 
-    def test_lost_after_the_answer(self, session, replies):
+    def test_lost_after_the_answer(self, connection, replies):
         """An answer that came before the loss is an answer."""
         replies.append((None, b"x"))
-        given = session.lane.answer
+        given = connection.lane.answer
 
         def answer(block):
             given(block)
-            session.router.lost(1)
-            session.lane.lost_epoch = 1
+            connection.router.lost(1)
+            connection.lane.lost_epoch = 1
 
-        session.lane.answer = answer
-        assert session.request("a", b"", soon())[3] == b"x"
+        connection.lane.answer = answer
+        assert connection.request("a", b"", soon())[3] == b"x"
 
-    def test_denied(self, session):
+    def test_denied(self, connection):
         """A permission error is given to the request that it is about."""
-        session.lane.answer = lambda block: session.on_server_error(
+        connection.lane.answer = lambda block: connection.on_server_error(
             "-ERR 'Permissions Violation for Publish to \"a\"'"
         )
         with pytest.raises(PermissionDeniedError) as caught:
-            session.request("a", b"", soon())
+            connection.request("a", b"", soon())
         assert (caught.value.subject, caught.value.operation) == ("a", "publish")
         with pytest.raises(RequestTimeoutError):
-            session.request("b", b"", soon())
+            connection.request("b", b"", soon())
 
-    def test_closed_in_flight(self, session):
+    def test_closed_in_flight(self, connection):
         """A client that is closed meanwhile is told apart from one that was closed before."""
         cause = ValueError("why")
 
         def close(block):
             error = ConnectionClosedError("it is over")
             error.__cause__ = cause
-            session.router.fail(error)
+            connection.router.fail(error)
 
-        session.lane.answer = close
+        connection.lane.answer = close
         with pytest.raises(ClosedInFlightError, match="it is over") as caught:
-            session.request("a", b"", soon())
+            connection.request("a", b"", soon())
         assert caught.value.__cause__ is cause
 
-    def test_not_written(self, session):
+    def test_not_written(self, connection):
         """A request that could not be written leaves nothing behind."""
 
         def fail(block):
             raise DisconnectedError(timeout=1.0)
 
-        session.lane.answer = fail
+        connection.lane.answer = fail
         with pytest.raises(DisconnectedError):
-            session.request("a", b"", soon())
-        assert session.router.pending() == 0
+            connection.request("a", b"", soon())
+        assert connection.router.pending() == 0
 
-    def test_size(self, session):
+    def test_size(self, connection):
         """A request larger than the server takes is refused before it is sent."""
-        session.on_info(b'INFO {"max_payload":4}\r\n')
+        connection.on_info(b'INFO {"max_payload":4}\r\n')
         with pytest.raises(MaxPayloadError) as caught:
-            session.request("a", b"12345", soon())
+            connection.request("a", b"12345", soon())
         assert (caught.value.size, caught.value.limit) == (5, 4)
-        assert session.lane.written == []
-        session.check_size(4)
-        session.on_info(b'INFO {"max_payload":5}\r\n')
-        session.check_size(5)
+        assert connection.lane.written == []
+        connection.check_size(4)
+        connection.on_info(b'INFO {"max_payload":5}\r\n')
+        connection.check_size(5)
 
-    def test_closed(self, session):
-        """A closed session raises a fresh copy of its reason to each caller."""
-        session.on_closed(ValueError("why"))
+    def test_closed(self, connection):
+        """A closed connection raises a fresh copy of its reason to each caller."""
+        connection.on_closed(ValueError("why"))
         errors = []
-        for call in (session.check, lambda: session.request("a", b"", soon())) * 2:
+        for call in (connection.check, lambda: connection.request("a", b"", soon())) * 2:
             with pytest.raises(ConnectionClosedError, match="why") as caught:
                 call()
             errors.append(caught.value)
         assert len(set(map(id, errors))) == 4
-        assert not session.is_connected
-        assert session.state == "closed"
+        assert not connection.is_connected
+        assert connection.state == "closed"
 
-    def test_forked(self, session):
+    def test_forked(self, connection):
         """In a forked child nothing is sent."""
-        session._bridge.forked = True
+        connection._bridge.forked = True
         message = types.SimpleNamespace(raw_reply=b"r")
         for call in (
-            session.check,
-            lambda: session.request("a", b"", soon()),
-            lambda: session.ask(b"a", None, b"", soon()),
-            lambda: session.acknowledge(message, b"+ACK"),
-            lambda: session.acknowledge_sync(message, b"+ACK", 1),
+            connection.check,
+            lambda: connection.request("a", b"", soon()),
+            lambda: connection.ask(b"a", None, b"", soon()),
+            lambda: connection.acknowledge(message, b"+ACK"),
+            lambda: connection.acknowledge_sync(message, b"+ACK", 1),
         ):
             with pytest.raises(ForkedProcessError):
                 call()
-        assert session.lane.written == session.lane.posted == []
-        assert not session.is_connected
-        assert session.state == "forked"
-        session.close(1.0)
-        assert session.lane.state is LaneState.OPEN
+        assert connection.lane.written == connection.lane.posted == []
+        assert not connection.is_connected
+        assert connection.state == "forked"
+        connection.close(1.0)
+        assert connection.lane.state is LaneState.OPEN
 
 
 class TestAcks:
-    def test_soon(self, session):
+    def test_soon(self, connection):
         """An ack is posted, within the time of a request."""
-        session.acknowledge(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"+ACK")
-        assert session.lane.posted == [(b"PUB $JS.ACK.x  4\r\n+ACK\r\n", 5.0)]
+        connection.acknowledge(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"+ACK")
+        assert connection.lane.posted == [(b"PUB $JS.ACK.x  4\r\n+ACK\r\n", 5.0)]
 
-    def test_sync(self, session, replies):
+    def test_sync(self, connection, replies):
         """An ack may be a request, whose empty answer says that it was stored."""
         replies.append((None, b""))
-        session.acknowledge_sync(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"+ACK", None)
-        expected = b"PUB $JS.ACK.x %b.1 4\r\n+ACK\r\n" % session.inbox.encode()
-        assert session.lane.written == [expected]
+        connection.acknowledge_sync(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"+ACK", None)
+        expected = b"PUB $JS.ACK.x %b.1 4\r\n+ACK\r\n" % connection.inbox.encode()
+        assert connection.lane.written == [expected]
 
 
 class TestListener:
-    def test_server_errors(self, session):
+    def test_server_errors(self, connection):
         """Mailboxes hear what was refused, and the reading thread looks up."""
         box, other = Mailbox(b"a"), Mailbox(b"b", hears_denials=True)
-        session.open_box(b"a", box)
-        session.open_box(b"b", other)
-        session.on_server_error("-ERR 'Permissions Violation for Subscription to \"a\"'")
+        connection.open_box(b"a", box)
+        connection.open_box(b"b", other)
+        connection.on_server_error("-ERR 'Permissions Violation for Subscription to \"a\"'")
         assert isinstance(box.failure, PermissionDeniedError)
-        assert (other.failure, session.router.failure) == (None, None)
-        session.on_server_error("-ERR 'Permissions Violation for Publish to \"c\"'")
+        assert (other.failure, connection.router.failure) == (None, None)
+        connection.on_server_error("-ERR 'Permissions Violation for Publish to \"c\"'")
         ((subject, error),) = other.take_denials()
         assert (subject, error.operation) == (b"c", "publish")
-        assert session.lane.nudges == 2
-        session.on_server_error("-ERR 'Stale Connection'")
-        assert [type(event) for event in session.plugins.dispatcher.events] == [
+        assert connection.lane.nudges == 2
+        connection.on_server_error("-ERR 'Stale Connection'")
+        assert [type(event) for event in connection.plugins.dispatcher.events] == [
             events.PermissionDeniedEvent,
             events.PermissionDeniedEvent,
         ]
 
-    def test_denied_inbox(self, session):
+    def test_denied_inbox(self, connection):
         """Without the reply subscription no request can be answered."""
-        interest = session.router.interest.decode()
-        session.on_server_error(f"-ERR 'Permissions Violation for Subscription to \"{interest}\"'")
+        interest = connection.router.interest.decode()
+        connection.on_server_error(
+            f"-ERR 'Permissions Violation for Subscription to \"{interest}\"'"
+        )
         with pytest.raises(PermissionDeniedError):
-            session.request("a", b"", soon())
+            connection.request("a", b"", soon())
 
-    def test_connections(self, session):
+    def test_connections(self, connection):
         """Losses and reconnects are told in pairs, the first connection not at all."""
-        lane = session.lane
+        lane = connection.lane
         lane.epoch = 0
 
         def open_lane():
             lane.epoch += 1
 
         lane.open = open_lane
-        session.on_connected()
+        connection.on_connected()
         for _ in range(2):
-            session.on_disconnected()
-            session.on_disconnected()
-            session.on_connected()
-        told = [type(event) for event in session.plugins.dispatcher.events]
+            connection.on_disconnected()
+            connection.on_disconnected()
+            connection.on_connected()
+        told = [type(event) for event in connection.plugins.dispatcher.events]
         assert told == [events.DisconnectedEvent, events.ReconnectedEvent] * 2
-        assert session.reconnects == session.statistics().reconnects == 2
+        assert connection.reconnects == connection.statistics().reconnects == 2
 
-    def test_closed_once(self, session):
+    def test_closed_once(self, connection):
         """The end is told once, whoever brings it, and nothing is told after it."""
-        session.on_closed(None)
-        session.on_closed(ValueError("again"))
-        session.on_disconnected()
-        (event,) = session.plugins.dispatcher.events
+        connection.on_closed(None)
+        connection.on_closed(ValueError("again"))
+        connection.on_disconnected()
+        (event,) = connection.plugins.dispatcher.events
         assert (type(event), event.error) == (events.ClosedEvent, None)
 
-    def test_closed_by_a_signal_handler(self, session):
+    def test_closed_by_a_signal_handler(self, connection):
         """A close in the midst of a close of the same thread leaves it to that one."""
-        session.flush = lambda deadline: session.close(1)
-        session.close(1)
-        assert session.closed.is_set()
+        connection.flush = lambda deadline: connection.close(1)
+        connection.close(1)
+        assert connection.closed.is_set()
 
-    def test_closed_after_an_interrupt(self, session):
+    def test_closed_after_an_interrupt(self, connection):
         """A close that Ctrl-C ended can be repeated."""
 
         def interrupted(deadline):
             raise KeyboardInterrupt
 
-        session.flush = interrupted
+        connection.flush = interrupted
         with pytest.raises(KeyboardInterrupt):
-            session.close(1)
-        assert not session.closed.is_set()
-        session.flush = lambda deadline: 0.0
-        session.close(1)
-        assert session.closed.is_set()
+            connection.close(1)
+        assert not connection.closed.is_set()
+        connection.flush = lambda deadline: 0.0
+        connection.close(1)
+        assert connection.closed.is_set()
 
-    def test_errors(self, session):
+    def test_errors(self, connection):
         """Errors of no call are told; the ends of connections have events of their own."""
-        session.on_error(OSError("reset"))
-        session.on_error(EOFError())
-        session.on_error(ValueError("odd"))
-        (event,) = session.plugins.dispatcher.events
+        connection.on_error(OSError("reset"))
+        connection.on_error(EOFError())
+        connection.on_error(ValueError("odd"))
+        (event,) = connection.plugins.dispatcher.events
         assert type(event) is events.AsyncErrorEvent
 
-    def test_info(self, session):
+    def test_info(self, connection):
         """The server's words are parsed when somebody asks, and once."""
-        session.on_info(b'INFO {"version":"2.14.0"}\r\n')
-        assert session.server.version == "2.14.0"
-        assert session.server is session.server
-        session.on_info(b'INFO {"version":"2.15.1"}\r\n')
-        assert session.server.version == "2.15.1"
+        connection.on_info(b'INFO {"version":"2.14.0"}\r\n')
+        assert connection.server.version == "2.14.0"
+        assert connection.server is connection.server
+        connection.on_info(b'INFO {"version":"2.15.1"}\r\n')
+        assert connection.server.version == "2.15.1"
 
-    def test_statistics(self, session):
+    def test_statistics(self, connection):
         """The counters are the lane's."""
-        found = session.statistics()
+        found = connection.statistics()
         assert (found.bytes_in, found.bytes_out, found.strays) == (5, 7, 3)
         assert (found.requests_in_flight, found.subscriptions) == (0, 1)
 
 
 class TestNames:
-    def test_inboxes(self, session):
-        """Inboxes begin with the session's, and each is new, in any thread."""
+    def test_inboxes(self, connection):
+        """Inboxes begin with the connection's, and each is new, in any thread."""
         found = []
         threads = [
-            threading.Thread(target=lambda: found.extend(session.new_inbox() for _ in range(500)))
+            threading.Thread(
+                target=lambda: found.extend(connection.new_inbox() for _ in range(500))
+            )
             for _ in range(4)
         ]
         for thread in threads:
@@ -547,67 +549,21 @@ class TestNames:
         for thread in threads:
             thread.join()
         assert len(set(found)) == 2000
-        assert all(one.startswith(f"{session.inbox}-") for one in found)
+        assert all(one.startswith(f"{connection.inbox}-") for one in found)
 
     def test_prefix(self):
         """The inbox has the prefix that was asked for, and no two sessions share one."""
         options = ConnectOptions(inbox_prefix="_I.me", loop="asyncio")
-        first, second = (Session(options, Plugins.load((), {})) for _ in range(2))
+        first, second = (Connection(options, Plugins.load((), {})) for _ in range(2))
         assert first.inbox.startswith("_I.me.")
         assert first.inbox != second.inbox
 
-    def test_open_box(self, session):
+    def test_open_box(self, connection):
         """A box is routed before its line is written, so that no frame is missed."""
         box = Mailbox(b"x")
-        sid, line = session.open_box(b"x", box, b"q")
-        assert session.lane.boxes[sid] is box
+        sid, line = connection.open_box(b"x", box, b"q")
+        assert connection.lane.boxes[sid] is box
         assert line == b"SUB x q %b\r\n" % sid
-
-
-class TestApi:
-    @pytest.fixture
-    def api(self, session):
-        """The API as one context sees it."""
-        return JetStreamSession(session, prefix="$JS.hub.API", domain="hub", default_timeout=3.0)
-
-    @pytest.mark.parametrize(
-        ("body", "sent"),
-        [
-            (None, b""),
-            (b"raw", b"raw"),
-            ({}, b"{}"),
-            ({"a": [1, None], "ü": "é"}, '{"a":[1,null],"ü":"é"}'.encode()),
-        ],
-    )
-    def test_request(self, api, session, replies, body, sent):
-        """A request goes to the context's prefix, with a body that is short JSON or as given."""
-        replies.append((None, b'{"type":"x","ok":true}'))
-        assert api.api("STREAM.INFO.S", body, soon()) == {"type": "x", "ok": True}
-        (block,) = session.lane.written
-        assert block.startswith(b"PUB $JS.hub.API.STREAM.INFO.S ")
-        assert block.endswith(b" %d\r\n%b\r\n" % (len(sent), sent))
-
-    def test_error(self, api, replies):
-        """An error is raised by its code."""
-        error = {"code": 404, "err_code": 10059, "description": "stream not found"}
-        replies.append((None, json.dumps({"type": "x", "error": error}).encode()))
-        with pytest.raises(StreamNotFoundError) as caught:
-            api.api("STREAM.INFO.S", None, soon())
-        assert (caught.value.code, caught.value.err_code) == (404, 10059)
-
-    def test_nonsense(self, api, replies):
-        """An answer that is no JSON object is a protocol error."""
-        replies += [(None, b"+OK"), (None, b"[]")]
-        for _ in range(2):
-            with pytest.raises(ProtocolError):
-                api.api("INFO", None, soon())
-
-    def test_deadlines(self, api, session):
-        """A call without a time has the context's, an ack the client's."""
-        assert api.deadline(None).total == 3.0
-        assert api.deadline(0.5).total == 0.5
-        assert session.deadline(None).total == 5.0
-        assert (api.lane, api.plugins) == (session.lane, session.plugins)
 
 
 class TestRaiseFailure:
