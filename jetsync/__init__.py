@@ -1,22 +1,13 @@
 """
 jetsync: a blocking, thread-based client for NATS JetStream.
 
-General layout, lowest first; a file imports only from those before it:
-
-- vocabulary: ``errors``, ``typing``, ``headers``, ``_deadline``, ``_log``;
-- values and wire forms: ``message``, ``outbound``, ``stream_config``, ``options`` and others;
-- engines without input and output: ``_proto/``;
-- plumbing: ``hookspecs``, ``_plugins``, ``_bridge`` (the one thread), ``_transport`` and ``_lane``
-  (the one socket), ``_context`` (what all handles share);
-- blocking handles: ``publish/``, ``fetch``, ``consume``, ``consumer``, ``ordered``, ``stream``,
-  ``kv``, ``jetstream``, ``client``;
-- tools: ``devserver``, ``testing``, ``cli``.
-
-Everything for users is here; names with an underscore are jetsync's own.
+Users import every name from here, except from ``jetsync.devserver`` and ``jetsync.testing``. The
+folders of the package are its layers; ``tests/test_layers.py`` lists them from top to bottom.
 """
 
 from __future__ import annotations
 
+from jetsync._hooks.errors import PluginError
 from jetsync._proto.kv import KeyOperation
 from jetsync.client import Client, connect
 from jetsync.consume.acks import ack_many
@@ -42,7 +33,6 @@ from jetsync.errors import (
     BatchGapError,
     BatchIdInvalidError,
     BatchIncompleteError,
-    BatchOutcomeUnknownError,
     BatchRuleError,
     BatchSequenceMissingError,
     BatchTooLargeError,
@@ -127,14 +117,12 @@ from jetsync.errors import (
     OverlappingFilterSubjectsError,
     PermissionDeniedError,
     PinIdMismatchError,
-    PluginError,
     PriorityGroupNameError,
     PriorityGroupNotFoundError,
     PriorityGroupWithoutPolicyError,
     PriorityPolicyWithoutGroupError,
     ProtocolError,
     PublishError,
-    PublishManyError,
     PublishOutcomeUnknownError,
     PushWithPriorityGroupError,
     RequestTimeoutError,
@@ -207,6 +195,7 @@ from jetsync.kv.handle import KeyValue
 from jetsync.kv.transaction import Transaction
 from jetsync.kv.watch import Watch
 from jetsync.options import DEFAULT_URL, ConnectOptions
+from jetsync.publish.errors import BatchOutcomeUnknownError, PublishManyError
 from jetsync.publish.publisher import DeliveryReport, Publisher, PublisherStatistics, PublishFuture
 from jetsync.read.direct import DirectBatch, StreamScan
 from jetsync.stream import Stream

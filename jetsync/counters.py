@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
@@ -33,14 +33,34 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
-    from jetsync.stream import Stream
     from jetsync.values.outbound import PubAck
     from jetsync.values.stored import StoredMessage
+    from jetsync.values.stream_config import StreamConfig
 
 __all__ = ["Counter", "CounterEntry"]
 
 LEVEL: Final = 2
 """API level from which servers have counters."""
+
+
+class CountingStream(Protocol):
+    """
+    What counters need of the handle of their stream.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+
+    @property
+    def config(self) -> StreamConfig:
+        """The configuration as the handle knows it."""
+
+    def get_message(self, sequence: int, *, timeout: Seconds | None) -> StoredMessage:
+        """Read one message."""
+
+    def get_last(self, subject: str, *, timeout: Seconds | None) -> StoredMessage:
+        """Read the last message of a subject."""
 
 
 @attrs.frozen
@@ -84,7 +104,7 @@ class Counter:
 
     __slots__ = ("_context", "_stream", "_subject")
 
-    def __init__(self, context: Context, stream: Stream, subject: str) -> None:
+    def __init__(self, context: Context, stream: CountingStream, subject: str) -> None:
         self._context = context
         self._stream = stream
         self._subject = validate_subject(subject)
@@ -199,7 +219,7 @@ class Counter:
         return read_entry(message, self._stream).value
 
 
-def read_entry(message: StoredMessage, stream: Stream) -> CounterEntry:
+def read_entry(message: StoredMessage, stream: CountingStream) -> CounterEntry:
     """
     Read a counter from the message that it is.
 
@@ -229,7 +249,9 @@ def read_entry(message: StoredMessage, stream: Stream) -> CounterEntry:
     )
 
 
-def read_entries(messages: Iterable[StoredMessage], stream: Stream) -> dict[str, CounterEntry]:
+def read_entries(
+    messages: Iterable[StoredMessage], stream: CountingStream
+) -> dict[str, CounterEntry]:
     """
     Read counters by subject; raises as :func:`read_entry`.
     """

@@ -16,8 +16,9 @@ import types
 import attrs
 import pytest
 
+from jetsync._hooks.errors import PluginError
 from jetsync._hooks.manager import InstalledPlugin, PluginInfo, Plugins, installed_plugins
-from jetsync.errors import ConfigurationError, InvalidTypeError, PluginError
+from jetsync.errors import ConfigurationError, InvalidTypeError
 from jetsync.events import (
     BatchCommitOperation,
     ClosedEvent,

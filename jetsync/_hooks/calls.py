@@ -19,7 +19,8 @@ import attrs
 
 from jetsync._base.deadline import as_seconds
 from jetsync._base.log import PLUGIN_FAILED, get_logger
-from jetsync.errors import InvalidHeaderError, PluginError
+from jetsync._hooks.errors import PluginError
+from jetsync.errors import InvalidHeaderError
 from jetsync.values.headers import MSG_ID, Headers, SharedHeaders
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ import attrs
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
+from jetsync._hooks.errors import PluginError
 from jetsync._io.connection import raise_failure
 from jetsync._io.outbox import LaneState
 from jetsync._proto.pull import GRACE, RETRY_WAIT, RETRY_WAIT_LIMIT, PullRequest, message_size
@@ -33,7 +34,6 @@ from jetsync.errors import (
     JetSyncError,
     NoHeartbeatError,
     PinIdMismatchError,
-    PluginError,
     RequestTimeoutError,
     TransportError,
 )

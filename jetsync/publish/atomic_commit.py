@@ -24,7 +24,6 @@ from jetsync._proto.batch import BatchState
 from jetsync.errors import (
     AtomicPublishDisabledError,
     BatchIncompleteError,
-    BatchOutcomeUnknownError,
     CallInSignalHandlerError,
     ConnectionLostError,
     DisconnectedError,
@@ -40,6 +39,7 @@ from jetsync.errors import (
 )
 from jetsync.publish.atomic_wire import BatchRun
 from jetsync.publish.capability import require_atomic
+from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.retry import ask_retry, tell_retry
 from jetsync.publish.shared_headers import BatchPlugins
 from jetsync.publish.staged_window import Staging, Wire

@@ -19,7 +19,6 @@ from jetsync._proto.batch import AtomicBatchEngine, BatchState, Entry
 from jetsync.errors import (
     ApiError,
     BatchIncompleteError,
-    BatchOutcomeUnknownError,
     BatchTooLargeError,
     ConnectionClosedError,
     ConnectionLostError,
@@ -31,6 +30,7 @@ from jetsync.errors import (
 )
 from jetsync.publish.abandoned import AbandonWatch
 from jetsync.publish.capability import MARKER_LEVEL
+from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.staged_window import Wire
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import events
 from jetsync._base.deadline import Deadline
+from jetsync._hooks.errors import PluginError
 from jetsync.errors import (
     ConnectionClosedError,
     DisconnectedError,
     JetSyncError,
-    PluginError,
-    PublishManyError,
 )
+from jetsync.publish.errors import PublishManyError
 from jetsync.publish.window import Window, message_of
 from jetsync.values.outbound import PublishFailure, PublishReport, message_iterator, with_shared
 

@@ -28,8 +28,9 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, held_here, refuse_reentry
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Bell, Signal
-from jetsync.errors import HandleClosedError, PublishManyError, PublishOutcomeUnknownError
+from jetsync.errors import HandleClosedError, PublishOutcomeUnknownError
 from jetsync.publish.collecting import CollectingWindow
+from jetsync.publish.errors import PublishManyError
 from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
 from jetsync.publish.hooks import WrappedWindow, WrappedWindows
 from jetsync.publish.many import BLOCK_MESSAGES

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from jetsync.errors import PluginError, PublishOutcomeUnknownError
+from jetsync._hooks.errors import PluginError
+from jetsync.errors import PublishOutcomeUnknownError
 from jetsync.events import RetryEvent
 from jetsync.values.outbound import OutboundMessage, coerce_outbound
 
