@@ -37,18 +37,6 @@ from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
 
-__all__ = [
-    "ConfigModel",
-    "WireModel",
-    "format_time",
-    "from_wire",
-    "parse_time",
-    "parse_time_ns",
-    "seconds_to_ns",
-    "time_text",
-    "to_wire",
-]
-
 _M = TypeVar("_M", bound="WireModel")
 
 _NS_PER_SECOND: Final = 1_000_000_000

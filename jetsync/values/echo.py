@@ -20,21 +20,6 @@ import attrs
 
 from jetsync.errors import InvalidJsonError, NotSupportedError
 
-__all__ = [
-    "CONSUMER_NEEDS",
-    "EXPECTED_SUBJECT_NEED",
-    "PULL_NEEDS",
-    "STREAM_NEEDS",
-    "TTL_NEED",
-    "Need",
-    "api_level_of",
-    "check_consumer_echo",
-    "check_stream_echo",
-    "explain_refusal",
-    "level_of_version",
-    "require",
-]
-
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "([^"]+)"')
 
 UNKNOWN: Final = "0.0.0"

@@ -17,8 +17,6 @@ from jetsync.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["context_fields"]
-
 _PLAIN: Final = {
     "url": "servers",
     "ca": "tls_ca",

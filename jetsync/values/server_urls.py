@@ -10,15 +10,6 @@ from urllib.parse import unquote, urlsplit
 
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, redact_url
 
-__all__ = [
-    "WEBSOCKET_SCHEMES",
-    "address",
-    "read_servers",
-    "user_info",
-    "wants_tls",
-    "without_login",
-]
-
 _DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 WEBSOCKET_SCHEMES: Final = frozenset({"ws", "wss"})
 

@@ -17,15 +17,6 @@ from jetsync.errors import (
     InvalidTypeError,
 )
 
-__all__ = [
-    "AckReply",
-    "api_prefix",
-    "parse_ack_reply",
-    "validate_filter",
-    "validate_name",
-    "validate_subject",
-]
-
 ACK_PREFIX: Final = b"$JS.ACK."
 """How the reply subject of every message from a consumer begins, with and without a domain."""
 
