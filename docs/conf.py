@@ -50,6 +50,8 @@ napoleon_numpy_docstring = False
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!jetsync).*"),
     (r"py:class", r"jetsync\.(.*\.)?_.*"),
+    # Public classes of these folders name `jetsync` as their module. The others are internal.
+    (r"py:class", r"jetsync\.(values|publish|consume|read|kv)\..*"),
 ]
 # Fields named `bytes` make every mention of the built-in type ambiguous.
 suppress_warnings = ["ref.python"]

@@ -1,43 +1,23 @@
 """
 jetsync: a blocking, thread-based client for NATS JetStream.
 
-General layout, lowest first; a file imports only from those before it:
-
-- vocabulary: ``errors``, ``typing``, ``headers``, ``_deadline``, ``_log``;
-- values and wire forms: ``message``, ``outbound``, ``stream_config``, ``options`` and others;
-- engines without input and output: ``_proto/``;
-- plumbing: ``hookspecs``, ``_plugins``, ``_bridge`` (the one thread), ``_transport`` and ``_lane``
-  (the one socket), ``_session`` (what all handles share);
-- blocking handles: ``publish/``, ``fetch``, ``consume``, ``consumer``, ``ordered``, ``stream``,
-  ``kv``, ``jetstream``, ``client``;
-- tools: ``devserver``, ``testing``, ``cli``.
-
-Everything for users is here; names with an underscore are jetsync's own.
+Users import every name from here, except from ``jetsync.devserver`` and ``jetsync.testing``. The
+folders of the package are its layers; ``tests/test_layers.py`` lists them from top to bottom.
 """
 
 from __future__ import annotations
 
+from jetsync._hooks.errors import PluginError
 from jetsync._proto.kv import KeyOperation
-from jetsync.account import AccountInfo, AccountLimits, AccountTier, ApiStats
-from jetsync.acks import ack_many
 from jetsync.client import Client, connect
-from jetsync.consumer import Consumer
-from jetsync.consumer_config import (
-    AckPolicy,
-    ConsumerConfig,
-    DeliverPolicy,
-    PriorityPolicy,
-    ReplayPolicy,
-)
-from jetsync.consumer_info import (
-    ConsumerInfo,
-    ConsumerReset,
-    PauseState,
-    PriorityGroupState,
-    SequenceInfo,
-)
+from jetsync.consume.acks import ack_many
+from jetsync.consume.consumer import Consumer
+from jetsync.consume.fetch import MessageBatch
+from jetsync.consume.ordered import OrderedConsumer, OrderedStatistics
+from jetsync.consume.ordered_reads import OrderedBatch, OrderedConsumption
+from jetsync.consume.stream_consumers import StreamConsumers
+from jetsync.consume.subscription import Subscription
 from jetsync.counters import Counter, CounterEntry
-from jetsync.direct import DirectBatch, StreamScan
 from jetsync.errors import (
     AcksNotWantedError,
     ApiError,
@@ -53,7 +33,6 @@ from jetsync.errors import (
     BatchGapError,
     BatchIdInvalidError,
     BatchIncompleteError,
-    BatchOutcomeUnknownError,
     BatchRuleError,
     BatchSequenceMissingError,
     BatchTooLargeError,
@@ -138,14 +117,12 @@ from jetsync.errors import (
     OverlappingFilterSubjectsError,
     PermissionDeniedError,
     PinIdMismatchError,
-    PluginError,
     PriorityGroupNameError,
     PriorityGroupNotFoundError,
     PriorityGroupWithoutPolicyError,
     PriorityPolicyWithoutGroupError,
     ProtocolError,
     PublishError,
-    PublishManyError,
     PublishOutcomeUnknownError,
     PushWithPriorityGroupError,
     RequestTimeoutError,
@@ -210,20 +187,37 @@ from jetsync.events import (
     TtlRaisedEvent,
     WindowResult,
 )
-from jetsync.fetch import MessageBatch
-from jetsync.headers import Headers
 from jetsync.hookspecs import hookimpl
 from jetsync.jetstream import JetStream
-from jetsync.kv import KeyValue
-from jetsync.kv_atomic import Transaction
-from jetsync.kv_config import KeyValueConfig, KeyValueStatus
-from jetsync.kv_entry import Entry
-from jetsync.kv_watch import Watch
-from jetsync.message import Message, Metadata
+from jetsync.kv.config import KeyValueConfig, KeyValueStatus
+from jetsync.kv.entry import Entry
+from jetsync.kv.handle import KeyValue
+from jetsync.kv.transaction import Transaction
+from jetsync.kv.watch import Watch
 from jetsync.options import DEFAULT_URL, ConnectOptions
-from jetsync.ordered import OrderedConsumer, OrderedStatistics
-from jetsync.ordered_reads import OrderedBatch, OrderedConsumption
-from jetsync.outbound import (
+from jetsync.publish.errors import BatchOutcomeUnknownError, PublishManyError
+from jetsync.publish.publisher import DeliveryReport, Publisher, PublisherStatistics, PublishFuture
+from jetsync.read.direct import DirectBatch, StreamScan
+from jetsync.stream import Stream
+from jetsync.typing import Acker, Frame, HeadersInput, Payload, Seconds
+from jetsync.values.account import AccountInfo, AccountLimits, AccountTier, ApiStats
+from jetsync.values.consumer_config import (
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+    PriorityPolicy,
+    ReplayPolicy,
+)
+from jetsync.values.consumer_info import (
+    ConsumerInfo,
+    ConsumerReset,
+    PauseState,
+    PriorityGroupState,
+    SequenceInfo,
+)
+from jetsync.values.headers import Headers
+from jetsync.values.message import Message, Metadata
+from jetsync.values.outbound import (
     BatchAck,
     Expect,
     OutboundMessage,
@@ -231,11 +225,9 @@ from jetsync.outbound import (
     PublishFailure,
     PublishReport,
 )
-from jetsync.publish.publisher import DeliveryReport, Publisher, PublisherStatistics, PublishFuture
-from jetsync.server_info import ServerInfo, Statistics
-from jetsync.stored import StoredMessage, StoredPage
-from jetsync.stream import Stream
-from jetsync.stream_config import (
+from jetsync.values.server_info import ServerInfo, Statistics
+from jetsync.values.stored import StoredMessage, StoredPage
+from jetsync.values.stream_config import (
     ConsumerLimits,
     DiscardPolicy,
     ExternalStream,
@@ -250,8 +242,7 @@ from jetsync.stream_config import (
     StreamSource,
     SubjectTransform,
 )
-from jetsync.stream_consumers import StreamConsumers
-from jetsync.stream_info import (
+from jetsync.values.stream_info import (
     ClusterInfo,
     LostStreamData,
     PeerInfo,
@@ -260,12 +251,10 @@ from jetsync.stream_info import (
     StreamSourceInfo,
     StreamState,
 )
-from jetsync.subscription import Subscription
-from jetsync.ttl import MarkerReason
-from jetsync.typing import Acker, Frame, HeadersInput, Payload, Seconds
+from jetsync.values.ttl import MarkerReason
 
 __version__ = "0.1.0"
-from jetsync.consume import Consumption, ConsumptionStatistics
+from jetsync.consume.consumption import Consumption, ConsumptionStatistics
 from jetsync.publish.atomic import AtomicBatch
 from jetsync.publish.fast import FastPublisher, FastStatistics
 

@@ -11,36 +11,39 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from jetsync import _log
-from jetsync._deadline import Deadline, as_seconds
-from jetsync._fields import check_count
-from jetsync._plugins import Plugins
+from jetsync._api.context import Context
+from jetsync._base import log as _log
+from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.fields import check_count
+from jetsync._hooks.manager import Plugins
+from jetsync._io.connection import Connection
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
-from jetsync._session import JetStreamSession, Session
-from jetsync._subjects import api_prefix, validate_filter, validate_subject
+from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 from jetsync.errors import (
     CallInSignalHandlerError,
     InvalidArgumentError,
     InvalidTypeError,
     NoRespondersError,
 )
-from jetsync.headers import encode_headers, header_pairs
 from jetsync.jetstream import JetStream
-from jetsync.message import Message
 from jetsync.options import ConnectOptions
-from jetsync.outbound import payload_bytes
-from jetsync.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
+from jetsync.values.headers import encode_headers, header_pairs
+from jetsync.values.message import Message
+from jetsync.values.outbound import payload_bytes
+from jetsync.values.subjects import api_prefix, validate_filter, validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from typing_extensions import Self
 
-    from jetsync._plugins import PluginInfo
-    from jetsync.consume import Consumption
-    from jetsync.server_info import ServerInfo, Statistics
-    from jetsync.typing import HeadersInput, Payload, Seconds
+    from jetsync._base.deadline import Seconds
+    from jetsync._hooks.manager import PluginInfo
+    from jetsync.consume.consumption import Consumption
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload
+    from jetsync.values.server_info import ServerInfo, Statistics
 
 __all__ = ["Client", "connect"]
 
@@ -96,15 +99,15 @@ def connect(
     elif fields:
         options = attrs.evolve(options, **fields)
     loaded = Plugins.load((*options.plugins, *plugins))
-    session: Session | None = None
+    connection: Connection | None = None
     try:
-        session = Session(options, loaded)
-        session.connect()
-        return Client(session)
+        connection = Connection(options, loaded)
+        connection.connect()
+        return Client(connection)
     except BaseException as error:
-        if session is not None:
-            session.abandon()
-        if session is None or not session.closed.is_set():
+        if connection is not None:
+            connection.abandon()
+        if connection is None or not connection.closed.is_set():
             loaded.give_up(error)
         else:
             # They were told already.
@@ -120,13 +123,13 @@ class Client:
     in a forked child every call raises ForkedProcessError, and the child connects anew.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._subscriptions: set[Subscription] = set()
 
     def __repr__(self) -> str:
-        url = None if self._session.state == "forked" else self.server.url
-        return f"<Client {self._session.state} {url}>"
+        url = None if self._connection.state == "forked" else self.server.url
+        return f"<Client {self._connection.state} {url}>"
 
     def __enter__(self) -> Self:
         return self
@@ -158,9 +161,9 @@ class Client:
             # The server redelivers what they hold after ack_wait.
             pass
         except BaseException:
-            self._session.abandon()
+            self._connection.abandon()
             raise
-        self._session.close(deadline.remaining())
+        self._connection.close(deadline.remaining())
 
     def drain(self, timeout: Seconds | None = None) -> None:
         """
@@ -174,9 +177,9 @@ class Client:
                 then is dropped
                 with a warning in the log.
         """
-        session = self._session
-        session.check()
-        deadline = Deadline.after(session.options.drain_timeout if timeout is None else timeout)
+        connection = self._connection
+        connection.check()
+        deadline = Deadline.after(connection.options.drain_timeout if timeout is None else timeout)
         with _log.beats(_logger, _log.DRAIN) as outcome:
             subscriptions = list(self._subscriptions)
             consumptions = self._consumptions()
@@ -186,7 +189,7 @@ class Client:
                 subscription.unsubscribe_nowait(deadline.remaining())
             try:
                 # After the flush, all that the server had sent before it saw the UNSUBs is here.
-                session.flush(deadline)
+                connection.flush(deadline)
             finally:
                 for subscription in subscriptions:
                     subscription.drain()
@@ -200,38 +203,38 @@ class Client:
                 if not consumption.settle(deadline):
                     outcome["consuming"] = outcome.get("consuming", 0) + 1
             self._end_consumptions(deadline)
-            session.close(max(deadline.remaining(), 1.0))
+            connection.close(max(deadline.remaining(), 1.0))
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection at this moment."""
-        return self._session.is_connected
+        return self._connection.is_connected
 
     @property
     def is_closed(self) -> bool:
         """
         Whether the client was closed, by this process or because the server ended it for good.
         """
-        return self._session.closed.is_set()
+        return self._connection.closed.is_set()
 
     @property
     def server(self) -> ServerInfo:
         """The server that the client is connected to, or was last."""
-        return self._session.server
+        return self._connection.server
 
     @property
     def options(self) -> ConnectOptions:
         """The options that the client was made with."""
-        return self._session.options
+        return self._connection.options
 
     @property
     def plugins(self) -> tuple[PluginInfo, ...]:
         """The plugins of this client, in the order of loading."""
-        return self._session.plugins.describe()
+        return self._connection.plugins.describe()
 
     def statistics(self) -> Statistics:
         """Return what went over the connection so far."""
-        return self._session.statistics()
+        return self._connection.statistics()
 
     def rtt(self, timeout: Seconds | None = None) -> float:
         """
@@ -240,7 +243,7 @@ class Client:
         Args:
             timeout: Seconds to wait; None is the option ``request_timeout``.
         """
-        return self._session.flush(self._session.deadline(timeout))
+        return self._connection.flush(self._connection.deadline(timeout))
 
     def flush(self, timeout: Seconds | None = None) -> None:
         """
@@ -252,7 +255,7 @@ class Client:
         Raises:
             DisconnectedError, ConnectionLostError, WaitTimeoutError: It could not be told in time.
         """
-        self._session.flush(self._session.deadline(timeout))
+        self._connection.flush(self._connection.deadline(timeout))
 
     def reconnect(self, timeout: Seconds | None = None) -> None:
         """
@@ -261,7 +264,7 @@ class Client:
         Args:
             timeout: Seconds to wait until the old connection is gone.
         """
-        self._session.reconnect(self._session.deadline(timeout))
+        self._connection.reconnect(self._connection.deadline(timeout))
 
     # Core NATS.
 
@@ -289,15 +292,15 @@ class Client:
             InvalidArgumentError: Subject, headers, reply or size are wrong; nothing was sent.
             DisconnectedError: There was no connection in time; nothing was sent.
         """
-        session = self._session
-        session.check()
+        connection = self._connection
+        connection.check()
         validate_subject(subject)
         if reply is not None:
             validate_subject(reply)
         target, payload, header = self._encode(subject, data, headers)
         answer = b"" if reply is None else reply.encode()
-        session.lane.post(
-            frames.message(target, answer, header, payload), session.options.request_timeout
+        connection.lane.post(
+            frames.message(target, answer, header, payload), connection.options.request_timeout
         )
 
     def request(
@@ -323,14 +326,14 @@ class Client:
             ConnectionLostError: The connection was lost while waiting.
             DisconnectedError: There was no connection in time; nothing was sent.
         """
-        session = self._session
-        session.check()
+        connection = self._connection
+        connection.check()
         validate_subject(subject)
         target, payload, header = self._encode(subject, data, headers)
-        frame = session.ask(target, header, payload, session.deadline(timeout))
+        frame = connection.ask(target, header, payload, connection.deadline(timeout))
         if is_no_responders(frame):
             raise NoRespondersError(subject)
-        return Message(*frame, session)
+        return Message(*frame, connection)
 
     def subscribe(
         self,
@@ -354,14 +357,14 @@ class Client:
         Raises:
             MaxControlLineError: Subject and queue are too long together; nothing was sent.
         """
-        self._session.check()
+        self._connection.check()
         validate_filter(subject)
         if queue is not None and (not queue or any(letter.isspace() for letter in queue)):
             raise InvalidArgumentError("a queue group is a word without blanks", argument="queue")
         check_count("max_pending", max_pending, 1)
         check_count("max_pending_bytes", max_pending_bytes, 1)
         subscription = Subscription(
-            self._session,
+            self._connection,
             subject,
             queue,
             self._forget,
@@ -392,13 +395,13 @@ class Client:
             timeout: Seconds that each call may take by default; None is the option
                 ``request_timeout``.
         """
-        options = self._session.options
+        options = self._connection.options
         if domain is None and prefix is None:
             domain, prefix = options.jetstream_domain, options.jetstream_prefix
         default = options.request_timeout if timeout is None else timeout
         return JetStream(
-            JetStreamSession(
-                self._session,
+            Context(
+                self._connection,
                 prefix=api_prefix(domain, prefix),
                 domain=domain,
                 default_timeout=as_seconds(default),
@@ -410,12 +413,12 @@ class Client:
     ) -> tuple[bytes, bytes | bytearray | memoryview, bytes | None]:
         payload = payload_bytes(data)
         header = None if headers is None else encode_headers(header_pairs(headers))
-        self._session.check_size(len(payload) + (0 if header is None else len(header)))
+        self._connection.check_size(len(payload) + (0 if header is None else len(header)))
         return subject.encode(), payload, header
 
     def _end_consumptions(self, deadline: Deadline) -> None:
         """Have what consumptions still hold given back."""
-        if self._session.closed.is_set():
+        if self._connection.closed.is_set():
             return
         consumptions = self._consumptions()
         for consumption in consumptions:
@@ -427,7 +430,7 @@ class Client:
         while True:
             # A set can not be listed while another thread adds to it.
             with contextlib.suppress(RuntimeError):
-                return list(self._session.consumptions)
+                return list(self._connection.consumptions)
 
     def _forget(self, subscription: Subscription) -> None:
         self._subscriptions.discard(subscription)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
-from jetsync._integers import integer_text, parse_integer
-from jetsync._subjects import validate_subject
+from jetsync._base.integers import integer_text, parse_integer
 from jetsync.errors import (
     CounterDisabledError,
     InvalidArgumentError,
@@ -23,25 +22,45 @@ from jetsync.errors import (
     NotSupportedError,
     ProtocolError,
 )
-from jetsync.headers import COUNTER_SOURCES, INCREMENT
-from jetsync.outbound import OutboundMessage
-from jetsync.publish._single import publish_one
-from jetsync.server_info import decode_json
+from jetsync.publish.one import publish_one
+from jetsync.values.headers import COUNTER_SOURCES, INCREMENT
+from jetsync.values.outbound import OutboundMessage
+from jetsync.values.server_info import decode_json
+from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetsync._deadline import Deadline
-    from jetsync._session import JetStreamSession
-    from jetsync.outbound import PubAck
-    from jetsync.stored import StoredMessage
-    from jetsync.stream import Stream
-    from jetsync.typing import Seconds
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Deadline, Seconds
+    from jetsync.values.outbound import PubAck
+    from jetsync.values.stored import StoredMessage
+    from jetsync.values.stream_config import StreamConfig
 
 __all__ = ["Counter", "CounterEntry"]
 
 LEVEL: Final = 2
 """API level from which servers have counters."""
+
+
+class CountingStream(Protocol):
+    """
+    What counters need of the handle of their stream.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+
+    @property
+    def config(self) -> StreamConfig:
+        """The configuration as the handle knows it."""
+
+    def get_message(self, sequence: int, *, timeout: Seconds | None) -> StoredMessage:
+        """Read one message."""
+
+    def get_last(self, subject: str, *, timeout: Seconds | None) -> StoredMessage:
+        """Read the last message of a subject."""
 
 
 @attrs.frozen
@@ -83,10 +102,10 @@ class Counter:
     server that adds. Every call has a ``timeout`` in seconds, None for the context's default.
     """
 
-    __slots__ = ("_session", "_stream", "_subject")
+    __slots__ = ("_context", "_stream", "_subject")
 
-    def __init__(self, session: JetStreamSession, stream: Stream, subject: str) -> None:
-        self._session = session
+    def __init__(self, context: Context, stream: CountingStream, subject: str) -> None:
+        self._context = context
         self._stream = stream
         self._subject = validate_subject(subject)
 
@@ -134,21 +153,21 @@ class Counter:
             raise InvalidTypeError(
                 f"a counter takes integers, not {type(value).__name__}", argument="value"
             )
-        session = self._session
-        session.core.check()
-        deadline = session.deadline(timeout)
+        context = self._context
+        context.connection.check()
+        deadline = context.deadline(timeout)
         self._check_stream(deadline)
         text = integer_text(value)
         headers = {INCREMENT: text if value < 0 else f"+{text}"}
         message = OutboundMessage(self._subject, b"", headers, msg_id)
-        ack = publish_one(session, message, deadline)
+        ack = publish_one(context, message, deadline)
         if ack.value is not None:
             return ack.value
         if ack.duplicate:
             return self._value_of(ack, deadline)
         # Stored as an ordinary message, by a server or a stream that has changed meanwhile.
         raise NotSupportedError(
-            "a counter", needs="server 2.12 or later", server=session.server.version
+            "a counter", needs="server 2.12 or later", server=context.server.version
         )
 
     def load(self, *, timeout: Seconds | None = None) -> int:
@@ -176,12 +195,12 @@ class Counter:
 
     def _check_stream(self, deadline: Deadline) -> None:
         """Raise unless an increment is added by the stream, and not stored as it is."""
-        streams, name = self._session.streams, self._stream.name
+        streams, name = self._context.streams, self._stream.name
         known = streams.named(name, deadline)
         if not known.config.allow_msg_counter or not known.takes(self._subject):
             known = streams.named(name, deadline, fresh=True)
         if known.level < LEVEL:
-            server = known.version or self._session.server.version
+            server = known.version or self._context.server.version
             raise NotSupportedError("a counter", needs="server 2.12 or later", server=server)
         if not known.config.allow_msg_counter:
             raise _disabled(name)
@@ -200,7 +219,7 @@ class Counter:
         return read_entry(message, self._stream).value
 
 
-def read_entry(message: StoredMessage, stream: Stream) -> CounterEntry:
+def read_entry(message: StoredMessage, stream: CountingStream) -> CounterEntry:
     """
     Read a counter from the message that it is.
 
@@ -230,7 +249,9 @@ def read_entry(message: StoredMessage, stream: Stream) -> CounterEntry:
     )
 
 
-def read_entries(messages: Iterable[StoredMessage], stream: Stream) -> dict[str, CounterEntry]:
+def read_entries(
+    messages: Iterable[StoredMessage], stream: CountingStream
+) -> dict[str, CounterEntry]:
     """
     Read counters by subject; raises as :func:`read_entry`.
     """

@@ -37,8 +37,8 @@ and never contains a secret::
     ├── PublishError
     │   ├── NoStreamResponseError             not stored
     │   ├── PublishOutcomeUnknownError (TimeoutError)
-    │   │   └── BatchOutcomeUnknownError      carries the batch
-    │   ├── PublishManyError                  carries the report
+    │   │   └── BatchOutcomeUnknownError      carries the batch; in publish.errors
+    │   ├── PublishManyError                  carries the report; in publish.errors
     │   ├── BatchGapError                     fast ingest lost messages
     │   └── AtomicityError                    a batch was stored message by message
     ├── ApiError                              a server's answer, by err_code: ERROR_CLASSES
@@ -65,7 +65,7 @@ and never contains a secret::
     ├── ResetAttemptsExceededError            an ordered consumer that gave up
     ├── KeyNotFoundError (KeyError)
     ├── KeysVanishedError                     a read of many keys at a moment that is gone
-    ├── PluginError
+    ├── PluginError                           may carry a report; in _hooks.errors
     └── DevServerError
 """
 
@@ -78,9 +78,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from jetsync.outbound import PublishReport
-    from jetsync.publish.atomic import AtomicBatch
 
 _SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 _NEXT_URL = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
@@ -107,7 +104,6 @@ __all__ = [
     "BatchGapError",
     "BatchIdInvalidError",
     "BatchIncompleteError",
-    "BatchOutcomeUnknownError",
     "BatchRuleError",
     "BatchSequenceMissingError",
     "BatchTooLargeError",
@@ -192,14 +188,12 @@ __all__ = [
     "OverlappingFilterSubjectsError",
     "PermissionDeniedError",
     "PinIdMismatchError",
-    "PluginError",
     "PriorityGroupNameError",
     "PriorityGroupNotFoundError",
     "PriorityGroupWithoutPolicyError",
     "PriorityPolicyWithoutGroupError",
     "ProtocolError",
     "PublishError",
-    "PublishManyError",
     "PublishOutcomeUnknownError",
     "PushWithPriorityGroupError",
     "RequestTimeoutError",
@@ -683,62 +677,6 @@ class PublishOutcomeUnknownError(PublishError, TimeoutError):
         self.msg_id = msg_id
         self.timeout = timeout
         self.reason = reason
-
-
-class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
-    """
-    The commit of a batch was sent and no acknowledgement came: the whole batch is stored, or
-    nothing of it.
-
-    ``batch`` is the batch, to send it again with ``batch.resend()``, which is safe where every
-    message has an id. It does not survive pickling.
-    """
-
-    def __init__(
-        self,
-        subject: str,
-        *,
-        batch_id: str | None = None,
-        has_message_ids: bool = False,
-        timeout: float | None = None,
-        reason: str | None = None,
-    ) -> None:
-        why = reason or "no acknowledgement came"
-        if timeout is not None:
-            why += f" within {timeout:g} s"
-        advice = "sending it again may store it twice, as not every message has a msg_id"
-        if has_message_ids:
-            advice = "batch.resend() is safe within the duplicate window"
-        PublishError.__init__(
-            self, f"outcome of batch {batch_id!r} is unknown: {why}; {advice}", subject=subject
-        )
-        self.msg_id = None
-        self.batch_id = batch_id
-        self.has_message_ids = has_message_ids
-        self.timeout = timeout
-        self.reason = reason
-        self.batch: AtomicBatch | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, {**self.__dict__, "batch": None})
-
-
-class PublishManyError(PublishError):
-    """
-    Some messages of a bulk publish failed; the report says which, and what became of the others.
-    """
-
-    def __init__(self, report: PublishReport) -> None:
-        failures = report.failures
-        total = report.count + len(failures)
-        what = "message was" if total == 1 else "messages were"
-        text = f"{len(failures)} of {total} {what} not acknowledged"
-        if failures:
-            text += f"; the first is number {failures[0].index}: {failures[0].error}"
-        if not report.exhausted:
-            text += "; no more messages were taken from the iterable"
-        super().__init__(text, subject=failures[0].message.subject if failures else None)
-        self.report = report
 
 
 class BatchGapError(PublishError):
@@ -1873,22 +1811,6 @@ class KeysVanishedError(JetSyncError):
         self.bucket = bucket
         self.keys = tuple(keys)
         self.revision = revision
-
-
-class PluginError(JetSyncError):
-    """
-    A plugin failed where it may veto or transform; what it raised is the ``__cause__``.
-
-    ``report`` says what became of the messages, where ``publish_many`` ended with it.
-    """
-
-    def __init__(self, plugin: str, hook: str, reason: str | None = None) -> None:
-        text = f"plugin {plugin!r} failed in {hook}"
-        super().__init__(text if reason is None else f"{text}: {reason}")
-        self.plugin = plugin
-        self.hook = hook
-        self.reason = reason
-        self.report: PublishReport | None = None
 
 
 class DevServerError(JetSyncError):

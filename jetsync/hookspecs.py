@@ -38,11 +38,11 @@ if TYPE_CHECKING:
         PublishOperation,
         StatusEvent,
     )
-    from jetsync.message import Message
-    from jetsync.outbound import OutboundMessage
-    from jetsync.stored import StoredMessage
-    from jetsync.ttl import MarkerReason
-    from jetsync.typing import HeadersInput
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.message import Message
+    from jetsync.values.outbound import OutboundMessage
+    from jetsync.values.stored import StoredMessage
+    from jetsync.values.ttl import MarkerReason
 
 __all__ = [
     "hookimpl",

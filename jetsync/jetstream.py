@@ -6,26 +6,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from jetsync import _consumer_admin, _stream_admin
-from jetsync._codec import from_wire
-from jetsync._kv_door import KeyValueDoor
-from jetsync._management import call, config_of
-from jetsync._schedules import ScheduleOptions, schedule
-from jetsync.account import AccountInfo
-from jetsync.consumer import Consumer
-from jetsync.consumer_config import ConsumerConfig
+from jetsync._api import consumers as _consumer_admin
+from jetsync._api import streams as _stream_admin
+from jetsync._api.requests import call, config_of
+from jetsync.consume.consumer import Consumer
 from jetsync.errors import StreamNotFoundError
-from jetsync.publish._door import PublishDoor
+from jetsync.kv.admin import KeyValueDoor
+from jetsync.publish.door import PublishDoor
+from jetsync.publish.schedules import ScheduleOptions, schedule
 from jetsync.stream import Stream
-from jetsync.stream_config import StreamConfig
+from jetsync.values.account import AccountInfo
+from jetsync.values.codec import from_wire
+from jetsync.values.consumer_config import ConsumerConfig
+from jetsync.values.stream_config import StreamConfig
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator
 
-    from jetsync._session import JetStreamSession
-    from jetsync.outbound import PubAck
-    from jetsync.typing import HeadersInput, Payload, Seconds
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Seconds
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload, PubAck
 
 __all__ = ["JetStream"]
 
@@ -39,13 +41,13 @@ class JetStream(PublishDoor, KeyValueDoor):
     for all of them together, ``None`` for the context's default.
     """
 
-    __slots__ = ("_session",)
+    __slots__ = ("_context",)
 
-    def __init__(self, session: JetStreamSession) -> None:
-        self._session = session
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     def __repr__(self) -> str:
-        return f"<JetStream {self._session.prefix}>"
+        return f"<JetStream {self._context.prefix}>"
 
     def account_info(self, *, timeout: Seconds | None = None) -> AccountInfo:
         """
@@ -54,7 +56,7 @@ class JetStream(PublishDoor, KeyValueDoor):
         Raises:
             JetStreamNotEnabledError: the account or the server has no JetStream.
         """
-        answer = call(self._session, "INFO", None, self._session.deadline(timeout))
+        answer = call(self._context, "INFO", None, self._context.deadline(timeout))
         answer.pop("type", None)
         return from_wire(AccountInfo, answer)
 
@@ -122,9 +124,9 @@ class JetStream(PublishDoor, KeyValueDoor):
             ttl=ttl,
             rollup=rollup,
         )
-        deadline = self._session.deadline(timeout)
+        deadline = self._context.deadline(timeout)
         return schedule(
-            self._session, subject, data, options, deadline, headers=headers, msg_id=msg_id
+            self._context, subject, data, options, deadline, headers=headers, msg_id=msg_id
         )
 
     # Streams
@@ -146,8 +148,8 @@ class JetStream(PublishDoor, KeyValueDoor):
             NotSupportedError: the server left a field out; the stream exists without it.
         """
         wanted = config_of(StreamConfig, config, fields, "create_stream")
-        deadline = self._session.deadline(timeout)
-        return Stream(self._session, _stream_admin.create(self._session, wanted, deadline))
+        deadline = self._context.deadline(timeout)
+        return Stream(self._context, _stream_admin.create(self._context, wanted, deadline))
 
     def update_stream(
         self, config: StreamConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
@@ -169,9 +171,9 @@ class JetStream(PublishDoor, KeyValueDoor):
             StreamNotFoundError: there is no stream of that name.
             NotSupportedError: the server left a field out; it did the rest of the update.
         """
-        deadline = self._session.deadline(timeout)
-        wanted = _stream_admin.changed_config(self._session, config, fields, deadline)
-        return Stream(self._session, _stream_admin.update(self._session, wanted, deadline))
+        deadline = self._context.deadline(timeout)
+        wanted = _stream_admin.changed_config(self._context, config, fields, deadline)
+        return Stream(self._context, _stream_admin.update(self._context, wanted, deadline))
 
     def create_or_update_stream(
         self, config: StreamConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
@@ -182,9 +184,9 @@ class JetStream(PublishDoor, KeyValueDoor):
         Args, Raises: as :meth:`create_stream`, without ``StreamNameInUseError``.
         """
         wanted = config_of(StreamConfig, config, fields, "create_or_update_stream")
-        deadline = self._session.deadline(timeout)
-        info = _stream_admin.create_or_update(self._session, wanted, deadline)
-        return Stream(self._session, info)
+        deadline = self._context.deadline(timeout)
+        info = _stream_admin.create_or_update(self._context, wanted, deadline)
+        return Stream(self._context, info)
 
     def stream(self, name: str, *, timeout: Seconds | None = None) -> Stream:
         """
@@ -193,8 +195,8 @@ class JetStream(PublishDoor, KeyValueDoor):
         Raises:
             StreamNotFoundError: there is none.
         """
-        deadline = self._session.deadline(timeout)
-        return Stream(self._session, _stream_admin.info(self._session, name, deadline))
+        deadline = self._context.deadline(timeout)
+        return Stream(self._context, _stream_admin.info(self._context, name, deadline))
 
     def delete_stream(self, name: str, *, timeout: Seconds | None = None) -> None:
         """
@@ -203,7 +205,7 @@ class JetStream(PublishDoor, KeyValueDoor):
         Raises:
             StreamNotFoundError: there is none of that name.
         """
-        _stream_admin.delete(self._session, name, self._session.deadline(timeout))
+        _stream_admin.delete(self._context, name, self._context.deadline(timeout))
 
     def streams(
         self, subject: str | None = None, *, timeout: Seconds | None = None
@@ -217,8 +219,8 @@ class JetStream(PublishDoor, KeyValueDoor):
             subject: Only streams with a subject that overlaps with this one.
             timeout: Seconds for each page.
         """
-        found = _stream_admin.infos(self._session, subject, timeout)
-        return (Stream(self._session, info) for info in found)
+        found = _stream_admin.infos(self._context, subject, timeout)
+        return (Stream(self._context, info) for info in found)
 
     def stream_names(
         self, subject: str | None = None, *, timeout: Seconds | None = None
@@ -226,7 +228,7 @@ class JetStream(PublishDoor, KeyValueDoor):
         """
         Iterate over the names of the streams; as :meth:`streams`, in pages of 1024.
         """
-        return _stream_admin.names(self._session, subject, timeout)
+        return _stream_admin.names(self._context, subject, timeout)
 
     def stream_name_by_subject(self, subject: str, *, timeout: Seconds | None = None) -> str:
         """
@@ -257,11 +259,11 @@ class JetStream(PublishDoor, KeyValueDoor):
         As :meth:`Stream.create_consumer`, for the stream of that name. A consumer with a filter
         costs one request more, which compares it with the stream's subjects.
         """
-        deadline = self._session.deadline(timeout)
+        deadline = self._context.deadline(timeout)
         wanted = config_of(ConsumerConfig, config, fields, "create_consumer")
-        info = _consumer_admin.create(self._session, stream, wanted, deadline)
-        _consumer_admin.warn_about_filters(self._session, info, None, deadline)
-        return Consumer(self._session, stream, info)
+        info = _consumer_admin.create(self._context, stream, wanted, deadline)
+        _consumer_admin.warn_about_filters(self._context, info, None, deadline)
+        return Consumer(self._context, stream, info)
 
     def update_consumer(
         self,
@@ -274,9 +276,9 @@ class JetStream(PublishDoor, KeyValueDoor):
         """
         Change the configuration of an existing consumer, as :meth:`Stream.update_consumer`.
         """
-        session, deadline = self._session, self._session.deadline(timeout)
-        wanted = _consumer_admin.changed_config(session, stream, config, fields, deadline)
-        return Consumer(session, stream, _consumer_admin.update(session, stream, wanted, deadline))
+        context, deadline = self._context, self._context.deadline(timeout)
+        wanted = _consumer_admin.changed_config(context, stream, config, fields, deadline)
+        return Consumer(context, stream, _consumer_admin.update(context, stream, wanted, deadline))
 
     def create_or_update_consumer(
         self,
@@ -291,11 +293,11 @@ class JetStream(PublishDoor, KeyValueDoor):
 
         As :meth:`Stream.create_or_update_consumer`, for the stream of that name.
         """
-        deadline = self._session.deadline(timeout)
+        deadline = self._context.deadline(timeout)
         wanted = config_of(ConsumerConfig, config, fields, "create_or_update_consumer")
-        info = _consumer_admin.create_or_update(self._session, stream, wanted, deadline)
-        _consumer_admin.warn_about_filters(self._session, info, None, deadline)
-        return Consumer(self._session, stream, info)
+        info = _consumer_admin.create_or_update(self._context, stream, wanted, deadline)
+        _consumer_admin.warn_about_filters(self._context, info, None, deadline)
+        return Consumer(self._context, stream, info)
 
     def consumer(self, stream: str, name: str, *, timeout: Seconds | None = None) -> Consumer:
         """
@@ -305,9 +307,9 @@ class JetStream(PublishDoor, KeyValueDoor):
             ConsumerNotFoundError: there is none.
             StreamNotFoundError: there is no stream of that name.
         """
-        deadline = self._session.deadline(timeout)
-        info = _consumer_admin.info(self._session, stream, name, deadline)
-        return Consumer(self._session, stream, info)
+        deadline = self._context.deadline(timeout)
+        info = _consumer_admin.info(self._context, stream, name, deadline)
+        return Consumer(self._context, stream, info)
 
     def delete_consumer(self, stream: str, name: str, *, timeout: Seconds | None = None) -> None:
         """
@@ -316,5 +318,5 @@ class JetStream(PublishDoor, KeyValueDoor):
         Raises:
             ConsumerNotFoundError: there is none of that name.
         """
-        deadline = self._session.deadline(timeout)
-        _consumer_admin.delete(self._session, stream, name, deadline)
+        deadline = self._context.deadline(timeout)
+        _consumer_admin.delete(self._context, stream, name, deadline)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from jetsync._deadline import as_seconds
-from jetsync._saved_context import context_fields
-from jetsync._server_urls import read_servers, wants_tls
-from jetsync._subjects import api_prefix, validate_subject
+from jetsync._base.deadline import as_seconds
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError, redact_url
+from jetsync.values.saved_context import context_fields
+from jetsync.values.server_urls import read_servers, wants_tls
+from jetsync.values.subjects import api_prefix, validate_subject
 
 if TYPE_CHECKING:
-    from jetsync.typing import Seconds
+    from jetsync._base.deadline import Seconds
 
 __all__ = ["DEFAULT_URL", "ConnectOptions"]
 

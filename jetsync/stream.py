@@ -6,28 +6,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jetsync import _message_get, _stream_admin
-from jetsync import direct as _direct
-from jetsync._codec import time_text
-from jetsync._management import sequence_number
-from jetsync._page_reader import require_level
-from jetsync._subjects import validate_filter
+from jetsync._api import messages as _message_get
+from jetsync._api import streams as _stream_admin
+from jetsync._api.requests import sequence_number
+from jetsync.consume.stream_consumers import StreamConsumers
 from jetsync.counters import Counter, read_entries
 from jetsync.errors import InvalidArgumentError
 from jetsync.events import DirectReadOperation
-from jetsync.stream_consumers import StreamConsumers
+from jetsync.read import direct as _direct
+from jetsync.read.pages import require_level
+from jetsync.values.codec import time_text
+from jetsync.values.subjects import validate_filter
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable, Mapping
 
-    from jetsync._deadline import Deadline
+    from jetsync._base.deadline import Deadline, Seconds
     from jetsync.counters import CounterEntry
-    from jetsync.direct import DirectBatch, StreamScan
-    from jetsync.stored import StoredMessage
-    from jetsync.stream_config import StreamConfig
-    from jetsync.stream_info import StreamInfo
-    from jetsync.typing import Seconds
+    from jetsync.read.direct import DirectBatch, StreamScan
+    from jetsync.values.stored import StoredMessage
+    from jetsync.values.stream_config import StreamConfig
+    from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["Stream"]
 
@@ -91,9 +91,9 @@ class Stream(StreamConsumers):
             StreamNotFoundError: the stream is gone.
         """
         self._info = _stream_admin.info(
-            self._session,
+            self._context,
             self._name,
-            self._session.deadline(timeout),
+            self._context.deadline(timeout),
             subjects_filter=subjects_filter,
             deleted_details=deleted_details,
         )
@@ -119,14 +119,14 @@ class Stream(StreamConsumers):
             NotSupportedError: the server left a field out; it did the rest of the update.
             ApiError: the server refused; nothing was changed.
         """
-        deadline = self._session.deadline(timeout)
-        wanted = _stream_admin.changed_config(self._session, config, fields, deadline, self._name)
+        deadline = self._context.deadline(timeout)
+        wanted = _stream_admin.changed_config(self._context, config, fields, deadline, self._name)
         if wanted.name != self._name:
             raise InvalidArgumentError(
                 f"the configuration is for stream {wanted.name!r}, this is {self._name!r}",
                 argument="name",
             )
-        self._info = _stream_admin.update(self._session, wanted, deadline)
+        self._info = _stream_admin.update(self._context, wanted, deadline)
         return self._info
 
     def delete(self, *, timeout: Seconds | None = None) -> None:
@@ -136,7 +136,7 @@ class Stream(StreamConsumers):
         Raises:
             StreamNotFoundError: it is gone already.
         """
-        _stream_admin.delete(self._session, self._name, self._session.deadline(timeout))
+        _stream_admin.delete(self._context, self._name, self._context.deadline(timeout))
 
     def purge(
         self,
@@ -163,9 +163,9 @@ class Stream(StreamConsumers):
             InvalidArgumentError: both ``sequence`` and ``keep`` are given.
         """
         return _stream_admin.purge(
-            self._session,
+            self._context,
             self._name,
-            self._session.deadline(timeout),
+            self._context.deadline(timeout),
             subject=subject,
             sequence=sequence,
             keep=keep,
@@ -194,7 +194,7 @@ class Stream(StreamConsumers):
         request = {"seq": sequence_number(sequence, "sequence")}
         operation = DirectReadOperation(name="get_message", stream=self._name, sequence=sequence)
         return self._read(
-            request, operation, direct=direct, deadline=self._session.deadline(timeout)
+            request, operation, direct=direct, deadline=self._context.deadline(timeout)
         )
 
     def get_last(
@@ -215,7 +215,7 @@ class Stream(StreamConsumers):
         request = {"last_by_subj": validate_filter(subject)}
         operation = DirectReadOperation(name="get_last", stream=self._name, subjects=(subject,))
         return self._read(
-            request, operation, direct=direct, deadline=self._session.deadline(timeout)
+            request, operation, direct=direct, deadline=self._context.deadline(timeout)
         )
 
     def get_next(
@@ -247,7 +247,7 @@ class Stream(StreamConsumers):
             name="get_next", stream=self._name, subjects=(subject,), sequence=sequence
         )
         return self._read(
-            request, operation, direct=direct, deadline=self._session.deadline(timeout)
+            request, operation, direct=direct, deadline=self._context.deadline(timeout)
         )
 
     def get_at(
@@ -273,8 +273,8 @@ class Stream(StreamConsumers):
             DirectNotSupportedError: ``direct=True`` and the stream does not allow it.
         """
         request = {"start_time": time_text(time, "time")}
-        deadline = self._session.deadline(timeout)
-        require_level(self._session, self._name, deadline, "a read from a time")
+        deadline = self._context.deadline(timeout)
+        require_level(self._context, self._name, deadline, "a read from a time")
         operation = DirectReadOperation(name="get_at", stream=self._name)
         return self._read(request, operation, direct=direct, deadline=deadline)
 
@@ -315,7 +315,7 @@ class Stream(StreamConsumers):
             InvalidArgumentError: the arguments exclude each other or can not be used.
         """
         return _direct.get_batch(
-            self._session,
+            self._context,
             self._name,
             batch,
             sequence=sequence,
@@ -372,7 +372,7 @@ class Stream(StreamConsumers):
             InvalidArgumentError: there is no subject, or the arguments exclude each other.
         """
         return _direct.get_last_for(
-            self._session,
+            self._context,
             self._name,
             subjects,
             up_to_sequence=up_to_sequence,
@@ -422,7 +422,7 @@ class Stream(StreamConsumers):
             InvalidArgumentError: the arguments exclude each other or can not be used.
         """
         return _direct.scan(
-            self._session,
+            self._context,
             self._name,
             start=start,
             end=end,
@@ -442,7 +442,7 @@ class Stream(StreamConsumers):
         Raises:
             InvalidSubjectError: this is no subject to publish to.
         """
-        return Counter(self._session, self, subject)
+        return Counter(self._context, self, subject)
 
     def counters(
         self, subjects: Iterable[str] | str = ">", *, timeout: Seconds | None = None
@@ -482,8 +482,8 @@ class Stream(StreamConsumers):
         Raises:
             MessageNotFoundError: it is gone already.
         """
-        deadline = self._session.deadline(timeout)
-        _stream_admin.delete_message(self._session, self._name, sequence, deadline, secure=secure)
+        deadline = self._context.deadline(timeout)
+        _stream_admin.delete_message(self._context, self._name, sequence, deadline, secure=secure)
 
     def _read(
         self,
@@ -501,10 +501,10 @@ class Stream(StreamConsumers):
         def read() -> StoredMessage:
             if by_direct:
                 return _message_get.read_one(
-                    self._session, self._name, request, deadline, direct=direct
+                    self._context, self._name, request, deadline, direct=direct
                 )
-            return _message_get.leader_get(self._session, self._name, request, deadline)
+            return _message_get.leader_get(self._context, self._name, request, deadline)
 
-        wrap = self._session.plugins.wrap_fetch
+        wrap = self._context.plugins.wrap_fetch
         message = read() if wrap is None else wrap(operation, read)
-        return _message_get.observed(self._session, message)
+        return _message_get.observed(self._context, message)

@@ -29,7 +29,7 @@ def subscriptions(client):
     """
     How many mailboxes the client listens with.
     """
-    return len(client._session.lane.receivers())
+    return len(client._connection.lane.receivers())
 
 
 def lose(publisher, count):
@@ -52,7 +52,7 @@ def end_behind_its_back(js, publisher, seq):
     """
     head, gap, _ = publisher._link.engine.prefix.decode().rsplit(".", 2)
     tail = head.split(".")[-2:]
-    client = js._session.core
+    client = js._context.connection
     reply = ".".join(["nobody", *tail, gap, str(seq)]).encode() + SUFFIX[3]
     subject = publisher._link.engine.subject.encode()
     client.lane.write(b"PUB %b %b 0\r\n\r\n" % (subject, reply), client.deadline(5))

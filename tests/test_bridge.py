@@ -13,10 +13,10 @@ import warnings
 
 import pytest
 
-from jetsync import _bridge
-from jetsync._bridge import EXIT_BUDGET, Bridge
-from jetsync._deadline import Deadline
-from jetsync._handoff import Signal
+from jetsync._base.deadline import Deadline
+from jetsync._io import bridge as _bridge
+from jetsync._io.bridge import EXIT_BUDGET, Bridge
+from jetsync._io.mailbox import Signal
 from jetsync.errors import (
     ConfigurationError,
     ConnectionClosedError,
@@ -287,8 +287,8 @@ class TestExit:
         """A program that forgets its bridge ends at once, silently, having closed."""
         program = """
             import asyncio
-            from jetsync._bridge import Bridge
-            from jetsync._deadline import Deadline
+            from jetsync._io.bridge import Bridge
+            from jetsync._base.deadline import Deadline
 
             async def for_ever():
                 await asyncio.Event().wait()

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetsync._codec import (
+from jetsync._base.fields import DURATION, DURATIONS, Choice, aware_time, checked, choose, duration
+from jetsync._base.fields import durations as duration_list
+from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
+from jetsync.values.codec import (
     ConfigModel,
     WireModel,
     format_time,
@@ -18,9 +21,6 @@ from jetsync._codec import (
     seconds_to_ns,
     to_wire,
 )
-from jetsync._fields import DURATION, DURATIONS, Choice, aware_time, checked, choose, duration
-from jetsync._fields import durations as duration_list
-from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
 
 UTC = dt.timezone.utc
 

@@ -5,24 +5,24 @@ import datetime as dt
 import attrs
 import pytest
 
-from jetsync._codec import from_wire, to_wire
-from jetsync._echo import (
-    CONSUMER_NEEDS,
-    api_level_of,
-    check_consumer_echo,
-    explain_refusal,
-    level_of_version,
-)
-from jetsync._subjects import overlap
-from jetsync.consumer_config import (
+from jetsync.errors import InvalidJsonError, NotSupportedError
+from jetsync.values.codec import from_wire, to_wire
+from jetsync.values.consumer_config import (
     AckPolicy,
     ConsumerConfig,
     DeliverPolicy,
     PriorityPolicy,
     ReplayPolicy,
 )
-from jetsync.consumer_info import ConsumerInfo
-from jetsync.errors import InvalidJsonError, NotSupportedError
+from jetsync.values.consumer_info import ConsumerInfo
+from jetsync.values.echo import (
+    CONSUMER_NEEDS,
+    api_level_of,
+    check_consumer_echo,
+    explain_refusal,
+    level_of_version,
+)
+from jetsync.values.subjects import overlap
 
 FIELDS = {
     *("durable_name", "name", "description", "deliver_policy", "opt_start_seq", "opt_start_time"),

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from jetsync import _deadline
-from jetsync._deadline import Deadline, as_seconds
+from jetsync._base import deadline as _deadline
+from jetsync._base.deadline import Deadline, as_seconds
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 
 

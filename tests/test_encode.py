@@ -14,16 +14,16 @@ from jetsync.errors import (
     JetSyncError,
     MaxPayloadError,
 )
-from jetsync.headers import SharedHeaders
-from jetsync.outbound import Expect, OutboundMessage, with_shared
-from jetsync.publish import _encode
-from jetsync.publish._encode import Encoder
+from jetsync.publish import encode as _encode
+from jetsync.publish.encode import Encoder
+from jetsync.values.headers import SharedHeaders
+from jetsync.values.outbound import Expect, OutboundMessage, with_shared
 
 PREFIX = b"_INBOX.r."
 
 
-class StubSession:
-    """A session whose server takes so many bytes."""
+class StubConnection:
+    """A connection whose server takes so many bytes."""
 
     inbox = "_INBOX"
 
@@ -42,15 +42,15 @@ class StubSession:
 
 
 @pytest.fixture
-def session():
-    """A session whose server takes 64 bytes."""
-    return StubSession()
+def connection():
+    """A connection whose server takes 64 bytes."""
+    return StubConnection()
 
 
 @pytest.fixture
-def encode(session):
+def encode(connection):
     """The encoder's method."""
-    return Encoder(session).encode
+    return Encoder(connection).encode
 
 
 class TestBlocks:
@@ -81,11 +81,11 @@ class TestBlocks:
         assert encode(("a", b"x", {"A": "1"}), PREFIX, 0) == expected
         assert encode(OutboundMessage("a", "x", {"A": "1"}), PREFIX, 0) == expected
 
-    def test_everything(self, encode, session):
+    def test_everything(self, encode, connection):
         """What a message asks for besides is in its headers."""
-        session.limit = 4096
+        connection.limit = 4096
         message = OutboundMessage("a", b"", msg_id="m", ttl=5, expect=Expect(last_sequence=0))
-        block = Encoder(session).encode(message, PREFIX, 1)
+        block = Encoder(connection).encode(message, PREFIX, 1)
         assert b"\r\nNats-Msg-Id: m\r\nNats-TTL: 5\r\nNats-Expected-Last-Sequence: 0\r\n" in block
 
     def test_no_headers_after_all(self, encode):
@@ -138,10 +138,10 @@ class TestRefused:
 
 
 class TestSize:
-    def test_payload(self, encode, session):
+    def test_payload(self, encode, connection):
         """A payload of just the server's limit passes unasked, one byte more does not."""
         encode(("a", b"x" * 64), PREFIX, 1)
-        assert session.asked == []
+        assert connection.asked == []
         with pytest.raises(MaxPayloadError) as caught:
             encode(("a", b"x" * 65), PREFIX, 1)
         assert (caught.value.size, caught.value.limit) == (65, 64)
@@ -159,18 +159,18 @@ class TestSize:
         with pytest.raises(MaxPayloadError):
             encode(("a", "é" * 33), PREFIX, 1)
 
-    def test_another_server(self, encode, session):
-        """After a reconnect to a server that takes more, the session is asked and knows."""
-        session.limit = 100
+    def test_another_server(self, encode, connection):
+        """After a reconnect to a server that takes more, the connection is asked and knows."""
+        connection.limit = 100
         encode(("a", b"x" * 100), PREFIX, 1)
-        assert session.asked == [100]
+        assert connection.asked == [100]
 
 
 class TestKnownSubjects:
-    def test_bounded(self, session, monkeypatch):
+    def test_bounded(self, connection, monkeypatch):
         """An encoder remembers so many subjects and no more."""
         monkeypatch.setattr(_encode, "KNOWN_SUBJECTS", 10)
-        encoder = Encoder(session)
+        encoder = Encoder(connection)
         for number in range(35):
             subject = f"a.{number}"
             assert encoder.encode((subject, b""), b"r", 0).startswith(b"PUB %b " % subject.encode())
@@ -183,9 +183,9 @@ class TestSharedHeaders:
     SHARED = SharedHeaders({"A": "100%", "B": ["1", "2"]})
     BLOCK = b"NATS/1.0\r\nA: 100%\r\nB: 1\r\nB: 2\r\n\r\n"
 
-    def test_pairs(self, session):
+    def test_pairs(self, connection):
         """A pair with such headers is what a message with the same headers is."""
-        encoder = Encoder(session)
+        encoder = Encoder(connection)
         other = SharedHeaders({"C": "3"})
         for shared in (self.SHARED, other, self.SHARED):
             expected = encoder.encode(OutboundMessage("a.b", b"x", shared.to_dict()), PREFIX, 7)
@@ -198,18 +198,18 @@ class TestSharedHeaders:
             % (len(self.BLOCK), len(self.BLOCK) + 1, self.BLOCK)
         )
 
-    def test_in_a_loop(self, session):
+    def test_in_a_loop(self, connection):
         """What is formatted outside has the same parts."""
-        encoder = Encoder(session)
+        encoder = Encoder(connection)
         expected = encoder.encode(("a.b", b"x", self.SHARED), PREFIX, 7)
         pub, subjects, size, limit = encoder.shared(self.SHARED)
-        assert (size, limit) == (len(self.BLOCK), session.limit - len(self.BLOCK))
+        assert (size, limit) == (len(self.BLOCK), connection.limit - len(self.BLOCK))
         assert pub % (subjects["a.b"], PREFIX, 7, size + 1, b"x") == expected
 
-    def test_too_large(self, session):
+    def test_too_large(self, connection):
         """They count for the size, also where they alone would fit."""
-        encoder = Encoder(session)
-        item = ("a.b", b"x" * (session.limit - len(self.BLOCK) + 1), self.SHARED)
+        encoder = Encoder(connection)
+        item = ("a.b", b"x" * (connection.limit - len(self.BLOCK) + 1), self.SHARED)
         for call in (encoder.encode, lambda *given: encoder.halves(*given[:2])):
             with pytest.raises(MaxPayloadError):
                 call(item, PREFIX, 7)

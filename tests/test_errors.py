@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+import jetsync
 from jetsync import errors
 from jetsync.errors import (
     ERROR_CLASSES,
@@ -16,7 +17,7 @@ from jetsync.errors import (
     redact_text,
     redact_url,
 )
-from jetsync.outbound import OutboundMessage, PublishFailure, PublishReport
+from jetsync.values.outbound import OutboundMessage, PublishFailure, PublishReport
 
 FAILURE = PublishFailure(7, OutboundMessage("a.b", memoryview(b"x")), ValueError("no"))
 ARGUMENTS = {
@@ -52,10 +53,8 @@ def all_classes() -> list[type[JetSyncError]]:
     """Return every public error class."""
     return [
         cls
-        for cls in vars(errors).values()
-        if inspect.isclass(cls)
-        and issubclass(cls, JetSyncError)
-        and not cls.__name__.startswith("_")
+        for cls in vars(jetsync).values()
+        if inspect.isclass(cls) and issubclass(cls, JetSyncError)
     ]
 
 
@@ -335,7 +334,7 @@ class TestSecrets:
 
 def test_publish_many_names_the_first_failure():
     """The error of a bulk publish counts the failures, shows the first and carries the report."""
-    error = errors.PublishManyError(ARGUMENTS["report"])
+    error = jetsync.PublishManyError(ARGUMENTS["report"])
     assert str(error) == "1 of 4 messages were not acknowledged; the first is number 7: no"
     assert error.report.failures == (FAILURE,)
     assert error.subject == "a.b"

@@ -11,9 +11,10 @@ import threading
 import attrs
 import pytest
 
-from jetsync import _eventthread, events
-from jetsync._eventthread import THREAD_NAME, Dispatcher, DispatcherStatistics
-from jetsync._plugins import Plugins
+from jetsync import events
+from jetsync._hooks import dispatcher as _eventthread
+from jetsync._hooks.dispatcher import THREAD_NAME, Dispatcher, DispatcherStatistics
+from jetsync._hooks.manager import Plugins
 from jetsync.events import ClosedEvent, LameDuckEvent, ReconnectedEvent, StatusKind
 from jetsync.hookspecs import hookimpl
 

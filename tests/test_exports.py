@@ -31,18 +31,18 @@ BESIDE_THE_FACADE = {
 """Public modules whose names are imported from the module itself."""
 
 
-def public_modules(package=jetsync) -> list[str]:
+def public_modules() -> list[str]:
     """
-    List the modules that users may import from, by name without `jetsync.`.
+    List the modules with public names, which are those with `__all__`, without `jetsync.`.
     """
-    found = []
-    for module in pkgutil.iter_modules(package.__path__):
-        if not module.name.startswith("_") and module.name not in BESIDE_THE_FACADE:
-            name = f"{package.__name__}.{module.name}"
-            found.append(name.removeprefix("jetsync."))
-            if module.ispkg:
-                found += public_modules(importlib.import_module(name))
-    return found
+    names = [module.name for module in pkgutil.walk_packages(jetsync.__path__, "jetsync.")]
+    return [
+        name.removeprefix("jetsync.")
+        for name in names
+        if name.split(".")[1] not in BESIDE_THE_FACADE
+        and not name.startswith("jetsync._")
+        and hasattr(importlib.import_module(name), "__all__")
+    ]
 
 
 MODULES = public_modules()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jetsync._handoff import AckMailbox, Mailbox, ReplyRouter, Signal, Waiter
+from jetsync._io.mailbox import AckMailbox, Mailbox, ReplyRouter, Signal, Waiter
 from jetsync._proto.frames import Splitter
 from jetsync._proto.pipeline import Pipeline
 from jetsync.errors import ConnectionClosedError, DisconnectedError, PermissionDeniedError

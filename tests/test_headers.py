@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetsync.errors import InvalidHeaderError, InvalidTypeError, ProtocolError
-from jetsync.headers import Headers, encode_headers, find_last, header_pairs, parse_status
+from jetsync.values.headers import Headers, encode_headers, find_last, header_pairs, parse_status
 
 NAMES = st.text(
     st.characters(min_codepoint=33, max_codepoint=126, blacklist_characters=":"), min_size=1

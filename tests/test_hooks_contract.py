@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jetsync import events, hookspecs
-from jetsync._hookcheck import ARGUMENTS, HOOKS, WRAPPERS
+from jetsync._hooks.check import ARGUMENTS, HOOKS, WRAPPERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "hooks"

@@ -11,24 +11,24 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jetsync import errors
-from jetsync._codec import from_wire
-from jetsync._integers import read_count, read_digits
+from jetsync._base.integers import read_count, read_digits
 from jetsync._proto.consume import read_gone
 from jetsync._proto.ordered import OrderedCursor
 from jetsync._proto.pipeline import Pipeline
 from jetsync._proto.puback import parse_ack
 from jetsync._proto.status import read_status
-from jetsync._subjects import parse_ack_reply
-from jetsync.account import AccountInfo
-from jetsync.consumer_config import ConsumerConfig
-from jetsync.consumer_info import ConsumerInfo, PauseState
-from jetsync.headers import Headers
-from jetsync.kv_entry import delivered_entry
-from jetsync.message import Message
-from jetsync.server_info import decode_json, parse_info
-from jetsync.stored import StoredMessage, StoredPage
-from jetsync.stream_config import StreamConfig
-from jetsync.stream_info import StreamInfo
+from jetsync.kv.entry import delivered_entry
+from jetsync.values.account import AccountInfo
+from jetsync.values.codec import from_wire
+from jetsync.values.consumer_config import ConsumerConfig
+from jetsync.values.consumer_info import ConsumerInfo, PauseState
+from jetsync.values.headers import Headers
+from jetsync.values.message import Message
+from jetsync.values.server_info import decode_json, parse_info
+from jetsync.values.stored import StoredMessage, StoredPage
+from jetsync.values.stream_config import StreamConfig
+from jetsync.values.stream_info import StreamInfo
+from jetsync.values.subjects import parse_ack_reply
 
 MODELS = [AccountInfo, ConsumerConfig, ConsumerInfo, PauseState, StreamConfig, StreamInfo]
 FEW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetsync._integers import integer_text, parse_integer
+from jetsync._base.integers import integer_text, parse_integer
 
 
 @pytest.mark.parametrize(

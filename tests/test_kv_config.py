@@ -5,7 +5,7 @@ import pytest
 
 import jetsync
 from jetsync import KeyValueConfig
-from jetsync._codec import to_wire
+from jetsync.values.codec import to_wire
 
 
 def wire(**fields) -> dict:

@@ -15,11 +15,12 @@ import time
 import pytest
 from interrupts import interrupted_at
 
-from jetsync import _gate, _lane
-from jetsync._deadline import Deadline
-from jetsync._handoff import Mailbox, Receiver, ReplyRouter, Waiter
-from jetsync._lane import SID_RANGE, Lane
-from jetsync._outbox import OUT_LIMIT, POST_LIMIT, LaneState
+from jetsync._base.deadline import Deadline
+from jetsync._io import gate as _gate
+from jetsync._io import lane as _lane
+from jetsync._io.lane import SID_RANGE, Lane
+from jetsync._io.mailbox import Mailbox, Receiver, ReplyRouter, Waiter
+from jetsync._io.outbox import OUT_LIMIT, POST_LIMIT, LaneState
 from jetsync.errors import CallInSignalHandlerError, ConnectionClosedError, DisconnectedError
 
 LONG = 10.0

@@ -1,70 +1,55 @@
 """
 The shape of the package, as rules over its import statements.
 
-Nothing is imported here: the files are read. Imports under `if TYPE_CHECKING:` do not count, as
-they do not exist at run time.
+The tests read the files and import nothing. Imports under `if TYPE_CHECKING:` count as well.
 """
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "jetsync"
 
-LAYERS = (
-    # 0: vocabulary
-    {"errors", "typing", "headers", "_deadline", "_log", "_locks"},
-    # 1: values and wire forms: no I/O, no clock, no threads
-    {"_subjects", "_codec", "_integers", "_fields", "_echo", "ttl"}
-    | {"message", "outbound", "stored", "events"}
-    | {"stream_config", "stream_info", "consumer_config", "consumer_info", "account"}
-    | {"options", "_server_urls", "_saved_context", "server_info"},
-    # 2: engines
-    {"_proto"},
-    # 3: plumbing
-    {"hookspecs", "_plugins", "_hookcalls", "_hookcheck", "_hooktrace", "_eventthread"}
-    | {"_bridge", "_login", "_transport", "_translate", "_websocket", "_lane", "_gate", "_outbox"}
-    | {"_handoff", "_session", "_stream_cache", "_mirrors"},
-    # 3, continued: the management API as functions over a session, and where pulls are answered
-    {"_management", "_stream_admin", "_consumer_admin", "_message_get", "_pull_inbox"},
-    # 4: blocking handles; each line may use those before it
-    {"acks"},
-    {"publish", "fetch", "subscription", "_page_reader"},
-    {"_last_reader"},
-    {"direct"},
-    {"counters", "_schedules"},
-    {"_consume_options", "_consume_drive", "_consume_handlers", "consume"},
-    {"consumer"},
-    {"_ordered_source", "ordered_reads", "ordered"},
-    {"stream_consumers", "stream"},
-    {"kv_entry", "kv_config", "_kv_bucket", "_kv_many", "kv_watch", "kv_atomic"},
-    {"kv", "_kv_door"},
-    {"jetstream"},
-    {"client"},
-    # the facade
-    {"__init__"},
-    # 5: tools
-    {"devserver", "testing", "cli"},
-    {"__main__"},
-)
+LAYERS = """
+__main__
+cli
+testing
+devserver
+__init__
+typing
+client
+jetstream
+kv
+stream
+counters
+publish consume read
+_api
+_io
+_hooks
+hookspecs
+_proto
+options
+values
+_base
+events
+errors
 """
-Every module or folder directly below `jetsync/`, lowest first. A module may import from its own
-layer and from those below it. A new module gets its place here.
+"""
+Every module or folder directly below `jetsync/`. A module may import from its own folder and from
+the lines below it. Names on one line are siblings that do not import each other.
 """
 
-LOW_TOOLS = {"devserver": 0}
-"""Tools that other tools and plugins use without the client, and the layer they may reach up to."""
+RANKS = {name: rank for rank, line in enumerate(LAYERS.split("\n")) for name in line.split()}
 
-SINGLE_IMPORTERS = {"nats": "jetsync._transport", "anyio": "jetsync._bridge"}
+WITHOUT_CLIENT = {"devserver": {"_base", "errors"}}
+"""Tools that are used without the client, and the only layers that they may import."""
+
+SINGLE_IMPORTERS = {"nats": "jetsync._io.nats_seam", "anyio": "jetsync._io.bridge"}
 """Foreign packages that exactly one file may import, so that replacing them touches one file."""
 
 IMPURE = {"time", "datetime", "threading", "queue", "socket", "ssl", "select", "selectors", "os"}
@@ -72,8 +57,11 @@ IMPURE |= {"asyncio", "anyio", "nats", "subprocess", "concurrent", "multiprocess
 IMPURE |= {"logging", "structlog", "random", "secrets"}
 """What an engine may not touch: I/O, clocks, threads, chance and logs are its caller's."""
 
-IMPURE_OWN = {"jetsync._deadline", "jetsync._log", "jetsync._locks"}
-"""Modules of layer 0 that tell time or write logs."""
+IMPURE_OWN = {"jetsync._base.deadline", "jetsync._base.log", "jetsync._base.locks"}
+"""Modules that read the clock, write logs or block."""
+
+VALUES = {"options", "values", "_base", "events", "errors"}
+"""Layers that hold and convert data."""
 
 
 @attrs.frozen
@@ -85,6 +73,8 @@ class Import:
     importer: str
     imported: str
     line: int
+    for_types: bool
+    """Whether the import is under `if TYPE_CHECKING:`."""
 
     def __str__(self) -> str:
         return f"{self.importer} (line {self.line}) imports {self.imported}"
@@ -98,49 +88,33 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def is_type_checking(node: ast.AST) -> bool:
-    """
-    Tell whether the node is `if TYPE_CHECKING:`.
-    """
-    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-
-
-def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """
-    Walk the tree as `ast.walk` does, without what only type checkers see.
-    """
-    for node in ast.iter_child_nodes(tree):
-        if is_type_checking(node):
-            for otherwise in node.orelse:
-                yield otherwise
-                yield from run_time_nodes(otherwise)
-        else:
-            yield node
-            yield from run_time_nodes(node)
-
-
-def imports_of(path: Path, modules: set[str]) -> list[Import]:
-    """
-    List what the file imports at run time; `from a import b` is `a.b` where that is a module.
-    """
-    importer = module_name(path)
-    found = []
-    for node in run_time_nodes(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            found += [Import(importer, alias.name, node.lineno) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{importer}: relative import in line {node.lineno}"
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                imported = full if full in modules else str(node.module)
-                found.append(Import(importer, imported, node.lineno))
-    return found
-
-
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {module_name(path) for path in FILES}
-IMPORTS = [each for path in FILES for each in imports_of(path, MODULES)]
-OWN_IMPORTS = [each for each in IMPORTS if each.imported.split(".")[0] == "jetsync"]
+
+
+def imports_in(source: str, importer: str) -> list[Import]:
+    """
+    List what the source of a module imports; `from a import b` is `a.b` where that is a module.
+    """
+    tree = ast.parse(source)
+    type_blocks = [
+        statement
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for statement in node.body
+    ]
+    for_types = {node for block in type_blocks for node in ast.walk(block)}
+    found = []
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{importer}: relative import in line {node.lineno}"
+            full = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in MODULES else str(node.module) for name in full]
+        found += [Import(importer, name, node.lineno, node in for_types) for name in names]
+    return found
 
 
 def top(module: str) -> str:
@@ -151,43 +125,72 @@ def top(module: str) -> str:
     return parts[1] if len(parts) > 1 else "__init__"
 
 
-def layer(module: str) -> int:
+def is_own(each: Import) -> bool:
     """
-    Return the place of the module in LAYERS; one that has none is above all.
+    Tell whether the import is of another part of the package.
     """
-    ranks = (rank for rank, names in enumerate(LAYERS) if top(module) in names)
-    return next(ranks, len(LAYERS))
+    return each.imported.split(".")[0] == "jetsync" and top(each.imported) != top(each.importer)
+
+
+def forbidden(imports: list[Import]) -> list[str]:
+    """
+    List the imports that do not point to a lower line of LAYERS.
+    """
+    return [
+        str(each)
+        for each in imports
+        if is_own(each) and RANKS[top(each.imported)] <= RANKS[top(each.importer)]
+    ]
+
+
+IMPORTS = [
+    each for path in FILES for each in imports_in(path.read_text("utf-8"), module_name(path))
+]
 
 
 def test_every_module_has_a_place():
     """
-    Every module is in LAYERS, and in one layer only.
+    LAYERS names every module and folder exactly once, and nothing else.
     """
-    placed = [name for names in LAYERS for name in names]
-
-    assert {top(module) for module in MODULES} - set(placed) == set()
-    assert len(placed) == len(set(placed))
+    assert sorted(LAYERS.split()) == sorted({top(module) for module in MODULES})
 
 
-def test_no_module_imports_a_higher_layer():
+def test_imports_point_down():
     """
-    Imports point down, or stay within a layer.
+    A module imports only from its own folder and from lower layers.
     """
-    upward = [each for each in OWN_IMPORTS if layer(each.imported) > layer(each.importer)]
-
-    assert [str(each) for each in upward] == []
+    assert forbidden(IMPORTS) == []
 
 
-def test_low_tools_stay_low():
+@pytest.mark.parametrize(
+    ("importer", "source"),
+    [
+        ("jetsync.errors", "from jetsync.values.outbound import PubAck"),
+        ("jetsync.errors", "import jetsync.values.outbound"),
+        ("jetsync.errors", "if TYPE_CHECKING:\n    from jetsync.values.outbound import PubAck"),
+        ("jetsync.errors", "def f():\n    from jetsync import values"),
+        ("jetsync._io.connection", "from jetsync import Message"),
+        ("jetsync.publish.one", "from jetsync.consume.fetch import MessageBatch"),
+        ("jetsync.read.pages", "if typing.TYPE_CHECKING:\n    from jetsync import publish"),
+    ],
+)
+def test_forbidden_imports_are_found(importer, source):
     """
-    A tool that is used without the client imports only itself and the layers allowed to it.
+    The rule covers imports for annotations, inside functions, of the facade and between siblings.
+    """
+    assert len(forbidden(imports_in(source, importer))) == 1
+
+
+def test_tools_without_the_client():
+    """
+    A tool that is used without the client imports only the layers that it is allowed to.
     """
     too_high = [
         each
-        for each in OWN_IMPORTS
-        if top(each.importer) in LOW_TOOLS
-        and top(each.imported) != top(each.importer)
-        and layer(each.imported) > LOW_TOOLS[top(each.importer)]
+        for each in IMPORTS
+        if is_own(each)
+        and top(each.importer) in WITHOUT_CLIENT
+        and top(each.imported) not in WITHOUT_CLIENT[top(each.importer)]
     ]
 
     assert [str(each) for each in too_high] == []
@@ -195,13 +198,14 @@ def test_low_tools_stay_low():
 
 def test_no_import_cycles():
     """
-    Modules can be put in an order in which each one imports only those before it.
+    Modules can be put in an order in which each one imports, at run time, only those before it.
     """
     open_imports = {
         module: {
             each.imported
-            for each in OWN_IMPORTS
-            if each.importer == module and each.imported in MODULES and each.imported != module
+            for each in IMPORTS
+            if each.importer == module and each.imported in MODULES - {module}
+            if not each.for_types
         }
         for module in MODULES
     }
@@ -218,7 +222,7 @@ def test_no_import_cycles():
 @pytest.mark.parametrize(("package", "importer"), SINGLE_IMPORTERS.items())
 def test_single_importer(package, importer):
     """
-    One file alone imports the package.
+    Exactly one file imports the package.
     """
     importers = {each.importer for each in IMPORTS if each.imported.split(".")[0] == package}
 
@@ -241,13 +245,15 @@ def test_engines_are_pure():
 
 def test_values_do_no_io():
     """
-    Values and wire forms import nothing that waits.
+    Modules that hold and convert data import nothing that waits.
     """
     waiting = {"threading", "queue", "socket", "select", "selectors", "asyncio", "subprocess"}
     impure = [
         each
         for each in IMPORTS
-        if layer(each.importer) == 1 and each.imported.split(".")[0] in waiting
+        if top(each.importer) in VALUES
+        and each.importer not in IMPURE_OWN
+        and each.imported.split(".")[0] in waiting
     ]
 
     assert [str(each) for each in impure] == []

@@ -12,9 +12,9 @@ from interrupts import handled_at, interrupted_at
 from patience import eventually
 
 import jetsync
-from jetsync._deadline import Deadline
-from jetsync._locks import Latch, refuse_reentry
-from jetsync.publish._turn import Turn
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Latch, refuse_reentry
+from jetsync.publish.turn import Turn
 
 
 class TestRefuseReentry:

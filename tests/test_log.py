@@ -7,8 +7,8 @@ import sys
 import pytest
 import structlog
 
-from jetsync import _log
-from jetsync._log import beats, get_logger
+from jetsync._base import log as _log
+from jetsync._base.log import beats, get_logger
 
 
 def test_record(caplog):
@@ -42,7 +42,7 @@ def test_traceback(caplog):
 def test_silent_without_configuration():
     """Nothing is printed in a program that has not configured logging, not even an error."""
     program = (
-        "from jetsync._log import get_logger\n"
+        "from jetsync._base.log import get_logger\n"
         "log = get_logger('x')\n"
         "log.error('lost', why='test')\n"
         "log.debug('quiet')\n"

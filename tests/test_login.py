@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from jetsync._login import make_login
+from jetsync._io.login import make_login
 from jetsync.errors import AuthenticationError, ConfigurationError
 from jetsync.options import ConnectOptions
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from jetsync._deadline import Deadline
-from jetsync._management import call, config_of, evolve, pages, sequence_number
+from jetsync._api.requests import call, config_of, evolve, pages, sequence_number
+from jetsync._base.deadline import Deadline
 from jetsync.errors import (
     ApiError,
     InvalidArgumentError,
@@ -12,7 +12,7 @@ from jetsync.errors import (
     NoRespondersError,
     StreamNotFoundError,
 )
-from jetsync.stream_config import StreamConfig
+from jetsync.values.stream_config import StreamConfig
 
 
 class FakeServer:

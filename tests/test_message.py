@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from jetsync.acks import ack_many
+from jetsync.consume.acks import ack_many
 from jetsync.errors import (
     DisconnectedError,
     InvalidArgumentError,
@@ -15,9 +15,9 @@ from jetsync.errors import (
     ProtocolError,
     RequestTimeoutError,
 )
-from jetsync.headers import Headers
-from jetsync.message import AckClaim, Message, Metadata
-from jetsync.ttl import MarkerReason
+from jetsync.values.headers import Headers
+from jetsync.values.message import AckClaim, Message, Metadata
+from jetsync.values.ttl import MarkerReason
 
 REPLY = b"$JS.ACK.ORDERS.worker.2.35.7.1700000000123456789.4"
 

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from jetsync import StreamConfig, StreamSource, SubjectTransform
-from jetsync._mirrors import agrees
+from jetsync._api.mirrors import agrees
 
 ORIGIN = StreamConfig(
     name="S", max_age=60.0, max_msgs=1000, max_bytes=-1, max_msgs_per_subject=5, max_msg_size=-1

@@ -13,8 +13,8 @@ from jetsync.errors import (
     InvalidTtlError,
     InvalidTypeError,
 )
-from jetsync.headers import Headers
-from jetsync.outbound import (
+from jetsync.values.headers import Headers
+from jetsync.values.outbound import (
     Expect,
     OutboundMessage,
     coerce_outbound,

@@ -16,8 +16,9 @@ import types
 import attrs
 import pytest
 
-from jetsync._plugins import InstalledPlugin, PluginInfo, Plugins, installed_plugins
-from jetsync.errors import ConfigurationError, InvalidTypeError, PluginError
+from jetsync._hooks.errors import PluginError
+from jetsync._hooks.manager import InstalledPlugin, PluginInfo, Plugins, installed_plugins
+from jetsync.errors import ConfigurationError, InvalidTypeError
 from jetsync.events import (
     BatchCommitOperation,
     ClosedEvent,
@@ -26,7 +27,7 @@ from jetsync.events import (
     PublishOperation,
 )
 from jetsync.hookspecs import hookimpl
-from jetsync.ttl import MarkerReason
+from jetsync.values.ttl import MarkerReason
 
 PUBLISH = PublishOperation(subject="orders.1", timeout=5.0)
 
@@ -1038,7 +1039,7 @@ class TestEntryPoints:
 class TestTrace:
     SCRIPT = """
 import types
-from jetsync._plugins import Plugins
+from jetsync._hooks.manager import Plugins
 from jetsync.events import PublishOperation
 from jetsync.hookspecs import hookimpl
 

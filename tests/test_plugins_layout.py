@@ -120,15 +120,15 @@ def private_uses(tree: ast.AST) -> list[str]:
 @pytest.mark.parametrize(
     "code",
     [
-        "import jetsync._session",
-        "from jetsync import _session",
-        "from jetsync._session import JetStreamSession",
+        "import jetsync._io.connection",
+        "from jetsync import _io",
+        "from jetsync._io.connection import Connection",
         "def f():\n    from jetsync.publish import _window as w",
         "if TYPE_CHECKING:\n    from jetsync._proto import pull",
         "import jetsync\njetsync._plugins",
-        "import jetsync as js\njs.connect()._session",
+        "import jetsync as js\njs.connect()._connection",
         "from jetsync import Message\nMessage.ack._x",
-        "import importlib\nimportlib.import_module('jetsync._session')",
+        "import importlib\nimportlib.import_module('jetsync._io.connection')",
         "def f(message):\n    return getattr(message, '_acker')",
     ],
 )

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from jetsync._deadline import Deadline
+from jetsync._base.deadline import Deadline
 from jetsync.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -14,8 +14,8 @@ from jetsync.errors import (
     PermissionDeniedError,
     PublishOutcomeUnknownError,
 )
-from jetsync.outbound import OutboundMessage, PubAck
-from jetsync.publish._single import publish_one
+from jetsync.publish.one import publish_one
+from jetsync.values.outbound import OutboundMessage, PubAck
 
 REFUSED = (b"", b"", b"NATS/1.0 503\r\n\r\n", b"")
 STORED = (b"", b"", None, b'{"stream":"S","seq":1,"duplicate":true}')
@@ -47,10 +47,10 @@ def publish():
             shared_headers=None,
             retry=lambda operation, error, attempt: 0.0 if attempt < 3 else None,
         )
-        core = types.SimpleNamespace(ask=ask, plugins=plugins, check_size=lambda size: None)
-        session = types.SimpleNamespace(core=core, plugins=plugins)
+        connection = types.SimpleNamespace(ask=ask, plugins=plugins, check_size=lambda size: None)
+        context = types.SimpleNamespace(connection=connection, plugins=plugins)
         message = OutboundMessage("a", b"x", msg_id=msg_id)
-        return publish_one(session, message, Deadline.after(10), retries=0, retry_wait=0.0)
+        return publish_one(context, message, Deadline.after(10), retries=0, retry_wait=0.0)
 
     return publish
 

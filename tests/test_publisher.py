@@ -13,14 +13,14 @@ from interrupts import interrupted_at
 from patience import eventually, timed
 
 import jetsync
-from jetsync._outbox import LaneState
-from jetsync._plugins import Plugins
+from jetsync._hooks.manager import Plugins
+from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
-from jetsync.publish._collecting import CollectingWindow, OrderedAckMailbox
-from jetsync.publish._future import PublishFuture
-from jetsync.publish._many import BLOCK_MESSAGES
-from jetsync.publish._window import WindowOptions
+from jetsync.publish.collecting import CollectingWindow, OrderedAckMailbox
+from jetsync.publish.future import PublishFuture
+from jetsync.publish.many import BLOCK_MESSAGES
 from jetsync.publish.publisher import KEPT_FAILURES, Publisher
+from jetsync.publish.window import WindowOptions
 from jetsync.testing import ScriptedTransport
 
 PLAIN = b'{"stream":"S","seq":%d}'
@@ -125,9 +125,9 @@ class ScriptedLane:
         self.state = LaneState.OPEN
 
 
-class ScriptedCore(SimpleNamespace):
+class ScriptedContext(SimpleNamespace):
     """
-    What a publisher needs of a session.
+    What a publisher needs of a context and its connection.
     """
 
     def __init__(self, lane):
@@ -138,7 +138,7 @@ class ScriptedCore(SimpleNamespace):
             server=SimpleNamespace(max_payload=1 << 20, version="2.15.1"),
             open_box=lane.open_box,
         )
-        self.core = self
+        self.connection = self
         self.inbox = "_INBOX"
 
     def new_inbox(self):
@@ -171,7 +171,7 @@ def make(lane):
 
     def make(*, on_report=None, size=4096, ack_timeout=20.0, **options):
         options = WindowOptions(size=size, ack_timeout=ack_timeout, **options)
-        made.append(Publisher(ScriptedCore(lane), options, on_report))
+        made.append(Publisher(ScriptedContext(lane), options, on_report))
         return made[-1]
 
     yield make
@@ -458,7 +458,7 @@ class TestFailures:
         """
         What was collected fails by the ack_timeout, as not sent.
         """
-        window = CollectingWindow(ScriptedCore(lane), WindowOptions(ack_timeout=0.2))
+        window = CollectingWindow(ScriptedContext(lane), WindowOptions(ack_timeout=0.2))
         assert window.stage(("a.b", b""), None)
         lane.state = LaneState.DOWN
         window.flush()
@@ -578,10 +578,10 @@ class TestFailures:
         """
         publisher = make()
         publisher.publish("a.b")
-        publisher._core.state = "forked"
+        publisher._connection.state = "forked"
         publisher.close()
         assert publisher.pending == 1
-        publisher._core.state = "open"
+        publisher._connection.state = "open"
 
 
 class TestRefused:
@@ -606,7 +606,7 @@ class TestRefused:
         The next attempt waits for one, for as long as an ack may take.
         """
         options = WindowOptions(ack_timeout=0.2, retry_wait=0.0)
-        window = CollectingWindow(ScriptedCore(lane), options)
+        window = CollectingWindow(ScriptedContext(lane), options)
         for number in range(2):
             assert window.stage(("a.b", b"%d" % number), None)
         window.flush()
@@ -626,7 +626,7 @@ class TestRefused:
         Then it fails with that: it is not stored.
         """
         options = WindowOptions(ack_timeout=0.1, retry_wait=0.0)
-        window = CollectingWindow(ScriptedCore(lane), options)
+        window = CollectingWindow(ScriptedContext(lane), options)
         assert window.stage(("a.b", b""), None)
         window.flush()
         lane.state = LaneState.DOWN
@@ -674,7 +674,7 @@ class TestOrderedAckMailbox:
         """
         They name the stream and come in order with those that are read one by one.
         """
-        window = CollectingWindow(ScriptedCore(lane), WindowOptions(ack_timeout=5.0))
+        window = CollectingWindow(ScriptedContext(lane), WindowOptions(ack_timeout=5.0))
         for number in range(6):
             assert window.stage(("a.b", b"%d" % number), None)
         window.flush()

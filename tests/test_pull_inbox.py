@@ -4,9 +4,9 @@ import types
 
 import pytest
 
-from jetsync._deadline import Deadline
+from jetsync._base.deadline import Deadline
 from jetsync._proto.pull import PullRequest
-from jetsync._pull_inbox import PullInbox, take_inbox
+from jetsync.consume.inbox import PullInbox, take_inbox
 from jetsync.errors import PermissionDeniedError
 
 
@@ -25,41 +25,41 @@ class StubLane:
 
 
 @pytest.fixture
-def session():
-    """A session with an inbox and a lane that are stubs."""
-    core = types.SimpleNamespace(
+def context():
+    """A context with an inbox and a lane that are stubs."""
+    connection = types.SimpleNamespace(
         new_inbox=lambda: "_INBOX.a",
         open_box=lambda subject, box: (b"7", b"SUB %b  7\r\n" % subject),
     )
-    return types.SimpleNamespace(core=core, lane=StubLane())
+    return types.SimpleNamespace(connection=connection, lane=StubLane())
 
 
-def test_one_write_for_each_pull(session):
+def test_one_write_for_each_pull(context):
     """The first pull brings the subscription along, later ones are one line and a request."""
-    inbox = PullInbox(session)
+    inbox = PullInbox(context)
     request = PullRequest(max_messages=1, expires=1.0)
     for _ in range(2):
         inbox.pull(b"next", request, Deadline.after(1))
-    first, second = session.lane.written
+    first, second = context.lane.written
     assert first.startswith(b"SUB _INBOX.a.*  7\r\nPUB next _INBOX.a.1 ")
     assert second.startswith(b"PUB next _INBOX.a.2 ")
 
 
-def test_what_was_refused_before_is_forgotten(session):
+def test_what_was_refused_before_is_forgotten(context):
     """A refusal that came while the inbox lay idle does not end the pull that it is lent to."""
-    inbox = PullInbox(session)
+    inbox = PullInbox(context)
     inbox.box.denied("publish", b"next", PermissionDeniedError("next", "publish"))
     inbox.pull(b"next", PullRequest(max_messages=1, expires=1.0), Deadline.after(1))
     assert not inbox.box.take_denials()
 
 
-def test_the_last_one_may_be_gone(session):
+def test_the_last_one_may_be_gone(context):
     """A thread that finds the pool empty after all gets an inbox of its own."""
 
     class Emptied(list):
         def __bool__(self):
             return True
 
-    assert isinstance(take_inbox(Emptied(), session), PullInbox)
-    idle = PullInbox(session)
-    assert take_inbox([idle], session) is idle
+    assert isinstance(take_inbox(Emptied(), context), PullInbox)
+    idle = PullInbox(context)
+    assert take_inbox([idle], context) is idle

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from jetsync import errors
-from jetsync._schedules import ScheduleOptions
+from jetsync.publish.schedules import ScheduleOptions
 
 NOON = dt.datetime(2026, 8, 6, 12, 30, tzinfo=dt.timezone.utc)
 PLAIN = {

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetsync import Expect, OutboundMessage, errors
-from jetsync._deadline import Deadline
+from jetsync._api.known_streams import KnownStream
+from jetsync._base.deadline import Deadline
 from jetsync._proto.batch import Entry
-from jetsync._stream_cache import KnownStream
-from jetsync.headers import Headers
-from jetsync.publish._atomic_commit import AtomicOptions
-from jetsync.publish._staging import Staging, Wire
-from jetsync.stream_config import StreamConfig
+from jetsync.publish.atomic_commit import AtomicOptions
+from jetsync.publish.staged_window import Staging, Wire
+from jetsync.values.headers import Headers
+from jetsync.values.stream_config import StreamConfig
 
 MAX_PAYLOAD = 1000
 
@@ -150,12 +150,12 @@ def stage(streams):
             raise errors.MaxPayloadError(size, MAX_PAYLOAD)
 
     def stage(ttl=None):
-        session = SimpleNamespace(
+        context = SimpleNamespace(
             server=SimpleNamespace(max_payload=MAX_PAYLOAD),
-            core=SimpleNamespace(check_size=check_size, inbox="_INBOX"),
+            connection=SimpleNamespace(check_size=check_size, inbox="_INBOX"),
             streams=streams,
         )
-        staging = Staging(session, streams.known("S"), Wire("b1").head_size, ttl)
+        staging = Staging(context, streams.known("S"), Wire("b1").head_size, ttl)
         deadline = Deadline.after(1)
         return SimpleNamespace(staging=staging, admit=lambda item: staging.admit(item, deadline))
 

@@ -6,9 +6,9 @@ import pickle
 import pytest
 
 from jetsync.errors import InvalidArgumentError, ProtocolError
-from jetsync.headers import Headers
-from jetsync.stored import StoredMessage, StoredPage, time_of
-from jetsync.ttl import MarkerReason
+from jetsync.values.headers import Headers
+from jetsync.values.stored import StoredMessage, StoredPage, time_of
+from jetsync.values.ttl import MarkerReason
 
 ADDED = (
     b"Nats-Stream: DG\r\nNats-Subject: dg.A\r\nNats-Sequence: 5\r\n"

@@ -9,23 +9,23 @@ from types import SimpleNamespace
 import pytest
 
 from jetsync import errors
-from jetsync._deadline import Deadline
-from jetsync._stream_cache import StreamCache
-from jetsync.publish._capability import require_atomic
+from jetsync._api.known_streams import StreamCache
+from jetsync._base.deadline import Deadline
+from jetsync.publish.capability import require_atomic
 
 VERSIONED = {"_nats.ver": "2.15.1", "_nats.level": "5", "_nats.req.level": "2"}
 
 
 class Server:
     """
-    A session as the cache sees it: a connection with a number, and an API that answers.
+    A context as the cache sees it: a connection with a number, and an API that answers.
     """
 
     def __init__(self):
         self.streams = {"S": {"name": "S", "subjects": ["S.>"], "metadata": VERSIONED}}
         self.asked = []
         self.lane = SimpleNamespace(epoch=1, write=self.wait_connected)
-        self.core = SimpleNamespace(is_connected=True)
+        self.connection = SimpleNamespace(is_connected=True)
         self.reconnects = False
 
     def wait_connected(self, block, deadline):
@@ -33,7 +33,7 @@ class Server:
         if not self.reconnects:
             raise errors.DisconnectedError(timeout=deadline.total)
         self.lane.epoch += 1
-        self.core.is_connected = True
+        self.connection.is_connected = True
         return self.lane.epoch
 
     def api(self, endpoint, body, deadline):
@@ -125,7 +125,7 @@ def test_without_a_connection(server, find):
     What is known counts no more; the next connection is waited for, and what it leads to asked.
     """
     find("S.A")
-    server.core.is_connected = False
+    server.connection.is_connected = False
     with pytest.raises(errors.DisconnectedError):
         find("S.A")
     server.reconnects = True

@@ -5,9 +5,7 @@ import pickle
 import attrs
 import pytest
 
-import jetsync._stream_admin as stream_admin
-from jetsync._codec import from_wire, to_wire
-from jetsync._echo import STREAM_NEEDS, check_stream_echo, explain_refusal
+import jetsync._api.streams as stream_admin
 from jetsync.errors import (
     InvalidArgumentError,
     InvalidJsonError,
@@ -15,7 +13,9 @@ from jetsync.errors import (
     InvalidSubjectError,
     NotSupportedError,
 )
-from jetsync.stream_config import (
+from jetsync.values.codec import from_wire, to_wire
+from jetsync.values.echo import STREAM_NEEDS, check_stream_echo, explain_refusal
+from jetsync.values.stream_config import (
     ConsumerLimits,
     DiscardPolicy,
     ExternalStream,
@@ -30,7 +30,7 @@ from jetsync.stream_config import (
     StreamSource,
     SubjectTransform,
 )
-from jetsync.stream_info import StreamInfo
+from jetsync.values.stream_info import StreamInfo
 
 FIELDS = {
     *("name", "description", "subjects", "retention", "max_consumers", "max_msgs", "max_bytes"),

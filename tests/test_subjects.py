@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetsync._subjects import (
+from jetsync.errors import (
+    InvalidArgumentError,
+    InvalidNameError,
+    InvalidSubjectError,
+    InvalidTypeError,
+)
+from jetsync.values.subjects import (
     LONGEST_NAME,
     LONGEST_SUBJECT,
     AckReply,
@@ -13,12 +19,6 @@ from jetsync._subjects import (
     validate_filter,
     validate_name,
     validate_subject,
-)
-from jetsync.errors import (
-    InvalidArgumentError,
-    InvalidNameError,
-    InvalidSubjectError,
-    InvalidTypeError,
 )
 
 BAD = ["", ".", "a.", ".a", "a..b", "a b", "a\tb", "a\r\nb", "a\x00", "a\x7f", "a.\ud800"]

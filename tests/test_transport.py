@@ -19,18 +19,18 @@ import nats.aio.transport
 import nats.errors
 import pytest
 
-from jetsync import _transport
-from jetsync._deadline import Deadline
-from jetsync._handoff import Mailbox
-from jetsync._plugins import Plugins
-from jetsync._proto import frames
-from jetsync._session import Session, nats_arguments
-from jetsync._translate import no_server_error, translate_closed, translate_connect_error
-from jetsync._transport import (
+from jetsync._base.deadline import Deadline
+from jetsync._hooks.manager import Plugins
+from jetsync._io import nats_seam as _transport
+from jetsync._io.connection import Connection, nats_arguments
+from jetsync._io.mailbox import Mailbox
+from jetsync._io.nats_seam import (
     LaneTransport,
     NatsConnection,
     WebSocketLaneTransport,
 )
+from jetsync._io.translate import no_server_error, translate_closed, translate_connect_error
+from jetsync._proto import frames
 from jetsync.errors import (
     AuthenticationError,
     ConnectError,
@@ -561,13 +561,13 @@ class TestConnection:
 
 
 @pytest.fixture
-def session(server):
-    """A session on the scripted server."""
+def connection(server):
+    """A connection on the scripted server."""
     options = ConnectOptions(servers=server.url, loop="asyncio", reconnect_wait=0)
-    session = Session(options, Plugins.load((), {}))
-    session.connect()
-    yield session
-    session.close(LONG)
+    connection = Connection(options, Plugins.load((), {}))
+    connection.connect()
+    yield connection
+    connection.close(LONG)
 
 
 def inbox_id(peer):
@@ -581,19 +581,19 @@ def reply_to(peer, words, payload):
     peer.send(b"MSG %b %b %d\r\n%b\r\n" % block)
 
 
-class TestSessionOnTheWire:
-    def test_request(self, session, server):
+class TestConnectionOnTheWire:
+    def test_request(self, connection, server):
         """A request is answered on the one subscription that all requests share."""
         server.on_publish = lambda peer, words, payload: reply_to(peer, words, payload[::-1])
         for text in (b"abc", b"", b"xyz"):
-            frame = session.request("a.b", text, Deadline.after(LONG))
+            frame = connection.request("a.b", text, Deadline.after(LONG))
             assert frame[3] == text[::-1]
         (line,) = server.lines(b"SUB")
-        assert line.startswith(b"SUB %b.*  " % session.inbox.encode())
-        assert session.statistics().requests_in_flight == 0
-        assert session.server.max_payload == 1000
+        assert line.startswith(b"SUB %b.*  " % connection.inbox.encode())
+        assert connection.statistics().requests_in_flight == 0
+        assert connection.server.max_payload == 1000
 
-    def test_no_responders(self, session, server):
+    def test_no_responders(self, connection, server):
         """Where nobody serves the subject the request says so."""
 
         def refuse(peer, words, payload):
@@ -603,9 +603,9 @@ class TestSessionOnTheWire:
 
         server.on_publish = refuse
         with pytest.raises(NoRespondersError, match="'a'"):
-            session.request("a", b"", Deadline.after(LONG))
+            connection.request("a", b"", Deadline.after(LONG))
 
-    def test_denied(self, session, server):
+    def test_denied(self, connection, server):
         """A request whose subject is denied ends at once, although its thread reads by itself."""
 
         def deny(peer, words, payload):
@@ -614,40 +614,40 @@ class TestSessionOnTheWire:
         server.on_publish = deny
         started = time.monotonic()
         with pytest.raises(PermissionDeniedError) as caught:
-            session.request("a.b", b"", Deadline.after(LONG))
+            connection.request("a.b", b"", Deadline.after(LONG))
         assert time.monotonic() - started < LONG / 2
         assert (caught.value.subject, caught.value.operation) == ("a.b", "publish")
-        assert session.is_connected
+        assert connection.is_connected
 
-    def test_denied_inbox(self, session, server):
+    def test_denied_inbox(self, connection, server):
         """If the reply subscription is denied every request ends with that."""
-        interest = session.router.interest
+        interest = connection.router.interest
         server.peers[0].send(
             b"-ERR 'Permissions Violation for Subscription to \"%b\"'\r\n" % interest
         )
         with pytest.raises(PermissionDeniedError) as caught:
-            session.request("a", b"", Deadline.after(LONG))
+            connection.request("a", b"", Deadline.after(LONG))
         assert caught.value.operation == "subscribe"
 
-    def test_timeout(self, session):
+    def test_timeout(self, connection):
         """A request without an answer ends at its deadline, and leaves nothing behind."""
         with pytest.raises(RequestTimeoutError) as caught:
-            session.request("a", b"", Deadline.after(0.03))
+            connection.request("a", b"", Deadline.after(0.03))
         assert (caught.value.subject, caught.value.timeout) == ("a", 0.03)
-        assert session.statistics().requests_in_flight == 0
+        assert connection.statistics().requests_in_flight == 0
 
-    def test_lost(self, session, server):
+    def test_lost(self, connection, server):
         """A request whose connection is lost ends at once; the next one uses the new connection."""
         server.on_publish = lambda peer, words, payload: peer.sock.shutdown(socket.SHUT_RDWR)
         started = time.monotonic()
         with pytest.raises(ConnectionLostError):
-            session.request("a", b"", Deadline.after(LONG))
+            connection.request("a", b"", Deadline.after(LONG))
         assert time.monotonic() - started < LONG / 2
         server.on_publish = lambda peer, words, payload: reply_to(peer, words, b"back")
-        assert session.request("a", b"", Deadline.after(LONG))[3] == b"back"
-        assert session.statistics().reconnects == 1
+        assert connection.request("a", b"", Deadline.after(LONG))[3] == b"back"
+        assert connection.statistics().reconnects == 1
 
-    def test_closed_in_flight(self, session, server):
+    def test_closed_in_flight(self, connection, server):
         """Closing ends the requests that are in flight."""
         asked = threading.Event()
         server.on_publish = lambda peer, words, payload: asked.set()
@@ -655,39 +655,39 @@ class TestSessionOnTheWire:
 
         def ask():
             try:
-                session.request("a", b"", Deadline.after(LONG))
+                connection.request("a", b"", Deadline.after(LONG))
             except ConnectionClosedError as error:
                 errors.append(error)
 
         thread = threading.Thread(target=ask)
         thread.start()
         assert asked.wait(LONG)
-        session.close(LONG)
+        connection.close(LONG)
         thread.join(LONG)
         assert len(errors) == 1
         with pytest.raises(ConnectionClosedError):
-            session.request("a", b"", Deadline.after(LONG))
-        session.close(LONG)
+            connection.request("a", b"", Deadline.after(LONG))
+        connection.close(LONG)
 
-    def test_interrupted_close(self, session, monkeypatch):
-        """If Ctrl-C interrupts a close, the loop closes the session and ends the thread."""
+    def test_interrupted_close(self, connection, monkeypatch):
+        """If Ctrl-C interrupts a close, the loop closes the connection and ends the thread."""
 
         def interrupted(deadline):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(session, "flush", interrupted)
+        monkeypatch.setattr(connection, "flush", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            session.close(LONG)
-        assert session.closed.wait(LONG)
-        until(lambda: not session._bridge._thread.is_alive(), "the end of the thread")
+            connection.close(LONG)
+        assert connection.closed.wait(LONG)
+        until(lambda: not connection._bridge._thread.is_alive(), "the end of the thread")
 
-    def test_late_frame(self, session, server):
+    def test_late_frame(self, connection, server):
         """A box that was left with a linger still gets what was on its way."""
         box = Mailbox(b"x")
-        sid, line = session.open_box(b"x", box)
-        session.lane.write(line + frames.pub(b"go", b"", b""), Deadline.after(LONG))
+        sid, line = connection.open_box(b"x", box)
+        connection.lane.write(line + frames.pub(b"go", b"", b""), Deadline.after(LONG))
         until(lambda: server.lines(b"SUB x"), "the subscription")
-        session.lane.leave(sid, linger=LONG)
+        connection.lane.leave(sid, linger=LONG)
         server.peers[0].send(b"MSG x %b 0\r\n\r\n" % sid)
         until(lambda: box.frames, "the frame")
         until(lambda: server.lines(b"UNSUB") == [b"UNSUB " + sid], "the end")
@@ -703,10 +703,10 @@ class TestSessionOnTheWire:
             reconnect_wait=0,
             loop="asyncio",
         )
-        session = Session(options, Plugins.load((), {}))
+        connection = Connection(options, Plugins.load((), {}))
         started = time.monotonic()
         with pytest.raises(ConnectTimeoutError) as caught:
-            session.connect()
+            connection.connect()
         assert 0.09 <= time.monotonic() - started < LONG / 2
         assert caught.value.timeout == 0.1
         ours = {one for one in set(threading.enumerate()) - before if "jetsync" in one.name}

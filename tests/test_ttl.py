@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetsync.errors import InvalidTtlError
-from jetsync.headers import Headers
-from jetsync.ttl import MarkerReason, marker_of, parse_ttl, ttl_header
+from jetsync.values.headers import Headers
+from jetsync.values.ttl import MarkerReason, marker_of, parse_ttl, ttl_header
 
 
 class TestHeader:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import attrs
 
-from jetsync import headers as names
 from jetsync._proto.puback import is_no_responders, parse_ack
 from jetsync.errors import (
     ApiError,
@@ -29,12 +28,13 @@ from jetsync.errors import (
     NoStreamResponseError,
     WrongLastSequenceError,
 )
-from jetsync.outbound import BatchAck
+from jetsync.values import headers as names
+from jetsync.values.outbound import BatchAck
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 Item = TypeVar("Item")
 

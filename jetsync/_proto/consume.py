@@ -54,14 +54,14 @@ from jetsync.errors import (
     from_api_error,
 )
 from jetsync.events import PullOutcome
-from jetsync.server_info import decode_json
+from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jetsync._proto.pull import Pull
     from jetsync.errors import JetSyncError
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 QUICK: Final = 0.5
 """

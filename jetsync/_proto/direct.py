@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from jetsync import headers
-from jetsync._integers import read_digits
+from jetsync._base.integers import read_digits
 from jetsync.errors import (
     BadDirectRequestError,
     JetSyncError,
@@ -43,12 +42,13 @@ from jetsync.errors import (
     TooManySubjectsError,
     UnknownStatusError,
 )
-from jetsync.headers import find_last, parse_status
+from jetsync.values import headers
+from jetsync.values.headers import find_last, parse_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 NEEDS_PAGES: Final = "server 2.11 or later"
 

@@ -28,16 +28,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from jetsync import headers
-from jetsync._integers import read_digits
+from jetsync._base.integers import read_digits
 from jetsync._proto.direct import NUM_PENDING, SUBJECT, PagedRead, PageRequest, number_in
 from jetsync.errors import ProtocolError
-from jetsync.headers import find_last
+from jetsync.values import headers
+from jetsync.values.headers import find_last
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 MAX_SUBJECTS: Final = 1024
 """How many subjects one request may resolve; servers answer 413 to more (ADR-31)."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync._integers import read_count, read_digits
+from jetsync._base.integers import read_count, read_digits
 from jetsync._proto.fastledger import Ledger
 from jetsync._proto.puback import is_no_responders
 from jetsync.errors import (
@@ -42,12 +42,12 @@ from jetsync.errors import (
     PublishOutcomeUnknownError,
     from_api_error,
 )
-from jetsync.server_info import decode_json
+from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 START: Final = 0
 APPEND: Final = 1

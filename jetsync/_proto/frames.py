@@ -25,7 +25,7 @@ from jetsync.errors import MaxControlLineError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 MAX_LINE: Final = 1 << 20
 """

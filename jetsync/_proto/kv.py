@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync.errors import InvalidBucketError, InvalidKeyError, InvalidTypeError
-from jetsync.headers import KV_OPERATION
-from jetsync.ttl import MarkerReason, marker_of
+from jetsync.values.headers import KV_OPERATION
+from jetsync.values.ttl import MarkerReason, marker_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync.headers import Headers
-    from jetsync.stream_config import StreamConfig
+    from jetsync.values.headers import Headers
+    from jetsync.values.stream_config import StreamConfig
 
 STREAM_PREFIX: Final = "KV_"
 """What the names of the streams behind buckets begin with."""

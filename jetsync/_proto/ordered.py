@@ -20,9 +20,9 @@ from typing import Final
 
 import attrs
 
-from jetsync._integers import read_digits
-from jetsync.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
+from jetsync._base.integers import read_digits
 from jetsync.errors import ProtocolError
+from jetsync.values.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 
 INACTIVE_THRESHOLD: Final = 300.0
 """Seconds after which servers forget a consumer that nobody pulls from."""

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jetsync.headers import PIN_ID, Headers
+from jetsync.values.headers import PIN_ID, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 PIN_MARK: Final = PIN_ID.encode() + b":"
 

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import attrs
 
-from jetsync._integers import LONGEST
+from jetsync._base.integers import LONGEST
 from jetsync._proto.puback import is_no_responders, parse_ack, plain_prefix
 from jetsync.errors import ApiError, JetSyncError
-from jetsync.outbound import PubAck
+from jetsync.values.outbound import PubAck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 Item = TypeVar("Item")
 

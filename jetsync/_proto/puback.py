@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync._integers import parse_integer, read_count
+from jetsync._base.integers import parse_integer, read_count
 from jetsync.errors import ApiError, ProtocolError, from_api_error
-from jetsync.headers import parse_status
-from jetsync.outbound import PubAck
-from jetsync.server_info import decode_json
+from jetsync.values.headers import parse_status
+from jetsync.values.outbound import PubAck
+from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
-    from jetsync.typing import Frame
+    from jetsync.values.frame import Frame
 
 NO_RESPONDERS: Final = 503
 

@@ -36,7 +36,7 @@ import attrs
 
 from jetsync._proto.heartbeat import HeartbeatWatch
 from jetsync._proto.status import HEARTBEAT_CODE, Effect, Status, read_status
-from jetsync.typing import Frame
+from jetsync.values.frame import Frame
 
 NANOSECONDS: Final = 1_000_000_000
 

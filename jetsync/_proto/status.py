@@ -18,8 +18,8 @@ from typing import Final
 import attrs
 
 from jetsync import errors
-from jetsync._integers import read_digits
-from jetsync.headers import PENDING_BYTES, PENDING_MESSAGES, Headers
+from jetsync._base.integers import read_digits
+from jetsync.values.headers import PENDING_BYTES, PENDING_MESSAGES, Headers
 
 
 class Effect(enum.Enum):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import datetime as dt
 
-    from jetsync.headers import Headers
+    from jetsync.values.headers import Headers
 
 
 def as_dict(  # noqa: PLR0917 - the order in which it is printed.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jetsync._codec import to_wire
 from jetsync.cli._connection import connect, connection_options
 from jetsync.cli._output import (
     confirm,
@@ -20,6 +19,7 @@ from jetsync.cli._output import (
     print_table,
     say,
 )
+from jetsync.values.codec import to_wire
 
 if TYPE_CHECKING:
     import jetsync

@@ -12,11 +12,11 @@ import attrs
 import click
 
 import jetsync
-from jetsync._codec import to_wire
 from jetsync.cli._connection import connect, connection_options
 from jetsync.cli._features import NAMES, Verdict, missing, verdicts
 from jetsync.cli._output import json_option, limit, print_json, print_pairs, print_table, say, size
 from jetsync.errors import ApiError, JetSyncError, NoRespondersError
+from jetsync.values.codec import to_wire
 
 # Enough for a median that one slow answer does not move.
 _PINGS: Final = 5

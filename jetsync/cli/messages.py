@@ -11,7 +11,7 @@ import click
 
 from jetsync.cli._connection import connect, connection_options
 from jetsync.cli._output import json_option, print_json, say
-from jetsync.headers import Headers
+from jetsync.values.headers import Headers
 
 if TYPE_CHECKING:
     import jetsync

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from jetsync._plugins import InstalledPlugin, Plugins, declared_hooks, installed_plugins
+from jetsync._hooks.manager import InstalledPlugin, Plugins, declared_hooks, installed_plugins
 from jetsync.cli._output import json_option, print_json, print_table, say
 from jetsync.errors import ConfigurationError, JetSyncError
 

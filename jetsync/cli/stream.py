@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jetsync._codec import from_wire, to_wire
 from jetsync.cli._connection import connect, connection_options
 from jetsync.cli._output import (
     confirm,
@@ -23,7 +22,8 @@ from jetsync.cli._output import (
     say,
     size,
 )
-from jetsync.stream_config import StreamConfig
+from jetsync.values.codec import from_wire, to_wire
+from jetsync.values.stream_config import StreamConfig
 
 if TYPE_CHECKING:
     import jetsync

@@ -15,8 +15,8 @@ from jetsync.cli._connection import connection_options
 from jetsync.cli._output import payload, print_json_line, say, until_nobody_reads, write_raw
 from jetsync.cli._shown import as_dict
 from jetsync.cli._times import moment_of
-from jetsync.consumer_config import DeliverPolicy
 from jetsync.errors import ConsumptionClosedError, StreamNotFoundError, WaitTimeoutError
+from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
     import datetime as dt

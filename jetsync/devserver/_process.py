@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from jetsync._deadline import Deadline
+    from jetsync._base.deadline import Deadline
 
 # How much of the log goes into an error message.
 LOG_TAIL = 20

@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jetsync._deadline import Deadline
+from jetsync._base.deadline import Deadline
 from jetsync.devserver import _monitor
 from jetsync.errors import DevServerError
 

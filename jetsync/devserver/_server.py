@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jetsync._deadline import Deadline
+from jetsync._base.deadline import Deadline
 from jetsync.devserver import _config, _monitor, _ready
 from jetsync.devserver._binary import find_server
 from jetsync.devserver._members import Layout, Member, make_members

@@ -12,10 +12,9 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from jetsync._deadline import Deadline, as_seconds
-from jetsync._outbox import NeverWrittenError
+from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._io.outbox import NeverWrittenError
 from jetsync._proto.batch import BatchState
-from jetsync._subjects import validate_subject
 from jetsync.errors import (
     BatchClosedError,
     ConflictingUseError,
@@ -23,25 +22,27 @@ from jetsync.errors import (
     InvalidArgumentError,
     InvalidTypeError,
 )
-from jetsync.outbound import OutboundMessage, coerce_outbound, message_iterator
-from jetsync.publish._atomic_commit import (
+from jetsync.publish.atomic_commit import (
     DISCARDED,
     FAILED,
     AtomicCommit,
     AtomicOptions,
     gone,
 )
+from jetsync.values.outbound import OutboundMessage, coerce_outbound, message_iterator
+from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Self
 
-    from jetsync._session import JetStreamSession
-    from jetsync.outbound import BatchAck, Expect
-    from jetsync.publish._batch_run import BatchRun
-    from jetsync.publish._staging import Staged
-    from jetsync.typing import HeadersInput, Payload, Seconds
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Seconds
+    from jetsync.publish.atomic_wire import BatchRun
+    from jetsync.publish.staged_window import Staged
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import BatchAck, Expect, Payload
 
 __all__ = ["AtomicBatch"]
 
@@ -135,7 +136,7 @@ class AtomicBatch(AtomicCommit):
             PluginError: A plugin vetoed the message; the batch is as it was before.
         """
         deadline = self._deadline(timeout)
-        self._session.core.check()
+        self._context.connection.check()
         item = self._prepared(_item(subject, data, headers, msg_id, ttl, expect))
         with self._use(deadline):
             self._check_open()
@@ -195,7 +196,7 @@ class AtomicBatch(AtomicCommit):
             BatchClosedError: The batch is over.
         """
         deadline = self._deadline(timeout)
-        self._session.core.check()
+        self._context.connection.check()
         if subject is None and any(
             each is not None for each in (data, headers, msg_id, ttl, expect)
         ):
@@ -228,7 +229,7 @@ class AtomicBatch(AtomicCommit):
         forked child, as the batch is its parent's.
         """
         try:
-            self._session.core.check_process()
+            self._context.connection.check_process()
         except ForkedProcessError:
             return
         self._discarded = True
@@ -257,7 +258,7 @@ class AtomicBatch(AtomicCommit):
             ApiError, ...: As :meth:`commit`.
         """
         deadline = self._deadline(timeout)
-        self._session.core.check()
+        self._context.connection.check()
 
         def begin() -> tuple[Callable[[], BatchRun], int]:
             run = self._run
@@ -273,7 +274,7 @@ class AtomicBatch(AtomicCommit):
                     "sending a batch again whose outcome is unknown needs a msg_id on every message"
                 )
             # Now, so that plugins are told of the id that it goes out with.
-            self._id = self._session.core.new_batch_id()
+            self._id = self._context.connection.new_batch_id()
             return self._again(deadline), len(run.engine.items)
 
         return self._commit(begin, None, deadline)
@@ -294,7 +295,7 @@ class AtomicBatch(AtomicCommit):
         with _numbered(lambda: 0):
             first = _subject_of(items[0])
             validate_subject(first)
-        kept = self._session.streams.kept(first, self._session.lane.epoch)
+        kept = self._context.streams.kept(first, self._context.lane.epoch)
 
         def send() -> BatchRun:
             known = self._stream(first, deadline)
@@ -367,10 +368,8 @@ def _item(  # noqa: PLR0917 - the arguments of a message, as users give them.
     return OutboundMessage(subject, data, headers, msg_id, ttl, expect)
 
 
-def publish_batch(
-    session: JetStreamSession, messages: Iterable[Any], options: AtomicOptions
-) -> BatchAck:
+def publish_batch(context: Context, messages: Iterable[Any], options: AtomicOptions) -> BatchAck:
     """Store messages together or not at all; see :meth:`jetsync.JetStream.publish_batch`."""
     deadline = Deadline.after(options.timeout)
     items = list(message_iterator(messages))
-    return AtomicBatch(session, options)._publish(items, deadline)  # noqa: SLF001 - of this module.
+    return AtomicBatch(context, options)._publish(items, deadline)  # noqa: SLF001 - of this module.

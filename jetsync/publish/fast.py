@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from jetsync import _log, events
-from jetsync._deadline import Deadline
+from jetsync import events
+from jetsync._base import log as _log
+from jetsync._base.deadline import Deadline, Seconds
 from jetsync._proto.fastingest import Phase
 from jetsync.errors import (
     BatchClosedError,
@@ -29,12 +30,17 @@ from jetsync.errors import (
     InvalidArgumentError,
     WaitTimeoutError,
 )
-from jetsync.outbound import BatchAck, Expect, OutboundMessage, coerce_outbound, message_iterator
-from jetsync.publish._fast_link import FastLink
-from jetsync.publish._many import BLOCK_BYTES, BLOCK_MESSAGES
-from jetsync.publish._shared import BatchPlugins
-from jetsync.publish._turn import Turn
-from jetsync.typing import Seconds
+from jetsync.publish.fast_link import FastLink
+from jetsync.publish.many import BLOCK_BYTES, BLOCK_MESSAGES
+from jetsync.publish.shared_headers import BatchPlugins
+from jetsync.publish.turn import Turn
+from jetsync.values.outbound import (
+    BatchAck,
+    Expect,
+    OutboundMessage,
+    coerce_outbound,
+    message_iterator,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,8 +48,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from jetsync._session import JetStreamSession
-    from jetsync.typing import HeadersInput, Payload
+    from jetsync._api.context import Context
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload
 
 __all__ = ["FastPublisher", "FastStatistics"]
 
@@ -123,19 +130,19 @@ class FastPublisher:
     the server without a word, and counts as stored.
     """
 
-    def __init__(self, session: JetStreamSession, options: FastOptions) -> None:
-        self._core = session.core
+    def __init__(self, context: Context, options: FastOptions) -> None:
+        self._connection = context.connection
         self._options = options
         self._lock = threading.RLock()
         self._link = FastLink(
-            session,
+            context,
             self._lock,
             flow=options.flow,
             max_outstanding_acks=options.max_outstanding_acks,
             gap_ok=options.gap == "ok",
         )
-        self._wrap_commit = session.plugins.wrap_batch_commit
-        self._plugins = BatchPlugins(session.plugins)
+        self._wrap_commit = context.plugins.wrap_batch_commit
+        self._plugins = BatchPlugins(context.plugins)
         self._ack: BatchAck | None = None
         self._callback_errors = 0
 
@@ -234,7 +241,7 @@ class FastPublisher:
             BatchClosedError: The batch was over before.
             PluginError: A plugin vetoed the message; nothing was sent.
         """
-        self._core.check()
+        self._connection.check()
         deadline = self._deadline(timeout)
         ttl = self._options.ttl if ttl is None else ttl
         # Most messages are no more than a pair, which costs less to make and to encode.
@@ -271,7 +278,7 @@ class FastPublisher:
 
         Raises: as :meth:`add`.
         """
-        self._core.check()
+        self._connection.check()
         source = message_iterator(messages)
         chunk: list[Any] = []
         count, size, more = 0, FIRST_CHUNK, True
@@ -372,7 +379,7 @@ class FastPublisher:
                 what was acknowledged is stored, what became of the rest is unknown.
             BatchGapError, ApiError, BatchClosedError, and others: as for :meth:`add`.
         """
-        self._core.check()
+        self._connection.check()
         deadline = self._deadline(timeout)
         item: OutboundMessage | None = None
         if subject is not None:
@@ -437,7 +444,7 @@ class FastPublisher:
 
         Raises: as :meth:`commit`; also what made the batch fail, if no call has raised it yet.
         """
-        if self._core.state == "forked":
+        if self._connection.state == "forked":
             # The lock's owner may be in the parent, and so is the connection.
             return
         deadline = self._deadline(timeout)
@@ -460,7 +467,7 @@ class FastPublisher:
 
     def _give_up(self) -> None:
         """End the batch without waiting, as its user has failed; raises nothing of its own."""
-        if self._core.state == "forked":
+        if self._connection.state == "forked":
             return
         link = self._link
         try:
@@ -503,7 +510,7 @@ class FastPublisher:
                 last=gap.last,
                 error=gap.error,
             )
-            self._core.emit(event)
+            self._connection.emit(event)
             if on_gap is not None:
                 try:
                     on_gap(event)

@@ -23,13 +23,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from jetsync import _log
-from jetsync._deadline import Deadline
-from jetsync._handoff import Bell, Signal
-from jetsync._locks import Latch, held_here, refuse_reentry
-from jetsync._session import raise_failure
-from jetsync.errors import HandleClosedError, PublishManyError, PublishOutcomeUnknownError
-from jetsync.outbound import (
+from jetsync._base import log as _log
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Latch, held_here, refuse_reentry
+from jetsync._io.connection import raise_failure
+from jetsync._io.mailbox import Bell, Signal
+from jetsync.errors import HandleClosedError, PublishOutcomeUnknownError
+from jetsync.publish.collecting import CollectingWindow
+from jetsync.publish.errors import PublishManyError
+from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
+from jetsync.publish.hooks import WrappedWindow, WrappedWindows
+from jetsync.publish.many import BLOCK_MESSAGES
+from jetsync.values.outbound import (
     Expect,
     OutboundMessage,
     PubAck,
@@ -37,20 +42,18 @@ from jetsync.outbound import (
     PublishReport,
     with_shared,
 )
-from jetsync.publish._collecting import CollectingWindow
-from jetsync.publish._future import DeliveryReport, FutureOwner, PublishFuture
-from jetsync.publish._many import BLOCK_MESSAGES
-from jetsync.publish._wrapped import WrappedWindow, WrappedWindows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Self
 
-    from jetsync._session import JetStreamSession
-    from jetsync.publish._collecting import Staged
-    from jetsync.publish._window import WindowOptions
-    from jetsync.typing import HeadersInput, Payload, Seconds
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Seconds
+    from jetsync.publish.collecting import Staged
+    from jetsync.publish.window import WindowOptions
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload
 
 __all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"]
 
@@ -103,16 +106,16 @@ class Publisher:
 
     def __init__(
         self,
-        session: JetStreamSession,
+        context: Context,
         options: WindowOptions,
         on_report: Callable[[DeliveryReport], object] | None,
     ) -> None:
-        self._core = session.core
-        self._lane = session.lane
+        self._connection = context.connection
+        self._lane = context.lane
         self._options = options
         self._on_report = on_report
-        self._window = CollectingWindow(session, options)
-        enter, ask_headers = session.plugins.enter_publish, session.plugins.shared_headers
+        self._window = CollectingWindow(context, options)
+        enter, ask_headers = context.plugins.enter_publish, context.plugins.shared_headers
         self._wrapped = None if enter is None else WrappedWindows(enter, ask_headers, options)
         self._hooked = self._wrapped is not None or self._window.prepares
         self._lock = threading.RLock()
@@ -234,7 +237,7 @@ class Publisher:
             WaitTimeoutError: The window is full, and this is a callback in the publisher's own
                 thread, which would wait for itself.
         """
-        self._core.check()
+        self._connection.check()
         # Most messages are no more than a pair, which costs less to make and to encode.
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
@@ -350,7 +353,7 @@ class Publisher:
                 self._refuse_wait()
                 room = self._room.listen()
             room.wait(threading.TIMEOUT_MAX)
-            self._core.check()
+            self._connection.check()
 
     def _wait_ended(self, is_over: Callable[[], bool], deadline: Deadline | None) -> None:
         """Wait until enough messages have ended, or for as long as there is time."""
@@ -377,7 +380,7 @@ class Publisher:
         Raises:
             ConnectionClosedError: The client was closed.
         """
-        self._core.check()
+        self._connection.check()
         window = self._window
         deadline = None if timeout is None else Deadline.after(timeout)
         if threading.get_ident() == self._owner.thread:
@@ -413,7 +416,7 @@ class Publisher:
             PublishManyError: Messages failed that nobody asked about.
         """
         deadline = None if timeout is None else Deadline.after(timeout)
-        if self._core.state == "forked":
+        if self._connection.state == "forked":
             # The worker, and perhaps the lock's owner, are in the parent.
             return
         refuse_reentry(self._lock)

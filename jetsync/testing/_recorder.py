@@ -22,10 +22,10 @@ if TYPE_CHECKING:
         PublishOperation,
         StatusEvent,
     )
-    from jetsync.message import Message
-    from jetsync.outbound import OutboundMessage
-    from jetsync.stored import StoredMessage
-    from jetsync.ttl import MarkerReason
+    from jetsync.values.message import Message
+    from jetsync.values.outbound import OutboundMessage
+    from jetsync.values.stored import StoredMessage
+    from jetsync.values.ttl import MarkerReason
 
 HOOKS = (
     "jetsync_prepare_message",

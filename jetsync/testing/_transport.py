@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from jetsync.headers import Headers, encode_headers
+from jetsync.values.headers import Headers, encode_headers
 
 if TYPE_CHECKING:
     from jetsync.typing import Frame

@@ -94,7 +94,7 @@ class TestOnTheWire:
         batch = worker.fetch(100)
         messages = list(batch)
         writes = []
-        record_writes(monkeypatch, client._session.lane, writes)
+        record_writes(monkeypatch, client._connection.lane, writes)
         assert batch.ack() == 100
         assert len(writes) == 1
         heard = [wire.next(5) for _ in range(100)]
@@ -113,7 +113,7 @@ class TestOnTheWire:
             abroad = other.jetstream().consumer(stream.name, "second")
             messages = [*first.fetch(40), *second.fetch(20), *abroad.fetch(20)]
             writes = []
-            for lane in (js._session.lane, other._session.lane):
+            for lane in (js._context.lane, other._connection.lane):
                 record_writes(monkeypatch, lane, writes)
             assert jetsync.ack_many(iter(messages)) == 80
             assert len(writes) == 2
@@ -433,7 +433,7 @@ class TestWithoutAServer:
         assert len(list(batch)) == 4
         victim.stop()
         try:
-            eventually(lambda: not fragile._session.core.is_connected)
+            eventually(lambda: not fragile._context.connection.is_connected)
             with timed(0.2, 0.6), pytest.raises(jetsync.DisconnectedError):
                 one.ack()
             with timed(0.1, 0.4), pytest.raises(jetsync.DisconnectedError):
@@ -446,7 +446,7 @@ class TestWithoutAServer:
             assert not two.is_acked
         finally:
             victim.start()
-        eventually(lambda: fragile._session.core.is_connected)
+        eventually(lambda: fragile._context.connection.is_connected)
         one.ack()
         two.ack_sync(5)
         assert batch.ack() == 4

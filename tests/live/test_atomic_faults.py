@@ -140,7 +140,7 @@ class TestAbandoned:
         """
         Scenario 85: without advisories the answer is explained by the time that has passed.
         """
-        monkeypatch.setattr("jetsync.publish._batch_run.IDLE_LIMIT", 1.0)
+        monkeypatch.setattr("jetsync.publish.atomic_wire.IDLE_LIMIT", 1.0)
         deny = {"deny": "$JS.EVENT.>"}
         users = [{"user": "u", "password": "p", "permissions": {"subscribe": deny}}]
         config = {"authorization": {"users": users}, "jetstream": {"limits": {"batch": HASTY}}}
@@ -309,7 +309,7 @@ class TestConnection:
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         proxy.cut()
-        eventually(lambda: js._session.core.reconnects == 1)
+        eventually(lambda: js._context.connection.reconnects == 1)
         with timed(0.0, 0.5), pytest.raises(jetsync.ConnectionLostError):
             batch.add(f"{stream.name}.A", b"2")
         with js.atomic_batch() as batch:
@@ -324,7 +324,7 @@ class TestConnection:
         js.publish_batch([(f"{stream.name}.A", b"0")])
         proxy.refuse()
         proxy.cut()
-        eventually(lambda: not js._session.core.is_connected)
+        eventually(lambda: not js._context.connection.is_connected)
         for call in (
             lambda: js.atomic_batch().add(f"{stream.name}.A", timeout=0.3),
             lambda: js.publish_batch([(f"{stream.name}.A", b"")], timeout=0.3),

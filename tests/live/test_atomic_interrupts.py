@@ -15,9 +15,9 @@ from patience import eventually, timed
 from streams import batch_stream
 
 import jetsync
-from jetsync._outbox import Outbox
+from jetsync._io.outbox import Outbox
 from jetsync.hookspecs import hookimpl
-from jetsync.publish._batch_run import BatchRun
+from jetsync.publish.atomic_wire import BatchRun
 
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
@@ -135,7 +135,7 @@ class TestDiscard:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        with js._session.lane.outbox.lock:
+        with js._context.lane.outbox.lock:
             batch.discard()
         with pytest.raises(jetsync.BatchClosedError):
             batch.commit()
@@ -179,7 +179,7 @@ class TestCtrlC:
         batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
         for batch in batches:
             batch.add(f"{stream.name}.A", b"1")
-        Interrupt(monkeypatch, js._session.lane, "post")
+        Interrupt(monkeypatch, js._context.lane, "post")
         with pytest.raises(KeyboardInterrupt):
             batches[0].add(f"{stream.name}.A", b"2")
         with pytest.raises(jetsync.BatchClosedError):
@@ -285,7 +285,7 @@ class TestPlaces:
             raise jetsync.DisconnectedError(timeout=deadline.total, reason="no room")
 
         with monkeypatch.context() as patched:
-            patched.setattr("jetsync._outbox.OUT_LIMIT", 0)
+            patched.setattr("jetsync._io.outbox.OUT_LIMIT", 0)
             patched.setattr(Outbox, "_wait", full)
             with pytest.raises(jetsync.DisconnectedError):
                 batches[0].add(f"{stream.name}.A", b"2")
@@ -300,7 +300,7 @@ class TestPlaces:
         """
         far, proxy = proxied()
         # As on a server that needs a last message: the first one waits for the commit, and asks.
-        monkeypatch.setattr("jetsync.publish._batch_run.MARKER_LEVEL", 99)
+        monkeypatch.setattr("jetsync.publish.atomic_wire.MARKER_LEVEL", 99)
         batch = far.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         monkeypatch.undo()

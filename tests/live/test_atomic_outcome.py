@@ -265,15 +265,15 @@ class TestRetries:
         """
         A cluster that has no leader at the moment is asked again about the stream.
         """
-        session = type(js._session)
-        answers, api = [jetsync.TemporarilyUnavailableError()] * 2, session.api
+        context = type(js._context)
+        answers, api = [jetsync.TemporarilyUnavailableError()] * 2, context.api
 
         def leaderless(self, endpoint, body, deadline):
             if answers:
                 raise answers.pop()
             return api(self, endpoint, body, deadline)
 
-        monkeypatch.setattr(session, "api", leaderless)
+        monkeypatch.setattr(context, "api", leaderless)
         with pytest.raises(jetsync.TemporarilyUnavailableError):
             js.publish_batch([(f"{stream.name}.A", b"")], retries=0)
         answers.append(jetsync.TemporarilyUnavailableError())

@@ -11,7 +11,7 @@ from patience import eventually
 from streams import batch_stream
 
 import jetsync
-from jetsync._outbox import NeverWrittenError
+from jetsync._io.outbox import NeverWrittenError
 from jetsync.devserver import DevServer
 from jetsync.events import PermissionDeniedEvent
 from jetsync.hookspecs import hookimpl
@@ -41,7 +41,7 @@ class TestDuplicate:
             batch = js.atomic_batch()
             for name in ("first", "last"):
                 batch.add(f"{stream.name}.{name}", name, msg_id=name)
-            js._session.core.flush(js._session.deadline(5))
+            js._context.connection.flush(js._context.deadline(5))
             proxy.pause("to_client" if stored else "to_server")
             with pytest.raises(jetsync.BatchOutcomeUnknownError):
                 batch.commit(timeout=0.2)
@@ -49,7 +49,7 @@ class TestDuplicate:
                 eventually(lambda: stream.info().state.messages >= 2)
             proxy.cut()
             proxy.resume()
-            eventually(lambda: js._session.core.reconnects == 1)
+            eventually(lambda: js._context.connection.reconnects == 1)
             return batch
 
         return lost
@@ -121,7 +121,7 @@ class TestErrors:
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         proxy.cut()
-        eventually(lambda: js._session.core.reconnects == 1)
+        eventually(lambda: js._context.connection.reconnects == 1)
         call = batch.commit if step == "commit" else lambda: batch.add(f"{stream.name}.A")
         with pytest.raises(jetsync.ConnectionLostError, match="nothing of it is stored") as caught:
             call()
@@ -244,11 +244,11 @@ def test_a_next_server_that_takes_less(nats_server, unique):
         batch.add(f"{unique}.A", bytes(2000))
         proxy._forwarder._target = ("127.0.0.1", small.port)
         proxy.cut()
-        eventually(lambda: js._session.core.reconnects == 1)
+        eventually(lambda: js._context.connection.reconnects == 1)
         assert client.server.max_payload == 1000
         with pytest.raises(jetsync.ConnectionLostError):
             batch.commit()
         with pytest.raises(jetsync.MaxPayloadError):
             batch.resend(timeout=5)
         client.flush()
-        assert js._session.core.reconnects == 1
+        assert js._context.connection.reconnects == 1

@@ -53,7 +53,7 @@ def asked(js):
     Count the requests that a context sends from now on; returns the list of their subjects.
     """
     subjects = []
-    core = js._session.core
+    core = js._context.connection
     request = core.request
 
     def counting(subject, body, deadline):
@@ -290,7 +290,7 @@ class TestOptions:
         Scenario 89: every tenth of 99 messages is answered, the commit too, the first if wanted.
         """
         waited = []
-        core = js._session.core
+        core = js._context.connection
         exchange = core.exchange
 
         def counting(subject, build, deadline, epoch=None):
@@ -312,11 +312,11 @@ class TestOptions:
         Scenario 89: without options only the first message and the commit are answered.
         """
         js.publish_batch([(f"{stream.name}.A", b"")])
-        before = js._session.core.statistics().bytes_in
+        before = js._context.connection.statistics().bytes_in
         with js.atomic_batch() as batch:
             for _ in range(500):
                 batch.add(f"{stream.name}.A")
-        assert js._session.core.statistics().bytes_in - before < 300
+        assert js._context.connection.statistics().bytes_in - before < 300
 
     @pytest.mark.parametrize("options", [{"ack_every": -1}, {"ttl": 0}, {"timeout": -1}])
     def test_nonsense(self, js, options):

@@ -19,7 +19,7 @@ from interrupts import is_locked
 from patience import eventually, timed
 
 import jetsync
-from jetsync import _session
+from jetsync._io import connection as connection_module
 from jetsync.devserver import DevServer
 from jetsync.testing import HookRecorder
 
@@ -709,7 +709,7 @@ def paused():
         DevServer() as server,
         jetsync.connect(server.url, request_timeout=0.5) as client,
     ):
-        patch.setattr(_session, "PROBE_TIMEOUT", 600.0)
+        patch.setattr(connection_module, "PROBE_TIMEOUT", 600.0)
         js = client.jetstream()
         stream = js.create_stream(name="S", subjects=["s"])
         consumer = stream.create_consumer(name="c")

@@ -359,7 +359,7 @@ class TestEnd:
         It gives back what it has and leaves no subscription.
         """
         fill(js, stream, 5)
-        subscriptions = client._session.lane._subscriptions
+        subscriptions = client._connection.lane._subscriptions
         before = set(subscriptions)
         messages = worker.consume()
         take(messages, 1)
@@ -625,7 +625,7 @@ class TestTrouble:
         Pulls that nobody takes for long are worth a warning, and it goes on.
         """
         elsewhere = client.jetstream(prefix="nobody.listens.here")
-        lost = jetsync.Consumer(elsewhere._session, stream.name, worker.cached_info)
+        lost = jetsync.Consumer(elsewhere._context, stream.name, worker.cached_info)
         with caplog.at_level(logging.WARNING, "jetsync.consume"), lost.consume() as messages:
             with pytest.raises(TimeoutError):
                 messages.next(4)

@@ -15,7 +15,7 @@ import pytest
 from patience import eventually, timed
 
 import jetsync
-from jetsync._consume_drive import ConsumeDriver
+from jetsync.consume.driver import ConsumeDriver
 from jetsync.testing import CutProxy
 
 
@@ -146,7 +146,7 @@ class TestOrderedConsumers:
             waiting = pool.submit(list, messages)
             try:
                 proxy.pause()
-                eventually(distant._session.router.pending)
+                eventually(distant._connection.router.pending)
                 with timed(0, 0.5):
                     messages.stop()
                     assert waiting.result(10) == []

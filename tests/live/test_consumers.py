@@ -442,15 +442,15 @@ class TestReset:
         Scenario 39: deleted after it was asked for; the silence is explained before the deadline.
         """
         stream.create_consumer(durable_name="c")
-        session = stream._session
-        plain = type(session).api
+        context = stream._context
+        plain = type(context).api
 
         def api(self, endpoint, body, deadline):
             if endpoint.startswith("CONSUMER.RESET."):
                 plain(self, f"CONSUMER.DELETE.{stream.name}.c", None, deadline)
             return plain(self, endpoint, body, deadline)
 
-        monkeypatch.setattr(type(session), "api", api)
+        monkeypatch.setattr(type(context), "api", api)
         with timed(0.5, 1), pytest.raises(jetsync.ConsumerNotFoundError):
             stream.reset_consumer("c", timeout=1)
 

@@ -12,7 +12,7 @@ import pytest
 from patience import eventually, timed
 
 import jetsync
-from jetsync._message_get import direct_get
+from jetsync._api.messages import direct_get
 from jetsync.devserver import DevServer
 
 PAGED = ["2.11.11", "2.12.8", "2.14.6"]
@@ -333,9 +333,9 @@ class TestExamples:
         """
         subject = f"$KV.{unique}.mykey2"
         body = json.dumps({"seq": 1, "next_by_subj": subject}).encode()
-        session = bucket._session
+        context = bucket._context
         with pytest.raises(jetsync.BadDirectRequestError, match="408 Bad Request"):
-            direct_get(session, bucket.name, body, session.deadline(5), subject=subject)
+            direct_get(context, bucket.name, body, context.deadline(5), subject=subject)
 
 
 class TestArguments:

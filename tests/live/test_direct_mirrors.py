@@ -10,7 +10,7 @@ import pytest
 from patience import eventually
 
 import jetsync
-from jetsync import _page_reader
+from jetsync.read import pages as _page_reader
 
 ROUNDS = 40
 """How often each read is made: each time another server may answer."""

@@ -16,7 +16,7 @@ import pytest
 from patience import PATIENT, eventually, timed
 
 import jetsync
-from jetsync._handoff import Mailbox
+from jetsync._io.mailbox import Mailbox
 from jetsync.devserver import DevServer
 from jetsync.testing import CutProxy
 

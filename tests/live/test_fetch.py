@@ -21,8 +21,8 @@ from streams import fill, fill_in_trouble, numbers
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync.events import PullOutcome
-from jetsync.headers import parse_status
 from jetsync.testing import HookRecorder
+from jetsync.values.headers import parse_status
 
 FULL = os.environ.get("JETSYNC_TEST_FULL", "") not in {"", "0"}
 ORPHAN_ROUNDS = 30 if FULL else 10
@@ -426,7 +426,7 @@ class TestNothingIsLost:
         eventually(lambda: worker.info().num_ack_pending == 5)
 
         def drop_in_a_write():
-            with client._session.lane.outbox.lock:
+            with client._connection.lane.outbox.lock:
                 dropped.clear()
 
         thread = threading.Thread(target=drop_in_a_write, daemon=True)
@@ -566,7 +566,7 @@ class TestBytes:
             while (409, "Message Size Exceeds MaxBytes") not in heard:
                 message = wire.next(5)
                 block = message.raw_headers
-                if block is not None and message.subject.startswith(client._session.inbox):
+                if block is not None and message.subject.startswith(client._connection.inbox):
                     heard.append(parse_status(block))
             assert len(heard) == 1
 
@@ -835,7 +835,7 @@ class TestConnection:
         stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
         worker = stream.create_consumer(durable_name="worker")
         victim.stop()
-        eventually(lambda: not fragile._session.core.is_connected)
+        eventually(lambda: not fragile._context.connection.is_connected)
         timer = threading.Timer(0.5, victim.start)
         timer.start()
         with timed(1.8, 2.4):
@@ -848,7 +848,7 @@ class TestConnection:
         A pull or an inbox that the server refuses ends the fetch at once.
         """
         # Reply subjects that can be named in the server's configuration.
-        monkeypatch.setattr("jetsync._session.secrets.token_hex", lambda size: "0")
+        monkeypatch.setattr("jetsync._io.connection.secrets.token_hex", lambda size: "0")
         deny_pull = {"publish": {"deny": ["$JS.API.CONSUMER.MSG.NEXT.>"]}}
         deny_inbox = {"subscribe": {"deny": ["mine.0-1.*"]}}
         users = [

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 import jetsync
-from jetsync._deadline import Deadline
+from jetsync._base.deadline import Deadline
 from jetsync._proto import frames
 
 DEEP = b'{"a":' * 100_000
@@ -75,7 +75,7 @@ class Responder:
         """
         header, payload, reply = answer if isinstance(answer, tuple) else (None, answer, b"")
         block = frames.message(subject.encode(), reply, header, payload)
-        self._client._session.lane.write(block, Deadline.after(5))
+        self._client._connection.lane.write(block, Deadline.after(5))
 
     def close(self):
         self._subscription.close()

@@ -173,7 +173,7 @@ class TestInitial:
         """
         Where some keys are gone and others change without end, a watch is up to date all the same.
         """
-        monkeypatch.setattr("jetsync.kv_watch.MOST", 2)
+        monkeypatch.setattr("jetsync.kv.watch.MOST", 2)
         for number in range(600):
             kv.put(f"k{number}", b"")
         count = 0

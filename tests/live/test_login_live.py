@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from jetsync._login import make_login
+from jetsync._io.login import make_login
 from jetsync.devserver import DevServer
 from jetsync.options import ConnectOptions
 

@@ -209,7 +209,7 @@ class TestPinned:
         Scenario 144: every pull after the first message carries the id; the other client waits.
         """
         js, stream, _, first, second = pinned
-        wire = jetsync.Client(js._session.core)
+        wire = jetsync.Client(js._context.connection)
         with wire.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.>") as pulls:
             wire.flush()
             fill(js, stream, 50)

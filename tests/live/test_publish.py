@@ -260,7 +260,7 @@ class TestUnknownOutcome:
         victim.pause()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(fragile.publish, f"{unique}.A", b"?", timeout=20)
-            eventually(lambda: fragile._session.core.statistics().requests_in_flight)
+            eventually(lambda: fragile._context.connection.statistics().requests_in_flight)
             victim.kill()
             with timed(0.0, 3.0), pytest.raises(jetsync.PublishOutcomeUnknownError):
                 waiting.result(20)
@@ -289,7 +289,7 @@ class TestDisconnected:
         Scenario 55: without a connection nothing is sent, not even once it is back.
         """
         stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
-        client = fragile._session.core
+        client = fragile._context.connection
         victim.stop()
         try:
             eventually(lambda: not client.is_connected)
@@ -310,7 +310,7 @@ class TestDisconnected:
         """
         fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
         victim.stop()
-        eventually(lambda: not fragile._session.core.is_connected)
+        eventually(lambda: not fragile._context.connection.is_connected)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(fragile.publish, f"{unique}.A", timeout=20)
             victim.start()

@@ -498,7 +498,7 @@ class TestConnection:
         victim.stop()
         messages = Numbered(unique, 100_000)
         try:
-            eventually(lambda: not fragile._session.core.is_connected)
+            eventually(lambda: not fragile._context.connection.is_connected)
             with timed(0.3, 1.0), pytest.raises(jetsync.PublishManyError) as caught:
                 fragile.publish_many(messages, window=64, ack_timeout=0.3)
         finally:

@@ -10,8 +10,8 @@ import pytest
 from patience import eventually
 
 import jetsync
-from jetsync import headers as names
-from jetsync._codec import parse_time
+from jetsync.values import headers as names
+from jetsync.values.codec import parse_time
 
 
 def soon(seconds=1.0):

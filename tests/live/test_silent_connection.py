@@ -12,7 +12,7 @@ from patience import eventually, timed
 from streams import fill
 
 import jetsync
-from jetsync._session import Session
+from jetsync._io.connection import Connection
 from jetsync.testing import CutProxy
 
 PING_INTERVAL = 30.0
@@ -25,7 +25,7 @@ def probes(monkeypatch):
     The times at which the client was told that something is late.
     """
     times = []
-    monkeypatch.setattr(Session, "probe", lambda _: times.append(time.monotonic()))
+    monkeypatch.setattr(Connection, "probe", lambda _: times.append(time.monotonic()))
     return times
 
 

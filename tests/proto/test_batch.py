@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jetsync import errors
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Entry, HeaderRules
-from jetsync.outbound import BatchAck
+from jetsync.values.outbound import BatchAck
 
 RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "1000"))
 """How often the long property test is run; ``tox run -e soak`` does so ten times as often."""

@@ -7,9 +7,14 @@ from hypothesis import strategies as st
 import jetsync
 from jetsync._proto import kv
 from jetsync._proto.kv import KeyOperation, check_bucket, check_key, check_pattern
-from jetsync.headers import Headers
-from jetsync.stream_config import ExternalStream, StreamConfig, StreamSource, SubjectTransform
-from jetsync.ttl import MarkerReason
+from jetsync.values.headers import Headers
+from jetsync.values.stream_config import (
+    ExternalStream,
+    StreamConfig,
+    StreamSource,
+    SubjectTransform,
+)
+from jetsync.values.ttl import MarkerReason
 
 TOKENS = st.sampled_from(["a", "b", "c"])
 KEYS = st.lists(TOKENS, min_size=1, max_size=4).map(".".join)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetsync._proto.ordered import LONGEST_PAUSE, Order, OrderedCursor
-from jetsync.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
+from jetsync.values.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 
 
 def cursor(**wanted):

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from jetsync import errors
 from jetsync._proto.pipeline import Pipeline, Tally
-from jetsync.outbound import PubAck
 from jetsync.testing import ManualClock
+from jetsync.values.outbound import PubAck
 
 PREFIX = b"_INBOX.w."
 NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"

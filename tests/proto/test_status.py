@@ -4,7 +4,7 @@ import pytest
 
 from jetsync import errors
 from jetsync._proto.status import STATUS_RULES, Effect, find_rule, read_status
-from jetsync.headers import encode_headers
+from jetsync.values.headers import encode_headers
 
 PENDING = {"Nats-Pending-Messages": "9", "Nats-Pending-Bytes": "99908"}
 LAST = {"Nats-Last-Consumer": "4", "Nats-Last-Stream": "17"}

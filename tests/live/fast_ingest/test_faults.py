@@ -19,11 +19,11 @@ from streams import fast_stream, payloads
 
 import jetsync
 from jetsync import OutboundMessage, errors
-from jetsync._handoff import KEPT_DENIALS
+from jetsync._io.mailbox import KEPT_DENIALS
 from jetsync._proto.fastingest import Phase
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
-from jetsync.publish import _fast_link
+from jetsync.publish import fast_link as _fast_link
 from jetsync.testing import CutProxy
 
 
@@ -240,7 +240,7 @@ def moving(unique):
         def move():
             proxy._forwarder._target = ("127.0.0.1", urlsplit(small.url).port)
             proxy.cut()
-            eventually(lambda: client._session.lane.epoch == 2)
+            eventually(lambda: client._connection.lane.epoch == 2)
 
         yield client, move
 
@@ -264,7 +264,7 @@ class TestOtherServer:
                 call(f"{unique}.a", bytes(5000))
         publisher.add(f"{unique}.a", b"1")
         publisher.close()
-        assert client._session.lane.epoch == 2
+        assert client._connection.lane.epoch == 2
         assert js.stream(unique).info().state.messages == 1
 
     def test_publish_many(self, moving, unique):
@@ -285,7 +285,7 @@ class TestOtherServer:
         failures = caught.value.report.failures
         assert [failure.index for failure in failures] == [4, 7]
         assert all(isinstance(each.error, jetsync.MaxPayloadError) for each in failures)
-        assert client._session.lane.epoch == 2
+        assert client._connection.lane.epoch == 2
         assert js.stream(unique).info().state.messages == 8
 
     def test_publisher(self, moving, unique):
@@ -301,7 +301,7 @@ class TestOtherServer:
                 with pytest.raises(jetsync.MaxPayloadError):
                     publisher.publish(f"{unique}.a", bytes(5000)).result(5)
             publisher.publish(f"{unique}.a", b"1").result(5)
-            assert client._session.lane.epoch == 2
+            assert client._connection.lane.epoch == 2
             assert js.stream(unique).info().state.messages == 1
             with contextlib.suppress(jetsync.PublishManyError):
                 publisher.flush()

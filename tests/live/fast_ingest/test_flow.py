@@ -17,7 +17,7 @@ from patience import eventually, timed
 from streams import fast_stream
 
 import jetsync
-from jetsync.publish import _fast_link
+from jetsync.publish import fast_link as _fast_link
 
 
 class TestFlow:

@@ -19,7 +19,7 @@ from streams import fast_stream
 import jetsync
 from jetsync import errors
 from jetsync.devserver import DevServer
-from jetsync.publish import _fast_link
+from jetsync.publish import fast_link as _fast_link
 
 
 class TestLoss:

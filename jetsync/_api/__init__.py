@@ -1,0 +1,3 @@
+"""
+Requests to the JetStream API, as functions over a connection.
+"""

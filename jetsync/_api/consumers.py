@@ -1,0 +1,383 @@
+"""
+Consumers over the JetStream API: the calls that :class:`JetStream`, :class:`Stream` and
+:class:`Consumer` offer.
+
+Every function takes the deadline of the public call that it is a part of.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from jetsync._api import streams as _stream_admin
+from jetsync._api.requests import call, config_of, evolve, pages, sequence_number
+from jetsync._base import log as _log
+from jetsync._base.integers import read_count
+from jetsync.errors import (
+    InvalidArgumentError,
+    InvalidJsonError,
+    JetSyncError,
+    NotSupportedError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+)
+from jetsync.events import FilterOutsideSubjectsEvent
+from jetsync.values.codec import format_time, from_wire, to_wire
+from jetsync.values.consumer_config import ConsumerConfig
+from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset, PauseState
+from jetsync.values.echo import (
+    CONSUMER_NEEDS,
+    Need,
+    api_level_of,
+    check_consumer_echo,
+    explain_refusal,
+    level_of_version,
+)
+from jetsync.values.subjects import overlap, validate_filter, validate_name
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Deadline, Seconds
+    from jetsync.values.stream_config import StreamConfig
+
+__all__ = [
+    "changed_config",
+    "create",
+    "create_or_update",
+    "delete",
+    "info",
+    "infos",
+    "names",
+    "pause",
+    "reset",
+    "unpin",
+    "update",
+    "warn_about_filters",
+]
+
+_logger = _log.get_logger("consumer")
+
+FILTER_OUTSIDE_SUBJECTS: Final = "filter_outside_subjects"
+"""Log event: a consumer was made that will never get a message."""
+
+_PROBE_SECONDS: Final = 1.0
+"""Time kept back to find out why a request was not answered."""
+
+
+def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
+    """
+    Return the consumer that an answer describes.
+    """
+    described = {key: value for key, value in answer.items() if key not in {"type", "reset_seq"}}
+    return from_wire(ConsumerInfo, described)
+
+
+# --------------------------------------------------------------------------------------------------
+# Create, update, delete
+
+
+def create(
+    context: Context, stream: str, config: ConsumerConfig, deadline: Deadline
+) -> ConsumerInfo:
+    """
+    Create a consumer, or do nothing if it exists with the same configuration.
+    """
+    return _put(context, stream, config, "create", deadline)
+
+
+def update(
+    context: Context, stream: str, config: ConsumerConfig, deadline: Deadline
+) -> ConsumerInfo:
+    """
+    Replace the whole configuration of an existing consumer.
+    """
+    return _put(context, stream, config, "update", deadline)
+
+
+def create_or_update(
+    context: Context, stream: str, config: ConsumerConfig, deadline: Deadline
+) -> ConsumerInfo:
+    """
+    Replace the whole configuration of a consumer, which is created if it does not exist.
+    """
+    return _put(context, stream, config, None, deadline)
+
+
+def changed_config(
+    context: Context,
+    stream: str,
+    config: ConsumerConfig | None,
+    fields: Mapping[str, Any],
+    deadline: Deadline,
+) -> ConsumerConfig:
+    """
+    Return what an update shall send: the object that was given, or the current one with changes.
+    """
+    if config is not None:
+        return config_of(ConsumerConfig, config, fields, "an update")
+    wanted = evolve(ConsumerConfig(), fields)
+    name = wanted.durable_name or wanted.name
+    if name is None:
+        raise InvalidArgumentError("an update needs the consumer's name", argument="name")
+    return evolve(info(context, stream, name, deadline).config, fields)
+
+
+def _put(
+    context: Context,
+    stream: str,
+    config: ConsumerConfig,
+    action: str | None,
+    deadline: Deadline,
+) -> ConsumerInfo:
+    validate_name("stream", stream)
+    name = _validate(config)
+    asked = to_wire(config)
+    asked.setdefault("ack_policy", "explicit")
+    if name is None:
+        if action == "update":
+            raise InvalidArgumentError("an update needs the consumer's name", argument="name")
+        name = asked["name"] = secrets.token_hex(11)
+    endpoint = f"CONSUMER.CREATE.{stream}.{name}"
+    if config.filter_subject and not config.filter_subjects:
+        # Permissions of a user can be bound to one filter by way of the request's subject.
+        endpoint += f".{config.filter_subject}"
+    request: dict[str, Any] = {"stream_name": stream, "config": asked}
+    if action is not None:
+        request["action"] = action
+    server = context.server.version
+    try:
+        answer = call(context, endpoint, request, deadline, stream=stream)
+    except InvalidJsonError as error:
+        reason = explain_refusal(error, asked, CONSUMER_NEEDS, server)
+        if reason is None:
+            raise
+        raise reason from error
+    done = "updated" if action == "update" else "created" if action else "created or updated"
+    made = consumer_info(answer)
+    check_consumer_echo(asked, answer.get("config") or {}, server=server, name=name, done=done)
+    return made
+
+
+def _validate(config: ConsumerConfig) -> str | None:
+    """
+    Return the name of a consumer that may be created or updated like this, if it has one.
+
+    Raises:
+        InvalidArgumentError: a name or a filter can not be used, or there are two names.
+    """
+    given = [name for name in (config.durable_name, config.name) if name is not None]
+    for name in given:
+        validate_name("consumer", name)
+    if len(set(given)) > 1:
+        raise InvalidArgumentError(
+            f"name {config.name!r} and durable_name {config.durable_name!r} differ", argument="name"
+        )
+    for subject in _filters(config):
+        validate_filter(subject)
+    return given[0] if given else None
+
+
+def _filters(config: ConsumerConfig) -> list[str]:
+    # An empty one in the list is the server's to refuse; a single empty one means no filter.
+    wanted = [config.filter_subject, *(config.filter_subjects or ())]
+    return [subject for subject in wanted if subject]
+
+
+def delete(context: Context, stream: str, name: str, deadline: Deadline) -> None:
+    """
+    Delete a consumer.
+    """
+    call(context, _endpoint("DELETE", stream, name), None, deadline, stream=stream)
+
+
+# --------------------------------------------------------------------------------------------------
+# A filter that can not match
+
+
+def warn_about_filters(
+    context: Context,
+    consumer: ConsumerInfo,
+    known: StreamConfig | None,
+    deadline: Deadline,
+) -> None:
+    """
+    Log, and tell the plugins, if a filter lies outside the stream's subjects.
+
+    Servers accept such a consumer; it never gets a message. A stream that takes messages from
+    elsewhere or renames them is left alone: its subjects do not tell what is in it.
+
+    Args:
+        context: Where to ask for the stream, if it is not known or may have changed.
+        consumer: The consumer that was made.
+        known: The stream's configuration as it was some time ago, if it is known.
+        deadline: Of the call that this is a part of. No failure in here is one of that call.
+    """
+    stream, filters = consumer.stream_name, _filters(consumer.config)
+    if not filters or (known is not None and not _outside(filters, known)):
+        return
+    try:
+        current = _stream_admin.info(context, stream, deadline).config
+    except JetSyncError:
+        return
+    outside = _outside(filters, current)
+    if not outside:
+        return
+    subjects = tuple(current.subjects or ())
+    _logger.warning(
+        FILTER_OUTSIDE_SUBJECTS,
+        stream=stream,
+        consumer=consumer.name,
+        filters=outside,
+        subjects=subjects,
+    )
+    context.connection.emit(
+        FilterOutsideSubjectsEvent(
+            stream=stream, consumer=consumer.name, filters=tuple(outside), subjects=subjects
+        )
+    )
+
+
+def _outside(filters: Sequence[str], stream: StreamConfig) -> list[str]:
+    if stream.mirror or stream.sources or stream.subject_transform:
+        return []
+    subjects = stream.subjects or []
+    return [wanted for wanted in filters if not any(overlap(wanted, one) for one in subjects)]
+
+
+# --------------------------------------------------------------------------------------------------
+# Information
+
+
+def info(context: Context, stream: str, name: str, deadline: Deadline) -> ConsumerInfo:
+    """
+    Ask for a consumer.
+    """
+    return consumer_info(
+        call(context, _endpoint("INFO", stream, name), None, deadline, stream=stream)
+    )
+
+
+def names(context: Context, stream: str, timeout: Seconds | None) -> Iterator[str]:
+    """
+    Return an iterator over the names of consumers, in pages of 1024.
+    """
+    endpoint = f"CONSUMER.NAMES.{validate_name('stream', stream)}"
+    return pages(context, endpoint, "consumers", {}, name_of=str, timeout=timeout)
+
+
+def infos(context: Context, stream: str, timeout: Seconds | None) -> Iterator[ConsumerInfo]:
+    """
+    Return an iterator over consumers, in pages of 256.
+    """
+    endpoint = f"CONSUMER.LIST.{validate_name('stream', stream)}"
+    found = pages(context, endpoint, "consumers", {}, name_of=_name_of, timeout=timeout)
+    return map(consumer_info, found)
+
+
+def _name_of(entry: Mapping[str, Any]) -> str:
+    return str(entry["name"])
+
+
+# --------------------------------------------------------------------------------------------------
+# Commands of later servers
+
+
+def pause(
+    context: Context, stream: str, name: str, until: dt.datetime | None, deadline: Deadline
+) -> PauseState:
+    """
+    Stop the delivery of a consumer until a time; ``None`` lets it go on.
+    """
+    body = None if until is None else {"pause_until": format_time(until)}
+    answer = _command(context, "PAUSE", (stream, name), body, deadline)
+    return from_wire(PauseState, {key: item for key, item in answer.items() if key != "type"})
+
+
+def unpin(context: Context, stream: str, name: str, group: str, deadline: Deadline) -> None:
+    """
+    Take the pin of a priority group from the client that has it.
+    """
+    _command(context, "UNPIN", (stream, name), {"group": group}, deadline)
+
+
+def reset(
+    context: Context, stream: str, name: str, sequence: int | None, deadline: Deadline
+) -> ConsumerReset:
+    """
+    Let a consumer begin again, at its acknowledgement floor or at a sequence.
+    """
+    body = None if sequence is None else {"seq": sequence_number(sequence, "sequence")}
+    answer = _command(context, "RESET", (stream, name), body, deadline)
+    return ConsumerReset(
+        reset_seq=read_count(answer.get("reset_seq"), "reset_seq"), info=consumer_info(answer)
+    )
+
+
+_COMMAND_NEEDS: Final[Mapping[str, Need]] = {
+    "PAUSE": Need("2.11", 1),
+    "UNPIN": Need("2.11", 1),
+    "RESET": Need("2.14", 4),
+}
+
+
+def _command(
+    context: Context,
+    command: str,
+    consumer: tuple[str, str],
+    body: Mapping[str, Any] | None,
+    deadline: Deadline,
+) -> dict[str, Any]:
+    """
+    Send a command that older servers do not have.
+
+    Those give no answer at all, and none comes either to a reset of a consumer that is missing. So
+    the consumer is asked for first: that tells whether it exists and which API level its server
+    has, and nobody has to wait for a time-out to learn it.
+    """
+    stream, name = consumer
+    endpoint = _endpoint(command, stream, name)
+    described = _info_if_allowed(context, stream, name, deadline)
+    if described is not None:
+        _require(context, command, described)
+    wait = max(0.0, deadline.remaining() - min(_PROBE_SECONDS, deadline.total / 4))
+    try:
+        return call(context, endpoint, body, deadline.at_most(wait), stream=stream)
+    except RequestTimeoutError as error:
+        # Gone between the two requests? Then this raises the better error.
+        _info_if_allowed(context, stream, name, deadline)
+        raise RequestTimeoutError(error.subject, deadline.total) from None
+
+
+def _info_if_allowed(
+    context: Context, stream: str, name: str, deadline: Deadline
+) -> ConsumerInfo | None:
+    """
+    Ask for a consumer; ``None`` where this user may not ask, but perhaps may command.
+    """
+    try:
+        return info(context, stream, name, deadline)
+    except PermissionDeniedError:
+        return None
+
+
+def _require(context: Context, command: str, consumer: ConsumerInfo) -> None:
+    need = _COMMAND_NEEDS[command]
+    metadata = consumer.config.metadata or {}
+    level = api_level_of(metadata)
+    if level is None:
+        level = max(context.server.api_level, level_of_version(context.server.version_tuple))
+    if level < (need.level or 0):
+        raise NotSupportedError(
+            f"consumer {command.lower()}",
+            needs=str(need),
+            server=metadata.get("_nats.ver", context.server.version),
+        )
+
+
+def _endpoint(verb: str, stream: str, name: str) -> str:
+    validate_name("stream", stream)
+    return f"CONSUMER.{verb}.{stream}.{validate_name('consumer', name)}"

@@ -1,0 +1,268 @@
+"""
+Streams over the JetStream API: the calls that both :class:`JetStream` and :class:`Stream` offer.
+
+Every function takes the deadline of the public call that it is a part of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from jetsync._api.requests import call, config_of, evolve, pages, sequence_number
+from jetsync._base.integers import read_count
+from jetsync.errors import (
+    ApiError,
+    InvalidArgumentError,
+    InvalidJsonError,
+    MessageNotFoundError,
+    StreamNameInUseError,
+    StreamNotFoundError,
+)
+from jetsync.values.codec import from_wire, to_wire
+from jetsync.values.echo import STREAM_NEEDS, check_stream_echo, explain_refusal
+from jetsync.values.stream_config import StreamConfig
+from jetsync.values.stream_info import StreamInfo
+from jetsync.values.subjects import validate_filter, validate_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Deadline, Seconds
+
+__all__ = [
+    "changed_config",
+    "create",
+    "create_or_update",
+    "delete",
+    "delete_message",
+    "info",
+    "infos",
+    "names",
+    "purge",
+    "update",
+]
+
+SEQUENCE_NOT_FOUND: Final = 10043
+"""What a server says where only the deletion of a message misses it; reads say 10037."""
+
+_ENVELOPE: Final = ("type", "total", "offset", "limit", "did_create")
+"""What an answer has around the description of a stream."""
+
+
+def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
+    """
+    Return the stream that an answer describes.
+    """
+    described = {key: value for key, value in answer.items() if key not in _ENVELOPE}
+    return from_wire(StreamInfo, described)
+
+
+def create(context: Context, config: StreamConfig, deadline: Deadline) -> StreamInfo:
+    """
+    Create a stream, or do nothing if it exists with the same configuration.
+    """
+    return _put(context, "CREATE", config, deadline)
+
+
+def update(context: Context, config: StreamConfig, deadline: Deadline) -> StreamInfo:
+    """
+    Replace the whole configuration of an existing stream.
+    """
+    return _put(context, "UPDATE", config, deadline)
+
+
+def create_or_update(context: Context, config: StreamConfig, deadline: Deadline) -> StreamInfo:
+    """
+    Replace the whole configuration of a stream, which is created if it does not exist.
+    """
+    try:
+        return update(context, config, deadline)
+    except StreamNotFoundError:
+        pass
+    try:
+        return create(context, config, deadline)
+    except StreamNameInUseError:
+        # Somebody else created it between the two requests, with another configuration.
+        return update(context, config, deadline)
+
+
+def changed_config(
+    context: Context,
+    config: StreamConfig | None,
+    fields: Mapping[str, Any],
+    deadline: Deadline,
+    name: str | None = None,
+) -> StreamConfig:
+    """
+    Return what an update shall send: the object that was given, or the current one with changes.
+
+    Args:
+        context: Where to read the current configuration.
+        config: The whole configuration; ``fields`` are laid over it.
+        fields: Without ``config``, the fields to change.
+        deadline: Of the call that this is a part of.
+        name: The stream, where the caller knows it; otherwise it is in ``config`` or ``fields``.
+    """
+    if config is not None:
+        whole = config_of(StreamConfig, config, fields, "an update")
+        return whole if whole.name is not None or name is None else evolve(whole, {"name": name})
+    name = name if name is not None else fields.get("name")
+    if name is None:
+        raise InvalidArgumentError("an update needs the stream's name", argument="name")
+    evolve(
+        StreamConfig(), fields
+    )  # Refuses unknown fields and wrong types before anything is sent.
+    return evolve(info(context, name, deadline).config, fields)
+
+
+def _put(context: Context, action: str, config: StreamConfig, deadline: Deadline) -> StreamInfo:
+    name = validate_config(config)
+    asked = to_wire(config)
+    server = context.server.version
+    try:
+        answer = call(context, f"STREAM.{action}.{name}", asked, deadline, stream=name)
+    except InvalidJsonError as error:
+        reason = explain_refusal(error, asked, STREAM_NEEDS, server)
+        if reason is None:
+            raise
+        raise reason from error
+    done = "created" if action == "CREATE" else "updated"
+    made = stream_info(answer)
+    check_stream_echo(asked, answer.get("config") or {}, server=server, name=name, done=done)
+    return made
+
+
+def validate_config(config: StreamConfig) -> str:
+    """
+    Return the name of a stream that may be created or updated like this.
+
+    Raises:
+        InvalidArgumentError: there is no name, or it or a subject can not be used.
+    """
+    if config.name is None:
+        raise InvalidArgumentError("a stream needs a name", argument="name")
+    for subject in config.subjects or ():
+        validate_filter(subject)
+    for source in [config.mirror, *(config.sources or ())]:
+        if source is not None and source.filter_subject:
+            validate_filter(source.filter_subject)
+    return validate_name("stream", config.name)
+
+
+def info(
+    context: Context,
+    name: str,
+    deadline: Deadline,
+    *,
+    subjects_filter: str | None = None,
+    deleted_details: bool = False,
+) -> StreamInfo:
+    """
+    Ask for a stream; with ``subjects_filter``, for as many pages as its subjects take.
+    """
+    endpoint = f"STREAM.INFO.{validate_name('stream', name)}"
+    request: dict[str, Any] = {}
+    if deleted_details:
+        request["deleted_details"] = True
+    if subjects_filter is not None:
+        request["subjects_filter"] = validate_filter(subjects_filter)
+    answer = call(context, endpoint, request or None, deadline, stream=name)
+    found = stream_info(answer)
+    if subjects_filter is None:
+        return found
+    subjects = dict(found.state.subjects)
+    offset = len(subjects)
+    while 0 < offset < read_count(answer.get("total") or 0, "the total of a list"):
+        page = {"subjects_filter": subjects_filter, "offset": offset}
+        answer = call(context, endpoint, page, deadline, stream=name)
+        more = stream_info(answer).state.subjects
+        if not more:
+            break
+        subjects.update(more)
+        offset += len(more)
+    return attrs.evolve(found, state=attrs.evolve(found.state, subjects=subjects))
+
+
+def delete(context: Context, name: str, deadline: Deadline) -> None:
+    """
+    Delete a stream with its messages and consumers.
+    """
+    call(context, f"STREAM.DELETE.{validate_name('stream', name)}", None, deadline, stream=name)
+
+
+def purge(
+    context: Context,
+    name: str,
+    deadline: Deadline,
+    *,
+    subject: str | None = None,
+    sequence: int | None = None,
+    keep: int | None = None,
+) -> int:
+    """
+    Remove messages and return how many there were.
+    """
+    if sequence is not None and keep is not None:
+        raise InvalidArgumentError(
+            "purge up to a sequence or keep the last ones, not both", argument="keep"
+        )
+    request: dict[str, Any] = {}
+    if subject is not None:
+        request["filter"] = validate_filter(subject)
+    if sequence is not None:
+        request["seq"] = sequence_number(sequence, "sequence", minimum=0)
+    if keep is not None:
+        request["keep"] = sequence_number(keep, "keep", minimum=0)
+    endpoint = f"STREAM.PURGE.{validate_name('stream', name)}"
+    answer = call(context, endpoint, request or None, deadline, stream=name)
+    return read_count(answer.get("purged", 0), "the number of purged messages")
+
+
+def delete_message(
+    context: Context, name: str, sequence: int, deadline: Deadline, *, secure: bool
+) -> None:
+    """
+    Delete one message, and overwrite its bytes on disk if that is asked for.
+    """
+    request = {"seq": sequence_number(sequence, "sequence"), "no_erase": not secure}
+    endpoint = f"STREAM.MSG.DELETE.{validate_name('stream', name)}"
+    try:
+        call(context, endpoint, request, deadline, stream=name)
+    except ApiError as error:
+        if error.err_code != SEQUENCE_NOT_FOUND:
+            raise
+        raise MessageNotFoundError(
+            code=error.code,
+            err_code=error.err_code,
+            description=error.description,
+            stream=name,
+        ) from None
+
+
+def names(context: Context, subject: str | None, timeout: Seconds | None) -> Iterator[str]:
+    """
+    Return an iterator over the names of streams, in pages of 1024.
+    """
+    return pages(
+        context, "STREAM.NAMES", "streams", _by_subject(subject), name_of=str, timeout=timeout
+    )
+
+
+def infos(context: Context, subject: str | None, timeout: Seconds | None) -> Iterator[StreamInfo]:
+    """
+    Return an iterator over streams, in pages of 256.
+    """
+    filters = _by_subject(subject)
+    found = pages(context, "STREAM.LIST", "streams", filters, name_of=_name_of, timeout=timeout)
+    return map(stream_info, found)
+
+
+def _by_subject(subject: str | None) -> dict[str, Any]:
+    return {} if subject is None else {"subject": validate_filter(subject)}
+
+
+def _name_of(entry: Mapping[str, Any]) -> str:
+    return str(entry["config"]["name"])

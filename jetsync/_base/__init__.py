@@ -1,0 +1,3 @@
+"""
+What every other folder uses: deadlines, locks, logs, checks of fields.
+"""

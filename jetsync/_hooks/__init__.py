@@ -1,0 +1,3 @@
+"""
+Plugins: loading them, calling their hooks, and delivering events.
+"""

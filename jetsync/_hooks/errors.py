@@ -1,0 +1,30 @@
+"""
+The error of a plugin, which may carry the report of a bulk publish.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jetsync.errors import JetSyncError
+
+if TYPE_CHECKING:
+    from jetsync.values.outbound import PublishReport
+
+__all__ = ["PluginError"]
+
+
+class PluginError(JetSyncError):
+    """
+    A plugin failed where it may veto or transform; what it raised is the ``__cause__``.
+
+    ``report`` says what became of the messages, where ``publish_many`` ended with it.
+    """
+
+    def __init__(self, plugin: str, hook: str, reason: str | None = None) -> None:
+        text = f"plugin {plugin!r} failed in {hook}"
+        super().__init__(text if reason is None else f"{text}: {reason}")
+        self.plugin = plugin
+        self.hook = hook
+        self.reason = reason
+        self.report: PublishReport | None = None

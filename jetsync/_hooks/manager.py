@@ -1,0 +1,387 @@
+"""
+The plugins of one client: found, checked, and ready to be called.
+
+`Plugins` is the typed facade over pluggy. For each hook it has one attribute, which is `None` where
+no plugin implements the hook, so that the hot paths ask `if plugins.prepare is not None` and pay
+nothing else. Everything that can be refused is refused at load: an unknown plugin, one that is
+given twice, a hook or an argument that does not exist, the wrong kind of function.
+
+Environment, read at load:
+
+- `JETSYNC_PLUGINS=a,b` adds plugins by the name of their entry point;
+- `JETSYNC_BLOCK_PLUGINS=a,b` leaves plugins out by name, however they were asked for;
+- `JETSYNC_TRACE_HOOKS=1` writes a line to stderr for each hook call.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import os
+import types
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+import pluggy
+
+from jetsync import hookspecs
+from jetsync._hooks.calls import (
+    FaultLog,
+    Step,
+    collect_headers,
+    entering,
+    first_delay,
+    observe,
+    transform,
+    wrap,
+)
+from jetsync._hooks.check import HOOKS, adapt, check_implementations
+from jetsync._hooks.dispatcher import Dispatcher
+from jetsync._hooks.trace import enable, traced
+from jetsync.errors import ConfigurationError, InvalidTypeError
+from jetsync.events import ClosedEvent
+from jetsync.values.outbound import check_readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from jetsync._hooks.calls import Entered, Transform, Wrap
+    from jetsync.events import Operation, StatusEvent
+    from jetsync.values.headers import SharedHeaders
+    from jetsync.values.message import Message
+    from jetsync.values.outbound import OutboundMessage
+    from jetsync.values.stored import StoredMessage
+    from jetsync.values.ttl import MarkerReason
+
+_Call = TypeVar("_Call")
+
+ENTRY_POINT_GROUP = "jetsync"
+
+
+@attrs.frozen
+class PluginInfo:
+    """
+    Describe a loaded plugin.
+    """
+
+    name: str
+    """The name that error messages and the environment variables use."""
+
+    hooks: tuple[str, ...]
+    """The hooks it implements, sorted."""
+
+    source: str
+    """The module or class it is."""
+
+
+@attrs.frozen
+class InstalledPlugin:
+    """
+    Describe an entry point of the group `jetsync`, loaded or not.
+    """
+
+    name: str
+    value: str
+    """What the entry point points at, as `module:attribute`."""
+
+    distribution: str | None = None
+    version: str | None = None
+
+
+class Plugins:
+    """
+    Hold the plugins of one client, with one attribute per hook that is `None` where nobody listens.
+
+    Immutable once loaded, and so free to be used by many threads. `Plugins()` has no plugin at all.
+    Events from the thread that moves the bytes go to `dispatcher`, which is `None` as `status` is.
+
+    Args:
+        infos: what was loaded, in the order of loading.
+
+        steps: for each hook that is implemented, its implementations in the order of calling.
+
+        blocked: the names that were asked for and left out.
+    """
+
+    __slots__ = (
+        "blocked",
+        "dispatcher",
+        "enter_fetch",
+        "enter_publish",
+        "infos",
+        "prepare",
+        "received",
+        "retry",
+        "shared_headers",
+        "status",
+        "ttl_marker",
+        "wrap_batch_commit",
+        "wrap_fetch",
+        "wrap_publish",
+    )
+
+    def __init__(
+        self,
+        infos: tuple[PluginInfo, ...] = (),
+        steps: Mapping[str, tuple[Step, ...]] | None = None,
+        blocked: tuple[str, ...] = (),
+    ) -> None:
+        self.infos = infos
+        self.blocked = blocked
+        known = {} if steps is None else steps
+        faults = FaultLog()
+
+        def build(hook: str, builder: Callable[..., _Call], *more: object) -> _Call | None:
+            found = known.get(hook)
+            return builder(hook, found, *more) if found else None
+
+        self.prepare: Callable[[OutboundMessage], OutboundMessage] | None
+        self.received: Transform | None
+        self.wrap_publish: Wrap | None
+        self.wrap_batch_commit: Wrap | None
+        self.wrap_fetch: Wrap | None
+        self.enter_publish: Callable[[Operation], Entered] | None
+        self.enter_fetch: Callable[[Operation], Entered] | None
+        self.status: Callable[[StatusEvent], None] | None
+        self.ttl_marker: Callable[[Message | StoredMessage, MarkerReason], None] | None
+        self.retry: Callable[[Operation, Exception, int], float | None] | None
+        self.shared_headers: Callable[[Operation], SharedHeaders | None] | None
+
+        self.prepare = build("jetsync_prepare_message", transform, check_readable)
+        self.received = build("jetsync_message_received", transform)
+        self.wrap_publish = build("jetsync_publish", wrap)
+        self.wrap_batch_commit = build("jetsync_batch_commit", wrap)
+        self.wrap_fetch = build("jetsync_fetch", wrap)
+        self.enter_publish = build("jetsync_publish", entering)
+        self.enter_fetch = build("jetsync_fetch", entering)
+        self.status = build("jetsync_status", observe, faults)
+        self.ttl_marker = build("jetsync_ttl_marker", observe, faults)
+        self.retry = build("jetsync_retry", first_delay)
+        self.shared_headers = build("jetsync_shared_headers", collect_headers)
+        if self.shared_headers is not None and self.wrap_publish is None:
+            # They are asked for inside of the operation, so there has to be one.
+            self.wrap_publish = wrap("jetsync_publish", ())
+            self.enter_publish = entering("jetsync_publish", ())
+        self.dispatcher = None if self.status is None else Dispatcher(self.status)
+
+    @classmethod
+    def load(cls, plugins: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
+        """
+        Load plugins, check them, and make them ready to be called.
+
+        Args:
+            plugins: objects, modules, classes (instantiated without arguments), or names of entry
+                points of the group `jetsync`.
+
+            env: where the environment variables are read; `None` means `os.environ`.
+
+        Raises:
+            ConfigurationError: a name is unknown, a plugin is given twice, can not be imported, or
+                does not fit the hooks.
+
+            InvalidTypeError: *plugins* is a single name.
+        """
+        if isinstance(plugins, str):
+            raise InvalidTypeError("plugins must be a list of plugins", argument="plugins")
+        env = os.environ if env is None else env
+        wanted: list[object] = list(plugins)
+        added = _names(env, "JETSYNC_PLUGINS")
+        if not wanted and not added:
+            return cls()
+        blocked = _names(env, "JETSYNC_BLOCK_PLUGINS")
+        left_out: list[str] = []
+        manager = pluggy.PluginManager("jetsync")
+        manager.add_hookspecs(hookspecs)
+        # All names, before the first plugin is made: it may be one that opens something.
+        found: dict[str, object] = {}
+        for asked in [*wanted, *added]:
+            # One that is blocked is not even imported: that may be why it is.
+            if isinstance(asked, str) and asked not in blocked and asked not in found:
+                found[asked] = _from_entry_point(asked)
+        trace = _is_set(env)
+        try:
+            for position, asked in enumerate([*wanted, *added]):
+                if isinstance(asked, str) and asked in blocked:
+                    left_out.append(asked)
+                    continue
+                if position >= len(wanted) and manager.has_plugin(str(asked)):
+                    # The environment names one that is there already: nothing is left to add.
+                    continue
+                plugin, name = _resolve(asked, found)
+                if name in blocked:
+                    left_out.append(name)
+                elif not manager.has_plugin(name):
+                    check_implementations(manager, plugin, name)
+                    _register(manager, plugin, name)
+                else:
+                    raise ConfigurationError(
+                        f"plugin {name!r} is given twice; two of a kind need a `name` of their own"
+                        " each"
+                    )
+        except BaseException as error:
+            cls((), _steps(manager, trace=trace)).give_up(error)
+            raise
+        infos = tuple(_describe(manager, plugin, name) for name, plugin in _listed(manager))
+        return cls(infos, _steps(manager, trace=trace), tuple(dict.fromkeys(left_out)))
+
+    def describe(self) -> tuple[PluginInfo, ...]:
+        """
+        Return what is loaded, in the order of loading.
+        """
+        return self.infos
+
+    def close(self, timeout: float | None = 1.0) -> bool:
+        """
+        Deliver the events that were handed over, then end the thread that delivers them.
+
+        Idempotent. The hooks themselves can be called as before.
+
+        Args:
+            timeout: how many seconds to wait for the plugins.
+
+        Returns:
+            Whether all events were delivered in time.
+        """
+        return self.dispatcher is None or self.dispatcher.close(timeout)
+
+    def give_up(self, error: BaseException) -> None:
+        """
+        Tell the plugins that there will be no client, as *error* came between.
+
+        Whatever they have opened for it, they can close then.
+        """
+        if self.dispatcher is not None:
+            self.dispatcher.emit_later(ClosedEvent(error=error))
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Plugins {', '.join(info.name for info in self.infos) or 'none'}>"
+
+
+def installed_plugins() -> tuple[InstalledPlugin, ...]:
+    """
+    List the plugins that are installed, by name; nothing is imported.
+    """
+    found: dict[str, InstalledPlugin] = {}
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        plugin = InstalledPlugin(entry.name, entry.value)
+        if entry.dist is not None:
+            plugin = attrs.evolve(
+                plugin, distribution=entry.dist.metadata["Name"], version=entry.dist.version
+            )
+        found.setdefault(entry.name, plugin)
+    return tuple(found[name] for name in sorted(found))
+
+
+def declared_hooks(name: str) -> tuple[str, ...]:
+    """
+    Return the hooks that an installed plugin declares, sorted, without making anything of it.
+
+    That works, too, where the plugin can not be used before it is configured.
+
+    Raises:
+        ConfigurationError: it is not installed, or can not be imported.
+    """
+    found = _from_entry_point(name)
+    manager = pluggy.PluginManager("jetsync")
+    hooks = set()
+    for attribute in dir(found):
+        options = manager.parse_hookimpl_opts(found, attribute)
+        if options is not None:
+            hooks.add(options.get("specname") or attribute)
+    return tuple(sorted(hooks.intersection(HOOKS)))
+
+
+def _names(env: Mapping[str, str], variable: str) -> tuple[str, ...]:
+    """
+    Read a list of names: separated by commas, blanks and repetitions do not count.
+    """
+    names = (name.strip() for name in env.get(variable, "").split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _is_set(env: Mapping[str, str]) -> bool:
+    return env.get("JETSYNC_TRACE_HOOKS", "").strip().lower() not in {"", "0", "false", "no", "off"}
+
+
+def _resolve(asked: object, found: Mapping[str, object]) -> tuple[object, str]:
+    """
+    Return the plugin that is meant, made if it has to be, and what it is called.
+    """
+    if isinstance(asked, str):
+        return _instance(found[asked], asked), asked
+    plugin = _instance(asked, getattr(asked, "__name__", repr(asked)))
+    if isinstance(plugin, types.ModuleType):
+        return plugin, plugin.__name__
+    name = getattr(plugin, "name", None)
+    return plugin, name if isinstance(name, str) and name else type(plugin).__name__
+
+
+def _from_entry_point(name: str) -> object:
+    entries = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    for entry in entries:
+        if entry.name == name:
+            try:
+                return entry.load()
+            except Exception as exc:
+                raise ConfigurationError(
+                    f"plugin {name!r} ({entry.value}) can not be loaded:"
+                    f" {type(exc).__name__}: {exc}"
+                ) from exc
+    known = ", ".join(sorted({entry.name for entry in entries})) or "none"
+    raise ConfigurationError(f"there is no plugin {name!r}; installed: {known}")
+
+
+def _instance(plugin: object, name: str) -> object:
+    if not inspect.isclass(plugin):
+        return plugin
+    try:
+        return plugin()
+    except Exception as exc:
+        raise ConfigurationError(
+            f"plugin {name!r} can not be made without arguments: {type(exc).__name__}: {exc}"
+        ) from exc
+
+
+def _register(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
+    try:
+        manager.register(plugin, name=name)
+    except (ValueError, pluggy.PluginValidationError) as exc:
+        raise ConfigurationError(f"plugin {name!r} can not be registered: {exc}") from exc
+
+
+def _listed(manager: pluggy.PluginManager) -> Iterator[tuple[str, object]]:
+    for name, plugin in manager.list_name_plugin():
+        if plugin is not None:
+            yield name, plugin
+
+
+def _describe(manager: pluggy.PluginManager, plugin: object, name: str) -> PluginInfo:
+    callers = manager.get_hookcallers(plugin) or []
+    hooks = tuple(sorted(caller.name for caller in callers if caller.name in HOOKS))
+    if isinstance(plugin, types.ModuleType):
+        return PluginInfo(name, hooks, plugin.__name__)
+    kind = type(plugin)
+    return PluginInfo(name, hooks, f"{kind.__module__}:{kind.__qualname__}")
+
+
+def _steps(manager: pluggy.PluginManager, *, trace: bool) -> dict[str, tuple[Step, ...]]:
+    """
+    Take each hook's implementations from pluggy, in the order in which they are called.
+    """
+    if trace:
+        enable()
+    steps: dict[str, tuple[Step, ...]] = {}
+    for hook in HOOKS:
+        # pluggy keeps them the other way round and calls from the end.
+        found = reversed(getattr(manager.hook, hook).get_hookimpls())
+        steps[hook] = tuple(
+            Step(
+                impl.plugin_name,
+                traced(impl.plugin_name, hook, adapt(hook, impl.function))
+                if trace
+                else adapt(hook, impl.function),
+            )
+            for impl in found
+        )
+    return steps

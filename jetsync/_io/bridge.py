@@ -1,0 +1,296 @@
+"""
+The one background thread, and the event loop that nats-py lives in.
+
+This is the only file that imports anyio. It starts the thread, runs coroutines in it for blocking
+callers,
+and stops it: on :meth:`Bridge.stop`, or at the end of the interpreter.
+
+A blocking caller waits on a lock of its own, and not on the futures of anyio's portal: Ctrl-C
+inside one of their Python-level locks leaves it locked, and the loop would wait for it forever.
+
+Guarantees
+- The thread is a daemon: it never keeps a program alive. A program that ends without closing its
+clients
+  gets up to :data:`EXIT_BUDGET` seconds at exit to send what it handed over.
+- A blocking caller can be interrupted by Ctrl-C; the coroutine that it waited for is cancelled.
+- After a fork the child's copy of a bridge is marked; it must not be used, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import importlib.util
+import itertools
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+import anyio
+import anyio.from_thread
+
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import keep_interrupts
+from jetsync._base.log import get_logger
+from jetsync._io.mailbox import Signal
+from jetsync.errors import (
+    ConfigurationError,
+    ConnectionClosedError,
+    ForkedProcessError,
+    WaitTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+
+LONGEST_START: Final = 60.0
+"""Seconds that the thread has to start its loop: only a machine that cannot run it needs them."""
+
+EXIT_BUDGET: Final = 2.0
+"""Seconds that all forgotten clients together get to close when the interpreter exits."""
+
+_log = get_logger("bridge")
+_numbers = itertools.count(1)
+_live: weakref.WeakSet[Bridge] = weakref.WeakSet()
+
+
+class Bridge:
+    """A daemon thread with an event loop, seen from blocking code."""
+
+    def __init__(self, loop: Literal["auto", "asyncio", "uvloop"]) -> None:
+        self._use_uvloop = _choose_uvloop(loop)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop, while it runs."""
+        self._portal: anyio.from_thread.BlockingPortal | None = None
+        self._started = Signal()
+        self._stopping = False
+        self._ending: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._calls: set[_Call] = set()
+        """Calls that are not over."""
+        self._at_exit: Callable[[float], None] = lambda _: None
+        self._at_fork: Callable[[], None] = lambda: None
+        self.forked = False
+        """Whether this object was copied into a child process, where its thread does not exist."""
+        self._thread = threading.Thread(
+            target=self._run, name=f"jetsync-io-{next(_numbers)}", daemon=True
+        )
+
+    def __repr__(self) -> str:
+        state = "forked" if self.forked else "running" if self._thread.is_alive() else "stopped"
+        return f"<Bridge {self._thread.name} {state} uvloop={self._use_uvloop}>"
+
+    def start(self, at_exit: Callable[[float], None], at_fork: Callable[[], None]) -> None:
+        """
+        Start the thread and wait until its loop runs.
+
+        *at_exit* is called with a number of seconds if the interpreter ends before :meth:`stop`,
+        *at_fork* in a child that is forked before; it must not wait for anything.
+        """
+        self._at_exit = at_exit
+        self._at_fork = at_fork
+        try:
+            with keep_interrupts():
+                self._thread.start()
+            self._started.wait(LONGEST_START)
+        except BaseException:
+            self.stop(0.0)
+            raise
+        if self._failure is not None:
+            raise self._failure
+        _live.add(self)
+
+    def call(self, function: Callable[..., Awaitable[T]], *args: Any, deadline: Deadline) -> T:
+        """
+        Run a coroutine function in the loop and return what it returns.
+
+        Raises WaitTimeoutError once *deadline* has passed, and ConnectionClosedError if the loop
+        does not run or ends first. The coroutine is cancelled then, and also if the waiting thread
+        is interrupted.
+        """
+        if self.forked:
+            raise ForkedProcessError
+        call = _Call(function, args)
+        self._calls.add(call)
+        try:
+            self._hand_over(self._begin, call)
+            call.signal.wait(deadline.remaining())
+            if not call.is_over:
+                raise WaitTimeoutError("the background thread's answer", deadline.total)
+        except BaseException:
+            self._hand_over(self._cancel, call)
+            raise
+        if call.error is not None:
+            raise call.error
+        result: T = call.result
+        return result
+
+    def spawn(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Run a coroutine function in the loop without waiting for it; any thread."""
+        call = _Call(function, args)
+        self._calls.add(call)
+        self._hand_over(self._begin, call)
+
+    def stop(self, timeout: float) -> None:
+        """Stop the loop and wait up to *timeout* seconds for the thread to end; safe to repeat."""
+        _live.discard(self)
+        if self.forked:
+            return
+        self._stopping = True
+        self._hand_over(self._end_loop)
+        thread = self._thread
+        if timeout and thread is not threading.current_thread() and thread.ident is not None:
+            with keep_interrupts():
+                thread.join(timeout)
+
+    def _hand_over(self, function: Callable[..., object], *args: Any) -> None:
+        """Have the loop thread call *function*; if there is no loop, end all calls."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # The loop was closed at this moment.
+                loop.call_soon_threadsafe(function, *args)
+                return
+        self._end_calls()
+
+    # The loop thread.
+
+    def _begin(self, call: _Call) -> None:
+        if self._loop is None:
+            self._end_calls()
+            return
+        call.task = asyncio.get_running_loop().create_task(self._finish(call))
+
+    async def _finish(self, call: _Call) -> None:
+        try:
+            call.result = await call.function(*call.arguments)
+        except asyncio.CancelledError:
+            call.error = ConnectionClosedError()
+            raise
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for.
+            call.error = error
+        finally:
+            self._calls.discard(call)
+            # The task ends in this thread: Ctrl-C would be lost in the caller's, if it came while
+            # asyncio forgets the task there.
+            call.task = None
+            call.end()
+
+    def _cancel(self, call: _Call) -> None:
+        if call.task is not None:
+            # Not at once: a coroutine that has not begun would be cancelled without its cleanup.
+            asyncio.get_running_loop().call_soon(call.task.cancel)
+
+    def _end_loop(self) -> None:
+        if self._portal is not None and self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._portal.stop(True))
+
+    def _end_calls(self) -> None:
+        """End the calls that no loop will ever run; any thread."""
+        for call in [call for call in list(self._calls) if call.task is None]:
+            self._calls.discard(call)
+            call.error = call.error or ConnectionClosedError()
+            call.end()
+
+    def close_at_exit(self, deadline: Deadline) -> None:
+        """Let the owner close what it has here, as the interpreter ends."""
+        self._at_exit(deadline.remaining())
+        # An owner that no longer exists has left its end to the loop.
+        self._thread.join(deadline.remaining())
+
+    def leave_to_parent(self) -> None:
+        """Learn that this process is a forked child, where the thread does not exist."""
+        self.forked = True
+        self._at_fork()
+
+    def _run(self) -> None:
+        try:
+            anyio.run(
+                self._main, backend="asyncio", backend_options={"use_uvloop": self._use_uvloop}
+            )
+        except BaseException as error:  # noqa: BLE001 - a thread has no caller to raise to.
+            if self._portal is not None:
+                _log.error("bridge.failed", exc_info=error)
+            self._failure = error
+        finally:
+            self._loop = None
+            self._end_calls()
+            self._started.set()
+
+    async def _main(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_on_loop_error)
+        async with anyio.from_thread.BlockingPortal() as portal:
+            self._portal = portal
+            self._loop = loop
+            self._started.set()
+            if not self._stopping:
+                await portal.sleep_until_stopped()
+        self._loop = None
+        # Before Python 3.12, asyncio.wait_for may swallow a cancellation. What a call then still
+        # starts has to exist when the loop cancels all that is left.
+        tasks = [call.task for call in list(self._calls) if call.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+class _Call:
+    """A coroutine that the loop runs for a blocking caller."""
+
+    __slots__ = ("arguments", "error", "function", "is_over", "result", "signal", "task")
+
+    def __init__(self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.signal = Signal()
+        self.task: asyncio.Task[None] | None = None
+        self.is_over = False
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def end(self) -> None:
+        """Wake the caller."""
+        self.is_over = True
+        self.signal.set()
+
+
+def _choose_uvloop(loop: Literal["auto", "asyncio", "uvloop"]) -> bool:
+    if loop == "asyncio":
+        return False
+    present = importlib.util.find_spec("uvloop") is not None
+    if loop == "uvloop" and not present:
+        raise ConfigurationError("loop='uvloop' needs the extra: pip install 'jetsync[uvloop]'")
+    return present
+
+
+def _on_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what the loop would print: a library does not write to stderr."""
+    _log.error(
+        "bridge.loop_error", message=context.get("message"), exc_info=context.get("exception")
+    )
+
+
+def _close_at_exit() -> None:
+    deadline = Deadline.after(EXIT_BUDGET)
+    for bridge in list(_live):
+        if not bridge.forked:
+            with contextlib.suppress(Exception):
+                bridge.close_at_exit(deadline)
+
+
+def _mark_forked() -> None:
+    # Runs in the child before anything else does. No lock is taken: their owners may not exist
+    # here.
+    for bridge in list(_live):
+        bridge.leave_to_parent()
+    _live.clear()
+
+
+atexit.register(_close_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_forked)

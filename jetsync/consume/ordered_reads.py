@@ -1,0 +1,502 @@
+"""
+Reading an ordered consumer: one bounded batch, or an iteration without end.
+
+Both move the cursor of the ordered consumer that made them, and have its consumer on the server
+made again where that is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Latch, refuse_reentry
+from jetsync._io.connection import raise_failure
+from jetsync._proto.ordered import Order
+from jetsync.consume.consumption import Consumption, is_own_close
+from jetsync.consume.fetch import SHORTEST_REST, MessageBatch, is_running
+from jetsync.consume.inbox import message_maker
+from jetsync.consume.ordered_source import FOREVER, OrderedSource
+from jetsync.errors import (
+    CallInSignalHandlerError,
+    ConflictingUseError,
+    ConsumerDeletedError,
+    ConsumerNotFoundError,
+    ConsumptionClosedError,
+    JetSyncError,
+    NoHeartbeatError,
+    RequestTimeoutError,
+    StreamNotFoundError,
+    WaitTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from typing_extensions import Self
+
+    from jetsync._base.deadline import Seconds
+    from jetsync._proto.consume import ConsumeOptions
+    from jetsync._proto.pull import PullRequest
+    from jetsync._proto.status import Status
+    from jetsync.consume.inbox import PullInbox
+    from jetsync.events import ResetReason
+    from jetsync.values.message import Message
+
+__all__ = ["OrderedBatch", "OrderedConsumption"]
+
+GONE: Final = (ConsumerDeletedError, ConsumerNotFoundError, StreamNotFoundError)
+
+
+class _Leg(Consumption):
+    """
+    The messages of one of the consumers; ends where only another consumer helps.
+    """
+
+    def _drive(self) -> None:
+        super()._drive()
+        engine = self._engine
+        if engine.error is None and (self._driver.losses or engine.misses):
+            engine.fail(NoHeartbeatError(consumer=self.options.consumer))
+            super()._drive()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether somebody asked it to bring no more."""
+        return self._engine.draining
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What made it end, the end of the client too."""
+        return self._engine.error
+
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether the connection on which its consumer was pulled from was lost."""
+        return bool(self._driver.losses)
+
+    def see_end(self) -> None:
+        """Note that somebody came back for another message and learned that it is over."""
+        self._seen.set()
+
+
+class OrderedConsumption:
+    """
+    The messages of an ordered consumer, one after the other; made by ``OrderedConsumer.consume``.
+
+    Iterate over it, in one thread at a time. Whatever happens to connections, servers and consumers
+    meanwhile, the stream sequences grow, no message is left out and none comes twice. The iteration
+    ends after :meth:`stop`, :meth:`drain`, ``stop_after`` messages or the end of the client; it
+    raises, once, what makes going on impossible. As a context manager it is stopped at the end of
+    the block.
+    """
+
+    def __init__(self, source: OrderedSource, options: ConsumeOptions) -> None:
+        self._source = source
+        self.options = options
+        self._make = message_maker(source.context, acked=False)
+        self._received = 0
+        self._over = Latch()
+        self._draining = False
+        self._taking = threading.RLock()
+        """Held by the thread that takes a message."""
+
+        self._error: JetSyncError | None = None
+        self._told = False
+        self._leg: _Leg | None = None
+        self._reason: ResetReason = "gone"
+        self._begin()
+
+    def __repr__(self) -> str:
+        cursor, state = self._source.cursor, "closed" if self.closed else "open"
+        return (
+            f"<OrderedConsumption {self._source.stream}/{cursor.name} {state} "
+            f"received={self._received} last={cursor.last}>"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        message = self._take(None)
+        if message is None:
+            if not is_own_close(self._error):
+                self._raise_error()
+            raise StopIteration
+        return message
+
+    def next(self, timeout: Seconds | None = None) -> Message:
+        """
+        Return the next message.
+
+        Args:
+            timeout: Seconds to wait; None is the consumption's *expires*, 0 only looks. While the
+                consumer has to be made again, half a second may be added.
+
+        Raises:
+            WaitTimeoutError: None came in time; the position is kept.
+            ConsumptionClosedError: It has ended, and all that came was taken.
+            ConflictingUseError: Another thread is taking a message.
+            JetSyncError: What ended it, once.
+        """
+        return self.take(Deadline.after(self.options.expires if timeout is None else timeout))
+
+    def take(self, deadline: Deadline) -> Message:
+        """Do as :meth:`next`, for other handles of the package."""
+        message = self._take(deadline)
+        if message is None:
+            self._raise_error()
+            error = self._error
+            raise ConsumptionClosedError(reason=None if error is None else str(error))
+        return message
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended, and all that came was taken."""
+        return self._over.is_set()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What made it end, None if it goes on or was ended in an ordinary way."""
+        return None if is_own_close(self._error) else self._error
+
+    @property
+    def received(self) -> int:
+        """How many messages were given out."""
+        return self._received
+
+    def stop(self) -> None:
+        """
+        End it; what was not taken is left to the next use of the ordered consumer.
+
+        Safe to repeat, from any thread; whoever waits for a message is woken. Does not wait.
+        """
+        self._over.set()
+        leg = self._leg
+        if leg is not None:
+            leg.stop()
+
+    close = stop
+
+    def drain(self) -> None:
+        """
+        Pull no more; the iteration ends once what is here has been taken.
+
+        Safe to repeat, from any thread. Does not wait.
+        """
+        self._draining = True
+        leg = self._leg
+        if leg is None:
+            self._over.set()
+        else:
+            leg.drain()
+            if leg.closed:
+                self._over.set()
+
+    def wait(self, timeout: Seconds | None = None) -> bool:
+        """
+        Wait until it has ended and all that came was taken; return whether that is so.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as it takes.
+
+        Raises:
+            CallInSignalHandlerError: This is a signal handler that interrupted a call for a
+                message. It would wait for itself.
+        """
+        deadline = Deadline.after(FOREVER if timeout is None else timeout)
+        if not self._over.is_set():
+            refuse_reentry(self._taking)
+        return self._over.wait(deadline.remaining())
+
+    def _take(self, deadline: Deadline | None) -> Message | None:
+        """Return the next message, None at the end."""
+        refuse_reentry(self._taking)
+        if not self._taking.acquire(blocking=False):
+            raise ConflictingUseError(
+                "another thread is taking a message of this ordered consumption"
+            )
+        try:
+            while not self._over.is_set():
+                leg = self._leg
+                if leg is None:
+                    self._source.remake(deadline, self._reason, self._over)
+                    if not self._over.is_set():
+                        self._begin()
+                    continue
+                frame = leg.take_frame(deadline)
+                if frame is None:
+                    self._end(leg)
+                    continue
+                leg.refill_if_low()
+                order = self._source.cursor.take(frame[1])
+                if order is Order.NEXT:
+                    try:
+                        message = self._make(frame)
+                    except BaseException:
+                        # A plugin refuses it. Whoever reads on from here gets it again.
+                        self._source.cursor.put_back()
+                        raise
+                    self._received += 1
+                    if self._received == self.options.stop_after or (leg.is_drained and leg.closed):
+                        self._over.set()
+                    return message
+                if order is Order.GAP:
+                    leg.stop()
+                    self._leg, self._reason = None, "gap"
+        except (WaitTimeoutError, CallInSignalHandlerError):
+            raise
+        except JetSyncError as error:
+            self._error = error
+            self._over.set()
+        finally:
+            self._taking.release()
+        if self._leg is not None:
+            self._leg.see_end()
+        return None
+
+    def _begin(self) -> None:
+        """Pull from a consumer that is fresh."""
+        source, options = self._source, self.options
+        source.fresh = False
+        left = None if options.stop_after is None else options.stop_after - self._received
+        wanted = attrs.evolve(options, consumer=source.cursor.name, stop_after=left)
+        leg = self._leg = _Leg(source.context, wanted, acked=False)
+        if self._draining:
+            leg.drain()
+        if self._over.is_set():
+            leg.stop()
+
+    def _end(self, leg: _Leg) -> None:
+        """See why a leg brings no more."""
+        self._leg = None
+        error = leg.failure
+        if isinstance(error, (*GONE, NoHeartbeatError)):
+            if leg.was_cut_off:
+                self._reason = "reconnected"
+            else:
+                self._reason = "silent" if isinstance(error, NoHeartbeatError) else "gone"
+        elif isinstance(error, JetSyncError):
+            self._error = error
+            self._over.set()
+        elif leg.is_drained or self._draining:
+            self._over.set()
+        if self._draining:
+            self._over.set()
+
+    def _raise_error(self) -> None:
+        """Raise what ended it, unless it was raised before."""
+        if self._error is not None and not self._told:
+            self._told = True
+            raise_failure(self._error)
+
+
+class _Pull(MessageBatch):
+    """
+    A batch of one of the consumers; ends with its connection, as what was on its way is lost.
+    """
+
+    def __init__(self, source: OrderedSource, *args: Any, **options: Any) -> None:
+        self._source = source
+        super().__init__(source.context, *args, acked=False, **options)
+
+    def _pull_rest(self, inbox: PullInbox) -> None:
+        if self._source.is_current:
+            super()._pull_rest(inbox)
+        else:
+            self._ask_again = False
+            self._fail(NoHeartbeatError(consumer=self._consumer, stream=self._stream))
+
+
+class OrderedBatch:
+    """
+    The messages of one fetch of an ordered consumer, as they arrive.
+
+    Iterate over it once, in one thread. Nothing there is not an error. Messages that were not taken
+    when the iteration is left, or at :meth:`close`, are left to the next use of the ordered
+    consumer.
+    """
+
+    def __init__(
+        self,
+        source: OrderedSource,
+        pool: list[PullInbox],
+        request: PullRequest,
+        *,
+        wait: float,
+        name: str,
+    ) -> None:
+        self._source = source
+        self._pool = pool
+        self._request = request
+        self._name = name
+        self._until = Deadline.after(wait)
+        self._over = Latch()
+        self._received = 0
+        self._size = 0
+        self._batch = self._pull(request, wait)
+        self._running: weakref.ref[Generator[Message, None, None]] | None = None
+        """The iteration, which its caller alone keeps alive: letting go of it ends it."""
+
+    def __repr__(self) -> str:
+        state = "ended" if self.closed else "open"
+        return (
+            f"<OrderedBatch {self._source.stream}/{self._source.cursor.name} {state} "
+            f"received={self._received} of {self._request.max_messages}>"
+        )
+
+    def __iter__(self) -> Iterator[Message]:
+        return self._iteration()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        running = None if self._running is None else self._running()
+        return self._over.is_set() and (running is None or not is_running(running))
+
+    @property
+    def received(self) -> int:
+        """How many messages were given out."""
+        return self._received
+
+    @property
+    def status(self) -> Status | None:
+        """The status that ended the last pull, None while it runs or when none was needed."""
+        return self._batch.status
+
+    def close(self) -> None:
+        """
+        End the batch now; safe to repeat.
+        """
+        self._over.set()
+        running = None if self._running is None else self._running()
+        if running is not None and not is_running(running):
+            running.close()
+        # A generator that was never started runs no `finally`, and one that runs now, in another
+        # thread or below this signal handler, ends with its batch.
+        self._batch.close()
+
+    def first(self) -> Message | None:
+        """Return the one message of a batch of one, None if there is none."""
+        message = next(self._iteration(), None)
+        self.close()
+        return message
+
+    def _iteration(self) -> Generator[Message, None, None]:
+        """Return the one iteration, started or not."""
+        running = None if self._running is None else self._running()
+        if running is None:
+            running = self._run()
+            self._running = weakref.ref(running)
+        if is_running(running):
+            raise ConflictingUseError("another call waits for a message of this batch")
+        return running
+
+    def _pull(self, request: PullRequest, wait: float) -> MessageBatch:
+        source = self._source
+        source.fresh = False
+        return _Pull(
+            source,
+            source.stream,
+            source.cursor.name,
+            request,
+            self._pool,
+            wait=wait,
+            name=self._name,
+        )
+
+    def _run(self) -> Generator[Message, None, None]:
+        """Yield the messages; every way out passes the end."""
+        source, asked = self._source, self._request
+        try:
+            while True:
+                seen = 0
+                reason: ResetReason | None = None
+                try:
+                    for message in self._batch:
+                        seen += 1
+                        order = source.cursor.take(message.raw_reply)
+                        # All that was asked for: the consumer has sent nothing else.
+                        whole = seen == asked.max_messages and source.is_current
+                        if order is Order.GAP:
+                            reason = "gap"
+                            break
+                        source.fresh = whole
+                        if order is Order.NEXT:
+                            self._received += 1
+                            if self._request.max_bytes is not None:
+                                self._size += _size(message)
+                            yield message
+                except GONE:
+                    reason = "gone"
+                except (NoHeartbeatError, RequestTimeoutError):
+                    reason = "silent"
+                self._batch.close()
+                if not reason and source.is_current and not self._over.is_set():
+                    source.fresh = True
+                    return
+                source.fresh = False
+                if self._over.is_set() or self._rest() is None:
+                    return
+                if not self._remake(reason or "reconnected"):
+                    return
+                rest = self._rest()
+                if rest is None:
+                    return
+                asked = rest
+                self._batch = self._pull(asked, self._until.remaining())
+        finally:
+            self._batch.close()
+            self._over.set()
+
+    def _remake(self, reason: ResetReason) -> bool:
+        """Make another consumer; return False if there is no time, and nothing to complain of."""
+        try:
+            self._source.remake(self._until, reason, self._over)
+        except WaitTimeoutError as error:
+            if isinstance(error.__cause__, JetSyncError):
+                raise_failure(error.__cause__)
+            return False
+        return not self._over.is_set()
+
+    def _rest(self) -> PullRequest | None:
+        """Return what is left to ask for, None if that is nothing worth asking."""
+        request = self._request
+        messages = request.max_messages - self._received
+        size = None if request.max_bytes is None else request.max_bytes - self._size
+        expires = self._until.remaining()
+        if messages <= 0 or expires < SHORTEST_REST or (size is not None and size <= 0):
+            return None
+        beat = request.heartbeat
+        return attrs.evolve(
+            request,
+            max_messages=messages,
+            max_bytes=size,
+            expires=request.expires if request.no_wait else expires,
+            heartbeat=None if beat is not None and beat > expires / 2.0 else beat,
+        )
+
+
+def _size(message: Message) -> int:
+    """Return a message's size as servers count it."""
+    size = len(message.subject.encode()) + len(message.raw_reply) + len(message.data)
+    if message.headers:
+        pairs = message.headers.items()
+        size += 12 + sum(len(name.encode()) + len(value.encode()) + 4 for name, value in pairs)
+    return size

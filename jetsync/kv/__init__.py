@@ -1,0 +1,3 @@
+"""
+Key-value buckets: handle, watch, transactions and their configuration.
+"""

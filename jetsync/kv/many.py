@@ -1,0 +1,77 @@
+"""
+Reading many keys of a bucket as they were at one moment.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from jetsync._base.fields import aware, check_count
+from jetsync._proto.kv import check_pattern, covering
+from jetsync.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    KeysVanishedError,
+    RequestTimeoutError,
+)
+from jetsync.kv.entry import stored_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jetsync._base.deadline import Deadline
+    from jetsync.kv.bucket import Bucket
+    from jetsync.kv.entry import Entry
+
+
+def get_many(
+    bucket: Bucket, keys: str | Sequence[str], at: int | dt.datetime | None, deadline: Deadline
+) -> dict[str, Entry]:
+    """Read many keys at one moment; see ``KeyValue.get_many`` for the contract."""
+    patterns = covering([check_pattern(key) for key in _listed(keys)])
+    if not patterns:
+        raise InvalidArgumentError("at least one key is needed", argument="keys")
+    prefix = bucket.layout.read_prefix
+    subjects = [prefix + pattern for pattern in patterns]
+    moment = _moment(at)
+    while True:
+        found: dict[str, Entry] = {}
+        with bucket.named():
+            batch = bucket.stream.get_last_for(subjects, **moment, timeout=deadline.remaining())
+            for message in batch:
+                if deadline.expired():
+                    # The read itself has a time for each of its pages.
+                    raise RequestTimeoutError(subjects[0], deadline.total)
+                key = message.subject.removeprefix(prefix)
+                found[key] = stored_entry(bucket.name, key, message)
+        missing = [subject.removeprefix(prefix) for subject in batch.missing]
+        if not missing and not batch.vanished:
+            return {key: entry for key, entry in found.items() if not entry.is_deleted}
+        if at is not None:
+            revision = at if isinstance(at, int) else None
+            raise KeysVanishedError(bucket.name, missing or patterns, revision=revision)
+        if deadline.expired():
+            # Written so fast that no moment lasts as long as reading it takes.
+            raise RequestTimeoutError(subjects[0], deadline.total)
+
+
+def _listed(keys: str | Sequence[str]) -> list[str]:
+    if isinstance(keys, str):
+        return [keys]
+    try:
+        return list(keys)
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"keys must be a key or several, not {type(keys).__name__}", argument="keys"
+        ) from error
+
+
+def _moment(at: int | dt.datetime | None) -> dict[str, Any]:
+    """Return the arguments of a read that mean a moment."""
+    if at is None:
+        return {}
+    if isinstance(at, dt.datetime):
+        return {"up_to_time": aware(at, "at")}
+    check_count("at", at, 1)
+    return {"up_to_sequence": at}

@@ -1,0 +1,367 @@
+"""
+Transactions: changes of many keys of a bucket that are made together, or not at all (ADR-50).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, Literal
+
+import attrs
+
+from jetsync._base.deadline import Deadline, Seconds, as_seconds
+from jetsync._base.fields import check_count
+from jetsync._base.locks import refuse_reentry
+from jetsync._proto.kv import DELETED, PURGED, check_key
+from jetsync.errors import (
+    AtomicPublishDisabledError,
+    BatchClosedError,
+    InvalidArgumentError,
+    JetSyncError,
+    KeyExistsError,
+    NoStreamResponseError,
+    WrongLastRevisionError,
+    WrongLastSequenceError,
+)
+from jetsync.publish.atomic import AtomicBatch
+from jetsync.publish.atomic_commit import AtomicOptions
+from jetsync.publish.capability import require_atomic
+from jetsync.publish.one import RETRIES, RETRY_WAIT
+from jetsync.publish.ttl_floor import tell_if_raised
+from jetsync.values.headers import KV_OPERATION, ROLLUP
+from jetsync.values.outbound import Expect, OutboundMessage, payload_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
+    from jetsync._api.known_streams import KnownStream
+    from jetsync.kv.bucket import Bucket
+    from jetsync.values.outbound import BatchAck, Payload
+    from jetsync.values.stream_config import StreamConfig
+
+__all__ = ["Transaction"]
+
+ATTEMPTS: Final = 8
+"""
+How often a transaction is sent at most.
+
+Another attempt follows only where keys to be created have the marker of a value that is gone, and
+each attempt knows them all.
+"""
+
+
+@attrs.frozen
+class Change:
+    """
+    What a transaction does to one key.
+    """
+
+    key: str
+    data: bytes = attrs.field(repr=False)
+    headers: dict[str, str] | None = None
+    ttl: Seconds | Literal["never"] | None = None
+    last: int | None = None
+    """The revision that the key has to be at."""
+
+    creates: bool = False
+    """Whether the key must have no value, but may have the marker of one that is gone."""
+
+    def message(self, prefix: str, last: int | None) -> OutboundMessage:
+        """Return what is sent, if the key has to be at revision *last*."""
+        expect = None if last is None else Expect(last_subject_sequence=last)
+        return OutboundMessage(prefix + self.key, self.data, self.headers, None, self.ttl, expect)
+
+
+class KeyBatch(AtomicBatch):
+    """
+    The atomic batch of a transaction, whose stream is known by name.
+
+    What is published to a bucket in another domain goes to subjects that no stream has.
+    """
+
+    def __init__(self, bucket: Bucket, options: AtomicOptions) -> None:
+        super().__init__(bucket.context, options)
+        self._bucket = bucket
+
+    def _stream(self, subject: str, deadline: Deadline) -> KnownStream:  # noqa: ARG002
+        return known_stream(self._bucket, deadline)
+
+    def store(self, messages: list[OutboundMessage], deadline: Deadline) -> BatchAck:
+        """Store all messages together, or none."""
+        return self._publish(messages, deadline)
+
+
+def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
+    """
+    Return the stream that stores what is written to a bucket.
+
+    Raises:
+        AtomicPublishDisabledError, NotSupportedError: It takes no transactions.
+        BucketNotFoundError: There is none.
+    """
+    layout, streams, version = bucket.layout, bucket.origin.streams, bucket.context.server.version
+    with bucket.named(origin=True):
+        known = streams.named(layout.origin_stream, deadline)
+        try:
+            require_atomic(known, version, broken_servers=False)
+        except JetSyncError:
+            # It may have been allowed since the stream was asked.
+            known = streams.named(layout.origin_stream, deadline, fresh=True)
+            try:
+                require_atomic(known, version, broken_servers=False)
+            except AtomicPublishDisabledError as error:
+                raise AtomicPublishDisabledError(
+                    description=f"transactions are disabled: bucket {bucket.name!r} needs"
+                    " atomic=True (allow_atomic of its stream)",
+                    stream=known.name,
+                ) from error
+    subjects = [f"{layout.write_prefix}>"]
+    return attrs.evolve(known, config=attrs.evolve(known.config, subjects=subjects))
+
+
+class Transaction:
+    """
+    Changes of keys of one bucket that are made together, or not at all; made by
+    ``KeyValue.atomic``.
+
+    The changes are kept here, and sent when the ``with`` block ends; an exception in the block
+    drops them. Where a key is not as one of them expects, none is made. A block without changes
+    sends nothing. Any thread may add changes.
+
+    A key can be changed once, or put several times in a row: expectations and purges are about
+    what was there before the transaction. Servers take 1000 changes at a time unless an operator
+    has set another number.
+    """
+
+    def __init__(self, bucket: Bucket, timeout: float) -> None:
+        self._bucket = bucket
+        self._timeout = timeout
+        self._lock = threading.RLock()
+        self._changes: list[Change] = []
+        self._changed: set[str] = set()
+        self._over: str | None = None
+        """Why it takes no more changes."""
+
+        self._ack: BatchAck | None = None
+        self._revisions: dict[str, int] = {}
+        self._storing: StreamConfig | None = None
+        """The stream that takes times-to-live, once there is one in the transaction."""
+
+        known_stream(bucket, Deadline.after(timeout))
+
+    def __repr__(self) -> str:
+        state = "committed" if self._ack is not None else "closed" if self._over else "open"
+        return f"<Transaction {self._bucket.name} {state} size={len(self._changes)}>"
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.discard()
+        elif self._over is None:
+            self.commit()
+
+    @property
+    def ack(self) -> BatchAck | None:
+        """The server's confirmation; None before the commit, and for one without changes."""
+        return self._ack
+
+    @property
+    def revisions(self) -> Mapping[str, int]:
+        """The revision of each key that was changed, once that is done; empty before."""
+        return self._revisions
+
+    def put(
+        self, key: str, value: Payload, *, ttl: Seconds | Literal["never"] | None = None
+    ) -> None:
+        """
+        Set the value of a key, whatever it was.
+
+        Args:
+            key: The key.
+            value: The value; text is stored as UTF-8.
+            ttl: As for ``KeyValue.put``.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: It cannot be stored; the transaction is as it
+                was before.
+            MessageTtlDisabledError, NotSupportedError: The bucket takes no *ttl*; likewise.
+            BatchClosedError: The transaction is over.
+        """
+        self._add(Change(check_key(key), bytes(payload_bytes(value)), None, ttl))
+
+    def create(
+        self, key: str, value: Payload, ttl: Seconds | Literal["never"] | None = None
+    ) -> None:
+        """
+        Set the value of a key that has none, or was deleted; else the transaction fails.
+
+        Args, Raises: as :meth:`put`.
+        """
+        self._add(Change(check_key(key), bytes(payload_bytes(value)), None, ttl, 0, creates=True))
+
+    def update(
+        self,
+        key: str,
+        value: Payload,
+        last: int,
+        *,
+        ttl: Seconds | Literal["never"] | None = None,
+    ) -> None:
+        """
+        Set the value of a key that is at revision *last*; else the transaction fails.
+
+        Args, Raises: as :meth:`put`.
+        """
+        check_count("last", last, 0)
+        self._add(Change(check_key(key), bytes(payload_bytes(value)), None, ttl, last))
+
+    def delete(self, key: str, last: int | None = None) -> None:
+        """
+        Delete a key, which has to be at revision *last* if that is given.
+
+        Raises: as :meth:`put`.
+        """
+        if last is not None:
+            check_count("last", last, 0)
+        self._add(Change(check_key(key), b"", {KV_OPERATION: DELETED}, None, last))
+
+    def purge(
+        self,
+        key: str,
+        ttl: Seconds | Literal["never"] | None = None,
+        last: int | None = None,
+    ) -> None:
+        """
+        Delete a key with all its revisions; it has to be at revision *last* if that is given.
+
+        Args, Raises: as ``KeyValue.purge`` and :meth:`put`.
+        """
+        if last is not None:
+            check_count("last", last, 0)
+        headers = {KV_OPERATION: PURGED, ROLLUP: "sub"}
+        self._add(Change(check_key(key), b"", headers, ttl, last))
+
+    def discard(self) -> None:
+        """Drop the changes; nothing of them was sent. Safe to repeat."""
+        if self._over is None:
+            self._over = "it was discarded"
+
+    def commit(self, *, timeout: Seconds | None = None) -> Mapping[str, int]:
+        """
+        Make the changes, and return the revision of each key; the end of the block does the same.
+
+        Args:
+            timeout: Seconds for all requests together; None is that of the transaction.
+
+        Raises:
+            WrongLastRevisionError: A key is not at the revision that was given; nothing was
+                changed. Its ``key`` says which, if that could still be seen.
+            KeyExistsError: A key that was to be created has a value; nothing was changed.
+            BatchOutcomeUnknownError: No answer came: all changes are made, or none. A
+                PublishOutcomeUnknownError.
+            BatchTooLargeError, MessageTooLargeError, MaxMessagesError, ...: The bucket refused the
+                transaction; nothing was changed.
+            NoStreamResponseError, ConnectionLostError, DisconnectedError: It was not sent; nothing
+                was changed.
+            BatchClosedError: It is over.
+        """
+        seconds = self._timeout if timeout is None else as_seconds(timeout)
+        deadline = Deadline.after(seconds)
+        refuse_reentry(self._lock)
+        with self._lock:
+            self._check_open()
+            self._over = "it was committed"
+        if self._changes:
+            self._ack = ack = self._store(deadline)
+            for place, change in enumerate(self._changes):
+                self._revisions[change.key] = ack.sequence - ack.size + 1 + place
+            self._tell_raised()
+        return self._revisions
+
+    # Steps of the above.
+
+    def _check_open(self) -> None:
+        if self._over is not None:
+            raise BatchClosedError("transaction", reason=self._over)
+
+    def _add(self, change: Change) -> None:
+        if change.ttl is not None:
+            self._storing = self._bucket.require_ttl(change.ttl, Deadline.after(self._timeout))
+        refuse_reentry(self._lock)
+        with self._lock:
+            self._check_open()
+            first_only = change.last is not None or (change.headers or {}).get(ROLLUP) is not None
+            if first_only and change.key in self._changed:
+                raise InvalidArgumentError(
+                    f"key {change.key!r} is changed by the transaction already: only what was"
+                    " there before can be expected or purged",
+                    argument="key",
+                )
+            self._changes.append(change)
+            self._changed.add(change.key)
+
+    def _store(self, deadline: Deadline) -> BatchAck:
+        """Send the changes; again, if keys to be created have markers of values that are gone."""
+        expected = {change.key: change.last for change in self._changes if change.last is not None}
+        options = AtomicOptions(timeout=deadline.total, retries=RETRIES, retry_wait=RETRY_WAIT)
+        prefix = self._bucket.layout.write_prefix
+        for _ in range(ATTEMPTS):
+            left = dict(expected)
+            # Of several changes of a key only the first one can expect anything.
+            messages = [
+                change.message(prefix, left.pop(change.key, None)) for change in self._changes
+            ]
+            try:
+                return KeyBatch(self._bucket, options).store(messages, deadline)
+            except WrongLastSequenceError as error:
+                refusal = error
+                expected |= self._look(refusal, deadline)
+            except NoStreamResponseError:
+                self._bucket.check_exists(deadline)
+                raise
+        raise WrongLastRevisionError(self._bucket.name) from refusal
+
+    def _look(self, refusal: WrongLastSequenceError, deadline: Deadline) -> dict[str, int]:
+        """
+        Return the revisions of the markers that are in the way, or raise which key is not as it
+        should be.
+
+        The server says that there is one and not which.
+        """
+        bucket, markers = self._bucket, {}
+        for change in self._changes:
+            if change.last is None:
+                continue
+            try:
+                found = bucket.last_at_origin(change.key, deadline)
+            except JetSyncError as error:
+                error.__cause__ = refusal
+                raise WrongLastRevisionError(bucket.name) from error
+            current = 0 if found is None else found.revision
+            if change.creates:
+                if found is not None and not found.is_deleted:
+                    raise KeyExistsError(
+                        bucket.name, change.key, last_sequence=current
+                    ) from refusal
+                markers[change.key] = current
+            elif current != change.last:
+                raise WrongLastRevisionError(
+                    bucket.name, change.key, expected=change.last, last_sequence=current
+                ) from refusal
+        if not markers:
+            raise WrongLastRevisionError(bucket.name) from refusal
+        return markers
+
+    def _tell_raised(self) -> None:
+        prefix = self._bucket.layout.write_prefix
+        if self._storing is None:
+            return
+        for change in self._changes:
+            tell_if_raised(self._bucket.context, self._storing, prefix + change.key, change.ttl)

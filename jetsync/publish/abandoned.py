@@ -1,0 +1,89 @@
+"""
+Hearing of an atomic batch that the server gave up.
+
+A server tells that to nobody but those who listen for its advisories. Who may not do so, learns it
+from the answer to the next message that asks for one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from jetsync import events
+from jetsync._io.mailbox import Mailbox
+from jetsync.errors import PermissionDeniedError, ProtocolError
+from jetsync.values.server_info import decode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jetsync._io.connection import Connection
+    from jetsync.values.frame import Frame
+
+ADVISORY = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
+
+
+class AbandonWatch(Mailbox):
+    """
+    The advisories of one stream, of which those of one batch count.
+
+    Args:
+        connection: Where they come from.
+        stream: The stream.
+        batch_id: The batch's id.
+        on_denied: Called in the loop thread if the server does not let this user listen.
+    """
+
+    __slots__ = ("_batch_id", "_connection", "_line", "_on_denied", "_sid", "_stream")
+
+    def __init__(
+        self, connection: Connection, stream: str, batch_id: str, on_denied: Callable[[], None]
+    ) -> None:
+        super().__init__((ADVISORY + stream).encode())
+        self._connection = connection
+        self._stream = stream
+        self._batch_id = batch_id
+        self._on_denied = on_denied
+        self.push = self._take
+        self._sid, self._line = connection.open_box(self.interest, self)
+
+    def take_line(self) -> bytes:
+        """Return the line that subscribes, once; it is written with the first message."""
+        line, self._line = self._line, b""
+        return line
+
+    def fail(self, error: Exception) -> None:
+        """End it; where the server does not let this user listen, the next batch need not try."""
+        super().fail(error)
+        if isinstance(error, PermissionDeniedError):
+            self._on_denied()
+
+    def close(self) -> None:
+        """Listen no longer; safe to repeat."""
+        self._connection.lane.leave(self._sid)
+
+    def abandoned(self) -> str | None:
+        """Return the server's word for why it gave the batch up, None if it did not."""
+        for frame in self.drain():
+            event = self._read(frame)
+            if event is not None:
+                return event.reason
+        return None
+
+    def _take(self, frame: Frame) -> None:
+        """Keep an advisory, and have the plugins told; in the thread that reads."""
+        self.frames.append(frame)
+        self._connection.emit(partial(self._read, frame))
+
+    def _read(self, frame: Frame) -> events.BatchAbandonedEvent | None:
+        try:
+            advisory = decode_json(frame[3])
+        except ProtocolError:
+            return None
+        if advisory.get("batch") != self._batch_id:
+            return None
+        reason = str(advisory.get("reason", ""))
+        return events.BatchAbandonedEvent(
+            stream=self._stream, batch_id=self._batch_id, reason=reason
+        )

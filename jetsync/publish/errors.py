@@ -1,0 +1,74 @@
+"""
+Errors that carry what was published: a batch or a report.
+
+They are not in ``jetsync.errors`` because that module imports no other part of jetsync.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jetsync.errors import PublishError, PublishOutcomeUnknownError
+
+if TYPE_CHECKING:
+    from jetsync.publish.atomic import AtomicBatch
+    from jetsync.values.outbound import PublishReport
+
+__all__ = ["BatchOutcomeUnknownError", "PublishManyError"]
+
+
+class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
+    """
+    The commit of a batch was sent and no acknowledgement came: the whole batch is stored, or
+    nothing of it.
+
+    ``batch`` is the batch, to send it again with ``batch.resend()``, which is safe where every
+    message has an id. It does not survive pickling.
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        *,
+        batch_id: str | None = None,
+        has_message_ids: bool = False,
+        timeout: float | None = None,
+        reason: str | None = None,
+    ) -> None:
+        why = reason or "no acknowledgement came"
+        if timeout is not None:
+            why += f" within {timeout:g} s"
+        advice = "sending it again may store it twice, as not every message has a msg_id"
+        if has_message_ids:
+            advice = "batch.resend() is safe within the duplicate window"
+        PublishError.__init__(
+            self, f"outcome of batch {batch_id!r} is unknown: {why}; {advice}", subject=subject
+        )
+        self.msg_id = None
+        self.batch_id = batch_id
+        self.has_message_ids = has_message_ids
+        self.timeout = timeout
+        self.reason = reason
+        self.batch: AtomicBatch | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, (cls, args, state) = super().__reduce__()
+        return rebuild, (cls, args, {**state, "batch": None})
+
+
+class PublishManyError(PublishError):
+    """
+    Some messages of a bulk publish failed; the report says which, and what became of the others.
+    """
+
+    def __init__(self, report: PublishReport) -> None:
+        failures = report.failures
+        total = report.count + len(failures)
+        what = "message was" if total == 1 else "messages were"
+        text = f"{len(failures)} of {total} {what} not acknowledged"
+        if failures:
+            text += f"; the first is number {failures[0].index}: {failures[0].error}"
+        if not report.exhausted:
+            text += "; no more messages were taken from the iterable"
+        super().__init__(text, subject=failures[0].message.subject if failures else None)
+        self.report = report

@@ -1,0 +1,217 @@
+"""
+Message schedules: have a server publish a message later, or again and again (ADR-51).
+
+A schedule is a message of its own, stored under its subject in a stream with
+``allow_msg_schedules``; a later one on the subject takes its place. Servers before 2.12 would store
+it as any other message and never look at it again, and 2.12 does so with parts of it, so whether
+the stream's server knows all that is asked for is told before a byte is sent.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Final, Literal
+
+import attrs
+
+from jetsync._base.deadline import Seconds, as_seconds
+from jetsync.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    NotSupportedError,
+    SchedulesDisabledError,
+)
+from jetsync.publish.one import publish_one
+from jetsync.values import headers as names
+from jetsync.values.codec import parse_time_ns, time_text
+from jetsync.values.headers import Headers
+from jetsync.values.outbound import OutboundMessage
+from jetsync.values.subjects import validate_subject
+from jetsync.values.ttl import ttl_header
+
+if TYPE_CHECKING:
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Deadline
+    from jetsync.values.headers import HeadersInput
+    from jetsync.values.outbound import Payload, PubAck
+
+LEVEL: Final = 2
+"""API level from which servers have schedules, and know ``@at``."""
+
+FULL_LEVEL: Final = 4
+"""API level from which they know all the rest."""
+
+END_OF_TIME: Final = 2**63
+"""
+Nanoseconds since 1970 that servers count no further: 11 April 2262.
+
+A later time overflows there, and is published at once (seen on 2.12.8 and 2.15.1); an interval that
+reaches beyond it is published some times a second, for ever.
+"""
+
+LONGEST_INTERVAL: Final = 100 * 365 * 86_400.0
+"""Seconds between two messages at most, well before :data:`END_OF_TIME`."""
+
+PREDEFINED: Final = frozenset(
+    {"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"}
+)
+CRON_FIELDS: Final = 6
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleOptions:
+    """
+    A schedule, checked and complete.
+    """
+
+    target: str
+    at: dt.datetime | int | None
+    every: Seconds | None
+    cron: str | None
+    time_zone: str | None
+    source: str | None
+    ttl: Seconds | Literal["never"] | None
+    rollup: bool
+
+    @property
+    def level(self) -> int:
+        """The API level that a server needs for it."""
+        more = (self.every, self.cron, self.time_zone, self.source)
+        return FULL_LEVEL if self.rollup or any(each is not None for each in more) else LEVEL
+
+    def pairs(self, subject: str) -> list[tuple[str, str]]:
+        """
+        Return the headers that make a message the schedule.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: Servers would refuse it, or misunderstand it.
+        """
+        target = validate_subject(self.target)
+        if target == subject:
+            raise InvalidArgumentError(
+                "the target must be another subject than the schedule's own", argument="target"
+            )
+        found = [(names.SCHEDULE, self._pattern()), (names.SCHEDULE_TARGET, target)]
+        if self.source is not None:
+            source = validate_subject(self.source)
+            if source in {subject, target}:
+                raise InvalidArgumentError(
+                    "the source must be another subject than schedule and target",
+                    argument="source",
+                )
+            found.append((names.SCHEDULE_SOURCE, source))
+        if self.time_zone is not None:
+            if self.cron is None:
+                raise InvalidArgumentError("time_zone goes with cron", argument="time_zone")
+            found.append((names.SCHEDULE_TIME_ZONE, _line(self.time_zone, "time_zone")))
+        if self.ttl is not None:
+            found.append((names.SCHEDULE_TTL, ttl_header(self.ttl)))
+        if self.rollup:
+            found.append((names.SCHEDULE_ROLLUP, "sub"))
+        return found
+
+    def _pattern(self) -> str:
+        if sum(each is not None for each in (self.at, self.every, self.cron)) != 1:
+            raise InvalidArgumentError("give one of at, every and cron", argument="at")
+        if self.at is not None:
+            return f"@at {_moment(self.at)}"
+        if self.every is not None:
+            return f"@every {_interval(self.every)}"
+        assert self.cron is not None
+        return _cron(self.cron)
+
+
+def schedule(
+    context: Context,
+    subject: str,
+    data: Payload,
+    options: ScheduleOptions,
+    deadline: Deadline,
+    *,
+    headers: HeadersInput | None,
+    msg_id: str | None,
+) -> PubAck:
+    """
+    Store a schedule; see :meth:`jetsync.JetStream.schedule` for the contract.
+    """
+    context.connection.check()
+    validate_subject(subject)
+    given = Headers(headers)
+    for name, value in options.pairs(subject):
+        if name in given:
+            raise InvalidArgumentError(f"{name} is given by the arguments", argument="headers")
+        given.add(name, value)
+    message = OutboundMessage(subject, data, given, msg_id)
+    _check_stream(context, subject, options, deadline)
+    return publish_one(context, message, deadline)
+
+
+def _check_stream(
+    context: Context, subject: str, options: ScheduleOptions, deadline: Deadline
+) -> None:
+    """Raise unless the stream of a subject knows schedules, all that is asked for included."""
+    known = context.streams.find(subject, deadline)
+    if not known.config.allow_msg_schedules or known.level < options.level:
+        known = context.streams.find(subject, deadline, fresh=True)
+    server = known.version or context.server.version
+    if known.level < LEVEL:
+        raise NotSupportedError("a message schedule", needs="server 2.12 or later", server=server)
+    if known.level < options.level:
+        raise NotSupportedError(
+            "a message schedule with more than a time and a target",
+            needs="server 2.14 or later",
+            server=server,
+        )
+    if not known.config.allow_msg_schedules:
+        raise SchedulesDisabledError(
+            description="message schedules is disabled: the stream needs allow_msg_schedules=True",
+            stream=known.name,
+        )
+
+
+def _moment(at: dt.datetime | int) -> str:
+    """Return a time as servers read it."""
+    text = time_text(at, "at")
+    if not 0 <= parse_time_ns(text) < END_OF_TIME:
+        raise InvalidArgumentError(
+            "at must be from 1970 to April 2262, where servers stop counting", argument="at"
+        )
+    return text
+
+
+def _interval(every: Seconds) -> str:
+    """Return an interval as servers read it."""
+    seconds = as_seconds(every, "every")
+    if seconds < 1.0:
+        raise InvalidArgumentError("every must be at least 1 second", argument="every")
+    if seconds > LONGEST_INTERVAL:
+        raise InvalidArgumentError("every must be at most 100 years", argument="every")
+    text = f"{seconds:.9f}".rstrip("0").rstrip(".")
+    return f"{text}s"
+
+
+def _cron(pattern: str) -> str:
+    """Return a pattern that has the form of one."""
+    text = _line(pattern, "cron")
+    if text.startswith("@"):
+        if text not in PREDEFINED:
+            raise InvalidArgumentError(
+                f"cron must be six fields or one of {', '.join(sorted(PREDEFINED))}, not {text!r}",
+                argument="cron",
+            )
+    elif len(text.split()) != CRON_FIELDS:
+        raise InvalidArgumentError(
+            "cron has six fields: second, minute, hour, day of the month, month, day of the week; "
+            f"not {len(text.split())}, as in {text!r}",
+            argument="cron",
+        )
+    return text
+
+
+def _line(text: str, name: str) -> str:
+    """Return text that fits a header and is not empty."""
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"{name} must be text", argument=name)
+    if not text.strip() or not text.isprintable():
+        raise InvalidArgumentError(f"{name} must be one line of text", argument=name)
+    return text

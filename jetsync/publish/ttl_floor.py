@@ -1,0 +1,51 @@
+"""
+Times-to-live that a server raises, told to whoever watches (ADR-43).
+
+A stream with limit markers that keeps several messages per subject stores no message for a shorter
+time than its markers. The server says nothing of it, so a key that was to live for a second lives
+for a minute.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from jetsync._base import log as _log
+from jetsync._base.deadline import as_seconds
+from jetsync.events import TtlRaisedEvent
+from jetsync.values.ttl import NEVER
+
+if TYPE_CHECKING:
+    from jetsync._api.context import Context
+    from jetsync._base.deadline import Seconds
+    from jetsync.values.stream_config import StreamConfig
+
+_logger = _log.get_logger("publish")
+
+
+def tell_if_raised(
+    context: Context,
+    config: StreamConfig,
+    subject: str,
+    ttl: Seconds | Literal["never"] | None,
+) -> None:
+    """
+    Log and report that a message that was stored lives longer than its sender asked for.
+
+    Args:
+        context: Whose plugins are told.
+        config: The stream, as far as it is known; nothing is asked.
+        subject: The message's subject.
+        ttl: What was asked for, valid.
+    """
+    floor = config.subject_delete_marker_ttl
+    if ttl is None or ttl == NEVER or not floor or config.max_msgs_per_subject == 1:
+        return
+    asked = as_seconds(ttl, "ttl")
+    if asked >= floor:
+        return
+    _logger.warning(_log.TTL_RAISED, stream=config.name, subject=subject, asked=asked, stored=floor)
+    if context.plugins.status is not None:
+        context.plugins.status(
+            TtlRaisedEvent(stream=config.name, subject=subject, asked=asked, stored=floor)
+        )

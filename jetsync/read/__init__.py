@@ -1,0 +1,3 @@
+"""
+Reading by sequence or subject without a consumer (ADR-31).
+"""

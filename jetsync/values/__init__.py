@@ -1,0 +1,3 @@
+"""
+Values and wire forms: no I/O, no clock, no threads.
+"""

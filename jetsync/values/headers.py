@@ -1,0 +1,468 @@
+"""
+NATS message headers: several values per name, in order, with the case kept.
+
+A header block is ``NATS/1.0``, an optional status, then one ``name: value`` per line and an empty
+line. Names are case-sensitive to servers (``nats-ttl`` means nothing to them), so they are to us.
+Values are UTF-8.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias, Union
+
+from jetsync.errors import InvalidHeaderError, InvalidTypeError, ProtocolError
+
+if TYPE_CHECKING:
+    from typing import NoReturn, TypeGuard
+
+
+__all__ = ["Headers"]
+
+HeadersInput: TypeAlias = Union["Headers", Mapping[str, "str | Sequence[str]"]]
+"""
+Headers to publish: a ``Headers`` object, or a mapping from name to one value or a list of values.
+Never changed in place.
+"""
+
+# Publishing
+MSG_ID: Final = "Nats-Msg-Id"
+"""Id by which a stream drops duplicates within its duplicate window."""
+TTL: Final = "Nats-TTL"
+"""Time-to-live of this one message (ADR-43)."""
+ROLLUP: Final = "Nats-Rollup"
+"""``sub`` or ``all``: remove the older messages of the subject or stream behind this one."""
+EXPECTED_STREAM: Final = "Nats-Expected-Stream"
+"""Store only in this stream."""
+EXPECTED_LAST_SEQUENCE: Final = "Nats-Expected-Last-Sequence"
+"""Store only if this is the last sequence of the stream."""
+EXPECTED_LAST_SUBJECT_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
+"""Store only if this is the last sequence of the subject; 0: only if there is none."""
+EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+"""Subject or wildcard that the expected subject sequence is about, if not the message's own."""
+EXPECTED_LAST_MSG_ID: Final = "Nats-Expected-Last-Msg-Id"
+"""Store only if the last message of the stream had this id. Not allowed in batches."""
+REQUIRED_API_LEVEL: Final = "Nats-Required-Api-Level"
+"""Let a server below this API level refuse the request; plain publishes ignore it everywhere."""
+INCREMENT: Final = "Nats-Incr"
+"""Change of a counter, such as ``+5``."""
+COUNTER_SOURCES: Final = "Nats-Counter-Sources"
+"""JSON on a counter that sums others: source stream, subject there, value."""
+
+# Message schedules, ADR-51. Those without a note are server 2.12's.
+SCHEDULE: Final = "Nats-Schedule"
+"""When to publish: ``@at`` and a time; since server 2.14 ``@every`` and how long, or six fields."""
+SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
+"""The subject to publish to."""
+SCHEDULE_TTL: Final = "Nats-Schedule-TTL"
+"""Time-to-live of what is published."""
+SCHEDULE_SOURCE: Final = "Nats-Schedule-Source"
+"""Publish the last message of this subject instead. Server 2.14 and later; 2.12 ignores it."""
+SCHEDULE_TIME_ZONE: Final = "Nats-Schedule-Time-Zone"
+"""IANA zone that six fields are in. Server 2.14 and later."""
+SCHEDULE_ROLLUP: Final = "Nats-Schedule-Rollup"
+"""``sub``: what is published replaces what its subject had. Server 2.14 and later."""
+SCHEDULER: Final = "Nats-Scheduler"
+"""On a message that a schedule published: the subject of the schedule."""
+SCHEDULE_NEXT: Final = "Nats-Schedule-Next"
+"""On such a message: when the next one is due, or ``purge`` where the schedule is over."""
+
+# Atomic batches, ADR-50.
+BATCH_ID: Final = "Nats-Batch-Id"
+"""The batch a message belongs to, up to 64 bytes."""
+BATCH_SEQUENCE: Final = "Nats-Batch-Sequence"
+"""Place of the message in its batch, from 1 without gaps."""
+BATCH_COMMIT: Final = "Nats-Batch-Commit"
+"""``1``: commit with this message; ``eob``: commit without storing this one (API level 4)."""
+
+# What servers add to stored messages on direct gets (ADR-31)
+STREAM: Final = "Nats-Stream"
+"""Stream the message is from; a mirror names itself here."""
+SUBJECT: Final = "Nats-Subject"
+"""Subject the message was stored under; also the subject of a 503 since server 2.12."""
+SEQUENCE: Final = "Nats-Sequence"
+"""Stream sequence of the message."""
+TIME_STAMP: Final = "Nats-Time-Stamp"
+"""When the message was stored, RFC 3339 with up to nine digits of fraction."""
+NUM_PENDING: Final = "Nats-Num-Pending"
+"""Messages still to come after this one."""
+LAST_SEQUENCE: Final = "Nats-Last-Sequence"
+"""Sequence of the message before this one in the same answer, 0 for the first."""
+UP_TO_SEQUENCE: Final = "Nats-UpTo-Sequence"
+"""The sequence that a multi-subject read is consistent with; only on its end marker."""
+
+# Pulls and statuses, ADR-37.
+LAST_CONSUMER: Final = "Nats-Last-Consumer"
+"""On heartbeats: the last consumer sequence sent."""
+LAST_STREAM: Final = "Nats-Last-Stream"
+"""On heartbeats: the last stream sequence sent."""
+PENDING_MESSAGES: Final = "Nats-Pending-Messages"
+"""On a status that ends a pull: messages it had still asked for."""
+PENDING_BYTES: Final = "Nats-Pending-Bytes"
+"""On a status that ends a pull: bytes it had still asked for."""
+PIN_ID: Final = "Nats-Pin-Id"
+"""Id of the pinned client of a priority group; later pulls have to carry it."""
+
+# Markers and key-value, ADR-43 and ADR-8.
+MARKER_REASON: Final = "Nats-Marker-Reason"
+"""Why a server put a marker in the place of a message: ``MaxAge``, ``Remove`` or ``Purge``."""
+KV_OPERATION: Final = "KV-Operation"
+"""``DEL`` or ``PURGE`` on the tombstone of a key."""
+
+_MAGIC: Final = b"NATS/1.0"
+
+LONGEST_STATUS: Final = 9
+"""Digits of a status code at most; servers send three."""
+_EMPTY_BLOCK_END: Final = b"\r\n\r\n"
+
+
+class Headers:
+    """
+    Header names with their values: several per name, in the order they came in, with the case kept.
+
+    ``headers["name"]`` is the first value, ``get_all`` gives all of them. Lookup is case-sensitive,
+    as it is in servers. Iteration, ``len`` and ``keys`` go over distinct names, ``items`` over all
+    pairs. Not synchronised: a thread that changes headers has to be the only one that uses them.
+    """
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, headers: HeadersInput | Iterable[tuple[str, str]] | None = None) -> None:
+        self._pairs: list[tuple[str, str]] = []
+        if headers is None:
+            return
+        if type(headers) in _USUAL or is_headers(headers):
+            self._pairs.extend(header_pairs(headers))
+            return
+        if not isinstance(headers, Iterable):
+            _refuse_type(headers)
+        for pair in headers:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise InvalidTypeError(
+                    "headers must be pairs of name and value", argument="headers"
+                )
+            _check(*pair)
+            self._pairs.append(pair)
+
+    @staticmethod
+    def parse(block: bytes) -> tuple[int | None, str, Headers]:
+        """
+        Split a whole header block into status code, description and headers.
+
+        The code is ``None`` for an ordinary message. A value is everything after the colon and one
+        blank, so blanks at its end survive; bytes that are not UTF-8 survive a round trip as
+        surrogates.
+
+        Raises:
+            ProtocolError: it is not a header block.
+        """
+        if block[:8] != _MAGIC:
+            raise ProtocolError(
+                f"header block starts with {bytes(block[:8])!r} instead of {_MAGIC!r}"
+            )
+        first, _, rest = block.partition(b"\r\n")
+        code, description = _split_status(first)
+        pairs: list[tuple[str, str]] = []
+        for line in rest.decode("utf-8", "surrogateescape").split("\r\n"):
+            if line:
+                name, colon, value = line.partition(":")
+                if not colon:
+                    raise ProtocolError("header line without a colon")
+                pairs.append((name, value[1:] if value[:1] == " " else value))
+        # Pairs just parsed need no second look; checking them again would double the cost.
+        headers = Headers()
+        headers._pairs = pairs
+        return code, description, headers
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """
+        Return the first value of a name, or ``default``.
+        """
+        for key, value in self._pairs:
+            if key == name:
+                return value
+        return default
+
+    def get_last(self, name: str, default: str | None = None) -> str | None:
+        """
+        Return the last value of a name, or ``default``.
+
+        Servers put their own headers behind those of the message, so this is how to read what the
+        server said.
+        """
+        for key, value in reversed(self._pairs):
+            if key == name:
+                return value
+        return default
+
+    def get_all(self, name: str) -> list[str]:
+        """
+        Return all values of a name in order; an empty list when there are none.
+        """
+        return [value for key, value in self._pairs if key == name]
+
+    def add(self, name: str, value: str) -> None:
+        """
+        Add a value behind those that the name already has.
+
+        Raises:
+            InvalidHeaderError: name or value would break the header block.
+        """
+        _check(name, value)
+        self._pairs.append((name, value))
+
+    def set(self, name: str, value: str | Sequence[str]) -> None:
+        """
+        Give a name this value, or these values, in the place of all it had.
+
+        Raises:
+            InvalidHeaderError: name or value would break the header block; the headers are
+                unchanged then.
+        """
+        fresh = list(header_pairs({name: value}))
+        self.discard(name)
+        self._pairs.extend(fresh)
+
+    def discard(self, name: str) -> None:
+        """
+        Remove all values of a name; do nothing when there are none.
+        """
+        self._pairs = [pair for pair in self._pairs if pair[0] != name]
+
+    def keys(self) -> list[str]:
+        """
+        Return the distinct names in the order of their first appearance.
+        """
+        return list(dict.fromkeys(key for key, _ in self._pairs))
+
+    def items(self) -> list[tuple[str, str]]:
+        """
+        Return all pairs of name and value in order, a name with several values several times.
+        """
+        return list(self._pairs)
+
+    def to_dict(self) -> dict[str, list[str]]:
+        """
+        Return a plain dictionary from name to all its values.
+        """
+        found: dict[str, list[str]] = {}
+        for key, value in self._pairs:
+            found.setdefault(key, []).append(value)
+        return found
+
+    def copy(self) -> Headers:
+        """
+        Return headers that may be changed without changing these.
+        """
+        return Headers(self)
+
+    def __getitem__(self, name: str) -> str:
+        for key, value in self._pairs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    def __setitem__(self, name: str, value: str | Sequence[str]) -> None:
+        self.set(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self:
+            raise KeyError(name)
+        self.discard(name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(key == name for key, _ in self._pairs)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len({key for key, _ in self._pairs})
+
+    def __eq__(self, other: object) -> bool:
+        """
+        Compare values name by name; the order of different names among each other does not matter.
+        """
+        if isinstance(other, Headers):
+            return self.to_dict() == other.to_dict()
+        if isinstance(other, Mapping):
+            try:
+                return self.to_dict() == Headers(other).to_dict()
+            except (InvalidHeaderError, InvalidTypeError):
+                return False
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # They can change.
+
+    def __repr__(self) -> str:
+        return f"Headers({self.to_dict()!r})"
+
+
+class SharedHeaders(Headers):
+    """
+    Headers of many messages, encoded once; they can not be changed.
+
+    Args:
+        parts: What belongs together each, so that a message gets all of it or nothing.
+
+    Raises:
+        InvalidHeaderError, InvalidTypeError: as ``Headers`` and ``encode_headers``.
+    """
+
+    __slots__ = ("block", "parts")
+
+    def __init__(self, *parts: HeadersInput | Iterable[tuple[str, str]]) -> None:
+        pairs = [Headers(part).items() for part in parts]
+        super().__init__(itertools.chain.from_iterable(pairs))
+        self.parts = [({name.lower() for name, _ in part}, part) for part in pairs]
+        """Names in lower case and pairs of what belongs together."""
+        self.block = encode_headers(self._pairs)
+        """The whole header block of a message that has no other headers."""
+
+    def add(self, name: str, value: str) -> None:
+        """Refuse: the headers belong to other messages too."""
+        self._refuse(name, value)
+
+    def set(self, name: str, value: str | Sequence[str]) -> None:
+        """Refuse: the headers belong to other messages too."""
+        self._refuse(name, value)
+
+    def discard(self, name: str) -> None:
+        """Refuse: the headers belong to other messages too."""
+        self._refuse(name)
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise InvalidTypeError(
+            "these headers belong to many messages: change a copy of them", argument="headers"
+        )
+
+
+_USUAL: Final = (dict, Headers, SharedHeaders)
+"""What headers nearly always are: looked for first, as that costs next to nothing."""
+
+
+def is_headers(headers: object) -> TypeGuard[HeadersInput]:
+    """
+    Return whether a message can have these as its headers, by their type.
+    """
+    return isinstance(headers, (Headers, Mapping))
+
+
+def check_headers(message: object) -> None:
+    """
+    Raise unless a message has headers of a type that plugins know how to read, or none.
+
+    Raises:
+        InvalidTypeError: they are of another type: pairs for example, of which an iterator would be
+            used up by whoever looks first.
+    """
+    headers = getattr(message, "headers", None)
+    if headers is None or type(headers) in _USUAL or is_headers(headers):
+        return
+    _refuse_type(headers)
+
+
+def header_pairs(headers: object) -> Iterator[tuple[str, str]]:
+    """
+    Yield the checked pairs of what a user gave as headers; the argument is not changed.
+
+    Raises:
+        InvalidHeaderError: a name or value would break the header block.
+        InvalidTypeError: the argument is nothing like headers.
+    """
+    if isinstance(headers, Headers):
+        yield from headers.items()
+        return
+    if isinstance(headers, Mapping):
+        for name, value in headers.items():
+            if isinstance(value, str):
+                _check(name, value)
+                yield name, value
+            elif isinstance(value, Sequence) and not isinstance(
+                value, (bytes, bytearray, memoryview)
+            ):
+                for one in value:
+                    _check(name, one)
+                    yield name, one
+            else:
+                _check(name, value)
+        return
+    _refuse_type(headers)
+
+
+def encode_headers(pairs: Iterable[tuple[str, str]]) -> bytes:
+    """
+    Build a whole header block, from ``NATS/1.0`` to the empty line.
+
+    Raises:
+        InvalidHeaderError: a name or value would break the block; nothing is built.
+    """
+    lines = ["NATS/1.0\r\n"]
+    for name, value in pairs:
+        _check(name, value)
+        lines.append(f"{name}: {value}\r\n")
+    lines.append("\r\n")
+    try:
+        return "".join(lines).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidHeaderError(repr(error.object[error.start]), "it has no UTF-8 form") from None
+
+
+def parse_status(block: bytes) -> tuple[int | None, str]:
+    """
+    Return status code and description of a header block without parsing its headers.
+
+    ``(None, "")`` for an ordinary message: eight bytes and one comparison, since every message
+    passes here.
+
+    Raises:
+        ProtocolError: what stands in the place of the code is not a number.
+    """
+    if block[8:10] == b"\r\n":
+        return None, ""
+    return _split_status(block[: block.find(b"\r\n")])
+
+
+def find_last(block: bytes, name: bytes) -> bytes | None:
+    """
+    Return the last value of a header without parsing the block; ``None`` when it has none.
+
+    For the headers that servers add: they come behind those of the message, and are wanted for each
+    of many thousand messages.
+    """
+    start = block.rfind(b"\r\n" + name + b": ")
+    if start < 0:
+        return None
+    start += len(name) + 4
+    return block[start : block.find(b"\r\n", start)]
+
+
+def _split_status(line: bytes) -> tuple[int | None, str]:
+    code, _, description = line[8:].strip().partition(b" ")
+    if not code:
+        return None, ""
+    if len(code) > LONGEST_STATUS or not code.isdigit():
+        raise ProtocolError(f"status {code[:40]!r} of a header block is not a number")
+    return int(code), description.strip().decode("utf-8", "replace")
+
+
+def _refuse_type(headers: object) -> NoReturn:
+    hint = ""
+    if isinstance(headers, Iterable) and not isinstance(headers, (str, bytes)):
+        hint = "; of pairs, Headers(pairs) makes them"
+    raise InvalidTypeError(
+        f"headers must be a mapping or Headers, not {type(headers).__name__}{hint}",
+        argument="headers",
+    )
+
+
+def _check(name: object, value: object) -> None:
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise InvalidHeaderError(str(name), "name and value must be text")
+    if not name:
+        raise InvalidHeaderError(name, "the name is empty")
+    if not name.isprintable() or " " in name or ":" in name:
+        raise InvalidHeaderError(name, "the name contains a blank, a colon or a control character")
+    if "\r" in value or "\n" in value:
+        raise InvalidHeaderError(name, "the value contains a line end")

@@ -1,0 +1,104 @@
+"""
+Contexts saved by the ``nats`` command line: where they are, and what of them concerns a client.
+
+``$XDG_CONFIG_HOME/nats/context/<name>.json`` holds one context each,
+``$XDG_CONFIG_HOME/nats/context.txt`` the name of the selected one. Without ``$XDG_CONFIG_HOME`` it
+is ``~/.config``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jetsync.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PLAIN: Final = {
+    "url": "servers",
+    "ca": "tls_ca",
+    "cert": "tls_cert",
+    "key": "tls_key",
+    "inbox_prefix": "inbox_prefix",
+    "jetstream_domain": "jetstream_domain",
+    "jetstream_api_prefix": "jetstream_prefix",
+}
+# The command line uses the first of these that is set, in this order.
+_LOGINS: Final = (
+    ("user", "user"),
+    ("creds", "credentials"),
+    ("nkey", "nkey_seed"),
+    ("token", "token"),
+)
+# Without these the connection would be another one than the context describes.
+_UNSUPPORTED: Final = ("nsc", "user_jwt", "socks_proxy", "windows_cert_store")
+
+
+def context_fields(name: str | None, environ: Mapping[str, str]) -> dict[str, Any]:
+    """
+    Return the fields of ``ConnectOptions`` that a saved context sets.
+
+    Args:
+        name: Name of the context; ``None`` for the selected one.
+        environ: Environment to find the directory with.
+
+    Raises:
+        ConfigurationError: there is no such context, it can not be read, or it needs what jetsync
+            has not.
+    """
+    folder = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "nats"
+    if name is None:
+        name = _selected(folder)
+    if not name or "/" in name or "\\" in name or ".." in name:
+        raise ConfigurationError(f"{name!r} can not be the name of a context")
+    saved = _load(folder / "context", name)
+    for field in _UNSUPPORTED:
+        if saved.get(field):
+            raise ConfigurationError(
+                f"context {name!r} uses {field!r}, which jetsync does not support"
+            )
+    fields = {ours: saved[theirs] for theirs, ours in _PLAIN.items() if saved.get(theirs)}
+    # A context may carry both; the more exact one counts.
+    if "jetstream_prefix" in fields:
+        fields.pop("jetstream_domain", None)
+    for theirs, ours in _LOGINS:
+        if saved.get(theirs):
+            fields[ours] = saved[theirs]
+            if ours == "user" and saved.get("password"):
+                fields["password"] = saved["password"]
+            break
+    if saved.get("tls_first") is True:
+        fields["tls_first"] = True
+    wrong = [ours for ours, value in fields.items() if not isinstance(value, (str, bool))]
+    if wrong:
+        raise ConfigurationError(f"context {name!r}: {', '.join(wrong)} should be text")
+    return fields
+
+
+def _selected(folder: Path) -> str:
+    try:
+        return (folder / "context.txt").read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(
+            f"no context is selected: {folder / 'context.txt'} can not be read"
+        ) from error
+
+
+def _load(folder: Path, name: str) -> Mapping[str, Any]:
+    path = folder / f"{name}.json"
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = ", ".join(sorted(one.stem for one in folder.glob("*.json"))) or "none"
+        raise ConfigurationError(f"no context {name!r} in {folder}; known: {known}") from None
+    except OSError as error:
+        raise ConfigurationError(f"context {name!r} can not be read: {error.strerror}") from error
+    except ValueError as error:
+        # The cause would carry the whole text, passwords included.
+        raise ConfigurationError(f"context {name!r} is not JSON: {type(error).__name__}") from None
+    if not isinstance(saved, dict):
+        raise ConfigurationError(f"context {name!r} is not a JSON object")
+    return saved

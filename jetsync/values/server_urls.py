@@ -1,0 +1,116 @@
+"""
+Server URLs: reading what users give as ``servers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from jetsync.errors import InvalidArgumentError, InvalidTypeError, redact_url
+
+_DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
+WEBSOCKET_SCHEMES: Final = frozenset({"ws", "wss"})
+
+
+def read_servers(servers: str | Sequence[str]) -> list[str]:
+    """
+    Return server URLs with scheme and port, in the order given and without repetition.
+
+    Args:
+        servers: One URL, several with commas between them, or a sequence of such. ``host`` and
+            ``host:port`` will do.
+
+    Raises:
+        InvalidTypeError: it is no text, or a sequence with something else in it.
+        InvalidArgumentError: there is no URL, one that can not be used, or WebSocket next to plain
+            TCP.
+    """
+    value: object = [servers] if isinstance(servers, str) else servers
+    if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise InvalidTypeError("servers must be text or a list of texts", argument="servers")
+    given: Sequence[str] = value
+    # A password with a comma in it falls apart here, so errors show the redacted whole, not the
+    # piece.
+    shown = redact_url(",".join(given))
+    urls = [_complete(piece, shown) for one in given for piece in one.split(",") if piece.strip()]
+    if not urls:
+        raise InvalidArgumentError("servers are empty", argument="servers")
+    websocket = {urlsplit(url).scheme in WEBSOCKET_SCHEMES for url in urls}
+    if len(websocket) > 1:
+        raise InvalidArgumentError(
+            f"WebSocket and plain servers can not be mixed: {shown}", argument="servers"
+        )
+    return list(dict.fromkeys(urls))
+
+
+def _complete(piece: str, shown: str) -> str:
+    text = piece.strip()
+    url = text if "://" in text else f"nats://{text}"
+    # The text of these errors would be that of the URL, with the password in it: no cause is kept.
+    problem = None
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+        websocket = parts.scheme in WEBSOCKET_SCHEMES
+        user_info(url)
+    except UnicodeDecodeError:
+        problem = "the percent-encoding of user and password is not UTF-8"
+    except ValueError:
+        problem = "not a URL with a host and a port"
+    else:
+        if parts.scheme not in _DEFAULT_PORTS:
+            problem = "the scheme must be nats, tls, ws or wss"
+        elif not host or " " in text or not text.isprintable():
+            problem = "it has no host, or a space or control character in it"
+        elif port == 0:
+            problem = "port 0 can not be connected to"
+        elif "@" in parts.path + parts.fragment or ("@" in parts.query and not websocket):
+            # Otherwise the part before it would be taken for the host and sent to a name server.
+            problem = 'write "/", "?" and "#" in user and password as %2F, %3F and %23'
+        elif not websocket and parts.path not in {"", "/"}:
+            problem = "only WebSocket URLs have a path"
+    if problem is not None:
+        raise InvalidArgumentError(f"bad server in {shown!r}: {problem}", argument="servers")
+    if port is not None:
+        return url
+    netloc = f"{parts.netloc.rstrip(':')}:{_DEFAULT_PORTS[parts.scheme]}"
+    return parts._replace(netloc=netloc).geturl()
+
+
+def user_info(url: str) -> tuple[str, str | None] | None:
+    """
+    Return user and password of a URL without percent-encoding; ``None`` if there is no user.
+
+    Without a password, the user is a token.
+    """
+    parts = urlsplit(url)
+    if parts.username is None or (not parts.username and parts.password is None):
+        return None
+    password = parts.password
+    return (
+        unquote(parts.username, errors="strict"),
+        None if password is None else unquote(password, errors="strict"),
+    )
+
+
+def wants_tls(urls: Sequence[str]) -> bool:
+    """
+    Return whether one of the URLs asks for TLS by its scheme.
+    """
+    return any(urlsplit(url).scheme in {"tls", "wss"} for url in urls)
+
+
+def address(url: str) -> str:
+    """
+    Return host and port of a URL.
+    """
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def without_login(url: str) -> str:
+    """
+    Return the URL without user name, password and token.
+    """
+    return urlsplit(url)._replace(netloc=address(url)).geturl()

@@ -1,0 +1,234 @@
+"""
+Subjects and names: what may be sent to a server, and how API and ack subjects are built and read.
+
+Servers take more than they should: without pedantic mode a publish to ``a..b`` is stored nowhere
+and answered by nobody. So everything is checked here, before a byte is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from jetsync.errors import (
+    InvalidArgumentError,
+    InvalidNameError,
+    InvalidSubjectError,
+    InvalidTypeError,
+)
+
+ACK_PREFIX: Final = b"$JS.ACK."
+"""How the reply subject of every message from a consumer begins, with and without a domain."""
+
+# What a token may not contain anywhere. Lone surrogates have no UTF-8 form.
+_FORBIDDEN = r"\x00-\x20\x7f\ud800-\udfff"
+_PLAIN_SUBJECT = re.compile(rf"[^{_FORBIDDEN}.*>]+(?:\.[^{_FORBIDDEN}.*>]+)*")
+_FORBIDDEN_CHARACTER = re.compile(rf"[{_FORBIDDEN}]")
+_FORBIDDEN_IN_NAME = re.compile(rf"[{_FORBIDDEN}.*>/\\]")
+
+LONGEST_SUBJECT: Final = 4000
+"""
+Bytes of a subject at most.
+
+A server closes the connection for good over a line of more than 4096 bytes, its default
+``max_control_line``; the rest is for the reply subject and the sizes.
+"""
+
+LONGEST_REPLY: Final = 4096
+"""Bytes of a reply subject at most: a server takes no longer line, so nobody could answer."""
+
+LONGEST_NAME: Final = 255
+"""Bytes of a stream's or consumer's name at most, as in servers."""
+
+_CERTAINLY_SHORT: Final = LONGEST_SUBJECT // 4
+"""Characters that never have too many bytes."""
+
+
+def validate_subject(subject: str) -> str:
+    """
+    Return the subject if a message can be published to it.
+
+    Raises:
+        InvalidTypeError: it is not text.
+        InvalidSubjectError: it is empty or too long, has an empty token, a blank, a control
+            character or a wildcard.
+    """
+    # One match for the ordinary case: every message that is published passes here.
+    if (
+        type(subject) is str
+        and len(subject) <= _CERTAINLY_SHORT
+        and _PLAIN_SUBJECT.fullmatch(subject)
+    ):
+        return subject
+    for token in _tokens(subject):
+        if token in {"*", ">"}:
+            raise InvalidSubjectError(subject, "a message can not be published to a wildcard")
+    return subject
+
+
+def validate_filter(subject: str) -> str:
+    """
+    Return the subject if it can be subscribed to or filtered by; wildcards are allowed.
+
+    Raises:
+        InvalidTypeError: it is not text.
+        InvalidSubjectError: it is empty, has an empty token, a blank, a control character, or ``>``
+            before the end.
+    """
+    if (
+        type(subject) is str
+        and len(subject) <= _CERTAINLY_SHORT
+        and _PLAIN_SUBJECT.fullmatch(subject)
+    ):
+        return subject
+    if ">" in _tokens(subject)[:-1]:
+        raise InvalidSubjectError(subject, "'>' may only be the last token")
+    return subject
+
+
+def check_text(subject: object) -> str:
+    """
+    Return *subject*, if it is text.
+
+    Raises:
+        InvalidTypeError: it is not.
+    """
+    if isinstance(subject, str):
+        return subject
+    raise InvalidTypeError(
+        f"a subject must be text, not {type(subject).__name__}", argument="subject"
+    )
+
+
+def _tokens(given: object) -> list[str]:
+    subject = check_text(given)
+    if not subject:
+        raise InvalidSubjectError(subject, "it is empty")
+    if _FORBIDDEN_CHARACTER.search(subject):
+        raise InvalidSubjectError(subject, "it contains a blank or a control character")
+    if len(subject) > _CERTAINLY_SHORT and len(subject.encode()) > LONGEST_SUBJECT:
+        raise InvalidSubjectError(f"{subject[:40]}...", f"it has more than {LONGEST_SUBJECT} bytes")
+    tokens = subject.split(".")
+    if "" in tokens:
+        raise InvalidSubjectError(subject, "it has an empty token")
+    return tokens
+
+
+def has_wildcard(subject: str) -> bool:
+    """
+    Return whether more than one subject may match.
+    """
+    return not {"*", ">"}.isdisjoint(subject.split("."))
+
+
+def overlap(one: str, other: str) -> bool:
+    """
+    Return whether there is a subject that both of two subjects or wildcards match.
+    """
+    left, right = one.split("."), other.split(".")
+    for mine, theirs in zip(left, right, strict=False):
+        if ">" in {mine, theirs}:
+            return True
+        if mine != theirs and "*" not in {mine, theirs}:
+            return False
+    return len(left) == len(right)
+
+
+def validate_name(kind: str, name: str) -> str:
+    """
+    Return the name if a stream, consumer or domain can have it.
+
+    Args:
+        kind: What is named, for the error: ``"stream"``, ``"consumer"``, ``"domain"``.
+        name: The name.
+
+    Raises:
+        InvalidTypeError: it is not text.
+        InvalidNameError: it is empty, too long, or contains a blank, a control character or one of
+            ``. * > /`` and the backslash.
+    """
+    if not isinstance(name, str):
+        raise InvalidTypeError(
+            f"a {kind} name must be text, not {type(name).__name__}", argument=kind
+        )
+    if not name:
+        raise InvalidNameError(kind, name, "it is empty")
+    found = _FORBIDDEN_IN_NAME.search(name)
+    if found:
+        raise InvalidNameError(kind, name, f"it contains {found[0]!r}")
+    if len(name.encode()) > LONGEST_NAME:
+        raise InvalidNameError(kind, f"{name[:40]}...", f"it has more than {LONGEST_NAME} bytes")
+    return name
+
+
+def api_prefix(domain: str | None = None, prefix: str | None = None) -> str:
+    """
+    Return what the subjects of the JetStream API begin with, without a dot at the end.
+
+    Args:
+        domain: A JetStream domain: ``$JS.<domain>.API``.
+        prefix: A whole prefix, as an account import may have it.
+
+    Raises:
+        InvalidArgumentError: both are given, or one of them can not be used.
+    """
+    if domain is not None and prefix is not None:
+        raise InvalidArgumentError("give either a domain or a prefix", argument="prefix")
+    if domain is not None:
+        return f"$JS.{validate_name('domain', domain)}.API"
+    if prefix is not None:
+        return validate_subject(prefix)
+    return "$JS.API"
+
+
+class AckReply(NamedTuple):
+    """
+    What the reply subject of a consumer's message says.
+    """
+
+    stream: str
+    consumer: str
+    delivered: int
+    stream_sequence: int
+    consumer_sequence: int
+    timestamp_ns: int
+    pending: int
+    domain: str | None
+
+
+def parse_ack_reply(reply: bytes) -> AckReply | None:
+    """
+    Read the reply subject of a consumer's message; ``None`` when it is not one.
+
+    Servers use 9 tokens, ``$JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer
+    sequence>.<nanoseconds>.<pending>``, with a domain too. With the feature flag ``js_ack_fc_v2``
+    (2.14) the domain, or ``_``, and an account hash come before the stream, and a random token may
+    follow at the end.
+    """
+    tokens = reply.split(b".") if len(reply) <= LONGEST_REPLY else []
+    count = len(tokens)
+    if count == 9:
+        first, domain = 2, None
+    elif count in {11, 12}:
+        first, domain = 4, None if tokens[2] == b"_" else _text(tokens[2])
+    else:
+        return None
+    numbers = tokens[first + 2 : first + 7]
+    # int() would take blanks, signs and underscores as well, but not an empty token.
+    if not reply.startswith(ACK_PREFIX) or b"" in numbers or not b"".join(numbers).isdigit():
+        return None
+    delivered, stream_sequence, consumer_sequence, timestamp_ns, pending = map(int, numbers)
+    return AckReply(
+        _text(tokens[first]),
+        _text(tokens[first + 1]),
+        delivered,
+        stream_sequence,
+        consumer_sequence,
+        timestamp_ns,
+        pending,
+        domain,
+    )
+
+
+def _text(token: bytes) -> str:
+    return token.decode("utf-8", "surrogateescape")

@@ -1,0 +1,157 @@
+"""
+Per-message time-to-live, and the markers that servers leave where messages expired (ADR-43).
+
+Servers from 2.11 take a TTL as whole seconds, as a Go duration such as ``1h30m``, or as ``never``.
+They work in whole seconds: a fraction is stored as it was sent, and cut when the message's end is
+computed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import math
+import re
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+from jetsync.errors import InvalidTtlError
+from jetsync.values.headers import MARKER_REASON, TTL, Headers
+
+if TYPE_CHECKING:
+    from jetsync._base.deadline import Seconds
+
+__all__ = ["MarkerReason"]
+
+NEVER: Final = "never"
+"""A TTL that also protects the message from the stream's ``max_age``."""
+
+# Go counts durations in 64-bit nanoseconds. Servers take longer values and let them overflow.
+_LONGEST = 2**63 // 10**9
+
+_UNITS = {
+    "h": 3600.0,
+    "m": 60.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ns": 1e-9,
+}
+_PART = r"(\d+(?:\.\d*)?|\.\d+)(ms|us|µs|μs|ns|h|m|s)"
+_GO_DURATION = re.compile(rf"(?:{_PART})+")
+_GO_PART = re.compile(_PART)
+
+
+class MarkerReason(enum.Enum):
+    """
+    Why a server left a marker in the place of a message.
+
+    Up to 2.15 servers leave markers for expired messages only; the other two reasons are specified.
+    """
+
+    MAX_AGE = "MaxAge"
+    """The last message of the subject expired, by its own TTL or the stream's ``max_age``."""
+    REMOVE = "Remove"
+    """The message was deleted through the API."""
+    PURGE = "Purge"
+    """The subject was purged through the API."""
+
+
+def ttl_header(value: Seconds | Literal["never"]) -> str:
+    """
+    Return the value of the ``Nats-TTL`` header for a time-to-live.
+
+    Args:
+        value: Seconds from 1 up as a number or ``timedelta``, or ``"never"``. A fraction is sent as
+            it is, and cut by the server.
+
+    Returns:
+        Whole seconds such as ``"3600"``, a duration such as ``"1.5s"``, or ``"never"``.
+
+    Raises:
+        InvalidTtlError: anything else, a wrong type included, so that one ``except ValueError``
+            will do.
+    """
+    given: object = value
+    if given == NEVER:
+        return NEVER
+    if isinstance(given, dt.timedelta):
+        seconds: float = given.total_seconds()
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        seconds = given
+    else:
+        raise InvalidTtlError(value)
+    # Not "seconds < 1": NaN compares false to everything.
+    if not seconds >= 1:
+        raise InvalidTtlError(value, "the least that servers take is 1 second")
+    if seconds > _LONGEST:
+        raise InvalidTtlError(
+            value, f'more than {_LONGEST} seconds overflow in servers; use "never"'
+        )
+    whole = math.floor(seconds)
+    return str(whole) if whole == seconds else f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
+
+
+def parse_ttl(text: str | None) -> float | Literal["never"] | None:
+    """
+    Read a ``Nats-TTL`` header: seconds, ``"never"``, or ``None`` where it says nothing.
+
+    Zero is no time-to-live. What can not be read is none either: servers before 2.11 and streams
+    without ``allow_msg_ttl`` store any text, and it has no effect there.
+    """
+    if not text:
+        return None
+    if text.lower() == NEVER:
+        return NEVER
+    if text.isascii() and text.isdigit():
+        return float(text) or None
+    if not _GO_DURATION.fullmatch(text):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in _GO_PART.findall(text)) or None
+
+
+def marker_of(headers: Headers | None) -> MarkerReason | None:
+    """
+    Return why a server left this message as a marker, ``None`` for an ordinary message.
+
+    A reason that is not specified counts as none.
+    """
+    reason = None if headers is None else headers.get(MARKER_REASON)
+    if reason is None:
+        return None
+    try:
+        return MarkerReason(reason)
+    except ValueError:
+        return None
+
+
+# Most messages are no markers and have no TTL, which a search in the bytes of the header block
+# shows at a fraction of the price of parsing it.
+
+_MARKER_LINE = f"\r\n{MARKER_REASON}: ".encode()
+_TTL_LINE = f"\r\n{TTL}: ".encode()
+
+
+class _HasHeaders(Protocol):
+    @property
+    def headers(self) -> Headers: ...
+
+
+def marker_in(block: bytes | None, message: _HasHeaders) -> MarkerReason | None:
+    """
+    Return what ``marker_of`` says of the message's headers; parse them only if ``block`` has a
+    reason.
+    """
+    if block is None or _MARKER_LINE not in block:
+        return None
+    return marker_of(message.headers)
+
+
+def ttl_in(block: bytes | None, message: _HasHeaders) -> float | Literal["never"] | None:
+    """
+    Return the message's time-to-live; parse its headers only if ``block`` has one.
+    """
+    if block is None or _TTL_LINE not in block:
+        return None
+    return parse_ttl(message.headers.get(TTL))

@@ -1,0 +1,584 @@
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import threading
+import types
+
+import pytest
+
+from jetsync import events
+from jetsync._base.deadline import Deadline
+from jetsync._hooks.manager import Plugins
+from jetsync._io.connection import (
+    ClosedInFlightError,
+    Connection,
+    nats_arguments,
+    parse_denied,
+    raise_failure,
+)
+from jetsync._io.mailbox import Mailbox
+from jetsync._io.outbox import LaneState
+from jetsync.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DisconnectedError,
+    ForkedProcessError,
+    MaxPayloadError,
+    NoRespondersError,
+    PermissionDeniedError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+from jetsync.options import ConnectOptions
+from jetsync.values.server_info import ServerInfo, decode_json, parse_info
+
+SEED = "SU" + "A" * 56
+NO_RESPONDERS = b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n"
+
+
+def soon(seconds=10.0):
+    """A deadline."""
+    return Deadline.after(seconds)
+
+
+class StubLane:
+    """A lane whose server is the test: ``answer`` is called with each block, in the writer."""
+
+    def __init__(self):
+        self.state = LaneState.OPEN
+        self.epoch = 1
+        self.lost_epoch = 0
+        self.reason = None
+        self.bytes_in, self.bytes_out, self.strays = 5, 7, 3
+        self.written, self.posted, self.boxes = [], [], {}
+        self.nudges = 0
+        self.busy_here = False
+        self.answer = lambda block: None
+        self._sids = itertools.count(1_000_000)
+
+    def new_sid(self):
+        return b"%d" % next(self._sids)
+
+    def listen(self, sid, box, subject, queue=b""):
+        self.boxes[sid] = box
+        return b"SUB %b %b %b\r\n" % (subject, queue, sid)
+
+    def receivers(self):
+        return list(self.boxes.values())
+
+    def write(self, block, deadline, epoch=None):
+        self.written.append(block)
+        self.answer(block)
+        return self.epoch
+
+    def post(self, block, timeout, *, lazy=False):
+        self.posted.append((block, timeout))
+        return self.epoch
+
+    def wait(self, receiver, deadline):
+        return receiver.ready
+
+    def nudge(self):
+        self.nudges += 1
+
+    def later(self, seconds, call, *arguments):
+        """Leave it to a loop that the stub does not have."""
+
+    def is_busy_here(self):
+        return self.busy_here
+
+    def reads_here(self):
+        return False
+
+    def close(self, reason):
+        self.state, self.reason = LaneState.CLOSED, reason
+
+
+class Watcher:
+    """A dispatcher that keeps the events."""
+
+    def __init__(self):
+        self.events = []
+
+    def emit_later(self, event):
+        self.events.append(event)
+
+    def close(self, timeout):
+        pass
+
+
+@pytest.fixture
+def connection():
+    """A connection on a lane that is a stub."""
+    connection = Connection(ConnectOptions(loop="asyncio"), Plugins.load((), {}))
+    connection.lane = StubLane()
+    connection.plugins.dispatcher = Watcher()
+    connection.lane.listen(connection.lane.new_sid(), connection.router, connection.router.interest)
+    return connection
+
+
+@pytest.fixture
+def replies(connection):
+    """Answer every request with what is in this list, one after the other."""
+    replies = []
+
+    def answer(block):
+        reply = block.split(b" ")[2]
+        header, data = replies.pop(0)
+        connection.router.push((reply, b"", header, data))
+        connection.router.wake()
+
+    connection.lane.answer = answer
+    return replies
+
+
+class TestParseInfo:
+    def test_all(self):
+        """What a server says of itself is read, and kept whole."""
+        raw = {
+            "server_id": "NA",
+            "server_name": "n1",
+            "version": "2.15.1",
+            "api_lvl": 5,
+            "max_payload": 512,
+            "cluster": "C",
+            "client_id": 9,
+            "headers": True,
+            "jetstream": True,
+            "domain": "hub",
+            "ldm": True,
+            "xkey": "X",
+        }
+        info = parse_info(b"INFO " + json.dumps(raw).encode() + b" \r\n", "nats://h:1")
+        assert info == ServerInfo(
+            version="2.15.1",
+            api_level=5,
+            max_payload=512,
+            server_id="NA",
+            server_name="n1",
+            cluster="C",
+            url="nats://h:1",
+            client_id=9,
+            headers=True,
+            jetstream=True,
+            domain="hub",
+            lame_duck=True,
+            raw=raw,
+        )
+        assert info.version_tuple == (2, 15, 1)
+        assert "xkey" not in repr(info)
+
+    def test_least(self):
+        """An old server says little; what it does not say it does not have."""
+        info = parse_info(b'INFO {"version":"2.10.26"}\r\n', None)
+        assert (info.api_level, info.headers, info.jetstream, info.url) == (0, False, False, None)
+        assert info.max_payload == 1 << 20
+
+    @pytest.mark.parametrize(
+        ("version", "numbers"), [("2.12.0-RC.3", (2, 12, 0)), ("", ()), ("2.x.1", (2, 1))]
+    )
+    def test_versions(self, version, numbers):
+        """A pre-release compares as its release."""
+        assert ServerInfo(version=version).version_tuple == numbers
+
+    @pytest.mark.parametrize("line", [b"INFO", b"INFO []", b"INFO {", b"INFO \xff{}"])
+    def test_garbage(self, line):
+        """What is no INFO line is a protocol error."""
+        with pytest.raises(ProtocolError):
+            parse_info(line, None)
+
+    def test_decode_json(self):
+        """A JSON object is read, anything else is a protocol error that shows its start."""
+        assert decode_json(b'{"a":1}') == {"a": 1}
+        for data in (b"", b"[]", b"x" * 1000, b'"a"'):
+            with pytest.raises(ProtocolError) as caught:
+                decode_json(data)
+            assert len(str(caught.value)) < 200
+
+
+class TestParseDenied:
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("-ERR 'Permissions Violation for Publish to \"a.b\"'", ("publish", "a.b")),
+            ("-ERR 'Permissions Violation for Subscription to \"a.>\"'", ("subscribe", "a.>")),
+            (
+                '-ERR \'Permissions Violation for Subscription to "a" using queue "q"\'',
+                ("subscribe", "a"),
+            ),
+            (
+                "-ERR 'Permissions Violation for Publish to \"$JS.API.INFO\"'\r\n",
+                ("publish", "$JS.API.INFO"),
+            ),
+            ("-ERR 'Permissions Violation for Publish with Reply of \"x\"'", None),
+            ("-ERR 'Permissions Violation for Publish to \"a", None),
+            ("-ERR 'Stale Connection'", None),
+            ("", None),
+        ],
+    )
+    def test_texts(self, text, found):
+        """The two texts about permissions are understood, and no others."""
+        assert parse_denied(text) == found
+
+
+class TestNatsArguments:
+    def test_defaults(self, monkeypatch):
+        """Without options nats-py gets ours, not its own."""
+        monkeypatch.delenv("NATS_URL", raising=False)
+        assert nats_arguments(ConnectOptions()) == {
+            "servers": ["nats://127.0.0.1:4222"],
+            "name": None,
+            "tls": None,
+            "tls_hostname": None,
+            "tls_handshake_first": False,
+            "inbox_prefix": "_INBOX",
+            "connect_timeout": 6.0,
+            "reconnect_time_wait": 1.0,
+            "allow_reconnect": True,
+            "max_reconnect_attempts": -1,
+            "ping_interval": 30.0,
+            "max_outstanding_pings": 2,
+            "no_echo": False,
+        }
+
+    @pytest.mark.parametrize(
+        ("options", "given"),
+        [
+            ({"name": "n"}, {"name": "n"}),
+            ({"inbox_prefix": "_I.me"}, {"inbox_prefix": "_I.me"}),
+            ({"max_reconnects": 0}, {"allow_reconnect": False, "max_reconnect_attempts": 0}),
+            ({"max_reconnects": 7}, {"allow_reconnect": True, "max_reconnect_attempts": 7}),
+            ({"reconnect_wait": 0.25}, {"reconnect_time_wait": 0.25}),
+            ({"ping_interval": 3, "max_outstanding_pings": 1}, {"ping_interval": 3.0}),
+            ({"echo": False}, {"no_echo": True}),
+            ({"connect_timeout": 2}, {"connect_timeout": 3.0}),
+            ({"servers": "h,nats://i:1"}, {"servers": ["nats://h:4222", "nats://i:1"]}),
+        ],
+    )
+    def test_each(self, options, given):
+        """Each option has its argument."""
+        found = nats_arguments(ConnectOptions(**{"servers": "h", **options}))
+        assert {name: found[name] for name in given} == given
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"servers": "nats://u:s3cret@h"},
+            {"servers": "nats://s3cret@h"},
+            {"user": "u", "password": "s3cret"},
+            {"token": "s3cret"},
+            {"credentials": "/s3cret.creds"},
+            {"nkey_seed": SEED},
+        ],
+    )
+    def test_no_login(self, options):
+        """nats-py is not told how jetsync logs in."""
+        found = nats_arguments(ConnectOptions(**{"servers": "h", **options}))
+        assert found == nats_arguments(ConnectOptions(servers="h"))
+
+    def test_tls(self):
+        """A scheme that asks for TLS brings a context along."""
+        found = nats_arguments(ConnectOptions(servers="tls://h", tls_hostname="x", tls_first=True))
+        assert found["tls"] is not None
+        assert (found["tls_hostname"], found["tls_handshake_first"]) == ("x", True)
+
+
+class TestAsk:
+    def test_request(self, connection, replies):
+        """A request is one block with a reply subject of its own; its answer is a frame."""
+        replies += [(None, b"one"), (b"NATS/1.0\r\nA: b\r\n\r\n", b"two")]
+        assert connection.request("a.b", b"xy", soon())[3] == b"one"
+        assert connection.request("a.b", b"", soon())[2:] == (b"NATS/1.0\r\nA: b\r\n\r\n", b"two")
+        inbox = connection.inbox.encode()
+        assert connection.lane.written == [
+            b"PUB a.b %b.1 2\r\nxy\r\n" % inbox,
+            b"PUB a.b %b.2 0\r\n\r\n" % inbox,
+        ]
+
+    def test_headers(self, connection, replies):
+        """A request may have headers."""
+        replies.append((None, b""))
+        connection.ask(b"a", b"NATS/1.0\r\n\r\n", b"x", soon())
+        assert connection.lane.written[0].startswith(b"HPUB a ")
+
+    @pytest.mark.parametrize("header", [NO_RESPONDERS, b"NATS/1.0 503\r\n\r\n"])
+    def test_no_responders(self, connection, replies, header):
+        """A 503 without a payload is nobody's answer; with one it is an answer."""
+        replies += [(header, b""), (header, b"{}")]
+        with pytest.raises(NoRespondersError) as caught:
+            connection.request("a", b"", soon())
+        assert caught.value.subject == "a"
+        assert connection.request("a", b"", soon())[3] == b"{}"
+
+    def test_raw(self, connection, replies):
+        """Who asks for the frame gets it, whatever its status."""
+        replies.append((NO_RESPONDERS, b""))
+        assert connection.ask(b"a", None, b"", soon())[2] == NO_RESPONDERS
+
+    def test_timeout(self, connection):
+        """Silence is a time-out."""
+        with pytest.raises(RequestTimeoutError) as caught:
+            connection.request("a", b"", soon(0.5))
+        assert (caught.value.subject, caught.value.timeout) == ("a", 0.5)
+        assert connection.router.pending() == 0
+
+    def test_lost(self, connection):
+        """A connection that was lost while waiting is said to be so."""
+        connection.lane.answer = lambda block: setattr(connection.lane, "lost_epoch", 1)
+        with pytest.raises(ConnectionLostError, match="'a'"):
+            connection.request("a", b"", soon())
+        assert connection.router.pending() == 0
+
+    def test_lost_after_the_answer(self, connection, replies):
+        """An answer that came before the loss is an answer."""
+        replies.append((None, b"x"))
+        given = connection.lane.answer
+
+        def answer(block):
+            given(block)
+            connection.router.lost(1)
+            connection.lane.lost_epoch = 1
+
+        connection.lane.answer = answer
+        assert connection.request("a", b"", soon())[3] == b"x"
+
+    def test_denied(self, connection):
+        """A permission error is given to the request that it is about."""
+        connection.lane.answer = lambda block: connection.on_server_error(
+            "-ERR 'Permissions Violation for Publish to \"a\"'"
+        )
+        with pytest.raises(PermissionDeniedError) as caught:
+            connection.request("a", b"", soon())
+        assert (caught.value.subject, caught.value.operation) == ("a", "publish")
+        with pytest.raises(RequestTimeoutError):
+            connection.request("b", b"", soon())
+
+    def test_closed_in_flight(self, connection):
+        """A client that is closed meanwhile is told apart from one that was closed before."""
+        cause = ValueError("why")
+
+        def close(block):
+            error = ConnectionClosedError("it is over")
+            error.__cause__ = cause
+            connection.router.fail(error)
+
+        connection.lane.answer = close
+        with pytest.raises(ClosedInFlightError, match="it is over") as caught:
+            connection.request("a", b"", soon())
+        assert caught.value.__cause__ is cause
+
+    def test_not_written(self, connection):
+        """A request that could not be written leaves nothing behind."""
+
+        def fail(block):
+            raise DisconnectedError(timeout=1.0)
+
+        connection.lane.answer = fail
+        with pytest.raises(DisconnectedError):
+            connection.request("a", b"", soon())
+        assert connection.router.pending() == 0
+
+    def test_size(self, connection):
+        """A request larger than the server takes is refused before it is sent."""
+        connection.on_info(b'INFO {"max_payload":4}\r\n')
+        with pytest.raises(MaxPayloadError) as caught:
+            connection.request("a", b"12345", soon())
+        assert (caught.value.size, caught.value.limit) == (5, 4)
+        assert connection.lane.written == []
+        connection.check_size(4)
+        connection.on_info(b'INFO {"max_payload":5}\r\n')
+        connection.check_size(5)
+
+    def test_closed(self, connection):
+        """A closed connection raises a fresh copy of its reason to each caller."""
+        connection.on_closed(ValueError("why"))
+        errors = []
+        for call in (connection.check, lambda: connection.request("a", b"", soon())) * 2:
+            with pytest.raises(ConnectionClosedError, match="why") as caught:
+                call()
+            errors.append(caught.value)
+        assert len(set(map(id, errors))) == 4
+        assert not connection.is_connected
+        assert connection.state == "closed"
+
+    def test_forked(self, connection):
+        """In a forked child nothing is sent."""
+        connection._bridge.forked = True
+        message = types.SimpleNamespace(raw_reply=b"r")
+        for call in (
+            connection.check,
+            lambda: connection.request("a", b"", soon()),
+            lambda: connection.ask(b"a", None, b"", soon()),
+            lambda: connection.acknowledge(message, b"+ACK"),
+            lambda: connection.acknowledge_sync(message, b"+ACK", 1),
+        ):
+            with pytest.raises(ForkedProcessError):
+                call()
+        assert connection.lane.written == connection.lane.posted == []
+        assert not connection.is_connected
+        assert connection.state == "forked"
+        connection.close(1.0)
+        assert connection.lane.state is LaneState.OPEN
+
+
+class TestAcks:
+    def test_soon(self, connection):
+        """An ack is posted, within the time of a request."""
+        connection.acknowledge(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"+ACK")
+        assert connection.lane.posted == [(b"PUB $JS.ACK.x  4\r\n+ACK\r\n", 5.0)]
+
+    def test_sync(self, connection, replies):
+        """An ack may be a request, whose empty answer says that it was stored."""
+        replies.append((None, b""))
+        connection.acknowledge_sync(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"+ACK", None)
+        expected = b"PUB $JS.ACK.x %b.1 4\r\n+ACK\r\n" % connection.inbox.encode()
+        assert connection.lane.written == [expected]
+
+
+class TestListener:
+    def test_server_errors(self, connection):
+        """Mailboxes hear what was refused, and the reading thread looks up."""
+        box, other = Mailbox(b"a"), Mailbox(b"b", hears_denials=True)
+        connection.open_box(b"a", box)
+        connection.open_box(b"b", other)
+        connection.on_server_error("-ERR 'Permissions Violation for Subscription to \"a\"'")
+        assert isinstance(box.failure, PermissionDeniedError)
+        assert (other.failure, connection.router.failure) == (None, None)
+        connection.on_server_error("-ERR 'Permissions Violation for Publish to \"c\"'")
+        ((subject, error),) = other.take_denials()
+        assert (subject, error.operation) == (b"c", "publish")
+        assert connection.lane.nudges == 2
+        connection.on_server_error("-ERR 'Stale Connection'")
+        assert [type(event) for event in connection.plugins.dispatcher.events] == [
+            events.PermissionDeniedEvent,
+            events.PermissionDeniedEvent,
+        ]
+
+    def test_denied_inbox(self, connection):
+        """Without the reply subscription no request can be answered."""
+        interest = connection.router.interest.decode()
+        connection.on_server_error(
+            f"-ERR 'Permissions Violation for Subscription to \"{interest}\"'"
+        )
+        with pytest.raises(PermissionDeniedError):
+            connection.request("a", b"", soon())
+
+    def test_connections(self, connection):
+        """Losses and reconnects are told in pairs, the first connection not at all."""
+        lane = connection.lane
+        lane.epoch = 0
+
+        def open_lane():
+            lane.epoch += 1
+
+        lane.open = open_lane
+        connection.on_connected()
+        for _ in range(2):
+            connection.on_disconnected()
+            connection.on_disconnected()
+            connection.on_connected()
+        told = [type(event) for event in connection.plugins.dispatcher.events]
+        assert told == [events.DisconnectedEvent, events.ReconnectedEvent] * 2
+        assert connection.reconnects == connection.statistics().reconnects == 2
+
+    def test_closed_once(self, connection):
+        """The end is told once, whoever brings it, and nothing is told after it."""
+        connection.on_closed(None)
+        connection.on_closed(ValueError("again"))
+        connection.on_disconnected()
+        (event,) = connection.plugins.dispatcher.events
+        assert (type(event), event.error) == (events.ClosedEvent, None)
+
+    def test_closed_by_a_signal_handler(self, connection):
+        """A close in the midst of a close of the same thread leaves it to that one."""
+        connection.flush = lambda deadline: connection.close(1)
+        connection.close(1)
+        assert connection.closed.is_set()
+
+    def test_closed_after_an_interrupt(self, connection):
+        """A close that Ctrl-C ended can be repeated."""
+
+        def interrupted(deadline):
+            raise KeyboardInterrupt
+
+        connection.flush = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            connection.close(1)
+        assert not connection.closed.is_set()
+        connection.flush = lambda deadline: 0.0
+        connection.close(1)
+        assert connection.closed.is_set()
+
+    def test_errors(self, connection):
+        """Errors of no call are told; the ends of connections have events of their own."""
+        connection.on_error(OSError("reset"))
+        connection.on_error(EOFError())
+        connection.on_error(ValueError("odd"))
+        (event,) = connection.plugins.dispatcher.events
+        assert type(event) is events.AsyncErrorEvent
+
+    def test_info(self, connection):
+        """The server's words are parsed when somebody asks, and once."""
+        connection.on_info(b'INFO {"version":"2.14.0"}\r\n')
+        assert connection.server.version == "2.14.0"
+        assert connection.server is connection.server
+        connection.on_info(b'INFO {"version":"2.15.1"}\r\n')
+        assert connection.server.version == "2.15.1"
+
+    def test_statistics(self, connection):
+        """The counters are the lane's."""
+        found = connection.statistics()
+        assert (found.bytes_in, found.bytes_out, found.strays) == (5, 7, 3)
+        assert (found.requests_in_flight, found.subscriptions) == (0, 1)
+
+
+class TestNames:
+    def test_inboxes(self, connection):
+        """Inboxes begin with the connection's, and each is new, in any thread."""
+        found = []
+        threads = [
+            threading.Thread(
+                target=lambda: found.extend(connection.new_inbox() for _ in range(500))
+            )
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set(found)) == 2000
+        assert all(one.startswith(f"{connection.inbox}-") for one in found)
+
+    def test_prefix(self):
+        """The inbox has the prefix that was asked for, and no two sessions share one."""
+        options = ConnectOptions(inbox_prefix="_I.me", loop="asyncio")
+        first, second = (Connection(options, Plugins.load((), {})) for _ in range(2))
+        assert first.inbox.startswith("_I.me.")
+        assert first.inbox != second.inbox
+
+    def test_open_box(self, connection):
+        """A box is routed before its line is written, so that no frame is missed."""
+        box = Mailbox(b"x")
+        sid, line = connection.open_box(b"x", box, b"q")
+        assert connection.lane.boxes[sid] is box
+        assert line == b"SUB x q %b\r\n" % sid
+
+
+class TestRaiseFailure:
+    def test_copies(self):
+        """Each thread gets an error of its own, with the same data and cause."""
+        failure = PermissionDeniedError("a", "publish")
+        failure.__cause__ = ValueError("why")
+        found = []
+        for _ in range(2):
+            with pytest.raises(PermissionDeniedError) as caught:
+                raise_failure(failure)
+            found.append(caught.value)
+        assert found[0] is not found[1]
+        assert found[0] is not failure
+        assert failure.__traceback__ is None
+        assert found[0].__dict__ == failure.__dict__
+        assert found[0].__cause__ is failure.__cause__
+        assert str(copy.copy(failure)) == str(failure)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from jetsync._api.context import Context
+from jetsync._base.deadline import Deadline
+from jetsync.errors import ProtocolError, StreamNotFoundError
+
+
+def soon():
+    """A deadline."""
+    return Deadline.after(10)
+
+
+class StubConnection:
+    """A connection that records requests and takes their answers from a list."""
+
+    def __init__(self):
+        self.lane, self.plugins, self.server = object(), object(), SimpleNamespace()
+        self.requests, self.answers = [], []
+
+    def request(self, subject, body, deadline):
+        self.requests.append((subject, body))
+        return b"_INBOX.x", b"", None, self.answers.pop(0)
+
+
+@pytest.fixture
+def connection():
+    """A connection that is a stub."""
+    return StubConnection()
+
+
+@pytest.fixture
+def context(connection):
+    """The context of a domain."""
+    return Context(connection, prefix="$JS.hub.API", domain="hub", default_timeout=3.0)
+
+
+class TestApi:
+    @pytest.mark.parametrize(
+        ("body", "sent"),
+        [
+            (None, b""),
+            (b"raw", b"raw"),
+            ({}, b"{}"),
+            ({"a": [1, None], "ü": "é"}, '{"a":[1,null],"ü":"é"}'.encode()),
+        ],
+    )
+    def test_request(self, context, connection, body, sent):
+        """A request goes to the context's prefix, with compact JSON or the bytes as given."""
+        connection.answers.append(b'{"type":"x","ok":true}')
+
+        assert context.api("STREAM.INFO.S", body, soon()) == {"type": "x", "ok": True}
+        assert connection.requests == [("$JS.hub.API.STREAM.INFO.S", sent)]
+
+    def test_error(self, context, connection):
+        """The code of an error answer selects the exception class."""
+        error = {"code": 404, "err_code": 10059, "description": "stream not found"}
+        connection.answers.append(json.dumps({"type": "x", "error": error}).encode())
+
+        with pytest.raises(StreamNotFoundError) as caught:
+            context.api("STREAM.INFO.S", None, soon())
+        assert (caught.value.code, caught.value.err_code) == (404, 10059)
+
+    @pytest.mark.parametrize("answer", [b"+OK", b"[]"])
+    def test_nonsense(self, context, connection, answer):
+        """An answer that is not a JSON object is a protocol error."""
+        connection.answers.append(answer)
+
+        with pytest.raises(ProtocolError):
+            context.api("INFO", None, soon())
+
+
+def test_deadlines(context):
+    """A call without a timeout uses the default of the context."""
+    assert context.deadline(None).total == 3.0
+    assert context.deadline(0.5).total == 0.5
+
+
+def test_connection(context, connection):
+    """A context gives access to the lane, the plugins and the server of its connection."""
+    assert context.lane is connection.lane
+    assert context.plugins is connection.plugins
+    assert context.server is connection.server
