@@ -105,7 +105,7 @@ def connect(
         connection.connect()
         return Client(connection)
     except BaseException as error:
-        if connection is not None:
+        if connection is not None and not isinstance(error, Exception):
             connection.abandon()
         if connection is None or not connection.closed.is_set():
             loaded.give_up(error)
@@ -154,16 +154,16 @@ class Client:
         Args:
             timeout: Seconds at most; None is 5.
         """
-        deadline = Deadline.after(CLOSE_TIMEOUT if timeout is None else timeout)
         try:
-            self._end_consumptions(deadline)
-        except CallInSignalHandlerError:
-            # The server redelivers what they hold after ack_wait.
-            pass
-        except BaseException:
-            self._connection.abandon()
+            deadline = Deadline.after(CLOSE_TIMEOUT if timeout is None else timeout)
+            # The server redelivers what consumptions hold that cannot be ended here.
+            with contextlib.suppress(CallInSignalHandlerError):
+                self._end_consumptions(deadline)
+            self._connection.close(deadline.remaining())
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._connection.abandon()
             raise
-        self._connection.close(deadline.remaining())
 
     def drain(self, timeout: Seconds | None = None) -> None:
         """

@@ -491,17 +491,25 @@ class DisconnectedError(TransportError, ConnectionError, TimeoutError):
     """
 
     def __init__(
-        self, *, timeout: float | None = None, subject: str | None = None, reason: str | None = None
+        self,
+        *,
+        timeout: float | None = None,
+        subject: str | None = None,
+        reason: str | None = None,
+        last_attempt: str | None = None,
     ) -> None:
         text = "disconnected: " + (reason or "no connection to a server")
         if timeout is not None:
             text += f" within {timeout:g} s"
         if subject is not None:
             text += f" (subject {subject!r})"
+        if last_attempt is not None:
+            text += f"; the last attempt to connect failed: {last_attempt}"
         super().__init__(f"{text}; nothing was sent")
         self.timeout = timeout
         self.subject = subject
         self.reason = reason
+        self.last_attempt = last_attempt
 
 
 class ConnectionLostError(TransportError, ConnectionError):

@@ -89,8 +89,8 @@ class StubLane:
     def is_busy_here(self):
         return self.busy_here
 
-    def reads_here(self):
-        return False
+    def prepare_wait(self):
+        """No signal handler is running."""
 
     def close(self, reason):
         self.state, self.reason = LaneState.CLOSED, reason

@@ -801,10 +801,10 @@ class TestInterrupts:
     def test_before_the_bookkeeping(self, rig, monkeypatch):
         """An interrupt between the read and the cutting of its bytes ends the connection."""
 
-        def feed(data):
+        def take(data, splitter):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(rig.lane, "feed", feed)
+        monkeypatch.setattr(rig.lane, "_take", take)
         rig.stall()
         rig.server.sendall(b"PING\r\n")
         with pytest.raises(KeyboardInterrupt):

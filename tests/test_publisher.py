@@ -83,6 +83,9 @@ class ScriptedLane:
     def nudge(self):
         pass
 
+    def prepare_wait(self):
+        pass
+
     def leave(self, sid):
         self.box = None
 

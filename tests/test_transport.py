@@ -31,6 +31,7 @@ from jetsync._io.nats_seam import (
 )
 from jetsync._io.translate import no_server_error, translate_closed, translate_connect_error
 from jetsync._proto import frames
+from jetsync.client import Client
 from jetsync.errors import (
     AuthenticationError,
     ConnectError,
@@ -677,7 +678,7 @@ class TestConnectionOnTheWire:
 
         monkeypatch.setattr(connection, "flush", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            connection.close(LONG)
+            Client(connection).close(LONG)
         assert connection.closed.wait(LONG)
         until(lambda: not connection._bridge._thread.is_alive(), "the end of the thread")
 

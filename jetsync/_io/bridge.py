@@ -131,6 +131,8 @@ class Bridge:
 
     def spawn(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
         """Run a coroutine function in the loop without waiting for it; any thread."""
+        if self.forked:
+            return
         call = _Call(function, args)
         self._calls.add(call)
         self._hand_over(self._begin, call)
@@ -198,7 +200,7 @@ class Bridge:
     def close_at_exit(self, deadline: Deadline) -> None:
         """Let the owner close what it has here, as the interpreter ends."""
         self._at_exit(deadline.remaining())
-        # An owner that no longer exists has left its end to the loop.
+        # If the connection was collected, the loop is already closing it.
         self._thread.join(deadline.remaining())
 
     def leave_to_parent(self) -> None:

@@ -113,8 +113,8 @@ class Connection:
         self._nats: NatsConnection | None = None
         self._drop: weakref.finalize[Any, Connection] | None = None
         """Ends the connection and the thread if this object is dropped before it was closed."""
-        self._probing = False
-        """Whether the server's answer to a probe is due."""
+        self._probed = 0.0
+        """When the server was asked for a sign of life last, on the monotonic clock."""
         self._info_line = b"INFO {}"
         self._info: tuple[bytes, str | None, ServerInfo] = (b"", None, ServerInfo())
         self._inboxes = itertools.count(1)
@@ -150,8 +150,10 @@ class Connection:
                 last = self._nats.last_error if self._nats is not None else None
                 reason = None if last is None else str(translate_connect_error(last))
                 raise ConnectTimeoutError(deadline.total, reason=reason) from last
-            except BaseException:
-                self.abandon()
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    # Ctrl-C: the connection may be made already.
+                    self.abandon()
                 self._bridge.stop(STOP_TIMEOUT)
                 raise
 
@@ -177,33 +179,35 @@ class Connection:
 
         What was handed over before is sent, as far as the server takes it within *timeout* seconds.
         In a signal handler that has interrupted its thread in the midst of a read or a write, this
-        leaves the work to the loop and returns at once. If it is interrupted itself, the loop does
-        the rest, too.
+        leaves the work to the loop and returns at once.
         """
         if self._bridge.forked or held_here(self._close_lock):
-            # The latter in a signal handler: the close that it interrupted continues after it.
+            # The latter in a signal handler that interrupted close(), which continues afterwards.
             return
         if self.lane.is_busy_here():
             self.abandon(timeout)
             return
-        with self._close_lock:
-            if self._stopped:
-                return
-            deadline = Deadline.after(timeout)
-            try:
-                if self.lane.state is LaneState.OPEN:
-                    self.flush(deadline)
-            except (TransportError, WaitTimeoutError):
-                _logger.warning(_log.CLOSED, reason="not everything could be sent")
-            except BaseException:
-                self.abandon()
-                raise
-            self._stop(deadline)
+        deadline = Deadline.after(timeout)
+        # Taken and noted in one call into C: Ctrl-C would strike between two.
+        taken: list[bool] = []
+        try:
+            taken.extend(map(self._close_lock.acquire, (True,), (deadline.remaining(),)))
+            # Without the lock, another thread is still closing.
+            if True in taken and not self._stopped:
+                self._close(deadline)
+        finally:
+            if True in taken:
+                self._close_lock.release()
         if self.plugins.dispatcher is not None:
             self.plugins.dispatcher.close(max(deadline.remaining(), 0.1))
 
-    def _stop(self, deadline: Deadline) -> None:
-        """Announce the end, then end the connection and the thread."""
+    def _close(self, deadline: Deadline) -> None:
+        """Send what was handed over, announce the end, and end the connection and the thread."""
+        try:
+            if self.lane.state is LaneState.OPEN:
+                self.flush(deadline)
+        except (TransportError, WaitTimeoutError):
+            _logger.warning(_log.CLOSED, reason="not everything could be sent")
         try:
             # In the loop thread, where Ctrl-C does not strike.
             self._bridge.call(self._shut, deadline=deadline)
@@ -211,9 +215,6 @@ class Connection:
             _logger.warning(_log.CLOSED, reason="the connection did not close in time")
         except ConnectionClosedError:
             pass  # The thread has ended already.
-        except BaseException:
-            self.abandon()
-            raise
         self._bridge.stop(max(deadline.remaining(), 0.1))
         self._finish(None)
         self._stopped = True
@@ -267,6 +268,8 @@ class Connection:
             return
         self.closed.set()
         reason = translate_closed(cause)
+        if cause is not None:
+            _logger.warning(_log.CLOSED, reason=str(reason))
         self.lane.close(reason)
         self.emit(events.ClosedEvent(error=None if cause is None else reason))
 
@@ -302,8 +305,7 @@ class Connection:
                 deadline.
         """
         self.check()
-        if self.lane.reads_here():
-            self.lane.step_down()
+        self.lane.prepare_wait()
         start = time.perf_counter()
         pong = Waiter(b"PING")
         self.lane.ping(pong, deadline)
@@ -328,27 +330,32 @@ class Connection:
         Returns at once. If nothing arrives within :data:`PROBE_TIMEOUT` seconds, the connection is
         dropped and a new one is made. Any thread; cheap to call again.
         """
-        if not self._probing:
-            self._probing = True
+        now = time.monotonic()
+        if now - self._probed > PROBE_TIMEOUT:
+            self._probed = now
             self.lane.later(0.0, self._begin_probe)
 
     def _begin_probe(self) -> None:
         """Send a PING and look whether anything has come :data:`PROBE_TIMEOUT` later."""
         lane = self.lane
         if lane.state is not LaneState.OPEN:
-            self._probing = False
             return
         # If there is no room for it either, the bytes before it get no answer.
         with contextlib.suppress(TransportError):
             lane.ping(Waiter(b"PING"), Deadline.after(0.0))
-        lane.later(PROBE_TIMEOUT, self._end_probe, lane.epoch, lane.bytes_in)
+        lane.later(PROBE_TIMEOUT, self._end_probe, lane.epoch, lane.bytes_in, lane.delivered())
 
-    def _end_probe(self, epoch: int, bytes_in: int) -> None:
-        self._probing = False
+    def _end_probe(self, epoch: int, bytes_in: int, delivered: int) -> None:
         lane = self.lane
-        if lane.epoch == epoch and lane.bytes_in == bytes_in and not lane.has_input():
-            _logger.warning(_log.SILENT, server=self.server.url, seconds=PROBE_TIMEOUT)
-            lane.abort()
+        if lane.epoch != epoch or lane.bytes_in != bytes_in or lane.has_input():
+            return
+        progress = lane.delivered()
+        if progress > delivered:
+            # A long upload: the PING waits behind it.
+            lane.later(PROBE_TIMEOUT, self._end_probe, epoch, bytes_in, progress)
+            return
+        _logger.warning(_log.SILENT, server=self.server.url, seconds=PROBE_TIMEOUT)
+        lane.abort()
 
     # What the server said.
 
@@ -416,8 +423,7 @@ class Connection:
         if self._bridge.forked:
             raise ForkedProcessError
         lane = self.lane
-        if lane.reads_here():
-            lane.step_down()
+        lane.prepare_wait()
         waiter = Waiter(subject)
         reply = self.router.register(waiter)
         try:
@@ -557,7 +563,7 @@ class Connection:
 
     def on_server_error(self, text: str) -> None:
         """Give ``-ERR`` lines about permissions to the calls that they answer."""
-        _logger.warning(_log.SERVER_ERROR, text=text)
+        _logger.warning(_log.SERVER_ERROR, text=text, server=self.server.url)
         if _TOO_MANY_SUBSCRIPTIONS in text.lower():
             self._fail_refused_subscription()
             return
@@ -586,11 +592,21 @@ class Connection:
         self.lane.nudge()
         self.emit(events.AsyncErrorEvent(error=error))
 
+    def _note_failure(self, error: OSError | EOFError) -> None:
+        """Keep why an attempt to connect has failed, and log each reason once per outage."""
+        target = self._nats.transport.target if self._nats is not None else None
+        why = str(translate_connect_error(error, server=target))
+        if self._down and why != self.lane.outbox.why_down:
+            self.lane.outbox.why_down = why
+            _logger.warning(_log.RECONNECT_FAILED, reason=why)
+
     def on_error(self, error: Exception) -> None:
         """Report an error that belongs to no call; nats-py continues by itself."""
-        if isinstance(error, (OSError, EOFError)) and not isinstance(error, ConnectError):
-            # Reported already, as a lost connection.
-            return
+        if isinstance(error, (OSError, EOFError)):
+            self._note_failure(error)
+            if not isinstance(error, ConnectError):
+                # The loss itself was reported already.
+                return
         if isinstance(error, ProtocolError):
             _logger.warning(_log.PROTOCOL_ERROR, error=str(error))
         else:

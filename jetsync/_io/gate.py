@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from jetsync._proto.frames import Splitter
+
 LONGEST_POLL: Final = 86_400.0
 """Seconds of one poll at most: a day."""
 
@@ -28,6 +30,49 @@ Seconds after which the loop looks whether threads have stopped reading by thems
 Long enough that a busy program's loop thread sleeps, short enough that nobody notices that a PING
 or a message that nobody waits for was read 20 ms late.
 """
+
+
+class Poller:
+    """How one thread waits for a socket, and is woken from elsewhere meanwhile."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._fd = sock.fileno()
+        self._waker, self._wakee = socket.socketpair()
+        self._wakee.setblocking(False)
+        self._waker.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        self._poll.register(self._wakee, select.POLLIN)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to *timeout* seconds and return whether the socket has something."""
+        # Rounded up: a wait that ends before its deadline would spin. Poll takes no more
+        # milliseconds than an int of C has; the caller asks again.
+        ready = self._poll.poll(int(min(timeout, LONGEST_POLL) * 1000.0) + 1)
+        readable = False
+        for fd, _ in ready:
+            if fd == self._fd:
+                readable = True
+            else:
+                # Closed if a signal handler has closed the client meanwhile.
+                with contextlib.suppress(OSError):
+                    self._wakee.recv(4096)
+        return readable
+
+    def wake(self) -> None:
+        """End the wait of another thread, or its next one; any thread."""
+        # Full means that it is being woken already; closed, that it has left.
+        with contextlib.suppress(OSError):
+            self._waker.send(b"!")
+
+    def retire(self) -> None:
+        """End the wait that a signal handler has interrupted, and every later one."""
+        self._waker.close()
+
+    def close(self) -> None:
+        """Release what this holds, once no thread waits with it."""
+        self._waker.close()
+        self._wakee.close()
 
 
 class ReadGate:
@@ -51,12 +96,17 @@ class ReadGate:
     def __init__(
         self,
         sock: socket.socket,
+        splitter: Splitter,
         loop: asyncio.AbstractEventLoop,
+        *,
         on_readable: Callable[[], None],
         arm: Callable[[ReadGate], bool],
         on_look: Callable[[], None] = lambda: None,
     ) -> None:
         self.sock = sock
+        self.splitter = splitter
+        """Cuts what this socket receives, and nothing that comes from another one."""
+
         self.over = False
         """Whether the connection has ended: nothing more is read from it."""
 
@@ -77,37 +127,26 @@ class ReadGate:
             self._epoll = select.epoll()
             self._epoll.register(self._fd, select.EPOLLIN)
             self._watched = self._epoll.fileno()
-            self._retired: list[socket.socket] = []
-            self._make_poller()
+            self.poller = Poller(sock)
+            """What the thread that reads now waits with."""
         else:
             self._watched = self._fd
         loop.add_reader(self._watched, on_readable)
 
-    def _make_poller(self) -> None:
-        self._waker, self._wakee = socket.socketpair()
-        self._wakee.setblocking(False)
-        self._waker.setblocking(False)
-        self.poller = select.poll()
-        """What the thread that reads now waits with."""
-
-        self.poller.register(self._fd, select.POLLIN)
-        self.poller.register(self._wakee, select.POLLIN)
-
     def replace_poller(self) -> None:
         """
-        End the waiting that a signal handler has interrupted in this thread; make a new poller.
+        End the wait that a signal handler has interrupted in this thread; make a new poller.
 
-        The old one may be in use until the handler has returned. Its waker is closed, so it returns
-        at once, now and later.
+        The old one is in use until the handler has returned. Whoever waits with it closes it then:
+        its file descriptors must not be reused before.
         """
-        self._waker.close()
-        self._retired.append(self._wakee)
-        self._make_poller()
+        self.poller.retire()
+        self.poller = Poller(self.sock)
 
     def disarm(self) -> None:
         """Take the socket from the loop; the lane's read lock is held."""
         self._led = True
-        if self.armed:
+        if self.armed and not self._closed:
             # Noted first: Ctrl-C in between must not leave a gate that only seems to be armed.
             self.armed = False
             self._epoll.modify(self._fd, 0)
@@ -151,21 +190,6 @@ class ReadGate:
             self._looking = True
             self._loop.call_later(LINGER, self._look)
 
-    def poll(self, timeout: float, poller: select.poll) -> bool:
-        """Wait up to *timeout* seconds with *poller*; return whether the socket has something."""
-        # Rounded up: a wait that ends before its deadline would spin. Poll takes no more
-        # milliseconds than an int of C has; the caller asks again.
-        ready = poller.poll(int(min(timeout, LONGEST_POLL) * 1000.0) + 1)
-        readable = False
-        for fd, _ in ready:
-            if fd == self._fd:
-                readable = True
-            else:
-                # Closed if a signal handler has closed the client meanwhile.
-                with contextlib.suppress(OSError):
-                    self._wakee.recv(4096)
-        return readable
-
     def has_input(self) -> bool:
         """Return whether the socket has something to read, or is at its end; any thread."""
         try:
@@ -178,11 +202,9 @@ class ReadGate:
         return True
 
     def nudge(self) -> None:
-        """Wake the thread that is in :meth:`poll`, if there is one; any thread."""
-        if self.can_lead and not self._closed:
-            # Full means that it is being woken already; closed, that it has left.
-            with contextlib.suppress(OSError):
-                self._waker.send(b"!")
+        """Wake the thread that reads, if there is one; any thread."""
+        if self.can_lead:
+            self.poller.wake()
 
     def ignore(self) -> None:
         """Have the loop not told any more; loop thread."""
@@ -197,5 +219,4 @@ class ReadGate:
         self._loop.remove_reader(self._watched)
         if self.can_lead:
             self._epoll.close()
-            for end in (self._waker, self._wakee, *self._retired):
-                end.close()
+            self.poller.close()

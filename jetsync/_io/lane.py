@@ -33,15 +33,23 @@ import contextlib
 import itertools
 import secrets
 import ssl
+import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.locks import owner_check
 from jetsync._io.gate import ReadGate
+from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import WOULD_BLOCK, LaneState, Outbox, break_connection
 from jetsync._proto import frames
 from jetsync.errors import CallInSignalHandlerError, ProtocolError
+
+try:
+    import fcntl
+    import termios
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from jetsync._base.deadline import Deadline
-    from jetsync._io.mailbox import Mailbox, Receiver, ReplyRouter
+    from jetsync._io.mailbox import Receiver, ReplyRouter
 
 _AT_ONCE: Final = (False,)
 _NO_ARGUMENTS: Final = ((),)
@@ -100,11 +108,10 @@ class Lane:
         """Who waits while another thread reads."""
 
         self._boxes: dict[bytes, Any] = {}
-        self._subscriptions: dict[bytes, tuple[bytes, int]] = {}
-        """
-        Subscription id -> the ``SUB`` line to write again after a reconnect, and how many
-        subscriptions the connection had before it.
-        """
+        self._subscriptions: dict[bytes, bytes] = {}
+        """Subscription id -> the ``SUB`` line to write again after a reconnect."""
+        self._ranks: dict[bytes, int] = {}
+        """Subscription id -> how many subscriptions the connection had before it."""
         self._splitter = frames.Splitter(self._boxes)
         self._strays = 0
         self._sids = itertools.count(secrets.randbelow(SID_RANGE) + SID_RANGE)
@@ -166,7 +173,8 @@ class Lane:
         """
         line = frames.sub(subject, sid, queue)
         self._boxes[sid] = box
-        self._subscriptions[sid] = line, len(self._subscriptions)
+        self._ranks[sid] = len(self._subscriptions)
+        self._subscriptions[sid] = line
         if self.reason is not None:
             box.fail(self.reason)
         return line
@@ -178,6 +186,7 @@ class Lane:
         Frames that are still on their way reach the mailbox for *linger* seconds more; after that
         they are counted as strays. Any thread.
         """
+        self._ranks.pop(sid, None)
         if self._subscriptions.pop(sid, None) is None:
             return
         self.answer(frames.unsub(sid))
@@ -200,21 +209,24 @@ class Lane:
         """How many frames came for a subscription that had been dropped."""
         return self._strays + self._splitter.strays
 
-    def refused(self) -> Mailbox | ReplyRouter | None:
+    def refused(self) -> Mailbox | None:
         """
         Return the subscription that the server refused because there are too many; any thread.
 
         The server does not name it. It counts in the order in which it is written to, so it refused
-        the one that had the most others before it. That one is left.
+        the one that had the most others before it. That one is left. If several threads subscribe
+        at the same moment, another one of theirs may be taken for it. The subscription to replies,
+        which everything depends on, never is.
         """
         last, before = None, -1
-        for sid, (_, count) in list(self._subscriptions.items()):
-            if count > before:
+        for sid, count in list(self._ranks.items()):
+            if count > before and isinstance(self._boxes.get(sid), Mailbox):
                 last, before = sid, count
         if last is None:
             return None
+        self._ranks.pop(last, None)
         self._subscriptions.pop(last, None)
-        box: Mailbox | ReplyRouter | None = self._boxes.pop(last, None)
+        box: Mailbox | None = self._boxes.pop(last, None)
         return box
 
     # In.
@@ -229,10 +241,7 @@ class Lane:
         Raises:
             CallInSignalHandlerError: The caller interrupted its own thread in the midst of reading.
         """
-        if self.reads_here() or self.outbox.held_here():
-            self.step_down()
-        elif self._owing is not None:
-            self._serve_followers(self._owing)
+        self.prepare_wait()
         if self.outbox.posted:
             self.outbox.flush_posted()
         followers = self._followers
@@ -275,13 +284,17 @@ class Lane:
         poller = gate.poller
         # From here on until the gate is armed again, a signal handler may take the reading over.
         self._leading = gate, taken
-        # A signal handler may have taken the reading over, which it notes in the list.
-        while not receiver.ready and not gate.over and taken == [True]:
-            remaining = deadline.remaining()
-            if remaining <= 0.0:
-                return
-            if gate.poll(remaining, poller) and taken == [True]:
-                self._read(gate)
+        try:
+            # If one has, it has noted that in the list.
+            while not receiver.ready and not gate.over and taken == [True]:
+                remaining = deadline.remaining()
+                if remaining <= 0.0:
+                    return
+                if poller.wait(remaining) and taken == [True]:
+                    self._read(gate)
+        finally:
+            if poller is not gate.poller:
+                poller.close()
 
     def _leave_reading(self, gate: ReadGate, taken: list[bool | None]) -> None:
         """
@@ -312,19 +325,24 @@ class Lane:
         else:
             gate.linger()
 
-    def step_down(self) -> None:
+    def prepare_wait(self) -> None:
         """
-        Take the reading from the call of this thread that a signal handler has interrupted.
+        Take the reading over if a signal handler has interrupted a call that reads in this thread.
 
-        Raises CallInSignalHandlerError if that call is in the midst of reading or writing: other
-        threads, whose work the handler may wait for, could not write either. To be called, if
-        :attr:`reads_here`, before anything is sent whose answer is waited for.
+        To be called before anything is sent whose answer is waited for.
+
+        Raises:
+            CallInSignalHandlerError: The interrupted call is processing received bytes or writing.
+                Other threads, whose work the handler may wait for, could not write either.
         """
-        if self._leading is None or self.is_busy_here():
-            raise CallInSignalHandlerError
-        gate, taken = self._leading
-        gate.replace_poller()
-        self._leave_reading(gate, taken)
+        if self.reads_here() or self.outbox.held_here():
+            if self._leading is None or self.is_busy_here():
+                raise CallInSignalHandlerError
+            gate, taken = self._leading
+            gate.replace_poller()
+            self._leave_reading(gate, taken)
+        elif self._owing is not None:
+            self._serve_followers(self._owing)
 
     def is_busy_here(self) -> bool:
         """
@@ -390,7 +408,8 @@ class Lane:
                 data = b""
             # The connection may have ended while a signal handler kept this thread.
             if not gate.over:
-                self.feed(data)
+                gate.over = not data
+                self._take(data, gate.splitter)
         except BaseException:
             # Ctrl-C before the last wake-up: what was half taken cannot be taken again.
             break_connection(sock)
@@ -399,11 +418,12 @@ class Lane:
             self._cutting = False
 
     def feed(self, data: bytes) -> None:
+        """Hand over what a WebSocket has received; empty data is the end of the connection."""
+        self._take(data, self._splitter)
+
+    def _take(self, data: bytes, splitter: frames.Splitter) -> None:
         """Hand over the frames in *data*; empty data is the end of the connection."""
-        gate = self._gate
         if not data:
-            if gate is not None:
-                gate.over = True
             self._hand_foreign([b""])
             return
         self.bytes_in += len(data)
@@ -412,10 +432,10 @@ class Lane:
         touched: list[Any] = []
         foreign: list[bytes] = []
         try:
-            self._splitter.feed(data, touched, foreign)
+            splitter.feed(data, touched, foreign)
         except ValueError as error:
             # Nothing that follows can be trusted. A new connection starts afresh.
-            self.fault = ProtocolError(f"the server sent something else than NATS: {error}")
+            self.fault = ProtocolError(f"invalid NATS protocol from the server: {error}")
             self.abort()
         for box in touched:
             box.wake()
@@ -446,13 +466,14 @@ class Lane:
         return b"".join(parts)
 
     def _hand_foreign(self, pieces: list[bytes]) -> None:
-        """Give bytes to nats-py, in the order they came, in the loop thread."""
+        """
+        Give bytes to nats-py, in the order they came, in the loop thread.
+
+        Always later: they are logged, and a log handler must not run under the read lock.
+        """
         self._foreign.extend(pieces)
-        if threading.get_ident() == self._loop_thread:
-            self._drain_foreign()
-        else:
-            with contextlib.suppress(RuntimeError):  # The loop is closed already.
-                self._loop.call_soon_threadsafe(self._drain_foreign)
+        with contextlib.suppress(RuntimeError):  # The loop is closed already.
+            self._loop.call_soon_threadsafe(self._drain_foreign)
 
     def _drain_foreign(self) -> None:
         foreign = self._foreign
@@ -478,7 +499,14 @@ class Lane:
         self.outbox.attach(sock=sock)
         if received:
             self.feed(received)
-        self._gate = ReadGate(sock, self._loop, self._on_readable, self._arm, self._flush_posted)
+        self._gate = ReadGate(
+            sock,
+            self._splitter,
+            self._loop,
+            on_readable=self._on_readable,
+            arm=self._arm,
+            on_look=self._flush_posted,
+        )
         self.outbox.visited = self._gate.is_lingering
 
     def attach_stream(
@@ -499,11 +527,9 @@ class Lane:
 
     def open(self) -> None:
         """Write all subscriptions again and let blocks pass: the server knows us now."""
-        lines = []
-        for count, (sid, (line, _)) in enumerate(list(self._subscriptions.items())):
-            self._subscriptions[sid] = line, count
-            lines.append(line)
-        self.outbox.open(b"".join(lines))
+        lines = dict(self._subscriptions)
+        self._ranks = {sid: count for count, sid in enumerate(lines)}
+        self.outbox.open(b"".join(lines.values()))
 
     def detach(self) -> None:
         """
@@ -557,6 +583,16 @@ class Lane:
         for receiver in (*self.receivers(), *filter(None, list(self.outbox.pings))):
             receiver.fail(reason)
         self.nudge()
+
+    def delivered(self) -> int:
+        """Return how many sent bytes the server's system has confirmed, where the system tells."""
+        sock = self.outbox.sock
+        if sock is None or fcntl is None:
+            return self.bytes_out
+        with contextlib.suppress(OSError, ValueError):
+            waiting = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+            return self.bytes_out - int.from_bytes(waiting, sys.byteorder)
+        return self.bytes_out
 
     def has_input(self) -> bool:
         """Return whether bytes have come that no thread has read yet; loop thread."""

@@ -104,6 +104,9 @@ class Outbox:
         self.reason: Exception | None = None
         """Why the lane is closed."""
 
+        self.why_down: str | None = None
+        """Why the last attempt to connect has failed, None while there is a connection."""
+
         self.sock: socket.socket | None = None
         self.stream: Callable[[bytes], Awaitable[None]] | None = None
         """How to send where there is no socket of ours: a WebSocket."""
@@ -211,8 +214,9 @@ class Outbox:
         if self._posted_size >= POST_LIMIT:
             self._send(b"")
         elif not self._post_scheduled and not (lazy and self.visited()):
-            self._post_scheduled = True
+            # In this order: after Ctrl-C in between, the next block is scheduled once more.
             self._loop.call_soon_threadsafe(self.flush_posted)
+            self._post_scheduled = True
 
     def answer(self, block: bytes, epoch: int | None = None, *, keep: float = 0.0) -> None:
         """
@@ -283,8 +287,9 @@ class Outbox:
         """Wait for a change of state or for room; the write lock is not held."""
         if not changed.wait(deadline.remaining()) and deadline.expired():
             self._changed.forget(changed)
-            why = None if self.state is LaneState.DOWN else "the server takes no bytes"
-            raise DisconnectedError(timeout=deadline.total, reason=why)
+            if self.state is LaneState.DOWN:
+                raise DisconnectedError(timeout=deadline.total, last_attempt=self.why_down)
+            raise DisconnectedError(timeout=deadline.total, reason="the server takes no bytes")
 
     def _send(self, block: bytes) -> None:
         """
@@ -330,9 +335,10 @@ class Outbox:
         self._out.append(block)
         self.size += len(block)
         if not self._writing:
-            self._writing = True
             assert self.stream is not None
+            # In this order, because of Ctrl-C: the feeder needs the lock, so it cannot end before.
             self._loop.call_soon_threadsafe(self._start_feeding, self.stream)
+            self._writing = True
 
     def _start_feeding(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
         if stream is self.stream:
@@ -436,6 +442,7 @@ class Outbox:
             self._kept_size = 0
             self._send(b"".join([block, *kept]))
             self.state = LaneState.OPEN
+            self.why_down = None
             self._changed.ring()
 
     def detach(self) -> bool:

@@ -14,7 +14,6 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync._base.deadline import Deadline
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Mailbox
 from jetsync._proto import frames
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jetsync._api.context import Context
+    from jetsync._base.deadline import Deadline
     from jetsync._io.lane import Lane
     from jetsync._proto.fastledger import Gap
 
@@ -191,7 +191,7 @@ class FastLink:
     def _send_commit(self, block: bytes, deadline: Deadline, *, store: bool) -> bool:
         """Send the commit, and return whether it went out; there may be no batch any more."""
         # As for the first message.
-        self._lane.wait(self._box, Deadline(0.0, 0.0))
+        self._lane.prepare_wait()
         engine, now = self.engine, time.monotonic()
         engine.commit(now, store=store)
         try:
@@ -305,7 +305,7 @@ class FastLink:
     def _send_start(self, block: bytes, deadline: Deadline) -> bool:
         """Send the first message, and return whether it went out."""
         # Raises before anything is sent in a signal handler that cannot wait for the answer.
-        self._lane.wait(self._box, Deadline(0.0, 0.0))
+        self._lane.prepare_wait()
         engine = self.engine
         engine.start(time.monotonic())
         try:

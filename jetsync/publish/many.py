@@ -90,7 +90,7 @@ class BulkPublish:
         broken: Exception | None = None
         try:
             # Raises before anything is sent in a signal handler that cannot wait for acks.
-            self._lane.wait(self._window.box, Deadline(0.0, 0.0))
+            self._lane.prepare_wait()
             try:
                 self._send_all(source)
             except (DisconnectedError, ConnectionClosedError) as error:

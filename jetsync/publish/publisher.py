@@ -72,7 +72,6 @@ LAST_WORDS: Final = 1.0
 """Seconds that callbacks may still take when the time to close is over."""
 
 _AT_ONCE: Final = (False,)
-_NO_TIME: Final = Deadline(0.0, 0.0)
 
 _logger = _log.get_logger("publisher")
 
@@ -337,7 +336,7 @@ class Publisher:
     def _refuse_wait(self) -> None:
         """Raise in a signal handler that interrupted the reading of the acks to wait for."""
         if threading.get_ident() != self._owner.thread:
-            self._lane.wait(self._window.box, _NO_TIME)
+            self._lane.prepare_wait()
 
     def _wait_room(self) -> None:
         """Wait until the window has room, or raise why no message is taken any more."""
