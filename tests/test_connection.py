@@ -12,6 +12,7 @@ from jetsync import events
 from jetsync._base.deadline import Deadline
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import (
+    PROBE_TIMEOUT,
     ClosedInFlightError,
     Connection,
     nats_arguments,
@@ -21,6 +22,7 @@ from jetsync._io.connection import (
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync.errors import (
+    ConnectError,
     ConnectionClosedError,
     ConnectionLostError,
     DisconnectedError,
@@ -56,6 +58,7 @@ class StubLane:
         self.nudges = 0
         self.busy_here = False
         self.answer = lambda block: None
+        self.outbox = types.SimpleNamespace(why_down=None)
         self._sids = itertools.count(1_000_000)
 
     def new_sid(self):
@@ -437,7 +440,78 @@ class TestAcks:
         assert connection.lane.written == [expected]
 
 
+class ProbedLane(StubLane):
+    """A lane that keeps what it is asked to call later, and what the server's system confirmed."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.aborted, self.confirmed, self.input = [], 0, 0, False
+
+    def later(self, seconds, call, *arguments):
+        self.calls.append((seconds, call, arguments))
+
+    def run(self):
+        """Make the next call; return after how many seconds it was due."""
+        seconds, call, arguments = self.calls.pop(0)
+        call(*arguments)
+        return seconds
+
+    def ping(self, waiter, deadline):
+        self.written.append(b"PING")
+
+    def delivered(self):
+        return self.confirmed
+
+    def has_input(self):
+        return self.input
+
+    def abort(self):
+        self.aborted += 1
+
+
+class TestProbe:
+    @pytest.fixture
+    def lane(self, connection):
+        """The lane of a connection that has just been asked for a sign of life."""
+        lane = connection.lane = ProbedLane()
+        connection.probe()
+        connection.probe()
+        assert lane.run() == 0.0
+        assert lane.written == [b"PING"]
+        return lane
+
+    def test_silence(self, lane):
+        """If nothing comes within the time of a probe, the connection is dropped."""
+        assert lane.run() == PROBE_TIMEOUT
+        assert (lane.aborted, lane.calls) == (1, [])
+
+    @pytest.mark.parametrize("sign", [{"bytes_in": 6}, {"input": True}, {"epoch": 2}])
+    def test_life(self, lane, sign):
+        """Bytes that came, whether read or not, and a new connection are signs of life."""
+        for name, value in sign.items():
+            setattr(lane, name, value)
+        lane.run()
+        assert (lane.aborted, lane.calls) == (0, [])
+
+    def test_a_long_upload(self, lane):
+        """As long as the server's system confirms bytes, the PING may still wait behind them."""
+        for confirmed in (100, 200):
+            lane.confirmed = confirmed
+            lane.run()
+            assert lane.aborted == 0
+        lane.run()
+        assert lane.aborted == 1
+
+
 class TestListener:
+    def test_each_reason_once(self, connection, caplog):
+        """Why attempts to connect fail is logged once for each reason, and kept for errors."""
+        connection.on_disconnected()
+        for reason in ("one", "one", "two"):
+            connection.on_error(ConnectError(reason))
+        assert [record.fields["reason"] for record in caplog.records] == ["one", "two"]
+        assert connection.lane.outbox.why_down == "two"
+
     def test_server_errors(self, connection):
         """Mailboxes hear what was refused, and the reading thread looks up."""
         box, other = Mailbox(b"a"), Mailbox(b"b", hears_denials=True)

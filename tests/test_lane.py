@@ -429,6 +429,26 @@ class TestPost:
         assert rig.nothing_more()
 
 
+class TestRefused:
+    def test_the_one_with_most_before_it(self, idle):
+        """The subscription that had the most others before it is the one that is refused."""
+        lane, boxes = idle.lane, [Mailbox(b"%d" % n) for n in range(3)]
+        sids = [lane.new_sid() for _ in boxes]
+        for sid, box in zip(sids, boxes, strict=True):
+            lane.listen(sid, box, box.interest)
+        assert lane.refused() is boxes[2]
+        lane.leave(sids[0])
+        assert lane.refused() is boxes[1]
+        assert lane.refused() is None
+
+    def test_never_the_one_to_replies(self, idle):
+        """The subscription to replies is not taken for the one that is refused."""
+        router = ReplyRouter(b"inbox")
+        idle.lane.listen(idle.lane.new_sid(), router, router.interest)
+        assert idle.lane.refused() is None
+        assert router in idle.lane.receivers()
+
+
 class TestReconnect:
     def test_half_a_block(self, idle):
         """The rest of a half-written block is not continued on the next connection."""
