@@ -159,7 +159,6 @@ from jetsync.errors import (
     WrongStreamError,
 )
 from jetsync.events import (
-    AdvisoryEvent,
     AsyncErrorEvent,
     BatchAbandonedEvent,
     BatchCommitOperation,
@@ -348,7 +347,6 @@ __all__ = [
     "StoredPage",
     "ack_many",
     # Hooks, events and operations
-    "AdvisoryEvent",
     "AsyncErrorEvent",
     "BatchAbandonedEvent",
     "BatchCommitOperation",

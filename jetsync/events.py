@@ -10,13 +10,11 @@ them to another process.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import attrs
 
 __all__ = [
-    "AdvisoryEvent",
     "AsyncErrorEvent",
     "BatchAbandonedEvent",
     "BatchCommitOperation",
@@ -66,7 +64,6 @@ class StatusKind(str, enum.Enum):
     ASYNC_ERROR = "async_error"
     HANDLER_ERROR = "handler_error"
     ORDERED_RESET = "ordered_reset"
-    ADVISORY = "advisory"
     BATCH_ABANDONED = "batch_abandoned"
     BATCH_GAP = "batch_gap"
     TTL_RAISED = "ttl_raised"
@@ -313,24 +310,6 @@ class OrderedResetEvent(StatusEvent):
 
     attempts: int
     """How many attempts that took."""
-
-
-@attrs.frozen(kw_only=True)
-class AdvisoryEvent(StatusEvent):
-    """
-    Report an advisory of the server about a stream or a consumer.
-    """
-
-    kind: StatusKind = attrs.field(default=StatusKind.ADVISORY, init=False)
-
-    subject: str
-    """The subject it came on, below `$JS.EVENT.ADVISORY`."""
-
-    type: str
-    """The advisory's type, such as `io.nats.jetstream.advisory.v1.max_deliver`."""
-
-    body: Mapping[str, Any] = attrs.field(factory=dict, eq=False)
-    """The whole advisory, as the server sent it. It takes no part in comparisons."""
 
 
 @attrs.frozen(kw_only=True)

@@ -298,7 +298,7 @@ def jetsync_ttl_marker(message: Message | StoredMessage, reason: MarkerReason) -
 @hookspec
 def jetsync_status(event: StatusEvent) -> None:
     """
-    Observe a status, a missed heartbeat, an event of the connection, an advisory or a warning.
+    Observe a pull status, a missed heartbeat, an event of the connection or a warning.
 
     Args:
         event: one typed event; see `jetsync.events` for the classes.

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 import threading
+from pathlib import Path
 
 import attrs
 import pytest
@@ -26,6 +28,8 @@ def classes_below(parent):
     """
     return [cls for cls in parent.__subclasses__() if "__slots__" in vars(cls)]
 
+
+PACKAGE = Path(events.__file__).parent
 
 STATUS_EVENTS = classes_below(events.StatusEvent)
 OPERATIONS = classes_below(events.Operation)
@@ -51,7 +55,6 @@ SAMPLES = [
     events.OrderedResetEvent(
         stream="S", consumer="C_2", before="C_1", reason="gap", last_sequence=7, attempts=1
     ),
-    events.AdvisoryEvent(subject="$JS.EVENT.ADVISORY.X", type="x", body={"a": [1]}),
     events.BatchAbandonedEvent(stream="S", batch_id="b", reason="timeout"),
     events.BatchGapEvent(stream="S", batch_id="b", first=3, last=4),
     events.RetryEvent(operation="publish", subject="a", attempts=1, delay=0.1, error=None),
@@ -83,6 +86,15 @@ class TestValues:
         """
         assert cls.__name__ in events.__all__
         assert cls in {type(sample) for sample in SAMPLES}
+
+    @pytest.mark.parametrize("cls", [*STATUS_EVENTS, *OPERATIONS])
+    def test_every_class_is_emitted(self, cls):
+        """
+        Every event and operation class is used, none is declared only.
+        """
+        made = re.compile(rf"(?<!class ){cls.__name__}\(")
+
+        assert any(made.search(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py"))
 
     def test_each_kind_has_one_class(self):
         """

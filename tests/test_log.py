@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import structlog
@@ -101,8 +103,22 @@ class TestBeats:
         assert caplog.records[-1].fields["error"] == repr(error)
 
 
+EVENT_NAMES = {
+    key: value for key, value in vars(_log).items() if key.isupper() and isinstance(value, str)
+}
+
+
 def test_event_names_are_unique():
     """No two events share a name."""
-    names = [value for key, value in vars(_log).items() if key.isupper() and isinstance(value, str)]
-    assert names
-    assert len(names) == len(set(names))
+    assert len(EVENT_NAMES) == len(set(EVENT_NAMES.values()))
+
+
+@pytest.mark.parametrize("name", EVENT_NAMES)
+def test_event_names_are_used(name):
+    """Every event that has a name is logged somewhere."""
+    module = Path(_log.__file__)
+    sources = [
+        path.read_text("utf-8") for path in module.parents[1].rglob("*.py") if path != module
+    ]
+    used = re.compile(rf"_log\.{name}\b|import .*\b{name}\b")
+    assert any(used.search(source) for source in sources)

@@ -27,8 +27,6 @@ __all__ = ["beats", "get_logger"]
 # Event names. One place, so that documentation and handlers can rely on them.
 CONNECT: Final = "connect"
 """In three beats: the first connection."""
-CONNECTED: Final = "connected"
-"""There is a connection to a server."""
 DISCONNECTED: Final = "disconnected"
 """The connection was lost; reconnecting."""
 RECONNECT_FAILED: Final = "reconnect_failed"
@@ -67,8 +65,6 @@ DRAIN: Final = "drain"
 """In three beats: finishing what was handed over before closing."""
 TTL_RAISED: Final = "ttl_raised"
 """The server keeps a message longer than its time-to-live says."""
-BATCH: Final = "batch"
-"""In three beats: committing a batch."""
 
 
 def _render(

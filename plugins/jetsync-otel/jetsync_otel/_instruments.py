@@ -68,7 +68,7 @@ class Instruments:
             names.RECONNECTS, "{reconnect}", "How often a connection was restored."
         )
         self.events = meter.create_counter(
-            names.EVENTS, "{event}", "Statuses, events of connections, advisories and warnings."
+            names.EVENTS, "{event}", "Statuses, events of connections and warnings."
         )
 
 
