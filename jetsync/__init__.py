@@ -7,6 +7,7 @@ folders of the package are its layers; ``tests/test_layers.py`` lists them from 
 
 from __future__ import annotations
 
+from jetsync._base.log import EventLogger, get_logger
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.kv import KeyOperation
 from jetsync.client import Client, connect
@@ -354,6 +355,7 @@ __all__ = [
     "ClosedEvent",
     "DirectReadOperation",
     "DisconnectedEvent",
+    "EventLogger",
     "FetchOperation",
     "FilterOutsideSubjectsEvent",
     "HandlerErrorEvent",
@@ -373,6 +375,7 @@ __all__ = [
     "StatusKind",
     "TtlRaisedEvent",
     "WindowResult",
+    "get_logger",
     "hookimpl",
     # Types
     "Acker",

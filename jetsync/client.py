@@ -50,7 +50,7 @@ __all__ = ["Client", "connect"]
 CLOSE_TIMEOUT = 5.0
 """Seconds that closing takes at most."""
 
-_logger = _log.get_logger("client")
+_logger = _log.get_logger("jetsync.client")
 
 
 def connect(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+import jetsync
 from jetsync._base import log as _log
 from jetsync._base.log import beats, get_logger
 
@@ -16,18 +17,19 @@ from jetsync._base.log import beats, get_logger
 def test_record(caplog):
     """An event becomes one line of a standard record, with its keys on the record."""
     with caplog.at_level(logging.INFO, logger="jetsync"):
-        get_logger("test").bind(stream="S").info("connected", server="h:4222", note="50 % done")
+        get_logger("jetsync.test").info("connected", stream="S", server="h:4222", note="50 % done")
     (record,) = caplog.records
     assert record.name == "jetsync.test"
     assert record.getMessage() == "connected stream='S' server='h:4222' note='50 % done'"
     assert record.event == "connected"
     assert record.fields == {"stream": "S", "server": "h:4222", "note": "50 % done"}
+    assert (record.filename, record.funcName) == ("test_log.py", "test_record")
 
 
 def test_level_is_the_standard_one(caplog):
     """Events below the level of the standard logger go nowhere."""
     with caplog.at_level(logging.WARNING, logger="jetsync"):
-        get_logger("test").info("quiet")
+        get_logger("jetsync.test").info("quiet")
     assert caplog.records == []
 
 
@@ -37,7 +39,7 @@ def test_traceback(caplog):
         try:
             raise ValueError("broken")
         except ValueError:
-            get_logger("test").exception("handler_failed")
+            get_logger("jetsync.test").exception("handler_failed")
     assert caplog.records[0].exc_info[0] is ValueError
 
 
@@ -45,7 +47,7 @@ def test_silent_without_configuration():
     """Nothing is printed in a program that has not configured logging, not even an error."""
     program = (
         "from jetsync._base.log import get_logger\n"
-        "log = get_logger('x')\n"
+        "log = get_logger('jetsync.x')\n"
         "log.error('lost', why='test')\n"
         "log.debug('quiet')\n"
     )
@@ -53,24 +55,107 @@ def test_silent_without_configuration():
     assert (done.stdout, done.stderr) == (b"", b"")
 
 
-def test_application_configuration_is_left_alone(caplog):
-    """Our loggers neither configure structlog nor follow an application's configuration."""
-    assert not structlog.is_configured()
-    seen = []
-    structlog.configure(processors=[lambda *event: seen.append(event) or "x"])
-    try:
-        with caplog.at_level(logging.INFO, logger="jetsync"):
-            get_logger("other").info("connected")
-    finally:
+class TestStructlog:
+    @pytest.fixture
+    def seen(self):
+        """Events that reach the processors of an application that has configured structlog."""
+        seen = []
+
+        def keep(_logger, method, event):
+            seen.append((method, event))
+            raise structlog.DropEvent
+
+        structlog.configure(processors=[keep])
+        yield seen
         structlog.reset_defaults()
-    assert seen == []
-    assert caplog.records[0].getMessage() == "connected"
+
+    @pytest.mark.parametrize("method", ["debug", "info", "warning", "error"])
+    def test_configured(self, seen, caplog, method):
+        """Events of an application that has configured structlog go to its processors only."""
+        caplog.set_level(logging.DEBUG, logger="jetsync")
+        getattr(get_logger("jetsync.test"), method)("connected", server="h:4222", tries=2)
+        fields = {"event": "connected", "server": "h:4222", "tries": 2, "logger": "jetsync.test"}
+        assert seen == [(method, fields)]
+        assert caplog.records == []
+
+    def test_traceback(self, seen):
+        """Processors find the exception in `exc_info`, as in events of the application."""
+        error = ValueError("broken")
+        get_logger("jetsync.test").error("handler_failed", exc_info=error)
+        try:
+            raise error
+        except ValueError:
+            get_logger("jetsync.test").exception("handler_failed")
+        assert [event["exc_info"] for _, event in seen] == [error, True]
+
+    def test_configured_later(self, caplog):
+        """Each event goes where the application wants events at that moment."""
+        logger = get_logger("jetsync.test")
+        caplog.set_level(logging.INFO, logger="jetsync")
+        logger.info("before")
+        with structlog.testing.capture_logs() as captured:
+            logger.info("between", n=1)
+        structlog.reset_defaults()
+        logger.info("after")
+        assert captured == [
+            {"event": "between", "n": 1, "logger": "jetsync.test", "log_level": "info"}
+        ]
+        assert [record.event for record in caplog.records] == ["before", "after"]
+
+    def test_level_of_structlog(self, seen):
+        """The level that the application has given structlog holds for jetsync's events."""
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+        get_logger("jetsync.test").info("connected")
+        assert seen == []
+
+    def test_over_standard_logging(self, caplog):
+        """Structlog on top of the standard `logging` uses the standard logger of the same name."""
+        structlog.configure(
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.stdlib.render_to_log_kwargs,
+            ],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+        try:
+            with caplog.at_level(logging.INFO, logger="jetsync"):
+                get_logger("jetsync.test").info("connected", server="h:4222")
+                get_logger("jetsync.test").debug("quiet")
+        finally:
+            structlog.reset_defaults()
+        (record,) = caplog.records
+        assert (record.name, record.getMessage()) == ("jetsync.test", "connected")
+        assert record.server == "h:4222"
+
+    def test_processor_that_raises(self, caplog):
+        """A fault in the application's processors is logged and does not reach jetsync's caller."""
+
+        def broken(_logger, _method, event):
+            raise KeyError("request_id")
+
+        structlog.configure(processors=[broken])
+        try:
+            get_logger("jetsync.test").info("connected")
+        finally:
+            structlog.reset_defaults()
+        (record,) = caplog.records
+        assert record.getMessage() == "jetsync could not log 'connected' through structlog"
+        assert record.exc_info[0] is KeyError
+
+    @pytest.mark.live
+    def test_events_of_a_client(self, seen, nats_server):
+        """A client logs through the application's structlog, in its own thread too."""
+        with jetsync.connect(nats_server.url, name="till"):
+            pass
+        begin = {"event": "connect.begin", "client": "till", "logger": "jetsync.session"}
+        assert seen[0] == ("debug", begin)
 
 
 def test_one_null_handler():
     """However many loggers are made, the parent has one null handler."""
-    get_logger("a")
-    get_logger("b")
+    get_logger("jetsync.a")
+    get_logger("jetsync.b")
     handlers = logging.getLogger("jetsync").handlers
     assert sum(isinstance(handler, logging.NullHandler) for handler in handlers) == 1
 
@@ -80,7 +165,7 @@ class TestBeats:
         """Work that ends well logs begin and done, with what it put into the outcome."""
         with (
             caplog.at_level(logging.DEBUG, logger="jetsync"),
-            beats(get_logger("test"), "drain", client=1) as outcome,
+            beats(get_logger("jetsync.test"), "drain", client=1) as outcome,
         ):
             outcome["left"] = 0
         begin, done = caplog.records
@@ -95,7 +180,7 @@ class TestBeats:
         with (
             caplog.at_level(logging.DEBUG, logger="jetsync"),
             pytest.raises(type(error)) as caught,
-            beats(get_logger("test"), "drain"),
+            beats(get_logger("jetsync.test"), "drain"),
         ):
             raise error
         assert caught.value is error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import re
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,18 @@ def test_only_public_names_are_used(folder):
     ]
 
     assert found == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=short)
+def test_plugins_log_as_jetsync_does(folder):
+    """
+    Plugins use `jetsync.get_logger`, so their events go where jetsync's go.
+    """
+    own = re.compile(r"^\s*(import|from) (logging|structlog)\b", re.MULTILINE)
+
+    assert [
+        short(path) for path in package(folder).rglob("*.py") if own.search(path.read_text("utf-8"))
+    ] == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)

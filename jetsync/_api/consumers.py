@@ -59,7 +59,7 @@ __all__ = [
     "warn_about_filters",
 ]
 
-_logger = _log.get_logger("consumer")
+_logger = _log.get_logger("jetsync.consumer")
 
 FILTER_OUTSIDE_SUBJECTS: Final = "filter_outside_subjects"
 """Log event: a consumer was made that will never get a message."""

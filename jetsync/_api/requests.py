@@ -34,7 +34,7 @@ __all__ = ["call", "config_of", "evolve", "pages", "sequence_number"]
 
 _Config = TypeVar("_Config", bound=ConfigModel)
 
-_logger = _log.get_logger("management")
+_logger = _log.get_logger("jetsync.management")
 
 LIST_INCOMPLETE: Final = "list_incomplete"
 """Log event: a cluster could not describe everything, because servers are down."""

@@ -1,10 +1,10 @@
 """
-Logging: structured events over the standard ``logging`` module.
+Logging: events with fields, over structlog or the standard ``logging`` module.
 
-Silent unless the application configures logging: the logger ``jetsync`` has a null handler, nothing
-is printed, and the application's own structlog set-up is neither read nor changed. Each record's
-message is one line, the event followed by ``key=value`` pairs; the same keys are on the record as
-``record.event`` and ``record.fields`` for handlers that want them.
+If the application has configured structlog, events go through its processors. Otherwise each event
+becomes a record of the standard logger: its message is the event followed by ``key=value`` pairs,
+and handlers find the same in ``record.event`` and ``record.fields``. The logger ``jetsync`` has a
+null handler, so jetsync is silent unless the application configures one of the two.
 
 Work that takes time logs in three beats: ``<event>.begin``, then ``<event>.done`` or
 ``<event>.failed``.
@@ -13,16 +13,17 @@ Work that takes time logs in three beats: ``<event>.begin``, then ``<event>.done
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, cast
-
-import structlog
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
 
-__all__ = ["beats", "get_logger"]
+__all__ = ["EventLogger", "beats", "get_logger"]
+
+logging.getLogger("jetsync").addHandler(logging.NullHandler())
 
 # Event names. One place, so that documentation and handlers can rely on them.
 CONNECT: Final = "connect"
@@ -67,47 +68,82 @@ TTL_RAISED: Final = "ttl_raised"
 """The server keeps a message longer than its time-to-live says."""
 
 
-def _render(
-    _logger: Any, _method: str, event: MutableMapping[str, Any]
-) -> tuple[tuple[str], dict[str, Any]]:
+class EventLogger:
     """
-    Turn an event dictionary into the arguments of a standard logging call.
+    Log events with fields; made by :func:`get_logger`.
+
+    The field ``exc_info`` adds a traceback: ``True`` for the exception that is being handled, or an
+    exception. All other fields are up to you.
     """
-    name = str(event.pop("event", ""))
-    exc_info = event.pop("exc_info", None)
-    line = " ".join([name, *(f"{key}={value!r}" for key, value in event.items())])
-    # The standard logger would apply % to the line only if it got arguments; it gets none.
-    return (line,), {"exc_info": exc_info, "extra": {"event": name, "fields": dict(event)}}
+
+    __slots__ = ("_name", "_standard", "_structlog")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._standard = logging.getLogger(name)
+        self._structlog: Any = None
+
+    def __repr__(self) -> str:
+        return f"<EventLogger {self._name}>"
+
+    def debug(self, event: str, /, **fields: Any) -> None:
+        """Log an event that helps to find a fault."""
+        self._log(logging.DEBUG, "debug", event, fields)
+
+    def info(self, event: str, /, **fields: Any) -> None:
+        """Log an event of normal operation."""
+        self._log(logging.INFO, "info", event, fields)
+
+    def warning(self, event: str, /, **fields: Any) -> None:
+        """Log an event that may need attention."""
+        self._log(logging.WARNING, "warning", event, fields)
+
+    def error(self, event: str, /, **fields: Any) -> None:
+        """Log a failure."""
+        self._log(logging.ERROR, "error", event, fields)
+
+    def exception(self, event: str, /, **fields: Any) -> None:
+        """Log a failure with the traceback of the exception that is being handled."""
+        self._log(logging.ERROR, "error", event, {"exc_info": True, **fields})
+
+    def _log(self, level: int, method: str, event: str, fields: dict[str, Any]) -> None:
+        # An application that has not imported structlog cannot have configured it.
+        structlog = sys.modules.get("structlog")
+        # While another thread imports structlog, the module is there without its functions.
+        is_configured = getattr(structlog, "is_configured", None)
+        if structlog is not None and is_configured is not None and is_configured():
+            try:
+                if self._structlog is None:
+                    self._structlog = structlog.get_logger(self._name)
+                log = getattr(self._structlog, method)
+                log(event, **{"logger": self._name, **fields})
+            except Exception:  # noqa: BLE001 - in the loop thread it would end the connection
+                self._standard.exception("jetsync could not log %r through structlog", event)
+        elif self._standard.isEnabledFor(level):
+            error = fields.pop("exc_info", None)
+            line = " ".join([event, *(f"{key}={value!r}" for key, value in fields.items())])
+            # A line without arguments is not formatted, so it may contain "%".
+            extra = {"event": event, "fields": fields}
+            self._standard.log(level, line, exc_info=error, extra=extra, stacklevel=3)
 
 
-def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+def get_logger(name: str) -> EventLogger:
     """
-    Return a bound logger that writes to the standard logger ``jetsync.<name>``.
+    Return a logger that writes events with fields where the application expects them.
 
-    Every processor is given here, so that ``structlog.configure`` of an application does not apply
-    to us, nor the other way round: its configuration may print to stdout, and a library never does.
+    If the application has configured structlog, its processors get each event and its fields, with
+    the logger's name as ``logger``. Otherwise the event goes to the standard logger *name*, with
+    ``event`` and ``fields`` as attributes of the record. The choice is made for each event, so the
+    application may configure structlog later.
+
+    Args:
+        name: The name of the standard logger, for a plugin that of its package.
     """
-    logging.getLogger("jetsync").addHandler(_NULL)
-    return cast(
-        "structlog.stdlib.BoundLogger",
-        structlog.wrap_logger(
-            logging.getLogger(f"jetsync.{name}"),
-            processors=[structlog.stdlib.filter_by_level, _render],
-            wrapper_class=structlog.stdlib.BoundLogger,
-            context_class=dict,
-            cache_logger_on_first_use=True,
-        ),
-    )
-
-
-# One object, since addHandler ignores a handler that is already there.
-_NULL = logging.NullHandler()
+    return EventLogger(name)
 
 
 @contextmanager
-def beats(
-    log: structlog.stdlib.BoundLogger, name: str, **keys: Any
-) -> Iterator[MutableMapping[str, Any]]:
+def beats(log: EventLogger, name: str, **keys: Any) -> Iterator[MutableMapping[str, Any]]:
     """
     Log ``<name>.begin``, then ``<name>.done`` or ``<name>.failed`` with the seconds it took.
 

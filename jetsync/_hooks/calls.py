@@ -37,7 +37,7 @@ How the names of headers begin that no two messages may share: with one id, all 
 be dropped as duplicates.
 """
 
-_log = get_logger("plugins")
+_log = get_logger("jetsync.plugins")
 
 
 @attrs.frozen

@@ -35,7 +35,7 @@ THREAD_NAME: Final = "jetsync-events"
 # that a plugin that hangs can cost to some megabytes.
 MAX_PENDING: Final = 10_000
 
-_log = get_logger("events")
+_log = get_logger("jetsync.events")
 
 
 _Entry: TypeAlias = "StatusEvent | Callable[[], StatusEvent | None]"

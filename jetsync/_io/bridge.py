@@ -53,7 +53,7 @@ LONGEST_START: Final = 60.0
 EXIT_BUDGET: Final = 2.0
 """Seconds that all forgotten clients together get to close when the interpreter exits."""
 
-_log = get_logger("bridge")
+_log = get_logger("jetsync.bridge")
 _numbers = itertools.count(1)
 _live: weakref.WeakSet[Bridge] = weakref.WeakSet()
 

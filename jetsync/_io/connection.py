@@ -82,7 +82,7 @@ _DENIED_PREFIX: Final = "Permissions Violation for "
 
 _TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
 
-_logger = _log.get_logger("connection")
+_logger = _log.get_logger("jetsync.connection")
 
 
 class ClosedInFlightError(ConnectionClosedError):

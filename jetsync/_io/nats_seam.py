@@ -73,7 +73,7 @@ FLUSH_LOOK: Final = 0.005
 
 T = TypeVar("T")
 
-_logger = _log.get_logger("transport")
+_logger = _log.get_logger("jetsync.transport")
 
 
 class ConnectionListener(Protocol):

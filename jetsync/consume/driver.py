@@ -39,7 +39,7 @@ LOOK: Final = 0.1
 REFUSALS_TOLD: Final = 5
 """After how many refusals in a row a warning is logged: it may go on like that for ever."""
 
-_logger = _log.get_logger("consume")
+_logger = _log.get_logger("jetsync.consume")
 
 
 class ConsumeDriver:

@@ -84,7 +84,7 @@ Messages that a batch keeps for :meth:`MessageBatch.ack` before it looks which a
 already.
 """
 
-_logger = _log.get_logger("fetch")
+_logger = _log.get_logger("jetsync.fetch")
 
 
 def is_running(generator: Generator[Any, None, None]) -> bool:

@@ -43,7 +43,7 @@ KEEP_ALIVE_AT: Final = 3
 After how many of these looks they are: twice within one ack wait, so that one may come late.
 """
 
-_logger = _log.get_logger("consume")
+_logger = _log.get_logger("jetsync.consume")
 
 
 @attrs.frozen(kw_only=True)

@@ -67,7 +67,7 @@ server that has just started may not know it yet.
 CATCH_UP: Final = 0.25
 """Seconds before a stream that ends before the position is asked once more."""
 
-_logger = _log.get_logger("ordered")
+_logger = _log.get_logger("jetsync.ordered")
 
 
 FORGOTTEN: Final = 300.0

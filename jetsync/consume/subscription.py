@@ -41,7 +41,7 @@ LINGER: Final = 5.0
 """Seconds for which messages that were on their way still arrive after an unsubscribe."""
 
 
-_logger = _log.get_logger("subscription")
+_logger = _log.get_logger("jetsync.subscription")
 
 
 class BoundedMailbox(Mailbox):

@@ -63,7 +63,7 @@ CHUNK_TIME: Final = 0.05
 SHORT_TURN: Final = 0.1
 """Seconds that leaving by an exception waits for a call of another thread."""
 
-_logger = _log.get_logger("fast")
+_logger = _log.get_logger("jetsync.fast")
 
 
 @attrs.frozen(kw_only=True)

@@ -73,7 +73,7 @@ LAST_WORDS: Final = 1.0
 
 _AT_ONCE: Final = (False,)
 
-_logger = _log.get_logger("publisher")
+_logger = _log.get_logger("jetsync.publisher")
 
 
 @attrs.frozen

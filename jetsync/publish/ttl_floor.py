@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync.values.stream_config import StreamConfig
 
-_logger = _log.get_logger("publish")
+_logger = _log.get_logger("jetsync.publish")
 
 
 def tell_if_raised(

@@ -9,7 +9,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from jetsync import ConfigurationError, hookimpl
+from jetsync import ConfigurationError, get_logger, hookimpl
 from jetsync_stamp._ages import Ages
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ PROGRAM = "Stamp-Program"
 
 TIME = "Stamp-Time"
 """The header with the time at which it was sent, in seconds since 1970."""
+
+_logger = get_logger("jetsync_stamp")
 
 
 class Stamp:
@@ -67,7 +69,8 @@ class Stamp:
         try:
             age = time.time() - float(sent)
         except ValueError:
-            # Whatever it is, it is not ours; and raising here would refuse the message.
+            # Raising here would refuse the message, and another program may have set the header.
+            _logger.debug("time_unreadable", subject=message.subject, time=sent)
             return
         if math.isfinite(age):
             self.ages.add(program, max(0.0, age))

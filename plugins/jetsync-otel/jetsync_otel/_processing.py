@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, SpanContext, Tracer
 
+    from jetsync_otel._faults import Faults
     from jetsync_otel._instruments import Instruments, Labels
-    from jetsync_otel._log import Faults
     from jetsync_otel.settings import Settings
 
     AnyMessage: TypeAlias = jetsync.Message | jetsync.StoredMessage

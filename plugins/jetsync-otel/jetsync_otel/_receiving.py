@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Link, Tracer
 
+    from jetsync_otel._faults import Faults
     from jetsync_otel._instruments import Instruments, Labels
-    from jetsync_otel._log import Faults
     from jetsync_otel.settings import Settings
 
     ReadOperation: TypeAlias = jetsync.FetchOperation | jetsync.DirectReadOperation

@@ -14,8 +14,8 @@ from opentelemetry import metrics, propagate, trace
 
 import jetsync
 from jetsync_otel import names
+from jetsync_otel._faults import Faults
 from jetsync_otel._instruments import Instruments, labels
-from jetsync_otel._log import Faults
 from jetsync_otel._processing import Processor
 from jetsync_otel._receiving import Receiver
 from jetsync_otel._sending import Sender

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import structlog
 from opentelemetry import trace
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.trace import SpanProcessor
@@ -135,6 +136,21 @@ def test_messages_are_handled_whatever_fails(telemetry, caplog, broken):
     assert trace.get_current_span() is trace.INVALID_SPAN
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("telemetry_failed doing='process'")
+
+
+def test_faults_go_to_structlog(telemetry):
+    """
+    If the application has configured structlog, it gets the faults with their fields.
+    """
+    plugin = OTel(telemetry.tracer_provider, propagator=Broken())
+    try:
+        with structlog.testing.capture_logs() as captured:
+            plugin.handler(lambda given: given.data)(jetsync.Message(b"a", b"", None, b"x"))
+    finally:
+        structlog.reset_defaults()
+    (event,) = captured
+    assert (event["event"], event["doing"]) == ("telemetry_failed", "process")
+    assert event["logger"] == "jetsync_otel"
 
 
 def test_all_paths_with_nothing_broken(traced, telemetry, stream, subject, caplog):

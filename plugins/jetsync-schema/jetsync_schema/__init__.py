@@ -3,7 +3,7 @@ jetsync-schema: payload contracts for jetsync, by subject.
 
 General layout, lowest first; a file imports only from those before it:
 
-- vocabulary: ``errors``, ``_patterns``, ``_log``;
+- vocabulary: ``errors``, ``_patterns``;
 - kinds of contracts: ``contract``, then ``json_schema``, ``pydantic_model``, ``avro_schema`` with
   ``_avro_walk`` and ``_avro_values``;
 - contracts written down: ``definitions``, ``_bucket``;

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 import jetsync
-from jetsync_schema import _log
 from jetsync_schema.definitions import Definition, parse_definition
 from jetsync_schema.errors import reason_of
 
@@ -37,7 +36,18 @@ LONGEST_PAUSE: Final = 15.0
 LOADING: Final = 30.0
 """Seconds that reading a bucket anew may take."""
 
-_logger = _log.get_logger()
+BROKEN: Final = "schema_broken"
+"""A definition in the bucket can not be used; the last good one is, if there is one."""
+CHANGED: Final = "schema_changed"
+"""A definition in the bucket has taken effect, or was deleted."""
+UNREADABLE: Final = "schemas_unreadable"
+"""The bucket can not be read at the moment; what was read before holds."""
+CALLBACK_FAILED: Final = "callback_failed"
+"""What was to be told of a problem raised."""
+
+# Unlike jetsync's own, this logger has no null handler: a broken schema is shown on stderr by a
+# program that has not configured logging, because it would be overlooked otherwise.
+_logger = jetsync.get_logger("jetsync_schema")
 
 
 @attrs.frozen
@@ -236,7 +246,7 @@ class BucketSource:
             )
             return
         self._broken.pop(key, None)
-        _logger.info(_log.CHANGED, bucket=entry.bucket, key=key, revision=entry.revision)
+        _logger.info(CHANGED, bucket=entry.bucket, key=key, revision=entry.revision)
 
     def _read(self, entry: jetsync.Entry) -> Loaded:
         definition = parse_definition(entry.value, entry.key, self._around)
@@ -260,7 +270,7 @@ class BucketSource:
     def _forget(self, key: str) -> None:
         self._broken.pop(key, None)
         if self._good.pop(key, None) is not None:
-            _logger.info(_log.CHANGED, bucket=self._bucket.bucket, key=key, deleted=True)
+            _logger.info(CHANGED, bucket=self._bucket.bucket, key=key, deleted=True)
 
     def _publish(self, revision: int) -> None:
         """Put what was read into force, and say what is wrong with it."""
@@ -293,7 +303,7 @@ class BucketSource:
 
     def _report(self, problem: Problem) -> None:
         _logger.error(
-            _log.UNREADABLE if problem.key is None else _log.BROKEN,
+            UNREADABLE if problem.key is None else BROKEN,
             **attrs.asdict(problem, filter=lambda _, value: value is not None),
         )
         if self._told is None:
@@ -301,4 +311,4 @@ class BucketSource:
         try:
             self._told(problem)
         except Exception as error:  # noqa: BLE001 - the thread outlives what it tells
-            _logger.error(_log.CALLBACK_FAILED, error=repr(error))  # noqa: TRY400
+            _logger.error(CALLBACK_FAILED, error=repr(error))  # noqa: TRY400

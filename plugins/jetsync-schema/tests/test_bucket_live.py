@@ -10,6 +10,7 @@ import threading
 
 import pytest
 import shop
+import structlog
 from patience import eventually
 
 import jetsync
@@ -128,6 +129,21 @@ def test_a_report_is_seen_without_any_set_up_of_logging(follow, bucket, capsys):
 
     assert logger.handlers == []
     assert "schema_broken" in capsys.readouterr().err
+
+
+def test_a_report_goes_to_structlog(follow, bucket):
+    """
+    If the application has configured structlog, it gets the report with its fields.
+    """
+    try:
+        with structlog.testing.capture_logs() as captured:
+            plugin = follow()
+            put(bucket, plugin, "a", b"{")
+    finally:
+        structlog.reset_defaults()
+
+    (event,) = [each for each in captured if each["logger"] == "jetsync_schema"]
+    assert (event["event"], event["key"]) == ("schema_broken", "a")
 
 
 def test_a_program_that_starts_later_finds_the_last_good_one(follow, bucket):

@@ -22,7 +22,6 @@ import attrs
 
 import jetsync
 from jetsync.errors import redact_url
-from jetsync_spark import _log
 from jetsync_spark._faults import OptionError, explain
 from jetsync_spark._options import ConnectSettings
 
@@ -40,7 +39,7 @@ IDLE: Final = 5.0
 LOOK: Final = 2.0
 """Seconds that the server has to answer then."""
 
-_logger = _log.get_logger("clients")
+_logger = jetsync.get_logger("jetsync.spark.clients")
 
 
 @attrs.define(eq=False)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 import jetsync
-from jetsync_spark import _log
 from jetsync_spark._faults import JetStreamSparkError, OptionError
 from jetsync_spark._read_options import EARLIEST, LARGEST, LATEST
 from jetsync_spark._template import overlap
@@ -29,7 +28,7 @@ __all__ = [
     "time_of",
 ]
 
-_logger = _log.get_logger("reading")
+_logger = jetsync.get_logger("jetsync.spark.reading")
 
 
 @attrs.frozen

@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import jetsync
-from jetsync_spark import _log
 from jetsync_spark._faults import BehindError, JetStreamSparkError, explain
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ STARTING: Final = 3.0
 PAUSE: Final = 0.1
 """Seconds before a server that starts is asked again."""
 
-_logger = _log.get_logger("patience")
+_logger = jetsync.get_logger("jetsync.spark.patience")
 
 
 class Patience:

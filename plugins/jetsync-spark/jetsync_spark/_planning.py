@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import jetsync
-from jetsync_spark import _log
 from jetsync_spark._clients import Settings, lend
 from jetsync_spark._columns import Columns
 from jetsync_spark._faults import JetStreamSparkError, OptionError
@@ -35,7 +34,7 @@ KEPT: Final = 10.0
 """Seconds for which what is known of a stream is not asked for again, as by each micro-batch."""
 
 _NAME: Final = re.compile(r"[\w-]{1,64}", re.ASCII)
-_logger = _log.get_logger("planning")
+_logger = jetsync.get_logger("jetsync.spark.planning")
 
 
 @attrs.frozen(kw_only=True)

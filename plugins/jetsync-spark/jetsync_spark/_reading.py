@@ -22,7 +22,6 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 import jetsync
-from jetsync_spark import _log
 from jetsync_spark._faults import BehindError, explain
 from jetsync_spark._ledger import without_ledger
 from jetsync_spark._origin import Loss, look
@@ -40,7 +39,7 @@ __all__ = ["RangeReader"]
 _SILENCE: Final = 5.0
 """Seconds without a message after which a consumer is asked what is left."""
 
-_logger = _log.get_logger("reading")
+_logger = jetsync.get_logger("jetsync.spark.reading")
 
 
 class RangeReader:

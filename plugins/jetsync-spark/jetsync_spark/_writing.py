@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import jetsync
-from jetsync_spark import _log
 from jetsync_spark._chunks import Chunks
 from jetsync_spark._clients import client_for, lend
 from jetsync_spark._exactly_once import ExactlyOnce
@@ -37,7 +36,7 @@ __all__ = ["write_batches", "write_messages", "write_rows"]
 FLOW: Final = 500
 """Messages between two acks of fast ingest."""
 
-_logger = _log.get_logger("writing")
+_logger = jetsync.get_logger("jetsync.spark.writing")
 
 
 def write_rows(plan: Plan, rows: Iterable[Any]) -> Written:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from jetsync_spark import _agreement, _log
+import jetsync
+from jetsync_spark import _agreement
 from jetsync_spark._columns import types_of
 from jetsync_spark._faults import OptionError, require_pandas, require_pyarrow
 from jetsync_spark._planning import columns_of, make_plan
@@ -25,11 +26,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    import jetsync
 
 __all__ = ["exactly_once"]
 
-_logger = _log.get_logger("batches")
+_logger = jetsync.get_logger("jetsync.spark.batches")
 
 
 def exactly_once(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import jetsync
-from jetsync_spark import _log
 from jetsync_spark._clients import lend
 from jetsync_spark._faults import OptionError, explain
 from jetsync_spark._origin import (
@@ -45,7 +44,7 @@ __all__ = ["StreamBatchReader", "read_part"]
 COLLECTED: Final = 50_000
 """How many objects may pile up before Python looks for garbage among them, while a part is read."""
 
-_logger = _log.get_logger("reader")
+_logger = jetsync.get_logger("jetsync.spark.reader")
 
 
 def read_part(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from jetsync_spark import _log
+import jetsync
 from jetsync_spark._clients import lend
 from jetsync_spark._faults import JetStreamSparkError
 from jetsync_spark._offsets import Offset, span
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    import jetsync
     from jetsync_spark._options import ConnectSettings
     from jetsync_spark._read_options import ReadOptions
 
@@ -61,7 +60,7 @@ CATCHING_UP: Final = 5.0
 LOOKING: Final = 0.1
 """Seconds between two looks at such a stream, where Spark does not ask again."""
 
-_logger = _log.get_logger("stream_reader")
+_logger = jetsync.get_logger("jetsync.spark.stream_reader")
 
 
 class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from jetsync_spark import _log
+import jetsync
 from jetsync_spark._clients import lend
 from jetsync_spark._columns import types_of
 from jetsync_spark._exactly_once import ledger_key, ledger_place
@@ -38,7 +38,7 @@ _StreamBase: Any = (
     datasource.DataSourceStreamArrowWriter if _ARROW_STREAMS else datasource.DataSourceStreamWriter
 )
 
-_logger = _log.get_logger("writer")
+_logger = jetsync.get_logger("jetsync.spark.writer")
 
 
 class CommitMessage(WriterCommitMessage):

@@ -1,40 +1,20 @@
 """
-Logging over the standard ``logging`` module, logger ``jetsync_otel``.
+Faults of the telemetry itself: logged once each to ``jetsync_otel``, and never raised.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
+import jetsync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
-
-def _render(
-    _logger: Any, _method: str, event: MutableMapping[str, Any]
-) -> tuple[tuple[str], dict[str, Any]]:
-    error = event.pop("exc_info", None)
-    name = str(event.pop("event", ""))
-    line = " ".join([name, *(f"{key}={value!r}" for key, value in event.items())])
-    return (line,), {"exc_info": error, "extra": {"event": name, "fields": dict(event)}}
-
-
-_log = cast(
-    "structlog.stdlib.BoundLogger",
-    structlog.wrap_logger(
-        logging.getLogger("jetsync_otel"),
-        processors=[structlog.stdlib.filter_by_level, _render],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        context_class=dict,
-        cache_logger_on_first_use=True,
-    ),
-)
+_logger = jetsync.get_logger("jetsync_otel")
 
 
 class Faults:
@@ -65,7 +45,7 @@ class Faults:
             if kind in self._seen:
                 return
             self._seen.add(kind)
-        _log.error(
+        _logger.error(
             "telemetry_failed",
             doing=doing,
             error=f"{type(error).__name__}: {error}",
