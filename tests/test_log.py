@@ -148,7 +148,7 @@ class TestStructlog:
         """A client logs through the application's structlog, in its own thread too."""
         with jetsync.connect(nats_server.url, name="till"):
             pass
-        begin = {"event": "connect.begin", "client": "till", "logger": "jetsync.session"}
+        begin = {"event": "connect.begin", "client": "till", "logger": "jetsync.connection"}
         assert seen[0] == ("debug", begin)
 
 
