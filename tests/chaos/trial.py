@@ -86,7 +86,12 @@ class Report:
 
 
 def jetsync_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("jetsync-")]
+    # Ctrl-C inside Thread.start may leave a thread in Python's list that never began.
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith("jetsync-") and thread.is_alive()
+    ]
 
 
 def descriptors() -> dict[str, str]:
