@@ -204,7 +204,7 @@ def work(client: jetsync.Client, chance, report: Report, end: float) -> None:
         "kv.put": lambda: made["kv"].put("key1", b"x"),
         "kv.get": lambda: made["kv"].get("key1"),
         "kv.keys": lambda: made["kv"].keys("key1"),
-        "kv.history": lambda: made["kv"].history("key1"),
+        "kv.history": lambda: made["kv"].history("key1", timeout=2),
         "kv.watch": lambda: watch(made["kv"]),
     }
     while time.monotonic() < end and not client.is_closed:
