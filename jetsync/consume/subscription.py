@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.locks import refuse_reentry
+from jetsync._base.locks import refuse_reentry, take
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Mailbox
 from jetsync.errors import ConnectionClosedError, HandleClosedError, SlowConsumerError
@@ -242,9 +242,10 @@ class Subscription:
         # In a forked child the turn may be held by a thread that does not exist.
         self._connection.check_process()
         refuse_reentry(self._turn)
-        if not self._turn.acquire(timeout=deadline.remaining()):
-            return None
+        taken: list[bool] = []
         try:
+            if not take(self._turn, taken, deadline.remaining()):
+                return None
             while True:
                 if box.slow and (dropped := box.take_dropped()):
                     self._emit_drop(box.dropped)
@@ -260,7 +261,8 @@ class Subscription:
                 if not self._connection.lane.wait(box, deadline):
                     return None
         finally:
-            self._turn.release()
+            if True in taken:
+                self._turn.release()
 
     def _is_over(self) -> bool:
         """Whether there is nothing left of a subscription that this process closed."""

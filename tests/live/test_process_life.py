@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
-from interrupts import interrupted_at, steps_of
+from interrupts import interrupted_at, is_locked, steps_of
 from patience import LATE, eventually
 
 import jetsync
@@ -285,6 +285,56 @@ class TestInterrupt:
 
 SAMPLES = 80
 """Steps of a call at which it is interrupted: all would be some thousand."""
+
+
+class TestInterruptedReads:
+    """
+    Ctrl-C at any step of a call for a message leaves the handle's lock free.
+    """
+
+    def check(self, lock, call):
+        step, ended = 0, False
+        while not ended:
+            step += 1
+            ended = interrupted_at(step, call)
+            assert not is_locked(lock), step
+
+    def test_subscription(self, client, unique):
+        """
+        Core subscriptions.
+        """
+        with client.subscribe(unique) as subscription:
+            self.check(subscription._turn, lambda: subscription.next(timeout=0))
+
+    def test_ordered_consumption(self, stream):
+        """
+        Iterations of an ordered consumer.
+        """
+
+        def take():
+            with contextlib.suppress(jetsync.WaitTimeoutError):
+                consumption.next(timeout=0)
+
+        with stream.ordered_consumer() as ordered:
+            consumption = ordered.consume()
+            take()
+            self.check(consumption._taking, take)
+
+    def test_ordered_consumer(self, stream):
+        """
+        Beginning to read an ordered consumer.
+        """
+
+        def begin():
+            with ordered._begin():
+                pass
+
+        with stream.ordered_consumer() as ordered:
+            step, ended = 0, False
+            while not ended:
+                step += 1
+                ended = interrupted_at(step, begin)
+                assert not ordered._using.locked(), step
 
 
 class TestInterruptedLife:
