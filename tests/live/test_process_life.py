@@ -15,6 +15,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -503,6 +504,38 @@ class TestEnd:
         """
         with DevServer() as server:
             assert run(script, server.url, str(server.pids[0])) == ""
+
+
+class TestForgottenSubscription:
+    """
+    A subscription that is dropped without `close`.
+    """
+
+    def test_it_unsubscribes(self, client, unique):
+        """
+        The server forgets it, and the client stays usable.
+        """
+        subscription = client.subscribe(unique)
+        gone = weakref.ref(subscription)
+        client.flush()
+        del subscription
+        eventually(lambda: gc.collect() is not None and gone() is None)
+        with pytest.raises(jetsync.NoRespondersError):
+            client.request(unique, timeout=5)
+
+    def test_its_client_ends(self, nats_server, unique):
+        """
+        A client that nobody holds closes in the background.
+        """
+        before = set(threading.enumerate())
+        client = jetsync.connect(nats_server.url)
+        client.subscribe(unique)
+        subscription = client.subscribe(unique, max_pending=1)
+        for _ in range(3):
+            client.publish(unique)
+        client.flush()
+        del client, subscription
+        eventually(lambda: gc.collect() is not None and set(threading.enumerate()) <= before)
 
 
 class TestManyClients:
