@@ -149,8 +149,8 @@ class Client:
         and what was handed over before (publishes, acks), is sent first, as far as the server takes
         it in time. Every call that waits in any thread ends with ConnectionClosedError.
 
-        A signal handler may call this. If it has interrupted its own thread in the midst of a read
-        or a write, this returns at once and the client closes as soon as the handler has returned.
+        A signal handler may call this. If it has interrupted its own thread while it was reading
+        or writing, this returns at once and the client closes as soon as the handler has returned.
         If Ctrl-C interrupts this, the client closes without waiting any longer.
 
         Args:
