@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import re
 import subprocess
 import sys
@@ -389,6 +390,35 @@ class TestInterruptedLife:
                 made.pop().close()
             eventually(lambda: used() == before, 10)
         assert struck > SAMPLES // 3
+
+
+class TestDocumentedWorker:
+    def test_sigterm(self):
+        """
+        The worker in `docs/howto/processes.md` ends with status 0 and prints only its messages.
+        """
+        page = Path(__file__).parents[2] / "docs" / "howto" / "processes.md"
+        code = re.search("```text\n(import signal\n.*?)```", page.read_text("utf-8"), re.DOTALL)
+        assert code
+        with DevServer() as server, jetsync.connect(server.url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name="ORDERS", subjects=["orders.>"], storage="memory")
+            consumer = stream.create_consumer(durable_name="worker")
+            js.publish("orders.1", b"1")
+            worker = subprocess.Popen(
+                [sys.executable, "-c", code[1]],
+                env={**os.environ, "NATS_URL": server.url},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                eventually(lambda: consumer.info().ack_floor.stream_seq == 1, 20)
+                worker.terminate()
+                output = worker.communicate(timeout=20)
+            finally:
+                worker.kill()
+            assert (worker.returncode, *output) == (0, "b'1'\n", "")
 
 
 class TestEnd:
