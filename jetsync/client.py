@@ -7,7 +7,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import time
-from typing import TYPE_CHECKING, Any
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     from jetsync._base.deadline import Seconds
     from jetsync._hooks.manager import PluginInfo
-    from jetsync.consume.consumption import Consumption
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload
     from jetsync.values.server_info import ServerInfo, Statistics
@@ -49,6 +49,8 @@ __all__ = ["Client", "connect"]
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that closing takes at most."""
+
+_H = TypeVar("_H")
 
 _logger = _log.get_logger("jetsync.client")
 
@@ -125,7 +127,7 @@ class Client:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._subscriptions: set[Subscription] = set()
+        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         url = None if self._connection.state == "forked" else self.server.url
@@ -147,8 +149,8 @@ class Client:
         and what was handed over before (publishes, acks), is sent first, as far as the server takes
         it in time. Every call that waits in any thread ends with ConnectionClosedError.
 
-        A signal handler may call this. If it has interrupted its own thread in the midst of a read
-        or a write, this returns at once and the client closes as soon as the handler has returned.
+        A signal handler may call this. If it has interrupted its own thread while it was reading
+        or writing, this returns at once and the client closes as soon as the handler has returned.
         If Ctrl-C interrupts this, the client closes without waiting any longer.
 
         Args:
@@ -181,8 +183,8 @@ class Client:
         connection.check()
         deadline = Deadline.after(connection.options.drain_timeout if timeout is None else timeout)
         with _log.beats(_logger, _log.DRAIN) as outcome:
-            subscriptions = list(self._subscriptions)
-            consumptions = self._consumptions()
+            subscriptions = _list(self._subscriptions)
+            consumptions = _list(self._connection.consumptions)
             for consumption in consumptions:
                 consumption.drain()
             for subscription in subscriptions:
@@ -360,14 +362,14 @@ class Client:
         self._connection.check()
         validate_filter(subject)
         if queue is not None and (not queue or any(letter.isspace() for letter in queue)):
-            raise InvalidArgumentError("a queue group is a word without blanks", argument="queue")
+            raise InvalidArgumentError("a queue group is a word without spaces", argument="queue")
         check_count("max_pending", max_pending, 1)
         check_count("max_pending_bytes", max_pending_bytes, 1)
         subscription = Subscription(
             self._connection,
             subject,
             queue,
-            self._forget,
+            self._subscriptions.discard,
             max_pending=max_pending,
             max_pending_bytes=max_pending_bytes,
         )
@@ -420,17 +422,15 @@ class Client:
         """Have what consumptions still hold given back."""
         if self._connection.closed.is_set():
             return
-        consumptions = self._consumptions()
+        consumptions = _list(self._connection.consumptions)
         for consumption in consumptions:
             consumption.end_with_client()
         for consumption in consumptions:
             consumption.wait_until_given_back(deadline)
 
-    def _consumptions(self) -> list[Consumption]:
-        while True:
-            # A set can not be listed while another thread adds to it.
-            with contextlib.suppress(RuntimeError):
-                return list(self._connection.consumptions)
 
-    def _forget(self, subscription: Subscription) -> None:
-        self._subscriptions.discard(subscription)
+def _list(handles: weakref.WeakSet[_H]) -> list[_H]:
+    while True:
+        # A set cannot be listed while another thread adds to it.
+        with contextlib.suppress(RuntimeError):
+            return list(handles)

@@ -550,7 +550,7 @@ class PermissionDeniedError(TransportError, PermissionError):
 
 class SlowConsumerError(TransportError):
     """
-    A subscription dropped messages because its buffer was full; it goes on.
+    A subscription dropped messages because its buffer was full; it stays open.
 
     ``dropped`` is how many messages it dropped since the last such error.
     """
@@ -577,7 +577,7 @@ class ForkedProcessError(TransportError, RuntimeError):
 
 class CallInSignalHandlerError(JetSyncError, RuntimeError):
     """
-    A signal handler called jetsync at a moment when it cannot be served.
+    A signal handler made a call that needs a lock of the call it interrupted.
 
     The handler interrupted another jetsync call of the same thread, and that call holds something
     which the new call needs. Nothing was sent. Set a flag in the handler and act on it after the

@@ -235,7 +235,7 @@ class SlowConsumerEvent(StatusEvent):
     """The subscription's subject."""
 
     dropped: int
-    """How many messages the subscription has dropped so far."""
+    """How many messages the subscription has dropped since the last SlowConsumerError."""
 
 
 @attrs.frozen(kw_only=True)

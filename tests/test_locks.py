@@ -8,13 +8,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from interrupts import handled_at, interrupted_at
+from interrupts import handled_at, interrupted_at, is_locked
 from patience import eventually
 
 import jetsync
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, refuse_reentry
-from jetsync.publish.turn import Turn
+from jetsync._base.locks import Latch, Turn, refuse_reentry
 
 
 class TestRefuseReentry:
@@ -42,6 +41,22 @@ class TestRefuseReentry:
             with ThreadPoolExecutor(1) as pool:
                 assert not pool.submit(lock.acquire, blocking=False).result(5)
         assert "unlocked" in repr(lock)
+
+    def test_ctrl_c_in_a_turn(self):
+        """
+        Ctrl-C at any step of taking a turn and giving it back leaves the lock free.
+        """
+
+        def use(lock):
+            with Turn(lock, Deadline.after(5)):
+                pass
+
+        step, ended = 0, False
+        while not ended:
+            step += 1
+            lock = threading.RLock()
+            ended = interrupted_at(step, lambda: use(lock))  # noqa: B023
+            assert not is_locked(lock), step
 
 
 class TestLatch:

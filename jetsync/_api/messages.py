@@ -105,7 +105,7 @@ def direct_get(
             try:
                 frame = context.request(f"{where}.{subject}", request, deadline)
             except MaxControlLineError:
-                # The body has room for subjects that do not fit behind the API's.
+                # The subject is too long for the API subject, so send it in the body.
                 body = json.dumps({"last_by_subj": subject}).encode()
                 frame = context.request(where, body, deadline)
     except NoRespondersError as error:

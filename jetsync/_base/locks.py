@@ -12,7 +12,9 @@ public call takes is therefore a ``threading.RLock``, which knows its owner, and
 
 The check is a statement of its own because Ctrl-C may strike at any step of Python code. ``with``
 and a lock that is written in C leave no step in which the lock is taken and nobody would release
-it; a Python ``__enter__`` would.
+it. ``lock.acquire()`` followed by ``try`` does, and so does an ``__exit__`` that is written in
+Python. A lock that is taken within a deadline is therefore taken with :func:`take`, or as a
+:class:`Turn`.
 """
 
 from __future__ import annotations
@@ -21,12 +23,22 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from jetsync.errors import CallInSignalHandlerError
+from jetsync.errors import CallInSignalHandlerError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Latch", "held_here", "keep_interrupts", "owner_check", "refuse_reentry"]
+    from jetsync._base.deadline import Deadline
+
+__all__ = [
+    "Latch",
+    "Turn",
+    "held_here",
+    "keep_interrupts",
+    "owner_check",
+    "refuse_reentry",
+    "take",
+]
 
 
 def owner_check(lock: Any) -> Callable[[], bool]:
@@ -47,6 +59,56 @@ def refuse_reentry(lock: Any) -> None:
     """
     if held_here(lock):
         raise CallInSignalHandlerError
+
+
+def take(lock: Any, taken: list[bool], seconds: float = 0.0) -> bool:
+    """
+    Take *lock* within *seconds*, append whether that succeeded to *taken*, and return it.
+
+    To be called inside a ``try`` whose ``finally`` releases the lock if ``True in taken``.
+    """
+    # Ctrl-C never strikes inside one call into C, so this call takes the lock and notes it.
+    taken.extend(map(lock.acquire, (True,), (seconds,)))
+    return True in taken
+
+
+class Turn:
+    """
+    The lock of a handle that several threads share, taken within a deadline; a context manager.
+
+    Args:
+        lock: The lock.
+        deadline: How long to wait for it.
+        what: What the error calls it.
+
+    Raises:
+        WaitTimeoutError: Another thread held the lock until the deadline.
+        CallInSignalHandlerError: This is a signal handler, and its own thread has the lock.
+    """
+
+    __slots__ = ("__exit__", "_deadline", "_lock", "_what")
+
+    __exit__: Callable[..., None]
+
+    def __init__(
+        self, lock: threading.RLock, deadline: Deadline, what: str = "the publisher's turn"
+    ) -> None:
+        # The lock's own, which is written in C: Ctrl-C may strike at the first step of a function.
+        self.__exit__ = lock.__exit__
+        self._lock = lock
+        self._deadline = deadline
+        self._what = what
+
+    def __enter__(self) -> None:
+        refuse_reentry(self._lock)
+        taken: list[bool] = []
+        try:
+            if not take(self._lock, taken, self._deadline.remaining()):
+                raise WaitTimeoutError(self._what, self._deadline.total)
+        except BaseException:
+            if True in taken:
+                self._lock.release()
+            raise
 
 
 class Latch:

@@ -510,7 +510,7 @@ def read_duration(text: str) -> float | None:
 
 
 def read_gone(answer: bytes) -> JetSyncError | None:
-    """Return why a consumer's info ends the consumption: it says so, or is no answer at all."""
+    """Return the error in a consumer info reply, or ProtocolError if the reply is malformed."""
     if not answer:
         return None
     try:

@@ -242,7 +242,7 @@ class Pipeline(Generic[Item]):
         return self._blocks[0].due if self._blocks else None
 
     def prune(self) -> None:
-        """Forget all blocks that have ended, also those after one that has not."""
+        """Forget finished blocks, including those queued after an unfinished one."""
         blocks = list(self._blocks)
         self._blocks.clear()
         for block in blocks:

@@ -509,8 +509,11 @@ class Consumption:
                         self._waiting.append(lead)
                 if self._leader is lead:
                     self._lead(deadline)
+                    # Here, too: Ctrl-C at the first step of the call below would leave it undone.
+                    self._release(lead)
                 else:
                     lead.signal.wait(TURN if deadline is None else deadline.remaining())
+                    self._release(lead)
                     continue
             except BaseException:
                 # Perhaps this thread was woken to lead.
@@ -562,6 +565,7 @@ class Consumption:
             self._engine.back(time.monotonic())
             self._drive()
             self._engine.leave(time.monotonic())
+            self._release(lead)
         finally:
             self._release(lead)
 

@@ -89,7 +89,7 @@ _logger = _log.get_logger("jetsync.fetch")
 
 def is_running(generator: Generator[Any, None, None]) -> bool:
     """
-    Return whether a call of the generator goes on: in another thread, or below a signal handler.
+    Return whether the generator runs, in another thread or interrupted by this signal handler.
     """
     return inspect.getgeneratorstate(generator) == inspect.GEN_RUNNING
 
@@ -202,8 +202,7 @@ class MessageBatch:
         """
         End the batch now and give back what was not taken; safe to repeat.
 
-        If another thread, or the call that a signal handler interrupted, waits for a message of it,
-        its iteration ends at once.
+        If another call is waiting for a message of this batch, its iteration ends at once.
         """
         running = None if self._running is None else self._running()
         if running is not None and is_running(running):

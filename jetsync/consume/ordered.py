@@ -25,6 +25,7 @@ import attrs
 from jetsync._api import consumers as _consumer_admin
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count
+from jetsync._base.locks import take
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.consumer import DEFAULT_EXPIRES, pull_request
 from jetsync.consume.options import consume_options
@@ -356,9 +357,10 @@ class OrderedConsumer:
         """Begin a use, unless there is another one."""
         if self._source.closed:
             raise HandleClosedError("ordered consumer")
-        if not self._using.acquire(blocking=False):
-            raise ConflictingUseError("another call begins to read this ordered consumer")
+        taken: list[bool] = []
         try:
+            if not take(self._using, taken):
+                raise ConflictingUseError("another call begins to read this ordered consumer")
             user = None if self._user is None else self._user()
             if user is not None and not user.closed:
                 kind = "consume" if isinstance(user, OrderedConsumption) else "fetch"
@@ -367,4 +369,5 @@ class OrderedConsumer:
                 )
             yield
         finally:
-            self._using.release()
+            if True in taken:
+                self._using.release()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, refuse_reentry
+from jetsync._base.locks import Latch, refuse_reentry, take
 from jetsync._io.connection import raise_failure
 from jetsync._proto.ordered import Order
 from jetsync.consume.consumption import Consumption, is_own_close
@@ -222,11 +222,12 @@ class OrderedConsumption:
     def _take(self, deadline: Deadline | None) -> Message | None:
         """Return the next message, None at the end."""
         refuse_reentry(self._taking)
-        if not self._taking.acquire(blocking=False):
-            raise ConflictingUseError(
-                "another thread is taking a message of this ordered consumption"
-            )
+        taken: list[bool] = []
         try:
+            if not take(self._taking, taken):
+                raise ConflictingUseError(
+                    "another thread is taking a message of this ordered consumption"
+                )
             while not self._over.is_set():
                 leg = self._leg
                 if leg is None:
@@ -254,13 +255,14 @@ class OrderedConsumption:
                 if order is Order.GAP:
                     leg.stop()
                     self._leg, self._reason = None, "gap"
-        except (WaitTimeoutError, CallInSignalHandlerError):
+        except (WaitTimeoutError, CallInSignalHandlerError, ConflictingUseError):
             raise
         except JetSyncError as error:
             self._error = error
             self._over.set()
         finally:
-            self._taking.release()
+            if True in taken:
+                self._taking.release()
         if self._leg is not None:
             self._leg.see_end()
         return None
@@ -389,7 +391,7 @@ class OrderedBatch:
         if running is not None and not is_running(running):
             running.close()
         # A generator that was never started runs no `finally`, and one that runs now, in another
-        # thread or below this signal handler, ends with its batch.
+        # thread or interrupted by this signal handler, ends with its batch.
         self._batch.close()
 
     def first(self) -> Message | None:

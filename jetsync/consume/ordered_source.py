@@ -79,7 +79,7 @@ forgotten it by themselves, unless it was made with another threshold.
 
 class UnlessOver(Deadline):
     """
-    A deadline that is there as soon as a latch is set; whoever waits looks often enough.
+    A deadline that expires early when the latch is set. Waiters must poll it.
     """
 
     __slots__ = ("_over",)
@@ -271,8 +271,8 @@ class OrderedSource:
         Raises:
             WaitTimeoutError: The time is over; its cause is the last failure, if there was one.
             ResetAttemptsExceededError: There were too many attempts.
-            StreamNotFoundError: Servers have said for :data:`MISSING` seconds that there is none,
-                or it keeps to its stream, and another one has the name.
+            StreamNotFoundError: The stream has been missing for :data:`MISSING` seconds, or another
+                stream now has its name.
             JetSyncError: What makes another attempt useless.
         """
         until = Deadline.after(FOREVER) if deadline is None else deadline

@@ -5,12 +5,13 @@ Core NATS subscriptions: messages as an iterator.
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.locks import refuse_reentry
+from jetsync._base.locks import refuse_reentry, take
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Mailbox
 from jetsync.errors import ConnectionClosedError, HandleClosedError, SlowConsumerError
@@ -55,7 +56,7 @@ class BoundedMailbox(Mailbox):
         "_arrived",
         "_max_bytes",
         "_max_count",
-        "_on_drop",
+        "_report",
         "_reported",
         "_taken",
         "dropped",
@@ -63,14 +64,19 @@ class BoundedMailbox(Mailbox):
     )
 
     def __init__(
-        self, interest: bytes, max_count: int, max_bytes: int, on_drop: Callable[[int], None]
+        self,
+        interest: bytes,
+        max_count: int,
+        max_bytes: int,
+        report: Callable[[], Callable[[int], None] | None],
     ) -> None:
+        """*report* is a weak reference, as the connection holds the mailbox until it is left."""
         super().__init__(interest)
         self.push = self._push
         self.dropped = 0
         self._max_count = max_count
         self._max_bytes = max_bytes
-        self._on_drop = on_drop
+        self._report = report
         self._reported = 0
         self.slow = False
         """Whether messages were dropped that the user does not know of."""
@@ -98,7 +104,9 @@ class BoundedMailbox(Mailbox):
         """Report messages that were dropped, unless the last report was not read; then wake."""
         if self.dropped > self._reported and not self.slow:
             self.slow = True
-            self._on_drop(self.dropped)
+            report = self._report()
+            if report is not None:
+                report(self.dropped - self._reported)
         super().wake()
 
     def take(self) -> Frame:
@@ -127,6 +135,8 @@ class Subscription:
     full, it drops newer messages. The next call then raises SlowConsumerError once, with the number
     of dropped messages, and the calls after it return the buffered messages. To go on after the
     error in a loop, start another loop over the same subscription.
+
+    A subscription that is no longer referenced unsubscribes.
     """
 
     def __init__(
@@ -134,7 +144,7 @@ class Subscription:
         connection: Connection,
         subject: str,
         queue: str | None,
-        on_close: Callable[[Subscription], None],
+        on_close: Callable[[Subscription], object],
         *,
         max_pending: int = MAX_PENDING,
         max_pending_bytes: int = MAX_PENDING_BYTES,
@@ -148,7 +158,7 @@ class Subscription:
         # A mailbox has one waiting thread at a time; the others queue up here.
         self._turn = threading.RLock()
         self._box = BoundedMailbox(
-            subject.encode(), max_pending, max_pending_bytes, self._report_drop
+            subject.encode(), max_pending, max_pending_bytes, weakref.WeakMethod(self._report_drop)
         )
         self._sid, line = connection.open_box(
             self._box.interest, self._box, b"" if queue is None else queue.encode()
@@ -158,6 +168,11 @@ class Subscription:
         except BaseException:
             connection.lane.leave(self._sid)
             raise
+
+    def __del__(self) -> None:
+        # Neither waits nor fails.
+        if getattr(self, "_sid", None) is not None:
+            self._connection.lane.leave(self._sid)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -190,7 +205,8 @@ class Subscription:
             timeout: Seconds to wait; None is the client's ``request_timeout``, 0 only looks.
 
         Raises:
-            HandleClosedError: The subscription was closed and has no message left.
+            HandleClosedError: The subscription was closed, which drops the messages that were not
+                taken, or it was drained and has no message left.
             SlowConsumerError: Messages were dropped since the last call; call again to go on.
             PermissionDeniedError: The server refuses the subject.
             ConnectionClosedError: The client is closed.
@@ -242,12 +258,13 @@ class Subscription:
         # In a forked child the turn may be held by a thread that does not exist.
         self._connection.check_process()
         refuse_reentry(self._turn)
-        if not self._turn.acquire(timeout=deadline.remaining()):
-            return None
+        taken: list[bool] = []
         try:
+            if not take(self._turn, taken, deadline.remaining()):
+                return None
             while True:
                 if box.slow and (dropped := box.take_dropped()):
-                    self._emit_drop(box.dropped)
+                    self._emit_drop(dropped)
                     raise SlowConsumerError(self.subject, dropped)
                 if box.frames:
                     return Message(*box.take(), self._connection)
@@ -260,7 +277,8 @@ class Subscription:
                 if not self._connection.lane.wait(box, deadline):
                     return None
         finally:
-            self._turn.release()
+            if True in taken:
+                self._turn.release()
 
     def _is_over(self) -> bool:
         """Whether there is nothing left of a subscription that this process closed."""
@@ -274,10 +292,11 @@ class Subscription:
         """Report that messages are being dropped; called by the reading thread."""
         self._emit_drop(dropped)
         # Log handlers are code of the application, which must not run under the read lock.
-        self._connection.lane.later(0.0, self._log_drop, dropped)
+        self._connection.lane.later(0.0, _log_drop, self.subject, dropped)
 
     def _emit_drop(self, dropped: int) -> None:
         self._connection.emit(events.SlowConsumerEvent(subject=self.subject, dropped=dropped))
 
-    def _log_drop(self, dropped: int) -> None:
-        _logger.warning(_log.SLOW_CONSUMER, subject=self.subject, dropped=dropped)
+
+def _log_drop(subject: str, dropped: int) -> None:
+    _logger.warning(_log.SLOW_CONSUMER, subject=subject, dropped=dropped)

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, refuse_reentry
+from jetsync._base.locks import Latch, Turn, refuse_reentry
 from jetsync.errors import (
     BucketNotFoundError,
     CallInSignalHandlerError,
@@ -24,7 +24,6 @@ from jetsync.errors import (
     WaitTimeoutError,
 )
 from jetsync.kv.entry import delivered_entry
-from jetsync.publish.turn import Turn
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:

@@ -138,7 +138,7 @@ class AtomicBatch(AtomicCommit):
         deadline = self._deadline(timeout)
         self._context.connection.check()
         item = self._prepared(_item(subject, data, headers, msg_id, ttl, expect))
-        with self._use(deadline):
+        with self._then_discard(), self._turn(deadline):
             self._check_open()
             self._check_kept()
             taken = False

@@ -19,6 +19,7 @@ import attrs
 from jetsync import events
 from jetsync._api.messages import leader_get
 from jetsync._base.deadline import Deadline, Seconds
+from jetsync._base.locks import Turn
 from jetsync._io.outbox import NeverWrittenError
 from jetsync._proto.batch import BatchState
 from jetsync.errors import (
@@ -43,14 +44,13 @@ from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.retry import ask_retry, tell_retry
 from jetsync.publish.shared_headers import BatchPlugins
 from jetsync.publish.staged_window import Staging, Wire
-from jetsync.publish.turn import Turn
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
 from jetsync.values.subjects import validate_subject
 from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
@@ -117,29 +117,6 @@ class AtomicOptions:
     """Seconds before each of these."""
 
 
-class Use(Turn):
-    """
-    The use of a batch by one call.
-
-    Args:
-        lock: The batch's lock.
-        deadline: How long to wait for it.
-        after: Called once the lock is free again.
-    """
-
-    __slots__ = ("_after",)
-
-    def __init__(
-        self, lock: threading.RLock, deadline: Deadline, after: Callable[[], None]
-    ) -> None:
-        super().__init__(lock, deadline, "the batch")
-        self._after = after
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self._after()
-
-
 class AtomicCommit:
     """
     The state of an atomic batch, and the steps of committing it.
@@ -188,9 +165,17 @@ class AtomicCommit:
             kind="atomic", batch_id=self._id, size=0, timeout=self._options.timeout
         )
 
-    def _use(self, deadline: Deadline) -> Use:
+    def _turn(self, deadline: Deadline) -> Turn:
         """Return the right to use the batch, within *deadline*; a context manager."""
-        return Use(self._lock, deadline, self._discard_if_asked)
+        return Turn(self._lock, deadline, "the batch")
+
+    @contextlib.contextmanager
+    def _then_discard(self) -> Iterator[None]:
+        """Discard the batch at the end of the block, if another call asked for that meanwhile."""
+        try:
+            yield
+        finally:
+            self._discard_if_asked()
 
     def _discard_if_asked(self) -> None:
         """
@@ -292,7 +277,7 @@ class AtomicCommit:
         """
         mine = object()
         try:
-            with self._use(deadline):
+            with self._then_discard(), self._turn(deadline):
                 try:
                     send, size = begin()
                     self._committing = mine

@@ -1,5 +1,5 @@
 """
-Whether messages and batches mean to a server what they say, told before a byte is sent.
+Check, before sending, that the server supports what a message or batch asks for.
 
 Servers before 2.12 drop ``allow_atomic`` and servers before 2.14 ``allow_batched``, and store the
 messages of a batch one by one; what they echo of a stream's configuration is the only sure sign.

@@ -23,6 +23,7 @@ import attrs
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, Seconds
+from jetsync._base.locks import Turn
 from jetsync._proto.fastingest import Phase
 from jetsync.errors import (
     BatchClosedError,
@@ -33,7 +34,6 @@ from jetsync.errors import (
 from jetsync.publish.fast_link import FastLink
 from jetsync.publish.many import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.shared_headers import BatchPlugins
-from jetsync.publish.turn import Turn
 from jetsync.values.outbound import (
     BatchAck,
     Expect,

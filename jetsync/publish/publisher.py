@@ -25,7 +25,7 @@ import attrs
 
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, held_here, refuse_reentry
+from jetsync._base.locks import Latch, held_here, refuse_reentry, take
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Bell, Signal
 from jetsync.errors import HandleClosedError, PublishOutcomeUnknownError
@@ -70,8 +70,6 @@ us for one that is written by itself.
 
 LAST_WORDS: Final = 1.0
 """Seconds that callbacks may still take when the time to close is over."""
-
-_AT_ONCE: Final = (False,)
 
 _logger = _log.get_logger("jetsync.publisher")
 
@@ -285,7 +283,7 @@ class Publisher:
         return future
 
     def _look_after(self) -> None:
-        """Have what is staged written: in this thread, unless another call is at it."""
+        """Write the staged messages here, unless another call is already writing."""
         lock = self._lock
         if held_here(lock):
             # A signal handler that interrupted such a call. The worker finds the message.
@@ -294,11 +292,9 @@ class Publisher:
             with lock:
                 self._write_or_wake()
         else:
-            # Ctrl-C never strikes inside one call into C: it takes the lock and notes that.
             taken: list[bool] = []
             try:
-                taken.extend(map(lock.acquire, _AT_ONCE))
-                if True in taken:
+                if take(lock, taken):
                     self._window.flush()
             finally:
                 if True in taken:
@@ -334,7 +330,7 @@ class Publisher:
         self._window.flush()
 
     def _refuse_wait(self) -> None:
-        """Raise in a signal handler that interrupted the reading of the acks to wait for."""
+        """Raise in a signal handler that interrupted the call that reads the acks."""
         if threading.get_ident() != self._owner.thread:
             self._lane.prepare_wait()
 

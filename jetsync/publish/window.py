@@ -138,7 +138,7 @@ class Window:
 
     @property
     def open_bytes(self) -> int:
-        """About how many bytes have not ended; whole blocks count until all of them has."""
+        """Bytes in flight, approximately. A block counts until all its messages are settled."""
         return self.pipeline.size + sum([message.size for message in self._again])
 
     def close(self) -> None:

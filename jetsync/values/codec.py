@@ -265,7 +265,7 @@ def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
     wanted = attribute.type
     structure = _converter.get_structure_hook(wanted)
     shape = _shape(wanted)
-    # What counts something is 0 where a server does not say it; limits are None or -1.
+    # Servers omit counters that are 0. Limits are None or -1.
     counts = wanted is int and attribute.default == 0
 
     def decode(value: Any) -> Any:

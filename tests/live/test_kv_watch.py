@@ -138,9 +138,9 @@ class TestInitial:
         Where what was to follow the last entry was removed, the server is asked if that was it.
         """
         fill(kv)
-        make = jetsync.kv_watch.delivered_entry
+        make = jetsync.kv.watch.delivered_entry
         monkeypatch.setattr(
-            "jetsync.kv_watch.delivered_entry",
+            "jetsync.kv.watch.delivered_entry",
             lambda *arguments: attrs.evolve(make(*arguments), delta=1),
         )
         with kv.watch() as watch:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import re
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
-from interrupts import interrupted_at, steps_of
+from interrupts import interrupted_at, is_locked, steps_of
 from patience import LATE, eventually
 
 import jetsync
@@ -287,6 +289,56 @@ SAMPLES = 80
 """Steps of a call at which it is interrupted: all would be some thousand."""
 
 
+class TestInterruptedReads:
+    """
+    Ctrl-C at any step of a call for a message leaves the handle's lock free.
+    """
+
+    def check(self, lock, call):
+        step, ended = 0, False
+        while not ended:
+            step += 1
+            ended = interrupted_at(step, call)
+            assert not is_locked(lock), step
+
+    def test_subscription(self, client, unique):
+        """
+        Core subscriptions.
+        """
+        with client.subscribe(unique) as subscription:
+            self.check(subscription._turn, lambda: subscription.next(timeout=0))
+
+    def test_ordered_consumption(self, stream):
+        """
+        Iterations of an ordered consumer.
+        """
+
+        def take():
+            with contextlib.suppress(jetsync.WaitTimeoutError):
+                consumption.next(timeout=0)
+
+        with stream.ordered_consumer() as ordered:
+            consumption = ordered.consume()
+            take()
+            self.check(consumption._taking, take)
+
+    def test_ordered_consumer(self, stream):
+        """
+        Beginning to read an ordered consumer.
+        """
+
+        def begin():
+            with ordered._begin():
+                pass
+
+        with stream.ordered_consumer() as ordered:
+            step, ended = 0, False
+            while not ended:
+                step += 1
+                ended = interrupted_at(step, begin)
+                assert not ordered._using.locked(), step
+
+
 class TestInterruptedLife:
     @pytest.mark.parametrize("loop", ["asyncio", "auto"])
     @pytest.mark.parametrize("what", ["connect", "with", "close"])
@@ -338,6 +390,35 @@ class TestInterruptedLife:
                 made.pop().close()
             eventually(lambda: used() == before, 10)
         assert struck > SAMPLES // 3
+
+
+class TestDocumentedWorker:
+    def test_sigterm(self):
+        """
+        The worker in `docs/howto/processes.md` ends with status 0 and prints only its messages.
+        """
+        page = Path(__file__).parents[2] / "docs" / "howto" / "processes.md"
+        code = re.search("```text\n(import signal\n.*?)```", page.read_text("utf-8"), re.DOTALL)
+        assert code
+        with DevServer() as server, jetsync.connect(server.url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name="ORDERS", subjects=["orders.>"], storage="memory")
+            consumer = stream.create_consumer(durable_name="worker")
+            js.publish("orders.1", b"1")
+            worker = subprocess.Popen(
+                [sys.executable, "-c", code[1]],
+                env={**os.environ, "NATS_URL": server.url},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                eventually(lambda: consumer.info().ack_floor.stream_seq == 1, 20)
+                worker.terminate()
+                output = worker.communicate(timeout=20)
+            finally:
+                worker.kill()
+            assert (worker.returncode, *output) == (0, "b'1'\n", "")
 
 
 class TestEnd:
@@ -453,6 +534,38 @@ class TestEnd:
         """
         with DevServer() as server:
             assert run(script, server.url, str(server.pids[0])) == ""
+
+
+class TestForgottenSubscription:
+    """
+    A subscription that is dropped without `close`.
+    """
+
+    def test_it_unsubscribes(self, client, unique):
+        """
+        The server forgets it, and the client stays usable.
+        """
+        subscription = client.subscribe(unique)
+        gone = weakref.ref(subscription)
+        client.flush()
+        del subscription
+        eventually(lambda: gc.collect() is not None and gone() is None)
+        with pytest.raises(jetsync.NoRespondersError):
+            client.request(unique, timeout=5)
+
+    def test_its_client_ends(self, nats_server, unique):
+        """
+        A client that nobody holds closes in the background.
+        """
+        before = set(threading.enumerate())
+        client = jetsync.connect(nats_server.url)
+        client.subscribe(unique)
+        subscription = client.subscribe(unique, max_pending=1)
+        for _ in range(3):
+            client.publish(unique)
+        client.flush()
+        del client, subscription
+        eventually(lambda: gc.collect() is not None and set(threading.enumerate()) <= before)
 
 
 class TestManyClients:
