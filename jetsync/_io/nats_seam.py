@@ -130,6 +130,15 @@ class LaneTransport(Transport):
         self._info: dict[str, Any] | None = None
         """What the server has said about itself in this handshake."""
 
+        self._greeting: dict[str, Any] = {}
+        """What nats-py was given of that."""
+
+        self._listed: list[str] = []
+        """The servers that the server has listed in this handshake, as ``connect_urls``."""
+
+        self.known: set[str] = set()
+        """Addresses of the cluster's servers that are no news."""
+
         self._secure = False
         self._over = False
         """Whether there is to be no further connection."""
@@ -281,6 +290,7 @@ class LaneTransport(Transport):
         self._received.clear()
         self._inbound.clear()
         self._info = None
+        self._listed = []
         self._secure = self.refused = False
         self.login = self.server_error = None
 
@@ -350,6 +360,10 @@ class LaneTransport(Transport):
             # nats-py starts TLS only where the server insists on it.
             info["tls_required"] = True
         self._info, self._info_line = raw, line
+        # An attacker may have written this line, and nats-py would send the login to the servers
+        # that it lists. It gets them after the server has accepted the login.
+        self._listed = info.pop("connect_urls", [])
+        self._greeting = info
         return b"INFO %b\r\n" % json.dumps(info).encode()
 
     def _refuse_plaintext(self) -> None:
@@ -368,7 +382,8 @@ class LaneTransport(Transport):
             if line.startswith(b"-ERR"):
                 raise self._refusal(line)
             if line.startswith(b"INFO "):
-                clean_info(line)
+                info, _ = clean_info(line)
+                self._listed = info.get("connect_urls", self._listed)
                 self._info_line = line
             elif line == b"PING\r\n":
                 await self._in_time(self._send(b"PONG\r\n"))
@@ -378,6 +393,9 @@ class LaneTransport(Transport):
         self._handshaking = False
         self._eof = False
         self._listener.on_info(self._info_line)
+        if self._listed:
+            self._tell({**self._greeting, "connect_urls": self._listed, "ldm": False})
+            self.known.update(self._listed)
         self._hand_over()
 
     def _hand_over(self) -> None:
@@ -398,7 +416,8 @@ class LaneTransport(Transport):
     def _refusal(self, line: bytes) -> ConnectError:
         """Return the error for an ``-ERR`` line of the handshake."""
         text = line.decode("utf-8", "replace").strip()
-        self._listener.on_server_error(text)
+        # Only logged: it is not about the subscriptions, which this server does not know yet.
+        _logger.warning(_log.SERVER_ERROR, text=text, server=self.target)
         reason = text.removeprefix("-ERR").strip().strip("'")
         self.refused = is_refused_login(reason)
         return AuthenticationError(reason) if self.refused else ConnectError(reason)
@@ -501,7 +520,7 @@ class LaneTransport(Transport):
                 self._listener.on_error(error)
                 return
             self._listener.on_info(line)
-            self._inbound += b"INFO %b\r\n" % json.dumps(info).encode()
+            self._tell(info)
         elif line.startswith(b"-ERR"):
             # Not for nats-py, which would close the client. If the connection cannot continue, the
             # server ends it, and that is noticed.
@@ -514,6 +533,10 @@ class LaneTransport(Transport):
             self.lane.fault = ProtocolError(f"the server sent an unknown command: {line[:40]!r}")
             self.lane.abort()
         self._wake()
+
+    def _tell(self, info: dict[str, Any]) -> None:
+        """Give nats-py an INFO line of a connection that it has."""
+        self._inbound += b"INFO %b\r\n" % json.dumps(info).encode()
 
     def _wake(self) -> None:
         if self._arrival is not None:
@@ -703,8 +726,6 @@ class NatsConnection:
         self._closing: asyncio.Task[None] | None = None
         self._last_error: Exception | None = None
         self._url: str | None = None
-        self._known: set[str] = set()
-        """The servers of the cluster that were announced before, or found on connecting."""
 
     async def start(self, arguments: Mapping[str, Any], *, persist: bool) -> None:
         """
@@ -776,20 +797,18 @@ class NatsConnection:
 
     def discovered(self) -> tuple[str, ...]:
         """Return the servers of the cluster that this method has not returned before."""
-        urls = (
-            redact_url(self.transport.resolve(url).geturl())
-            for url in self._client.discovered_servers
-        )
-        new = tuple(url for url in urls if url not in self._known)
-        self._known.update(new)
-        return new
+        new = self._new_servers()
+        self.transport.known.update(url.netloc for url in new)
+        return tuple(redact_url(self.transport.resolve(url).geturl()) for url in new)
+
+    def _new_servers(self) -> list[ParseResult]:
+        known = self.transport.known
+        return [url for url in self._client.discovered_servers if url.netloc not in known]
 
     def _note_connection(self) -> None:
         """Keep what is known of a new connection."""
         self._refused.clear()
         self._url = self.transport.target
-        # What the server lists in its first INFO is not news.
-        self.discovered()
 
     @property
     def last_error(self) -> Exception | None:
@@ -856,7 +875,9 @@ class NatsConnection:
             )
 
     async def _on_discovered(self) -> None:
-        self._listener.on_discovered()
+        # The servers that a server lists when it is connected to are no news.
+        if self._new_servers():
+            self._listener.on_discovered()
 
     async def _on_lame_duck(self) -> None:
         self._listener.on_lame_duck()
