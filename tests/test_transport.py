@@ -477,6 +477,26 @@ class TestConnection:
         run(main)
         listed.close()
 
+    def test_login_of_the_environment(self, server, monkeypatch):
+        """Every connection gets the login of $NATS_URL, even if the variable has changed."""
+        monkeypatch.setenv("NATS_URL", server.url.replace("//", "//app:secret@"))
+
+        async def main():
+            listener = Listener()
+            listener.connection = connection = NatsConnection(
+                listener, ConnectOptions(reconnect_wait=0)
+            )
+            await start(connection)
+            monkeypatch.delenv("NATS_URL")
+            await asyncio.to_thread(server.peers[0].close)
+            await eventually(lambda: listener.notes.count("connected") == 2)
+            await connection.stop()
+
+        run(main)
+        for peer in (0, 1):
+            (line,) = server.lines(b"CONNECT", peer)
+            assert b'"user": "app", "pass": "secret"' in line
+
     def test_server_errors_and_news(self, server):
         """The listener gets the server's errors and news; an error does not end the client."""
 

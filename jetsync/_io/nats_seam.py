@@ -591,7 +591,10 @@ class WebSocketLaneTransport(LaneTransport):
             self._scheme = address.scheme
             context = self.ssl_context if address.scheme == "wss" else None
             self._web = web = WebSocket()
-            self._attempt = attempt = self._loop.create_task(web.open(address.geturl(), context))
+            hostname = self._options.tls_hostname
+            self._attempt = attempt = self._loop.create_task(
+                web.open(address.geturl(), context, hostname)
+            )
             # Not cancelled at the end of its time: aiohttp would leave the socket of a TLS
             # handshake open. close() waits for it.
             await self._in_time(asyncio.shield(attempt))
@@ -707,6 +710,8 @@ class NatsConnection:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._listener = listener
+        # $NATS_URL is read once: it may change, and a login in it is needed again later.
+        options = options.evolve(servers=options.server_list())
         self._options = options
         self._client = _Client(self._on_unexpected)
         websocket = urlsplit(options.server_list()[0]).scheme in {"ws", "wss"}

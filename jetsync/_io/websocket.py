@@ -41,17 +41,26 @@ class WebSocket:
                 "ws:// and wss:// need the extra: pip install 'jetsync[ws]'"
             ) from error
         self._aiohttp = aiohttp
-        self._session = aiohttp.ClientSession()
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_redirect.append(_refuse_redirect)
+        self._session = aiohttp.ClientSession(trace_configs=[tracing])
         self._socket: Any = None
         self._below: Any = None
         """The asyncio transport that carries the WebSocket."""
 
-    async def open(self, url: str, ssl_context: ssl.SSLContext | None) -> None:
-        """Connect, within the time that the caller bounds; raises OSError."""
+    async def open(
+        self, url: str, ssl_context: ssl.SSLContext | None, hostname: str | None
+    ) -> None:
+        """
+        Connect, within the time that the caller bounds; raises OSError.
+
+        The certificate is checked against *hostname*, or else against the host of the URL.
+        """
         try:
             self._socket = await self._session.ws_connect(
                 url,
                 ssl=True if ssl_context is None else ssl_context,
+                server_hostname=hostname,
                 max_msg_size=MAX_MESSAGE,
                 timeout=self._aiohttp.ClientWSTimeout(ws_close=CLOSING_WAIT),
             )
@@ -95,3 +104,8 @@ class WebSocket:
             await self._session.close()
             for _ in range(CLOSING_ROUNDS):
                 await asyncio.sleep(0)
+
+
+async def _refuse_redirect(*_: object) -> None:
+    # aiohttp would follow it, and the login would go to a server that nobody has named.
+    raise OSError("the server redirects to another address, which jetsync does not follow")
