@@ -80,7 +80,7 @@ class TestServers:
     )
     def test_special_characters(self, servers):
         """If the password has a special character, the error says how to write it."""
-        with pytest.raises(InvalidArgumentError, match="percent-encode.*urllib.parse.quote"):
+        with pytest.raises(InvalidArgumentError, match=r"percent-encode.*urllib.parse.quote"):
             ConnectOptions(servers=servers)
 
     def test_two_halves_of_a_login(self):

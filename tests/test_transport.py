@@ -497,6 +497,110 @@ class TestConnection:
             (line,) = server.lines(b"CONNECT", peer)
             assert b'"user": "app", "pass": "secret"' in line
 
+    def test_a_login_that_hangs(self, server):
+        """
+        While a callable of the login does not return, attempts fail and say why, and the callable
+        is not called again.
+        """
+        calls, go = [], threading.Event()
+
+        def password():
+            calls.append(1)
+            if len(calls) == 2:
+                go.wait(LONG)
+            return "secret"
+
+        async def main():
+            listener = Listener()
+            connection = connection_of(listener, server, user="app", password=password)
+            await start(connection)
+            connection.transport._budget, budget = 0.1, connection.transport._budget
+            await asyncio.to_thread(server.peers[0].close)
+            reason = "the callables and files of the options gave no login within 0.1 s"
+            await eventually(lambda: [str(note) for note in listener.notes].count(reason) > 2)
+            assert len(calls) == 2
+            connection.transport._budget = budget
+            go.set()
+            await eventually(lambda: listener.notes.count("connected") == 2)
+            assert len(calls) == 3
+            await connection.stop()
+
+        run(main)
+
+    def test_addresses_that_do_not_work(self, server, monkeypatch):
+        """
+        A host's address that the system does not know or that is silent costs its share of the
+        time, and the next one is tried. The lookup does not keep the interpreter alive.
+        """
+        tried, daemons = [], []
+
+        def addresses(host, port, *_):
+            daemons.append(threading.current_thread().daemon)
+            good = socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)
+            return [(9999, *good), (socket.AF_INET, *good), (socket.AF_INET, *good)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", addresses)
+
+        async def main():
+            connection = connection_of(Listener(), server, connect_timeout=2.0)
+            loop = asyncio.get_running_loop()
+            connect = loop.sock_connect
+
+            async def connect_second(sock, address):
+                tried.append(sock)
+                if len(tried) == 1:
+                    await loop.create_future()
+                await connect(sock, address)
+
+            loop.sock_connect = connect_second
+            await start(connection)
+            await connection.stop()
+
+        run(main)
+        assert len(tried) == 2
+        assert tried[0].fileno() == -1
+        assert daemons == [True]
+
+    @pytest.mark.parametrize(
+        ("text", "ends"),
+        [
+            ('Permissions Violation for Publish to "a"', False),
+            ("maximum subscriptions exceeded", False),
+            ("Stale Connection", True),
+        ],
+    )
+    def test_reason_of_the_end(self, server, text, ends):
+        """Only an error after which the server ends the connection is the reason of its end."""
+        causes = []
+
+        async def main():
+            listener = Listener()
+            listener.on_closed = causes.append
+            connection = connection_of(listener, server, max_reconnects=0)
+            await start(connection)
+            server.peers[0].send(f"-ERR '{text}'\r\n".encode())
+            await eventually(lambda: f"-ERR '{text}'" in listener.notes)
+            await asyncio.to_thread(server.peers[0].close)
+            await eventually(lambda: causes)
+            await connection.stop()
+
+        run(main)
+        assert (text in str(causes[0])) is ends
+
+    def test_a_flood_of_pings(self, server):
+        """PINGs that come together get one answer, so a flood does not fill the memory."""
+
+        async def main():
+            connection = connection_of(Listener(), server)
+            await start(connection)
+            server.peers[0].send(b"PING\r\n" * 1000)
+            await eventually(lambda: server.lines(b"PONG"))
+            await connection.flush(LONG)
+            await connection.stop()
+
+        run(main)
+        assert len(server.lines(b"PONG")) < 1000
+
     def test_server_errors_and_news(self, server):
         """The listener gets the server's errors and news; an error does not end the client."""
 

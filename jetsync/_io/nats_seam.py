@@ -37,7 +37,12 @@ from jetsync._base.deadline import Deadline
 from jetsync._io.lane import Lane
 from jetsync._io.login import make_login
 from jetsync._io.mailbox import Waiter
-from jetsync._io.translate import is_refused_login, no_server_error, translate_connect_error
+from jetsync._io.translate import (
+    ends_connection,
+    is_refused_login,
+    no_server_error,
+    translate_connect_error,
+)
 from jetsync._io.websocket import WebSocket
 from jetsync.errors import (
     AuthenticationError,
@@ -155,6 +160,9 @@ class LaneTransport(Transport):
         self.login: Login | None = None
         """The login of the last attempt."""
 
+        self._making: asyncio.Future[Login] | None = None
+        """The login that was begun last; it may be that of an earlier attempt, and unfinished."""
+
         self.refused = False
         """Whether the server refused the login of the last attempt."""
 
@@ -220,7 +228,9 @@ class LaneTransport(Transport):
             block = bytes(self._outgoing)
             self._outgoing.clear()
             if block.startswith(b"CONNECT "):
-                block = await self._in_time(self._with_login(block))
+                block = await self._in_time(
+                    self._with_login(block), "the callables and files of the options gave no login"
+                )
             await self._in_time(self._send(block))
 
     def write(self, payload: bytes) -> None:
@@ -294,7 +304,10 @@ class LaneTransport(Transport):
         self._secure = self.refused = False
         self.login = self.server_error = None
 
-    async def _in_time(self, step: Awaitable[T]) -> T:
+    def _late(self, what: str = "the server did not answer") -> ConnectError:
+        return ConnectError(f"{what} within {self._budget:.3g} s")
+
+    async def _in_time(self, step: Awaitable[T], what: str = "the server did not answer") -> T:
         """Await one step of an attempt, within what is left of its time."""
         try:
             result = await asyncio.wait_for(step, max(self._attempt_ends - self._loop.time(), 0.0))
@@ -304,36 +317,47 @@ class LaneTransport(Transport):
                 self.check_over()
             return result
         except asyncio.TimeoutError:
-            raise ConnectError(f"the server did not answer within {self._budget:.3g} s") from None
+            raise self._late(what) from None
 
     async def _dial(self, uri: ParseResult) -> None:
         if uri.hostname is None:
             raise OSError("no host in the server's address")
-        addresses = await self._loop.getaddrinfo(
-            uri.hostname, uri.port or 4222, type=socket.SOCK_STREAM
+        # Not the executor of the loop: the interpreter would not end before a hanging lookup does.
+        addresses = await _in_thread(
+            socket.getaddrinfo, uri.hostname, uri.port or 4222, 0, socket.SOCK_STREAM
         )
         last: OSError | None = None
-        for family, kind, protocol, _, address in addresses:
-            sock = socket.socket(family, kind, protocol)
+        for index, (family, kind, protocol, _, address) in enumerate(addresses):
+            # A silent address leaves the others their share.
+            share = (self._attempt_ends - self._loop.time()) / (len(addresses) - index)
             try:
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
-                await self._loop.sock_connect(sock, address)
+                self._sock = await asyncio.wait_for(
+                    self._dial_one(family, kind, protocol, address), share
+                )
+            except asyncio.TimeoutError:
+                last = self._late()
             except OSError as error:
-                sock.close()
                 last = error
-            except BaseException:
-                sock.close()
-                raise
             else:
-                self._sock = sock
                 if self._over:
                     # Closed meanwhile. Before Python 3.12, a cancellation may be swallowed.
                     self.close()
                     self.check_over()
                 return
         raise last or OSError(f"no address for {uri.hostname}")
+
+    async def _dial_one(self, family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+        """Return a socket that is connected to *address*."""
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
+            await self._loop.sock_connect(sock, address)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
     async def _start_tls(self, secure: ssl.SSLSocket) -> None:
         while True:
@@ -427,9 +451,13 @@ class LaneTransport(Transport):
         line, newline, rest = block.partition(b"\r\n")
         assert self._info is not None
         # In a thread of its own: it may read files, and call functions of the application.
-        self.login = login = await _in_thread(
+        if self._making is not None:
+            # Of an earlier attempt. One that never returns must not cost a thread per attempt.
+            await asyncio.wait({self._making})
+        self._making = _in_thread(
             make_login, self._options, self._server, self._info.get("nonce") or None
         )
+        self.login = login = await asyncio.shield(self._making)
         fields = {**json.loads(line.removeprefix(b"CONNECT ")), **login.fields}
         return b"CONNECT " + json.dumps(fields).encode() + newline + rest
 
@@ -525,10 +553,14 @@ class LaneTransport(Transport):
             # Not for nats-py, which would close the client. If the connection cannot continue, the
             # server ends it, and that is noticed.
             text = line.decode("utf-8", "replace").strip()
-            self.server_error = ConnectError(text.removeprefix("-ERR").strip().strip("'"))
+            reason = text.removeprefix("-ERR").strip().strip("'")
+            if ends_connection(reason):
+                self.server_error = ConnectError(reason)
             self._listener.on_server_error(text)
         elif line in {b"PING\r\n", b"PONG\r\n"}:
-            self._inbound += line
+            # One answer will do. A flood must not fill the memory faster than nats-py reads.
+            if line not in self._inbound:
+                self._inbound += line
         elif not line.startswith(b"+OK"):
             self.lane.fault = ProtocolError(f"the server sent an unknown command: {line[:40]!r}")
             self.lane.abort()
@@ -919,9 +951,9 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def _in_thread(call: Callable[..., T], *arguments: Any) -> T:
+def _in_thread(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
     """
-    Return what *call* returns in a thread of its own.
+    Return a future for what *call* returns in a thread of its own.
 
     A daemon: a call that never returns must not keep the loop or the process from ending.
     """
@@ -943,9 +975,9 @@ async def _in_thread(call: Callable[..., T], *arguments: Any) -> T:
         except Exception as error:  # noqa: BLE001 - raised where it is awaited.
             failure = error
         except BaseException as error:  # noqa: BLE001 - must not end the loop.
-            failure = ConnectError(f"the login was not made: {type(error).__name__}")
+            failure = ConnectError(f"unexpected {type(error).__name__}")
         with contextlib.suppress(RuntimeError):  # The loop is closed.
             loop.call_soon_threadsafe(settle, value, failure)
 
-    threading.Thread(target=run, name="jetsync-login", daemon=True).start()
-    return await result
+    threading.Thread(target=run, name=f"jetsync-{call.__name__}", daemon=True).start()
+    return result

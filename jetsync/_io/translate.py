@@ -20,6 +20,14 @@ from jetsync.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_HARMLESS: Final = (
+    "permissions violation",
+    "maximum subscriptions",
+    "invalid subject",
+    "invalid publish subject",
+)
+"""What the texts of those ``-ERR`` lines contain after which the server keeps the connection."""
+
 _AUTH_WORDS: Final = ("authorization", "authentication", "nkey", "jwt", "credentials")
 
 
@@ -62,6 +70,12 @@ def is_refused_login(reason: str) -> bool:
     """Return whether the text of an ``-ERR`` line says that the login is not accepted."""
     text = reason.lower()
     return "timeout" not in text and ("authorization" in text or "authentication" in text)
+
+
+def ends_connection(reason: str) -> bool:
+    """Return whether the server ends the connection after an ``-ERR`` line with this text."""
+    text = reason.lower()
+    return not any(words in text for words in _HARMLESS)
 
 
 def _has_refusal(errors: Sequence[ConnectError]) -> bool:
