@@ -29,7 +29,12 @@ from jetsync._io.nats_seam import (
     NatsConnection,
     WebSocketLaneTransport,
 )
-from jetsync._io.translate import no_server_error, translate_closed, translate_connect_error
+from jetsync._io.translate import (
+    no_server_error,
+    tls_reason,
+    translate_closed,
+    translate_connect_error,
+)
 from jetsync._proto import frames
 from jetsync.errors import (
     AuthenticationError,
@@ -305,6 +310,27 @@ class TestTranslation:
         assert "nats: " not in str(found)
         assert "secret" not in str(found)
 
+    @pytest.mark.parametrize(
+        ("text", "hint"),
+        [
+            ("certificate verify failed: unable to get local issuer certificate", "tls_ca"),
+            ("self-signed certificate in certificate chain", "tls_ca"),
+            ("tlsv13 alert certificate required", "tls_cert and tls_key"),
+            ("SSLV3_ALERT_BAD_CERTIFICATE", "tls_cert and tls_key"),
+            ("WRONG_VERSION_NUMBER", "does not speak TLS here"),
+            ("RECORD_LAYER_FAILURE", "does not speak TLS here"),
+        ],
+    )
+    def test_tls(self, text, hint):
+        """An error of TLS says what may help, also if another library wraps it."""
+        error, wrapper = ssl.SSLError(1, text), OSError("Cannot connect")
+        wrapper.os_error = error
+        for one in (error, wrapper):
+            reason = tls_reason(one)
+            assert reason.startswith("TLS handshake failed: ")
+            assert hint in reason
+        assert tls_reason(OSError("refused")) is None
+
     def test_the_server_is_named(self):
         """An error says which server it is about, in plain words."""
         refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('::1', 1)")
@@ -445,6 +471,19 @@ class TestConnection:
             assert not server.peers[2].ended.is_set()
             assert connection.lane.epoch == 2
             await connection.stop()
+
+        run(main)
+
+    def test_not_a_nats_server(self, server):
+        """The error of a server that speaks something else shows its first line."""
+        server.manners = ["silent"]
+
+        async def main():
+            connecting = asyncio.ensure_future(start(connection_of(Listener(), server)))
+            await eventually(lambda: server.peers)
+            server.peers[0].send(b"SSH-2.0-OpenSSH\r\n")
+            with pytest.raises(ConnectError, match="not a NATS server: the first line is b'SSH"):
+                await connecting
 
         run(main)
 

@@ -41,6 +41,7 @@ from jetsync._io.translate import (
     ends_connection,
     is_refused_login,
     no_server_error,
+    tls_reason,
     translate_connect_error,
 )
 from jetsync._io.websocket import WebSocket
@@ -144,6 +145,12 @@ class LaneTransport(Transport):
         self.known: set[str] = set()
         """Addresses of the cluster's servers that are no news."""
 
+        self._hint = ""
+        """What may help if the server does not say what is due."""
+
+        self.silence: ConnectError | None = None
+        """What is wrong if the time is over now: set while the server's first line is due."""
+
         self._secure = False
         self._over = False
         """Whether there is to be no further connection."""
@@ -199,12 +206,7 @@ class LaneTransport(Transport):
                 sock, server_hostname=hostname, do_handshake_on_connect=False
             )
             self._sock = secure
-            try:
-                await self._in_time(self._start_tls(secure))
-            except ssl.SSLError as error:
-                # What is wrong with a certificate is in an attribute that only this kind has.
-                text = getattr(error, "verify_message", None) or error.reason or error
-                raise ConnectError(f"TLS handshake failed: {text}") from error
+            await self._in_time(self._start_tls(secure))
             self._secure = True
 
     async def readline(self) -> bytes:
@@ -301,11 +303,12 @@ class LaneTransport(Transport):
         self._inbound.clear()
         self._info = None
         self._listed = []
+        self._hint, self.silence = "", None
         self._secure = self.refused = False
         self.login = self.server_error = None
 
     def _late(self, what: str = "the server did not answer") -> ConnectError:
-        return ConnectError(f"{what} within {self._budget:.3g} s")
+        return ConnectError(f"{what} within {self._budget:.3g} s{self._hint}")
 
     async def _in_time(self, step: Awaitable[T], what: str = "the server did not answer") -> T:
         """Await one step of an attempt, within what is left of its time."""
@@ -370,11 +373,15 @@ class LaneTransport(Transport):
 
     async def _read_info(self) -> bytes:
         """Return the server's first line as nats-py gets it, checked."""
+        if self.ssl_context is not None and not self._is_secure():
+            self._hint = "; if it starts TLS at once (handshake_first), use tls_first"
+        self.silence = ConnectError(f"the server sends no first line{self._hint}")
         line = await self._in_time(self._line())
+        self._hint, self.silence = "", None
         if line.startswith(b"-ERR"):
             raise self._refusal(line)
         if not line.startswith(b"INFO "):
-            raise ConnectError(f"this is no NATS server: its first line is {line[:40]!r}")
+            raise ConnectError(f"not a NATS server: the first line is {line[:40]!r}")
         info, raw = clean_info(line)
         required = info["tls_required"] or self._had_tls or self.ssl_context is not None
         if required and not self._is_secure():
@@ -470,7 +477,9 @@ class LaneTransport(Transport):
                 raise ConnectError("the server sent an endless line")
             data = await self._receive()
             if not data:
-                raise ConnectError("the server ended the connection during the handshake")
+                raise ConnectError(
+                    f"the server ended the connection during the handshake{self._hint}"
+                )
             received += data
         line = bytes(received[: end + 1])
         del received[: end + 1]
@@ -850,7 +859,7 @@ class NatsConnection:
     @property
     def last_error(self) -> Exception | None:
         """What went wrong last, while connecting or connected."""
-        return self._last_error
+        return self._last_error or self.transport.silence
 
     async def _abandon(self) -> None:
         with contextlib.suppress(Exception):
@@ -937,7 +946,10 @@ def _retryable() -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, nats.errors.Error):
+    except (OSError, nats.errors.Error) as error:
+        reason = tls_reason(error)
+        if reason is not None:
+            raise ConnectError(reason) from error
         raise
     except (ProtocolError, ConfigurationError) as error:
         raise ConnectError(str(error)) from error

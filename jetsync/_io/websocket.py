@@ -29,6 +29,11 @@ CLOSING_WAIT: Final = 1.0
 CLOSING_ROUNDS: Final = 3
 """Rounds of the loop in which it closes a socket that was let go of."""
 
+_ENDED: Final = (
+    "the server ended the connection during the WebSocket handshake:"
+    " check the port, and tls_cert and tls_key if it requires a client certificate"
+)
+
 
 class WebSocket:
     """One WebSocket connection."""
@@ -64,11 +69,18 @@ class WebSocket:
                 max_msg_size=MAX_MESSAGE,
                 timeout=self._aiohttp.ClientWSTimeout(ws_close=CLOSING_WAIT),
             )
+        except (ConnectionResetError, self._aiohttp.ServerDisconnectedError) as error:
+            raise OSError(_ENDED) from error
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - aiohttp has errors of its own.
             # The errors of aiohttp show the URL, which may have a token in it.
-            reason = getattr(error, "status", None) or type(error).__name__
+            if isinstance(error, self._aiohttp.WSServerHandshakeError):
+                reason = f"HTTP status {error.status}; check whether the port is for ws or wss"
+            elif isinstance(error, self._aiohttp.ClientResponseError):
+                reason = "the server does not speak HTTP here: check the port"
+            else:
+                reason = type(error).__name__
             raise OSError(f"WebSocket handshake failed: {reason}") from None
         with contextlib.suppress(AttributeError):
             self._below = self._socket._response.connection.transport
