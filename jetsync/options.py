@@ -12,13 +12,14 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
 
 import attrs
 
 from jetsync._base.deadline import as_seconds
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError, redact_url
 from jetsync.values.saved_context import context_fields
-from jetsync.values.server_urls import read_servers, wants_tls
+from jetsync.values.server_urls import read_servers, user_info, wants_tls
 from jetsync.values.subjects import api_prefix, validate_subject
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _ENVIRONMENT: Final = {
     "NATS_CERT": "tls_cert",
     "NATS_KEY": "tls_key",
 }
+_TLS: Final = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_hostname", "tls_first")
 _LOGIN: Final = ("user", "password", "token", "credentials", "nkey_seed")
 _CALLABLE: Final = ("user", "password", "token", "credentials", "nkey_signature")
 
@@ -270,7 +272,7 @@ class ConnectOptions:
 
     def __attrs_post_init__(self) -> None:
         if self.servers is not None:
-            read_servers(self.servers)
+            self._check_login(self.server_list())
         if self.password is not None and self.user is None:
             raise InvalidArgumentError("password needs user", argument="password")
         self._check_nkey()
@@ -289,6 +291,23 @@ class ConnectOptions:
             )
         validate_subject(self.inbox_prefix)
         api_prefix(self.jetstream_domain, self.jetstream_prefix)
+
+    def _check_scheme(self, urls: Sequence[str]) -> None:
+        """Raise if an option asks for TLS and a URL begins with ``ws://``, which has none."""
+        asked = [name for name in _TLS if getattr(self, name)]
+        if asked and any(urlsplit(url).scheme == "ws" for url in urls):
+            raise InvalidArgumentError(
+                f"{asked[0]} has no effect with ws://: use wss://", argument=asked[0]
+            )
+
+    def _check_login(self, urls: Sequence[str]) -> None:
+        """Raise if a password belongs to the user of a URL: they are not combined."""
+        if self.password is not None and self.user is None and any(user_info(url) for url in urls):
+            raise InvalidArgumentError(
+                "a login in the URL and one in the options are not combined:"
+                " give user and password together",
+                argument="password",
+            )
 
     def _check_nkey(self) -> None:
         if self.nkey is not None:
@@ -370,12 +389,17 @@ class ConnectOptions:
         Return the servers to try as URLs with scheme and port.
 
         Raises:
-            ConfigurationError: ``servers`` is not set and ``$NATS_URL`` can not be used.
+            ConfigurationError: ``servers`` is not set and ``$NATS_URL`` can not be used, or not
+                with these options.
         """
         if self.servers is not None:
-            return read_servers(self.servers)
+            urls = read_servers(self.servers)
+            self._check_scheme(urls)
+            return urls
         try:
-            return read_servers(os.environ.get("NATS_URL") or DEFAULT_URL)
+            urls = read_servers(os.environ.get("NATS_URL") or DEFAULT_URL)
+            self._check_scheme(urls)
+            return urls
         except InvalidArgumentError as error:
             raise ConfigurationError(f"$NATS_URL: {error}") from error
 
@@ -390,8 +414,7 @@ class ConnectOptions:
         """
         if self.tls is not None:
             return self.tls
-        asked = (self.tls_ca, self.tls_cert, self.tls_hostname, self.tls_first)
-        if not any(asked) and not wants_tls(self.server_list()):
+        if not any(getattr(self, name) for name in _TLS) and not wants_tls(self.server_list()):
             return None
         context = ssl.create_default_context()
         if self.tls_ca is not None:

@@ -76,6 +76,41 @@ class TestServers:
             ConnectOptions().server_list()
 
     @pytest.mark.parametrize(
+        "servers", ["nats://app:a/b@h", "nats://app:a,b@h", "nats://app:a[b@h", "nats://app:a b@h"]
+    )
+    def test_special_characters(self, servers):
+        """If the password has a special character, the error says how to write it."""
+        with pytest.raises(InvalidArgumentError, match=r"percent-encode.*urllib.parse.quote"):
+            ConnectOptions(servers=servers)
+
+    def test_two_halves_of_a_login(self):
+        """A password does not complete the user of a URL, and the error says so."""
+        with pytest.raises(InvalidArgumentError, match="not combined"):
+            ConnectOptions(servers="nats://app@h", password="x")
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"tls": ssl.create_default_context()},
+            {"tls_ca": "a"},
+            {"tls_cert": "a"},
+            {"tls_hostname": "a"},
+            {"tls_first": True},
+        ],
+        ids=lambda fields: next(iter(fields)),
+    )
+    def test_websocket_without_tls(self, fields, monkeypatch):
+        """An option that asks for TLS is refused with ws://, also from $NATS_URL."""
+        name = next(iter(fields))
+        for servers in ("ws://h", ["wss://h", "ws://h"]):
+            with pytest.raises(InvalidArgumentError, match=f"{name} .*use wss://"):
+                ConnectOptions(servers=servers, **fields)
+        options = ConnectOptions(servers="wss://h", **fields).evolve(servers=None)
+        monkeypatch.setenv("NATS_URL", "ws://h")
+        with pytest.raises(ConfigurationError, match=r"\$NATS_URL: .*use wss://"):
+            options.server_list()
+
+    @pytest.mark.parametrize(
         ("servers", "urls"),
         [
             ("h", ["nats://h:4222"]),

@@ -29,7 +29,12 @@ from jetsync._io.nats_seam import (
     NatsConnection,
     WebSocketLaneTransport,
 )
-from jetsync._io.translate import no_server_error, translate_closed, translate_connect_error
+from jetsync._io.translate import (
+    no_server_error,
+    tls_reason,
+    translate_closed,
+    translate_connect_error,
+)
 from jetsync._proto import frames
 from jetsync.client import Client
 from jetsync.errors import (
@@ -306,6 +311,27 @@ class TestTranslation:
         assert "nats: " not in str(found)
         assert "secret" not in str(found)
 
+    @pytest.mark.parametrize(
+        ("text", "hint"),
+        [
+            ("certificate verify failed: unable to get local issuer certificate", "tls_ca"),
+            ("self-signed certificate in certificate chain", "tls_ca"),
+            ("tlsv13 alert certificate required", "tls_cert and tls_key"),
+            ("SSLV3_ALERT_BAD_CERTIFICATE", "tls_cert and tls_key"),
+            ("WRONG_VERSION_NUMBER", "does not speak TLS here"),
+            ("RECORD_LAYER_FAILURE", "does not speak TLS here"),
+        ],
+    )
+    def test_tls(self, text, hint):
+        """An error of TLS says what may help, also if another library wraps it."""
+        error, wrapper = ssl.SSLError(1, text), OSError("Cannot connect")
+        wrapper.os_error = error
+        for one in (error, wrapper):
+            reason = tls_reason(one)
+            assert reason.startswith("TLS handshake failed: ")
+            assert hint in reason
+        assert tls_reason(OSError("refused")) is None
+
     def test_the_server_is_named(self):
         """An error says which server it is about, in plain words."""
         refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('::1', 1)")
@@ -384,7 +410,8 @@ class TestConnection:
             connection = connection_of(listener, server)
             with pytest.raises(AuthenticationError, match="Authorization Violation"):
                 await start(connection, persist=True)
-            assert "-ERR 'Authorization Violation'" in listener.notes
+            # It is not about any subscription.
+            assert listener.notes == []
 
         run(main)
         assert len(server.peers) == 1
@@ -448,6 +475,172 @@ class TestConnection:
 
         run(main)
 
+    def test_not_a_nats_server(self, server):
+        """The error of a server that speaks something else shows its first line."""
+        server.manners = ["silent"]
+
+        async def main():
+            connecting = asyncio.ensure_future(start(connection_of(Listener(), server)))
+            await eventually(lambda: server.peers)
+            server.peers[0].send(b"SSH-2.0-OpenSSH\r\n")
+            with pytest.raises(ConnectError, match="not a NATS server: the first line is b'SSH"):
+                await connecting
+
+        run(main)
+
+    def test_listed_servers(self, server):
+        """
+        The servers that a server lists are used once it has accepted the login, and are no news.
+        """
+        listed = ScriptedServer()
+        server.info["connect_urls"] = [f"127.0.0.1:{listed.port}"]
+        server.manners = ["greet", "refuse", "refuse"]
+
+        async def main():
+            listener = Listener()
+            connection = connection_of(listener, server, retry_refused_logins=True)
+            server.info, info = INFO, server.info
+            await start(connection)
+            server.info = info
+            await asyncio.to_thread(server.peers[0].close)
+            await eventually(lambda: listener.notes.count("connected") == 2)
+            assert len(server.peers) == 4
+            assert listed.peers == []
+            await eventually(lambda: connection._client.discovered_servers)
+            await asyncio.to_thread(server.close)
+            await eventually(lambda: listener.notes.count("connected") == 3)
+            assert connection.url == listed.url
+            assert "discovered" not in listener.notes
+            assert connection.discovered() == ()
+            await connection.stop()
+
+        run(main)
+        listed.close()
+
+    def test_login_of_the_environment(self, server, monkeypatch):
+        """Every connection gets the login of $NATS_URL, even if the variable has changed."""
+        monkeypatch.setenv("NATS_URL", server.url.replace("//", "//app:secret@"))
+
+        async def main():
+            listener = Listener()
+            listener.connection = connection = NatsConnection(
+                listener, ConnectOptions(reconnect_wait=0)
+            )
+            await start(connection)
+            monkeypatch.delenv("NATS_URL")
+            await asyncio.to_thread(server.peers[0].close)
+            await eventually(lambda: listener.notes.count("connected") == 2)
+            await connection.stop()
+
+        run(main)
+        for peer in (0, 1):
+            (line,) = server.lines(b"CONNECT", peer)
+            assert b'"user": "app", "pass": "secret"' in line
+
+    def test_a_login_that_hangs(self, server):
+        """
+        While a callable of the login does not return, attempts fail and say why, and the callable
+        is not called again.
+        """
+        calls, go = [], threading.Event()
+
+        def password():
+            calls.append(1)
+            if len(calls) == 2:
+                go.wait(LONG)
+            return "secret"
+
+        async def main():
+            listener = Listener()
+            connection = connection_of(listener, server, user="app", password=password)
+            await start(connection)
+            connection.transport._budget, budget = 0.1, connection.transport._budget
+            await asyncio.to_thread(server.peers[0].close)
+            reason = "the callables and files of the options gave no login within 0.1 s"
+            await eventually(lambda: [str(note) for note in listener.notes].count(reason) > 2)
+            assert len(calls) == 2
+            connection.transport._budget = budget
+            go.set()
+            await eventually(lambda: listener.notes.count("connected") == 2)
+            assert len(calls) == 3
+            await connection.stop()
+
+        run(main)
+
+    def test_addresses_that_do_not_work(self, server, monkeypatch):
+        """
+        A host's address that the system does not know or that is silent costs its share of the
+        time, and the next one is tried. The lookup does not keep the interpreter alive.
+        """
+        tried, daemons = [], []
+
+        def addresses(host, port, *_):
+            daemons.append(threading.current_thread().daemon)
+            good = socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)
+            return [(9999, *good), (socket.AF_INET, *good), (socket.AF_INET, *good)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", addresses)
+
+        async def main():
+            connection = connection_of(Listener(), server, connect_timeout=2.0)
+            loop = asyncio.get_running_loop()
+            connect = loop.sock_connect
+
+            async def connect_second(sock, address):
+                tried.append(sock)
+                if len(tried) == 1:
+                    await loop.create_future()
+                await connect(sock, address)
+
+            loop.sock_connect = connect_second
+            await start(connection)
+            await connection.stop()
+
+        run(main)
+        assert len(tried) == 2
+        assert tried[0].fileno() == -1
+        assert daemons == [True]
+
+    @pytest.mark.parametrize(
+        ("text", "ends"),
+        [
+            ('Permissions Violation for Publish to "a"', False),
+            ("maximum subscriptions exceeded", False),
+            ("Stale Connection", True),
+        ],
+    )
+    def test_reason_of_the_end(self, server, text, ends):
+        """Only an error after which the server ends the connection is the reason of its end."""
+        causes = []
+
+        async def main():
+            listener = Listener()
+            listener.on_closed = causes.append
+            connection = connection_of(listener, server, max_reconnects=0)
+            await start(connection)
+            server.peers[0].send(f"-ERR '{text}'\r\n".encode())
+            await eventually(lambda: f"-ERR '{text}'" in listener.notes)
+            await asyncio.to_thread(server.peers[0].close)
+            await eventually(lambda: causes)
+            await connection.stop()
+
+        run(main)
+        assert (text in str(causes[0])) is ends
+
+    def test_a_flood_of_pings(self, server):
+        """PINGs that come together get one answer, so a flood does not fill the memory."""
+
+        async def main():
+            connection = connection_of(Listener(), server)
+            await start(connection)
+            server.peers[0].send(b"PING\r\n" * 1000)
+            await eventually(lambda: server.lines(b"PONG"))
+            await connection.flush(LONG)
+            await connection.stop()
+
+        run(main)
+        assert len(server.lines(b"PONG")) < 1000
+
     def test_server_errors_and_news(self, server):
         """The listener gets the server's errors and news; an error does not end the client."""
 
@@ -503,7 +696,7 @@ class TestConnection:
             transport = connection.transport
             with pytest.raises(asyncio.CancelledError):
                 await transport.connect(urlparse(server.url), 1024, LONG)
-            with pytest.raises(ConnectError):
+            with pytest.raises(asyncio.CancelledError):
                 await transport.readline()
 
         run(main)

@@ -37,7 +37,13 @@ from jetsync._base.deadline import Deadline
 from jetsync._io.lane import Lane
 from jetsync._io.login import make_login
 from jetsync._io.mailbox import Waiter
-from jetsync._io.translate import is_refused_login, no_server_error, translate_connect_error
+from jetsync._io.translate import (
+    ends_connection,
+    is_refused_login,
+    no_server_error,
+    tls_reason,
+    translate_connect_error,
+)
 from jetsync._io.websocket import WebSocket
 from jetsync.errors import (
     AuthenticationError,
@@ -130,6 +136,21 @@ class LaneTransport(Transport):
         self._info: dict[str, Any] | None = None
         """What the server has said about itself in this handshake."""
 
+        self._greeting: dict[str, Any] = {}
+        """What nats-py was given of that."""
+
+        self._listed: list[str] = []
+        """The servers that the server has listed in this handshake, as ``connect_urls``."""
+
+        self.known: set[str] = set()
+        """Addresses of the cluster's servers that are no news."""
+
+        self._hint = ""
+        """What may help if the server does not say what is due."""
+
+        self.silence: ConnectError | None = None
+        """What is wrong if the time is over now: set while the server's first line is due."""
+
         self._secure = False
         self._over = False
         """Whether there is to be no further connection."""
@@ -145,6 +166,9 @@ class LaneTransport(Transport):
 
         self.login: Login | None = None
         """The login of the last attempt."""
+
+        self._making: asyncio.Future[Login] | None = None
+        """The login that was begun last; it may be that of an earlier attempt, and unfinished."""
 
         self.refused = False
         """Whether the server refused the login of the last attempt."""
@@ -182,12 +206,7 @@ class LaneTransport(Transport):
                 sock, server_hostname=hostname, do_handshake_on_connect=False
             )
             self._sock = secure
-            try:
-                await self._in_time(self._start_tls(secure))
-            except ssl.SSLError as error:
-                # What is wrong with a certificate is in an attribute that only this kind has.
-                text = getattr(error, "verify_message", None) or error.reason or error
-                raise ConnectError(f"TLS handshake failed: {text}") from error
+            await self._in_time(self._start_tls(secure))
             self._secure = True
 
     async def readline(self) -> bytes:
@@ -211,7 +230,9 @@ class LaneTransport(Transport):
             block = bytes(self._outgoing)
             self._outgoing.clear()
             if block.startswith(b"CONNECT "):
-                block = await self._in_time(self._with_login(block))
+                block = await self._in_time(
+                    self._with_login(block), "the callables and files of the options gave no login"
+                )
             await self._in_time(self._send(block))
 
     def write(self, payload: bytes) -> None:
@@ -281,10 +302,15 @@ class LaneTransport(Transport):
         self._received.clear()
         self._inbound.clear()
         self._info = None
+        self._listed = []
+        self._hint, self.silence = "", None
         self._secure = self.refused = False
         self.login = self.server_error = None
 
-    async def _in_time(self, step: Awaitable[T]) -> T:
+    def _late(self, what: str = "the server did not answer") -> ConnectError:
+        return ConnectError(f"{what} within {self._budget:.3g} s{self._hint}")
+
+    async def _in_time(self, step: Awaitable[T], what: str = "the server did not answer") -> T:
         """Await one step of an attempt, within what is left of its time."""
         try:
             result = await asyncio.wait_for(step, max(self._attempt_ends - self._loop.time(), 0.0))
@@ -294,36 +320,47 @@ class LaneTransport(Transport):
                 self.check_over()
             return result
         except asyncio.TimeoutError:
-            raise ConnectError(f"the server did not answer within {self._budget:.3g} s") from None
+            raise self._late(what) from None
 
     async def _dial(self, uri: ParseResult) -> None:
         if uri.hostname is None:
             raise OSError("no host in the server's address")
-        addresses = await self._loop.getaddrinfo(
-            uri.hostname, uri.port or 4222, type=socket.SOCK_STREAM
+        # Not the executor of the loop: the interpreter would not end before a hanging lookup does.
+        addresses = await _in_thread(
+            socket.getaddrinfo, uri.hostname, uri.port or 4222, 0, socket.SOCK_STREAM
         )
         last: OSError | None = None
-        for family, kind, protocol, _, address in addresses:
-            sock = socket.socket(family, kind, protocol)
+        for index, (family, kind, protocol, _, address) in enumerate(addresses):
+            # A silent address leaves the others their share.
+            share = (self._attempt_ends - self._loop.time()) / (len(addresses) - index)
             try:
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
-                await self._loop.sock_connect(sock, address)
+                self._sock = await asyncio.wait_for(
+                    self._dial_one(family, kind, protocol, address), share
+                )
+            except asyncio.TimeoutError:
+                last = self._late()
             except OSError as error:
-                sock.close()
                 last = error
-            except BaseException:
-                sock.close()
-                raise
             else:
-                self._sock = sock
                 if self._over:
                     # Closed meanwhile. Before Python 3.12, a cancellation may be swallowed.
                     self.close()
                     self.check_over()
                 return
         raise last or OSError(f"no address for {uri.hostname}")
+
+    async def _dial_one(self, family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+        """Return a socket that is connected to *address*."""
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
+            await self._loop.sock_connect(sock, address)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
     async def _start_tls(self, secure: ssl.SSLSocket) -> None:
         while True:
@@ -336,11 +373,15 @@ class LaneTransport(Transport):
 
     async def _read_info(self) -> bytes:
         """Return the server's first line as nats-py gets it, checked."""
+        if self.ssl_context is not None and not self._is_secure():
+            self._hint = "; if it starts TLS at once (handshake_first), use tls_first"
+        self.silence = ConnectError(f"the server sends no first line{self._hint}")
         line = await self._in_time(self._line())
+        self._hint, self.silence = "", None
         if line.startswith(b"-ERR"):
             raise self._refusal(line)
         if not line.startswith(b"INFO "):
-            raise ConnectError(f"this is no NATS server: its first line is {line[:40]!r}")
+            raise ConnectError(f"not a NATS server: the first line is {line[:40]!r}")
         info, raw = clean_info(line)
         required = info["tls_required"] or self._had_tls or self.ssl_context is not None
         if required and not self._is_secure():
@@ -350,6 +391,10 @@ class LaneTransport(Transport):
             # nats-py starts TLS only where the server insists on it.
             info["tls_required"] = True
         self._info, self._info_line = raw, line
+        # An attacker may have written this line, and nats-py would send the login to the servers
+        # that it lists. It gets them after the server has accepted the login.
+        self._listed = info.pop("connect_urls", [])
+        self._greeting = info
         return b"INFO %b\r\n" % json.dumps(info).encode()
 
     def _refuse_plaintext(self) -> None:
@@ -368,7 +413,8 @@ class LaneTransport(Transport):
             if line.startswith(b"-ERR"):
                 raise self._refusal(line)
             if line.startswith(b"INFO "):
-                clean_info(line)
+                info, _ = clean_info(line)
+                self._listed = info.get("connect_urls", self._listed)
                 self._info_line = line
             elif line == b"PING\r\n":
                 await self._in_time(self._send(b"PONG\r\n"))
@@ -378,6 +424,9 @@ class LaneTransport(Transport):
         self._handshaking = False
         self._eof = False
         self._listener.on_info(self._info_line)
+        if self._listed:
+            self._tell({**self._greeting, "connect_urls": self._listed, "ldm": False})
+            self.known.update(self._listed)
         self._hand_over()
 
     def _hand_over(self) -> None:
@@ -398,7 +447,8 @@ class LaneTransport(Transport):
     def _refusal(self, line: bytes) -> ConnectError:
         """Return the error for an ``-ERR`` line of the handshake."""
         text = line.decode("utf-8", "replace").strip()
-        self._listener.on_server_error(text)
+        # Only logged: it is not about the subscriptions, which this server does not know yet.
+        _logger.warning(_log.SERVER_ERROR, text=text, server=self.target)
         reason = text.removeprefix("-ERR").strip().strip("'")
         self.refused = is_refused_login(reason)
         return AuthenticationError(reason) if self.refused else ConnectError(reason)
@@ -408,9 +458,13 @@ class LaneTransport(Transport):
         line, newline, rest = block.partition(b"\r\n")
         assert self._info is not None
         # In a thread of its own: it may read files, and call functions of the application.
-        self.login = login = await _in_thread(
+        if self._making is not None:
+            # Of an earlier attempt. One that never returns must not cost a thread per attempt.
+            await asyncio.wait({self._making})
+        self._making = _in_thread(
             make_login, self._options, self._server, self._info.get("nonce") or None
         )
+        self.login = login = await asyncio.shield(self._making)
         fields = {**json.loads(line.removeprefix(b"CONNECT ")), **login.fields}
         return b"CONNECT " + json.dumps(fields).encode() + newline + rest
 
@@ -423,7 +477,9 @@ class LaneTransport(Transport):
                 raise ConnectError("the server sent an endless line")
             data = await self._receive()
             if not data:
-                raise ConnectError("the server ended the connection during the handshake")
+                raise ConnectError(
+                    f"the server ended the connection during the handshake{self._hint}"
+                )
             received += data
         line = bytes(received[: end + 1])
         del received[: end + 1]
@@ -501,19 +557,27 @@ class LaneTransport(Transport):
                 self._listener.on_error(error)
                 return
             self._listener.on_info(line)
-            self._inbound += b"INFO %b\r\n" % json.dumps(info).encode()
+            self._tell(info)
         elif line.startswith(b"-ERR"):
             # Not for nats-py, which would close the client. If the connection cannot continue, the
             # server ends it, and that is noticed.
             text = line.decode("utf-8", "replace").strip()
-            self.server_error = ConnectError(text.removeprefix("-ERR").strip().strip("'"))
+            reason = text.removeprefix("-ERR").strip().strip("'")
+            if ends_connection(reason):
+                self.server_error = ConnectError(reason)
             self._listener.on_server_error(text)
         elif line in {b"PING\r\n", b"PONG\r\n"}:
-            self._inbound += line
+            # One answer will do. A flood must not fill the memory faster than nats-py reads.
+            if line not in self._inbound:
+                self._inbound += line
         elif not line.startswith(b"+OK"):
             self.lane.fault = ProtocolError(f"the server sent an unknown command: {line[:40]!r}")
             self.lane.abort()
         self._wake()
+
+    def _tell(self, info: dict[str, Any]) -> None:
+        """Give nats-py an INFO line of a connection that it has."""
+        self._inbound += b"INFO %b\r\n" % json.dumps(info).encode()
 
     def _wake(self) -> None:
         if self._arrival is not None:
@@ -568,7 +632,10 @@ class WebSocketLaneTransport(LaneTransport):
             self._scheme = address.scheme
             context = self.ssl_context if address.scheme == "wss" else None
             self._web = web = WebSocket()
-            self._attempt = attempt = self._loop.create_task(web.open(address.geturl(), context))
+            hostname = self._options.tls_hostname
+            self._attempt = attempt = self._loop.create_task(
+                web.open(address.geturl(), context, hostname)
+            )
             # Not cancelled at the end of its time: aiohttp would leave the socket of a TLS
             # handshake open. close() waits for it.
             await self._in_time(asyncio.shield(attempt))
@@ -684,6 +751,8 @@ class NatsConnection:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._listener = listener
+        # $NATS_URL is read once: it may change, and a login in it is needed again later.
+        options = options.evolve(servers=options.server_list())
         self._options = options
         self._client = _Client(self._on_unexpected)
         websocket = urlsplit(options.server_list()[0]).scheme in {"ws", "wss"}
@@ -703,8 +772,6 @@ class NatsConnection:
         self._closing: asyncio.Task[None] | None = None
         self._last_error: Exception | None = None
         self._url: str | None = None
-        self._known: set[str] = set()
-        """The servers of the cluster that were announced before, or found on connecting."""
 
     async def start(self, arguments: Mapping[str, Any], *, persist: bool) -> None:
         """
@@ -776,25 +843,23 @@ class NatsConnection:
 
     def discovered(self) -> tuple[str, ...]:
         """Return the servers of the cluster that this method has not returned before."""
-        urls = (
-            redact_url(self.transport.resolve(url).geturl())
-            for url in self._client.discovered_servers
-        )
-        new = tuple(url for url in urls if url not in self._known)
-        self._known.update(new)
-        return new
+        new = self._new_servers()
+        self.transport.known.update(url.netloc for url in new)
+        return tuple(redact_url(self.transport.resolve(url).geturl()) for url in new)
+
+    def _new_servers(self) -> list[ParseResult]:
+        known = self.transport.known
+        return [url for url in self._client.discovered_servers if url.netloc not in known]
 
     def _note_connection(self) -> None:
         """Keep what is known of a new connection."""
         self._refused.clear()
         self._url = self.transport.target
-        # What the server lists in its first INFO is not news.
-        self.discovered()
 
     @property
     def last_error(self) -> Exception | None:
         """What went wrong last, while connecting or connected."""
-        return self._last_error
+        return self._last_error or self.transport.silence
 
     async def _abandon(self) -> None:
         with contextlib.suppress(Exception):
@@ -856,7 +921,9 @@ class NatsConnection:
             )
 
     async def _on_discovered(self) -> None:
-        self._listener.on_discovered()
+        # The servers that a server lists when it is connected to are no news.
+        if self._new_servers():
+            self._listener.on_discovered()
 
     async def _on_lame_duck(self) -> None:
         self._listener.on_lame_duck()
@@ -879,7 +946,10 @@ def _retryable() -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, nats.errors.Error):
+    except (OSError, nats.errors.Error) as error:
+        reason = tls_reason(error)
+        if reason is not None:
+            raise ConnectError(reason) from error
         raise
     except (ProtocolError, ConfigurationError) as error:
         raise ConnectError(str(error)) from error
@@ -893,9 +963,9 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def _in_thread(call: Callable[..., T], *arguments: Any) -> T:
+def _in_thread(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
     """
-    Return what *call* returns in a thread of its own.
+    Return a future for what *call* returns in a thread of its own.
 
     A daemon: a call that never returns must not keep the loop or the process from ending.
     """
@@ -917,9 +987,9 @@ async def _in_thread(call: Callable[..., T], *arguments: Any) -> T:
         except Exception as error:  # noqa: BLE001 - raised where it is awaited.
             failure = error
         except BaseException as error:  # noqa: BLE001 - must not end the loop.
-            failure = ConnectError(f"the login was not made: {type(error).__name__}")
+            failure = ConnectError(f"unexpected {type(error).__name__}")
         with contextlib.suppress(RuntimeError):  # The loop is closed.
             loop.call_soon_threadsafe(settle, value, failure)
 
-    threading.Thread(target=run, name="jetsync-login", daemon=True).start()
-    return await result
+    threading.Thread(target=run, name=f"jetsync-{call.__name__}", daemon=True).start()
+    return result

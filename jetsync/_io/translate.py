@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from typing import TYPE_CHECKING, Final
 
 from jetsync.errors import (
@@ -19,6 +20,27 @@ from jetsync.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_HARMLESS: Final = (
+    "permissions violation",
+    "maximum subscriptions",
+    "invalid subject",
+    "invalid publish subject",
+)
+"""What the texts of those ``-ERR`` lines contain after which the server keeps the connection."""
+
+_TLS_HINTS: Final = {
+    "mismatch": "if its certificate has another name, give that as tls_hostname",
+    "issuer certificate": "give the authority of its certificate as tls_ca",
+    "self-signed": "give the authority of its certificate as tls_ca",
+    "self signed": "give the authority of its certificate as tls_ca",
+    "certificate required": "the server requires a client certificate: give tls_cert and tls_key",
+    "bad certificate": "the server refuses the client certificate: check tls_cert and tls_key",
+    "handshake failure": "the server may require a client certificate: give tls_cert and tls_key",
+    "wrong version": "the server does not speak TLS here: check the port, and tls_first if given",
+    "record layer": "the server does not speak TLS here: check the port, and tls_first if given",
+}
+"""What may help, by words of OpenSSL's reason."""
 
 _AUTH_WORDS: Final = ("authorization", "authentication", "nkey", "jwt", "credentials")
 
@@ -34,6 +56,23 @@ def translate_connect_error(error: Exception, *, server: str | None = None) -> C
     if theirs and any(word in text.lower() for word in _AUTH_WORDS):
         return AuthenticationError(text.strip("'"), server=server)
     return ConnectError(text, server=server)
+
+
+def tls_reason(error: BaseException) -> str | None:
+    """
+    Return what is wrong with TLS, and what may help; None if *error* is not about TLS.
+
+    aiohttp wraps the errors of TLS, some of them as its cause.
+    """
+    nested = (getattr(error, name, None) for name in ("certificate_error", "os_error", "__cause__"))
+    found = next((one for one in (*nested, error) if isinstance(one, ssl.SSLError)), None)
+    if found is None or isinstance(error, ConnectError):
+        return None
+    # What is wrong with a certificate is in an attribute that only this kind has.
+    text = getattr(found, "verify_message", None) or getattr(found, "reason", None)
+    text = (text or str(found)).replace("_", " ").rstrip(".").lower()
+    hint = next((hint for words, hint in _TLS_HINTS.items() if words in text), None)
+    return f"TLS handshake failed: {text}" + (f"; {hint}" if hint else "")
 
 
 def no_server_error(failures: Sequence[tuple[str | None, Exception]]) -> ConnectError:
@@ -62,6 +101,12 @@ def is_refused_login(reason: str) -> bool:
     """Return whether the text of an ``-ERR`` line says that the login is not accepted."""
     text = reason.lower()
     return "timeout" not in text and ("authorization" in text or "authentication" in text)
+
+
+def ends_connection(reason: str) -> bool:
+    """Return whether the server ends the connection after an ``-ERR`` line with this text."""
+    text = reason.lower()
+    return not any(words in text for words in _HARMLESS)
 
 
 def _has_refusal(errors: Sequence[ConnectError]) -> bool:

@@ -29,6 +29,11 @@ CLOSING_WAIT: Final = 1.0
 CLOSING_ROUNDS: Final = 3
 """Rounds of the loop in which it closes a socket that was let go of."""
 
+_ENDED: Final = (
+    "the server ended the connection during the WebSocket handshake:"
+    " check the port, and tls_cert and tls_key if it requires a client certificate"
+)
+
 
 class WebSocket:
     """One WebSocket connection."""
@@ -41,25 +46,41 @@ class WebSocket:
                 "ws:// and wss:// need the extra: pip install 'jetsync[ws]'"
             ) from error
         self._aiohttp = aiohttp
-        self._session = aiohttp.ClientSession()
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_redirect.append(_refuse_redirect)
+        self._session = aiohttp.ClientSession(trace_configs=[tracing])
         self._socket: Any = None
         self._below: Any = None
         """The asyncio transport that carries the WebSocket."""
 
-    async def open(self, url: str, ssl_context: ssl.SSLContext | None) -> None:
-        """Connect, within the time that the caller bounds; raises OSError."""
+    async def open(
+        self, url: str, ssl_context: ssl.SSLContext | None, hostname: str | None
+    ) -> None:
+        """
+        Connect, within the time that the caller bounds; raises OSError.
+
+        The certificate is checked against *hostname*, or else against the host of the URL.
+        """
         try:
             self._socket = await self._session.ws_connect(
                 url,
                 ssl=True if ssl_context is None else ssl_context,
+                server_hostname=hostname,
                 max_msg_size=MAX_MESSAGE,
                 timeout=self._aiohttp.ClientWSTimeout(ws_close=CLOSING_WAIT),
             )
+        except (ConnectionResetError, self._aiohttp.ServerDisconnectedError) as error:
+            raise OSError(_ENDED) from error
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - aiohttp has errors of its own.
             # The errors of aiohttp show the URL, which may have a token in it.
-            reason = getattr(error, "status", None) or type(error).__name__
+            if isinstance(error, self._aiohttp.WSServerHandshakeError):
+                reason = f"HTTP status {error.status}; check whether the port is for ws or wss"
+            elif isinstance(error, self._aiohttp.ClientResponseError):
+                reason = "the server does not speak HTTP here: check the port"
+            else:
+                reason = type(error).__name__
             raise OSError(f"WebSocket handshake failed: {reason}") from None
         with contextlib.suppress(AttributeError):
             self._below = self._socket._response.connection.transport
@@ -95,3 +116,8 @@ class WebSocket:
             await self._session.close()
             for _ in range(CLOSING_ROUNDS):
                 await asyncio.sleep(0)
+
+
+async def _refuse_redirect(*_: object) -> None:
+    # aiohttp would follow it, and the login would go to a server that nobody has named.
+    raise OSError("the server redirects to another address, which jetsync does not follow")

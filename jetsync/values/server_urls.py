@@ -68,10 +68,12 @@ def _complete(piece: str, shown: str) -> str:
             problem = "port 0 can not be connected to"
         elif "@" in parts.path + parts.fragment or ("@" in parts.query and not websocket):
             # Otherwise the part before it would be taken for the host and sent to a name server.
-            problem = 'write "/", "?" and "#" in user and password as %2F, %3F and %23'
+            problem = "it has a special character in user or password"
         elif not websocket and parts.path not in {"", "/"}:
             problem = "only WebSocket URLs have a path"
     if problem is not None:
+        if "@" in shown:
+            problem += "; percent-encode special characters of the password (urllib.parse.quote)"
         raise InvalidArgumentError(f"bad server in {shown!r}: {problem}", argument="servers")
     if port is not None:
         return url

@@ -232,6 +232,67 @@ class TestUntrusted:
 # Logins.
 
 
+class TestHints:
+    """
+    The same plain reason, with what may help, over TCP and WebSocket.
+    """
+
+    @staticmethod
+    def reason(url, **options):
+        """
+        The text of the error of a connect that fails.
+        """
+        with pytest.raises(jetsync.ConnectError) as caught:
+            jetsync.connect(url, **options)
+        return str(caught.value)
+
+    @staticmethod
+    def urls(server):
+        return server.url.replace("nats://", "tls://"), websocket_url(server, "wss")
+
+    def test_certificates(self, ours, theirs):
+        """
+        An unknown authority points to tls_ca, and a missing client certificate to tls_cert.
+        """
+        pytest.importorskip("aiohttp")
+        block = tls_block(ours.issue("hints"), verify=True, ca_file=ours.path)
+        config = {"tls": block, "websocket": {"port": -1, "tls": block}}
+        with DevServer(jetstream=False, config=config) as server:
+            for url in self.urls(server):
+                text = self.reason(url, tls_ca=theirs.path)
+                assert text.startswith("TLS handshake failed: unable to get local issuer")
+                assert "tls_ca" in text
+                text = self.reason(url, tls_ca=ours.path)
+                assert "tls_cert and tls_key" in text
+
+    def test_the_wrong_port(self):
+        """
+        TLS to a port without TLS, and WebSocket to a port without WebSocket, say so.
+        """
+        pytest.importorskip("aiohttp")
+        config = {"websocket": {"port": -1, "no_tls": True}}
+        with DevServer(jetstream=False, config=config) as server:
+            tls, wss = self.urls(server)
+            assert "does not speak TLS here" in self.reason(tls, tls_first=True)
+            assert "does not speak TLS here" in self.reason(wss)
+            assert "check the port" in self.reason(server.url.replace("nats", "ws"))
+
+    def test_a_server_that_starts_tls_at_once(self, ours):
+        """
+        If tls_first is missing, the error mentions it.
+        """
+        config = {"tls": tls_block(ours.issue("first"), handshake_first=True)}
+        with DevServer(jetstream=False, config=config) as server:
+            assert "use tls_first" in self.reason(server.url, tls_ca=ours.path, connect_timeout=0.5)
+
+
+def websocket_url(server, scheme):
+    """
+    The URL of a server's WebSocket port.
+    """
+    return f"{scheme}://127.0.0.1:{server.ports()['websocket']}"
+
+
 @pytest.fixture(scope="module")
 def login_server():
     """

@@ -20,6 +20,7 @@ from jetsync.testing import HookRecorder
 pytest.importorskip("aiohttp")
 x509 = pytest.importorskip("cryptography.x509")
 
+from authorities import Authority, tls_block  # noqa: E402
 from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
 from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
 
@@ -281,6 +282,51 @@ def cluster():
     config = {"websocket": {"port": -1, "no_tls": True}}
     with DevServer(jetstream=False, cluster=3, config=config) as cluster:
         yield cluster
+
+
+class TestHandshake:
+    def test_redirect(self):
+        """
+        A redirect is not followed, and no login is sent.
+        """
+        with (
+            socket.create_server(("127.0.0.1", 0)) as target,
+            socket.create_server(("127.0.0.1", 0)) as first,
+            concurrent.futures.ThreadPoolExecutor(1) as pool,
+        ):
+            location = f"http://127.0.0.1:{target.getsockname()[1]}/"
+
+            def redirect():
+                sock, _ = first.accept()
+                with sock:
+                    sock.recv(1 << 16)
+                    answer = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n"
+                    sock.sendall(answer.encode() + b"\r\n")
+
+            answering = pool.submit(redirect)
+            url = f"ws://127.0.0.1:{first.getsockname()[1]}"
+            with pytest.raises(jetsync.ConnectError, match="redirects"):
+                jetsync.connect(url, user="u", password="p", connect_timeout=2)
+            answering.result(5)
+            target.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                target.accept()
+
+    def test_hostname(self, tmp_path):
+        """
+        tls_hostname is the name that the certificate of a wss server is checked against.
+        """
+        authority = Authority(tmp_path, "ours")
+        block = tls_block(authority.issue("server", hosts=("nats.internal",)))
+        config = {"websocket": {"port": -1, "tls": block}}
+        with DevServer(jetstream=False, config=config) as server:
+            url = f"wss://127.0.0.1:{server.ports()['websocket']}"
+            with jetsync.connect(
+                url, tls_ca=authority.path, tls_hostname="nats.internal"
+            ) as client:
+                client.flush()
+            with pytest.raises(jetsync.ConnectError):
+                jetsync.connect(url, tls_ca=authority.path, tls_hostname="other.internal")
 
 
 class TestCluster:
