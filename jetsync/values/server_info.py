@@ -169,6 +169,8 @@ def clean_info(line: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     raw = decode_json(line[4:])
     parse_info(line, None)
+    if not isinstance(raw.get("nonce") or "", str):
+        raise ProtocolError("the nonce of INFO is not text")
     info = {name: raw[name] for name in _PASSED_ON if raw.get(name) is not None}
     urls = raw.get("connect_urls") or []
     if isinstance(urls, list):

@@ -258,6 +258,7 @@ class TestJunkOnReconnect:
             (b"", b""),
             (info(max_payload="x"), "PONG"),
             (info(max_payload=-1), "PONG"),
+            (info(nonce=5), "PONG"),
             (info(headers="no"), "PONG"),
             (info(version=7), "PONG"),
             (info(server_id=["x"]), "PONG"),
