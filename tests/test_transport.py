@@ -716,19 +716,21 @@ class TestConnection:
             step = asyncio.ensure_future(transport.readline())
             for _ in range(10):
                 await asyncio.sleep(0)
+            # An accept() that begins later would reserve the number of the closed socket.
+            await eventually(lambda: server.peers)
+            server._listener.shutdown(socket.SHUT_RDWR)
+            await asyncio.to_thread(server._threads[0].join)
             fd = transport._sock.fileno()
-            transport.close()
-            assert not loop.remove_reader(fd)
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                if ours.fileno() != fd:
-                    os.dup2(ours.fileno(), fd)
+                transport.close()
+                assert not loop.remove_reader(fd)
+                os.dup2(ours.fileno(), fd)
                 loop.add_reader(fd, lambda: None)
                 with pytest.raises(ConnectError):
                     await step
                 assert loop.remove_reader(fd)
-                if ours.fileno() != fd:
-                    os.close(fd)
+                os.close(fd)
 
         run(main)
 
