@@ -293,6 +293,8 @@ class Lane:
                 if poller.wait(remaining) and taken == [True]:
                     self._read(gate)
         finally:
+            if taken == [True]:
+                self._leading = None
             if poller is not gate.poller:
                 poller.close()
 

@@ -4,6 +4,7 @@ Core NATS subscriptions: messages as an iterator.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from typing import TYPE_CHECKING, Final
@@ -266,7 +267,7 @@ class Subscription:
                 if box.slow and (dropped := box.take_dropped()):
                     self._emit_drop(dropped)
                     raise SlowConsumerError(self.subject, dropped)
-                if box.frames:
+                with contextlib.suppress(IndexError):  # Empty, perhaps closed at this moment.
                     return Message(*box.take(), self._connection)
                 if box.failure is not None:
                     if self._is_over():

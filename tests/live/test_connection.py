@@ -443,7 +443,7 @@ class TestClose:
         What nobody takes is dropped after the time-out, and the log says how much.
         """
         receiver = jetsync.connect(nats_server.url)
-        receiver.subscribe(unique)
+        _subscription = receiver.subscribe(unique)
         receiver.flush()
         for _ in range(3):
             client.publish(unique)
