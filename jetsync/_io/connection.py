@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from jetsync.values.message import Message
 
 DROP_GRACE: Final = 1.0
-"""Seconds to send what was handed over to a client that is no longer used and was not closed."""
+"""Seconds to flush a client that was dropped without ``close``."""
 
 _LISTENER: Final = tuple(name for name in vars(ConnectionListener) if name.startswith("on_"))
 
@@ -69,10 +69,10 @@ STOP_TIMEOUT: Final = 1.0
 
 PROBE_TIMEOUT: Final = 2.0
 """
-Seconds that a server has for a sign of life after something that was due has not come.
+Seconds to wait for any data after an ack or a heartbeat is late.
 
-Long for a server that is there, short beside ``ping_interval``. A connection that is dropped
-although the server was only slow costs a reconnect.
+Much longer than a round trip, much shorter than ``ping_interval``. If the server was only slow, the
+price is a reconnect.
 """
 
 LONG_ACK: Final = 256
@@ -101,7 +101,7 @@ class Connection:
         self.options = options
         self.plugins = plugins
         self._token = secrets.token_hex(8)
-        """What nobody else uses."""
+        """A random token, unique to this client."""
         self.inbox = f"{options.inbox_prefix}.{self._token}"
         self.router = ReplyRouter(self.inbox.encode())
         self.lane: Lane
@@ -178,8 +178,8 @@ class Connection:
         Close the connection and wake everything that waits; safe to repeat.
 
         What was handed over before is sent, as far as the server takes it within *timeout* seconds.
-        In a signal handler that has interrupted its thread in the midst of a read or a write, this
-        leaves the work to the loop and returns at once.
+        If a signal handler calls this while its thread was reading or writing, the loop does the
+        work and this returns at once.
         """
         if self._bridge.forked or held_here(self._close_lock):
             # The latter in a signal handler that interrupted close(), which continues afterwards.
@@ -238,8 +238,8 @@ class Connection:
         """
         Send what was handed over and end the thread, as the interpreter ends.
 
-        Unlike in :meth:`close` nobody is woken: whoever still waits is a daemon thread, and the
-        interpreter would print what it raises.
+        Unlike :meth:`close`, this does not wake waiting threads. They are daemons, and the
+        interpreter would print their errors.
         """
         deadline = Deadline.after(timeout)
         with contextlib.suppress(TransportError, WaitTimeoutError):
@@ -301,8 +301,8 @@ class Connection:
         Wait until the server has processed all that was written before; return the seconds it took.
 
         Raises:
-            DisconnectedError, ConnectionLostError, WaitTimeoutError: It could not be told until the
-                deadline.
+            DisconnectedError, ConnectionLostError, WaitTimeoutError: The server did not answer
+                before the deadline.
         """
         self.check()
         self.lane.prepare_wait()

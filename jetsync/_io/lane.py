@@ -99,11 +99,11 @@ class Lane:
         self.control = self.outbox.control
         self._own_lock()
         self._leading: tuple[ReadGate, list[bool | None]] | None = None
-        """What the reading thread reads, and its note of the read lock; see :meth:`wait`."""
+        """The reading thread's gate, and the list that records whether it holds the read lock."""
         self._cutting = False
         """Whether the reading thread has taken bytes that it has not handed over yet."""
         self._owing: ReadGate | None = None
-        """What a thread has stopped reading without having looked for followers yet."""
+        """A gate whose reader has stopped before checking for waiting threads."""
         self._followers: set[object] = set()
         """Who waits while another thread reads."""
 
@@ -239,7 +239,7 @@ class Lane:
         receiver at a time. Can be interrupted by Ctrl-C.
 
         Raises:
-            CallInSignalHandlerError: The caller interrupted its own thread in the midst of reading.
+            CallInSignalHandlerError: As :meth:`prepare_wait`.
         """
         self.prepare_wait()
         if self.outbox.posted:
@@ -255,8 +255,8 @@ class Lane:
             taken: list[bool | None] = []
             gate = None
             try:
-                # Announced before the lock is tried: who leaves the reading looks for followers
-                # after it has released the lock, so that one of both sees the other.
+                # Registered before the lock is tried: a thread that stops reading checks for
+                # followers after it has released the lock, so one of the two sees the other.
                 followers.add(receiver)
                 gate = self._gate
                 if gate is not None and gate.can_lead and not gate.over:
@@ -300,7 +300,7 @@ class Lane:
 
     def _leave_reading(self, gate: ReadGate, taken: list[bool | None]) -> None:
         """
-        Stop reading, and see to it that another thread continues.
+        Stop reading and hand over to another thread.
 
         Releases the read lock if it is in *taken*, and notes there that it did; continues where an
         earlier call was interrupted. Threads that wait are served by the loop, at once. Otherwise
@@ -348,7 +348,7 @@ class Lane:
 
     def is_busy_here(self) -> bool:
         """
-        Return whether a signal handler has interrupted its thread in the midst of a read or write.
+        Return whether a signal handler has interrupted a read or a write of its own thread.
         """
         return self.outbox.held_here() or (
             self.reads_here() and (self._cutting or self._leading is None)
@@ -445,7 +445,7 @@ class Lane:
             self._hand_foreign([line for line in foreign if not self._answer_ping(line)])
 
     def _answer_ping(self, line: bytes) -> bool:
-        """Return whether *line* is the PONG to a PING of ours, having told its waiter."""
+        """Wake the waiter of our oldest PING. Return whether *line* was its PONG."""
         if line != PONG or not self.outbox.pings:
             return False
         waiter = self.outbox.pings.popleft()

@@ -1,7 +1,7 @@
 """
-The login of one connection attempt: what CONNECT tells the server about who connects.
+The login of one connection attempt: the authentication fields of CONNECT.
 
-It is computed anew for every attempt, because the callables and files of the options may have
+It is computed again for every attempt, because the callables and files of the options may have
 changed since the last one. This reads files and calls user code, so it must not run in the loop
 thread.
 """

@@ -277,12 +277,12 @@ class LaneTransport(Transport):
     # Ours.
 
     def finish(self) -> None:
-        """Close for good: nats-py may be about to connect again, and its own close let it."""
+        """Close permanently. nats-py's own close does not stop an attempt that is in progress."""
         self._over = True
         self.close()
 
     def check_over(self) -> None:
-        """Raise what ends nats-py's attempts if there is to be no further connection."""
+        """Raise CancelledError, which ends nats-py's attempts, if the client is closed."""
         if self._over:
             raise asyncio.CancelledError
 
@@ -474,7 +474,7 @@ class LaneTransport(Transport):
         while (end := received.find(b"\n", seen)) < 0:
             seen = len(received)
             if seen > MAX_HANDSHAKE_LINE:
-                raise ConnectError("the server sent an endless line")
+                raise ConnectError("the server sent a line longer than 1 MiB")
             data = await self._receive()
             if not data:
                 raise ConnectError(
@@ -544,7 +544,7 @@ class LaneTransport(Transport):
         return self._secure
 
     def _take(self, line: bytes) -> None:
-        """Check a line that is no message, and keep it for nats-py; empty bytes are the end."""
+        """Handle a control line and pass it to nats-py. Empty bytes mean the end of the stream."""
         if not line:
             self._eof = True
             if self.lane.fault is not None:
@@ -588,8 +588,7 @@ class WebSocketLaneTransport(LaneTransport):
     """
     A WebSocket behind the same splitter.
 
-    Writes go through the loop and no thread reads by itself: slower than a socket, the same
-    behaviour.
+    The loop does all reads and writes. This is slower than a plain socket but behaves the same.
     """
 
     def __init__(
@@ -760,11 +759,11 @@ class NatsConnection:
         self.transport: LaneTransport = kind(loop, listener, options)
         self.lane = self.transport.lane
         self._attempts_left: int | None = None
-        """How many failures the first connect may still meet; None once it succeeded."""
+        """Failed attempts that are left for the first connect; None means any number."""
         self._refusals_left = 0
         """How often the login may still be refused."""
         self._failures: list[tuple[str | None, Exception]] = []
-        """What the first connect met, server by server."""
+        """Errors of the first connect, by server."""
 
         self._refused: dict[str | None, bytes] = {}
         """The logins that servers have refused since the last connection."""

@@ -83,7 +83,7 @@ class Outbox:
 
     Args:
         on_stream_lost: Called in the loop thread when a WebSocket takes no more.
-        on_ping_lost: Called in the loop thread when it is unknown whether a PING was sent.
+        on_ping_lost: Called in the loop thread when Ctrl-C interrupted a PING.
     """
 
     def __init__(
@@ -222,9 +222,9 @@ class Outbox:
         """
         Send *block* soon if there is a connection, and forget it if there is none; never waits.
 
-        For what only means something on the connection that it is about; with an *epoch*, sent on
-        that one alone. What means something on the next one too is kept for it, for *keep* seconds,
-        up to :data:`OUT_LIMIT` bytes in all. Any thread.
+        For blocks that are only valid on this connection; with an *epoch*, on that one alone. With
+        *keep*, a block is stored for the next connection for that many seconds, up to
+        :data:`OUT_LIMIT` bytes in all. Any thread.
         """
         # Taken and noted in one call into C: Ctrl-C would strike between two.
         taken: list[bool] = []

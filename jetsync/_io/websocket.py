@@ -19,7 +19,7 @@ MAX_MESSAGE: Final = 128 << 20
 """
 Bytes of one WebSocket message at most, 128 MiB.
 
-A server puts what it has for a client into one message. That is bounded by its ``max_pending``,
+A server sends all pending data of a client as one message. That is bounded by its ``max_pending``,
 64 MiB by default.
 """
 
@@ -27,7 +27,7 @@ CLOSING_WAIT: Final = 1.0
 """Seconds to wait for the closing handshake; a server that hangs does not take part in it."""
 
 CLOSING_ROUNDS: Final = 3
-"""Rounds of the loop in which it closes a socket that was let go of."""
+"""Rounds of the loop in which it closes an abandoned socket."""
 
 _ENDED: Final = (
     "the server ended the connection during the WebSocket handshake:"
