@@ -23,10 +23,12 @@ SCHEMA_ID: Final = "Schema-Id"
 SCHEMA_VIOLATION: Final = "Schema-Violation"
 """Header that a message gets that was read, and breaks its contract; never sent."""
 
-# What servers and key-value buckets know; jetsync names them in `jetsync.headers`.
-OPERATION: Final = jetsync.headers.KV_OPERATION
+# Headers of servers and key-value buckets.
+OPERATION: Final = "KV-Operation"
 TOMBSTONES: Final = frozenset({"DEL", "PURGE"})
-EMPTY_ON_PURPOSE: Final = (jetsync.headers.INCREMENT, jetsync.headers.MARKER_REASON)
+EMPTY_ON_PURPOSE: Final = ("Nats-Incr", "Nats-Marker-Reason")
+SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
+SCHEDULE_SOURCE: Final = "Nats-Schedule-Source"
 SIZE: Final = "Nats-Msg-Size"
 """Header in which a consumer with ``headers_only`` tells the size of what it leaves out."""
 

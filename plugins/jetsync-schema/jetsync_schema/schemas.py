@@ -24,6 +24,8 @@ from jetsync_schema.definitions import (
 )
 from jetsync_schema.errors import MismatchError, Violation, ViolationError
 from jetsync_schema.messages import (
+    SCHEDULE_SOURCE,
+    SCHEDULE_TARGET,
     SCHEMA_ID,
     bytes_of,
     header_of,
@@ -382,8 +384,8 @@ class Schemas:
             return None
         label = self._label(subject, data, headers)
         if headers:
-            target = header_of(headers, jetsync.headers.SCHEDULE_TARGET)
-            source = header_of(headers, jetsync.headers.SCHEDULE_SOURCE) or ""
+            target = header_of(headers, SCHEDULE_TARGET)
+            source = header_of(headers, SCHEDULE_SOURCE) or ""
             if target is not None and (data or not source.strip()):
                 # The server publishes it there, later, where no plugin is asked any more; with a
                 # source, too, as long as that has no message.
