@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
+from jetsync._base.locks import keep_interrupts
 from jetsync._base.log import PLUGIN_FAILED, get_logger
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ class Dispatcher:
         # Noted first: a signal handler that hands over an event now must not start a second one.
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         try:
-            self._thread.start()
+            with keep_interrupts():
+                self._thread.start()
         except RuntimeError:
             # The interpreter is shutting down and takes no new threads.
             self._closed = True

@@ -23,7 +23,7 @@ import attrs
 
 from jetsync import events
 from jetsync._base import log as _log
-from jetsync._base.locks import Latch
+from jetsync._base.locks import Latch, keep_interrupts
 from jetsync._proto.pull import message_size
 from jetsync.consume.inbox import refusal
 from jetsync.errors import JetSyncError, NotJetStreamMessageError
@@ -92,12 +92,13 @@ class HandlerPool:
     def start(self) -> None:
         """Start the threads."""
         names = [f"{THREAD_NAME}-{number}" for number in range(1, self._options.threads + 1)]
-        for name in names:
-            threading.Thread(target=self._work, name=name, daemon=True).start()
+        threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
         if self._options.keep_alive:
-            threading.Thread(
-                target=self._keep_alive, name=f"{THREAD_NAME}-alive", daemon=True
-            ).start()
+            name = f"{THREAD_NAME}-alive"
+            threads.append(threading.Thread(target=self._keep_alive, name=name, daemon=True))
+        with keep_interrupts():
+            for thread in threads:
+                thread.start()
 
     def is_own_thread(self) -> bool:
         """Return whether the calling thread is a worker."""

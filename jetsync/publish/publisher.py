@@ -25,7 +25,7 @@ import attrs
 
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, held_here, refuse_reentry, take
+from jetsync._base.locks import Latch, held_here, keep_interrupts, refuse_reentry, take
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Bell, Signal
 from jetsync.errors import HandleClosedError, PublishOutcomeUnknownError
@@ -169,7 +169,8 @@ class Publisher:
             self._window.close()
             raise
         self._worker = threading.Thread(target=self._run, name="jetsync-publisher", daemon=True)
-        self._worker.start()
+        with keep_interrupts():
+            self._worker.start()
 
     def __repr__(self) -> str:
         state = "open" if self._stopped is None else "closed"
