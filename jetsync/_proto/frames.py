@@ -107,6 +107,8 @@ class Splitter:
 
         The splitter keeps an incomplete frame until the rest arrives, and joins the pieces once.
         """
+        if not data:
+            return
         parts = self._parts
         if parts:
             # A line end may be cut in two.

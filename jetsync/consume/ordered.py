@@ -14,7 +14,6 @@ Invariants
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import threading
 import weakref
@@ -25,7 +24,7 @@ import attrs
 from jetsync._api import consumers as _consumer_admin
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count
-from jetsync._base.locks import take
+from jetsync._base.locks import Turn
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.consumer import DEFAULT_EXPIRES, pull_request
 from jetsync.consume.options import consume_options
@@ -41,7 +40,7 @@ from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -165,7 +164,7 @@ class OrderedConsumer:
     def __init__(self, source: OrderedSource) -> None:
         self._source = source
         self._pool: list[PullInbox] = []
-        self._using = threading.Lock()
+        self._using = threading.RLock()
         """Held while a use begins."""
 
         self._user: weakref.ref[OrderedConsumption | OrderedBatch] | None = None
@@ -318,8 +317,10 @@ class OrderedConsumer:
             priority=None,
         )
         source = self._source
-        with self._begin():
-            source.start(source.context.deadline(None), verify=True)
+        deadline = source.context.deadline(None)
+        with Turn(self._using, deadline, "the ordered consumer"):
+            self._check_unused()
+            source.start(deadline, verify=True)
             consumption = OrderedConsumption(source, options)
             self._user = weakref.ref(consumption)
         return consumption
@@ -346,28 +347,21 @@ class OrderedConsumer:
     ) -> OrderedBatch:
         request, wait = pull_request(*options, None, None, None, None)
         source = self._source
-        with self._begin():
-            source.start(Deadline.after(max(wait, SHORTEST_MAKING)), verify=False)
+        deadline = Deadline.after(max(wait, SHORTEST_MAKING))
+        with Turn(self._using, deadline, "the ordered consumer"):
+            self._check_unused()
+            source.start(deadline, verify=False)
             batch = OrderedBatch(source, self._pool, request, wait=wait, name=name)
             self._user = weakref.ref(batch)
         return batch
 
-    @contextlib.contextmanager
-    def _begin(self) -> Iterator[None]:
-        """Begin a use, unless there is another one."""
+    def _check_unused(self) -> None:
+        """Raise if this is closed, or if an earlier use of it is still open."""
         if self._source.closed:
             raise HandleClosedError("ordered consumer")
-        taken: list[bool] = []
-        try:
-            if not take(self._using, taken):
-                raise ConflictingUseError("another call begins to read this ordered consumer")
-            user = None if self._user is None else self._user()
-            if user is not None and not user.closed:
-                kind = "consume" if isinstance(user, OrderedConsumption) else "fetch"
-                raise ConflictingUseError(
-                    f"a {kind} of this ordered consumer is still open; end or close it first"
-                )
-            yield
-        finally:
-            if True in taken:
-                self._using.release()
+        user = None if self._user is None else self._user()
+        if user is not None and not user.closed:
+            kind = "consume" if isinstance(user, OrderedConsumption) else "fetch"
+            raise ConflictingUseError(
+                f"a {kind} of this ordered consumer is still open; end or close it first"
+            )

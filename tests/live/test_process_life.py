@@ -24,6 +24,8 @@ from interrupts import interrupted_at, is_locked, steps_of
 from patience import LATE, eventually
 
 import jetsync
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Turn
 from jetsync.devserver import DevServer
 
 
@@ -285,7 +287,7 @@ class TestInterrupt:
             run(script, server.url, str(server.pids[0]))
 
 
-SAMPLES = 80
+SAMPLES = 24
 """Steps of a call at which it is interrupted: all would be some thousand."""
 
 
@@ -328,15 +330,15 @@ class TestInterruptedReads:
         """
 
         def begin():
-            with ordered._begin():
-                pass
+            with Turn(ordered._using, Deadline.after(5), "the ordered consumer"):
+                ordered._check_unused()
 
         with stream.ordered_consumer() as ordered:
             step, ended = 0, False
             while not ended:
                 step += 1
                 ended = interrupted_at(step, begin)
-                assert not ordered._using.locked(), step
+                assert not is_locked(ordered._using), step
 
 
 class TestInterruptedLife:
