@@ -154,7 +154,8 @@ class Pipeline(Generic[Item]):
         for frame in frames:
             digits = frame[0][cut:]
             data = frame[3]
-            if plain and data.startswith(plain):
+            is_number = digits.isdigit() and len(digits) <= LONGEST
+            if plain and is_number and data.startswith(plain):
                 sequence = data[length:-1]
                 if sequence.isdigit() and len(sequence) <= LONGEST:
                     run.append((digits, sequence))
@@ -162,7 +163,7 @@ class Pipeline(Generic[Item]):
             self.settle_run(run)
             run.clear()
             # Not one of ours unless it ends in a number that is in flight.
-            number = int(digits) if digits.isdigit() and len(digits) <= LONGEST else -1
+            number = int(digits) if is_number else -1
             item = flying.pop(number, None)
             if item is not None:
                 self._settle_slowly(number, item, frame)

@@ -127,6 +127,13 @@ class TestSettle:
         assert pipeline.tally == Tally(2, 1, 1, 2)
         assert [number for number, _, _ in pipeline.failed] == [2, 3]
 
+    def test_no_number(self, pipeline):
+        """A plain ack whose subject ends in no number is none of ours."""
+        send(pipeline, range(2))
+        pipeline.settle([ack(0, 1)])
+        pipeline.settle([(PREFIX + b"x1", b"", None, b'{"stream":"S","seq":2}'), ack(1, 3)])
+        assert pipeline.tally.count == 2
+
     def test_run(self, pipeline):
         """Runs of plain acks are counted as single ones are; what ended before is left out."""
         send(pipeline, range(4))
