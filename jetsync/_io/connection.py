@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, held_here
+from jetsync._base.locks import Latch, held_here, take
 from jetsync._io.bridge import Bridge
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.nats_seam import ConnectionListener, NatsConnection
@@ -188,12 +188,10 @@ class Connection:
             self.abandon(timeout)
             return
         deadline = Deadline.after(timeout)
-        # Taken and noted in one call into C: Ctrl-C would strike between two.
         taken: list[bool] = []
         try:
-            taken.extend(map(self._close_lock.acquire, (True,), (deadline.remaining(),)))
             # Without the lock, another thread is still closing.
-            if True in taken and not self._stopped:
+            if take(self._close_lock, taken, deadline.remaining()) and not self._stopped:
                 self._close(deadline)
         finally:
             if True in taken:

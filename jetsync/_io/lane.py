@@ -38,7 +38,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync._base.locks import owner_check
+from jetsync._base.locks import owner_check, take
 from jetsync._io.gate import ReadGate
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import WOULD_BLOCK, LaneState, Outbox, break_connection
@@ -117,7 +117,6 @@ class Lane:
         self._sids = itertools.count(secrets.randbelow(SID_RANGE) + SID_RANGE)
         self._foreign: deque[bytes] = deque()
         """What is nats-py's, in order, until the loop thread hands it over."""
-        self._loop_thread = 0
         self._gate: ReadGate | None = None
         self.fault: ProtocolError | None = None
         """What the server sent that is no NATS protocol, on the last connection."""
@@ -356,10 +355,9 @@ class Lane:
 
     def _arm(self, gate: ReadGate) -> bool:
         """Have the loop read, unless some thread does; return whether it does now."""
-        taken: list[bool | None] = []
+        taken: list[bool] = []
         try:
-            taken.extend(map(self._read_lock.acquire, _AT_ONCE))
-            if True in taken:
+            if take(self._read_lock, taken):
                 gate.arm()
         finally:
             if True in taken:
@@ -441,8 +439,9 @@ class Lane:
             self.abort()
         for box in touched:
             box.wake()
-        if foreign:
-            self._hand_foreign([line for line in foreign if not self._answer_ping(line)])
+        # A PONG of ours is no reason to wake the loop.
+        if foreign := [line for line in foreign if not self._answer_ping(line)]:
+            self._hand_foreign(foreign)
 
     def _answer_ping(self, line: bytes) -> bool:
         """Wake the waiter of our oldest PING. Return whether *line* was its PONG."""
@@ -519,7 +518,6 @@ class Lane:
         self.outbox.attach(stream=stream)
 
     def _begin(self, max_payload: int) -> None:
-        self._loop_thread = threading.get_ident()
         # A new one: a thread kept by a signal handler may still use the one of the last connection.
         self._strays += self._splitter.strays
         self._splitter = frames.Splitter(self._boxes)

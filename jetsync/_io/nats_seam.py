@@ -44,7 +44,7 @@ from jetsync._io.translate import (
     tls_reason,
     translate_connect_error,
 )
-from jetsync._io.websocket import WebSocket
+from jetsync._io.websocket import CLOSING_WAIT, WebSocket
 from jetsync.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -698,10 +698,6 @@ class WebSocketLaneTransport(LaneTransport):
         """
         if self._closing:
             await asyncio.wait(self._closing, timeout=CLOSING_WAIT)
-
-
-CLOSING_WAIT: Final = 1.0
-"""Seconds to wait for the end of WebSockets, and for attempts to make one."""
 
 
 async def _close_web(web: WebSocket, attempt: asyncio.Task[None]) -> None:

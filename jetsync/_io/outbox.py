@@ -26,7 +26,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import owner_check
+from jetsync._base.locks import owner_check, take
 from jetsync._io.mailbox import Bell
 from jetsync.errors import (
     CallInSignalHandlerError,
@@ -50,8 +50,6 @@ POST_LIMIT: Final = 32 << 10
 
 PING: Final = b"PING\r\n"
 
-_AT_ONCE: Final = (False,)
-"""How a lock is tried without waiting, by one call into C."""
 
 WOULD_BLOCK: Final = (
     BlockingIOError,
@@ -226,14 +224,11 @@ class Outbox:
         *keep*, a block is stored for the next connection for that many seconds, up to
         :data:`OUT_LIMIT` bytes in all. Any thread.
         """
-        # Taken and noted in one call into C: Ctrl-C would strike between two.
         taken: list[bool] = []
         try:
             # The garbage collector, which ends the fetches and consumers that are no longer used,
             # and signal handlers may run in a thread that holds the lock.
-            if not self.held_here():
-                taken.extend(map(self.lock.acquire, _AT_ONCE))
-            if True in taken:
+            if not self.held_here() and take(self.lock, taken):
                 self._post_or_keep(block, epoch, keep)
             else:
                 with contextlib.suppress(RuntimeError):  # The loop is closed: nothing can be sent.
