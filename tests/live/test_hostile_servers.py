@@ -73,7 +73,7 @@ def attack(impostor, client, subscription, *plays, lose=None):
     """
     Cut the connection, let the impostor play, and see to it that the client does not fall for him.
     """
-    before = client.server
+    before = client.server.server_id
     reconnects = client.statistics().reconnects
     impostor.hold()
     impostor.heard.clear()
@@ -81,7 +81,7 @@ def attack(impostor, client, subscription, *plays, lose=None):
     (lose or impostor.cut)()
     eventually(lambda: len(impostor.heard) == len(plays))
     assert not client.is_connected
-    assert client.server == before
+    assert client.server.server_id == before
     assert subscription.pending == 0
     impostor.release()
     eventually(lambda: client.is_connected)
