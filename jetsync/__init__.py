@@ -16,7 +16,6 @@ from jetsync.consume.consumer import Consumer
 from jetsync.consume.fetch import MessageBatch
 from jetsync.consume.ordered import OrderedConsumer, OrderedStatistics
 from jetsync.consume.ordered_reads import OrderedBatch, OrderedConsumption
-from jetsync.consume.stream_consumers import StreamConsumers
 from jetsync.consume.subscription import Subscription
 from jetsync.counters import Counter, CounterEntry
 from jetsync.errors import (
@@ -281,7 +280,6 @@ __all__ = [
     "OrderedConsumption",
     "OrderedStatistics",
     "Stream",
-    "StreamConsumers",
     "StreamScan",
     # Key-value
     "Entry",

@@ -9,30 +9,52 @@ from typing import TYPE_CHECKING, Any, Literal
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import call, config_of
+from jetsync._base.deadline import as_seconds
+from jetsync._base.fields import check_count
+from jetsync._proto.kv import STREAM_PREFIX, stream_of
 from jetsync.consume.consumer import Consumer
-from jetsync.errors import StreamNotFoundError
-from jetsync.kv.admin import KeyValueDoor
-from jetsync.publish.door import PublishDoor
+from jetsync.errors import (
+    BucketNotFoundError,
+    InvalidArgumentError,
+    InvalidBucketError,
+    StreamNotFoundError,
+)
+from jetsync.kv import admin as _kv_admin
+from jetsync.kv.bucket import Bucket
+from jetsync.kv.handle import KeyValue
+from jetsync.publish.atomic import AtomicBatch, publish_batch
+from jetsync.publish.atomic_commit import AtomicOptions
+from jetsync.publish.fast import FLOW_LIMIT, FastOptions, FastPublisher
+from jetsync.publish.many import BulkPublish
+from jetsync.publish.one import publish_one
+from jetsync.publish.publisher import Publisher
 from jetsync.publish.schedules import ScheduleOptions, schedule
+from jetsync.publish.window import DEFAULT_WINDOW, DEFAULT_WINDOW_BYTES, WindowOptions
 from jetsync.stream import Stream
 from jetsync.values.account import AccountInfo
 from jetsync.values.codec import from_wire
 from jetsync.values.consumer_config import ConsumerConfig
+from jetsync.values.outbound import OutboundMessage
 from jetsync.values.stream_config import StreamConfig
+from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync.events import BatchGapEvent
+    from jetsync.kv.config import KeyValueConfig
+    from jetsync.publish.publisher import DeliveryReport
     from jetsync.values.headers import HeadersInput
-    from jetsync.values.outbound import Payload, PubAck
+    from jetsync.values.outbound import BatchAck, Expect, Payload, PubAck, PublishReport
+    from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["JetStream"]
 
 
-class JetStream(PublishDoor, KeyValueDoor):
+class JetStream:
     """
     JetStream as one account sees it, under one domain or prefix.
 
@@ -59,6 +81,288 @@ class JetStream(PublishDoor, KeyValueDoor):
         answer = call(self._context, "INFO", None, self._context.deadline(timeout))
         answer.pop("type", None)
         return from_wire(AccountInfo, answer)
+
+    # Publishing
+
+    def publish(
+        self,
+        subject: str,
+        data: Payload = b"",
+        *,
+        headers: HeadersInput | None = None,
+        msg_id: str | None = None,
+        ttl: Seconds | Literal["never"] | None = None,
+        expect: Expect | None = None,
+        timeout: Seconds | None = None,
+        retries: int = 2,
+        retry_wait: Seconds = 0.25,
+    ) -> PubAck:
+        """
+        Publish one message and wait until the stream has stored it.
+
+        When no stream takes the subject, which is also so for moments while a stream has no leader,
+        the message is sent again up to *retries* times, within *timeout*. Any other loss of the
+        answer leaves the outcome unknown. Any thread. After Ctrl-C the outcome is unknown too.
+
+        Args:
+            subject: The subject; its stream is found by it.
+            data: The payload; text is sent as UTF-8.
+            headers: Headers; never changed.
+            msg_id: Id by which the stream drops duplicates within its duplicate window.
+            ttl: Time-to-live: seconds from 1 up, a ``timedelta`` or ``"never"`` (ADR-43).
+            expect: Under which conditions to store it.
+            timeout: Seconds for the whole call; None is the context's default.
+            retries: How often to send again after "no stream".
+            retry_wait: Seconds before each of these.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: The message cannot be sent; nothing was.
+            NoStreamResponseError: No stream took it; it is not stored.
+            ApiError: The stream refused it, for example WrongLastSequenceError; it is not stored.
+            PublishOutcomeUnknownError: It was sent and no answer came: it may be stored or not.
+            PermissionDeniedError: The server refuses the subject; it is not stored.
+            NotSupportedError: The server that the client is connected to is older than 2.11 and
+                would ignore *ttl*, or the subject in *expect*; nothing was sent.
+            DisconnectedError, ConnectionClosedError: Nothing was sent.
+            PluginError: A plugin vetoed it; nothing was sent.
+        """
+        context = self._context
+        context.connection.check()
+        deadline = context.deadline(timeout)
+        check_count("retries", retries, 0)
+        wait = as_seconds(retry_wait, "retry_wait")
+        message = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
+        return publish_one(context, message, deadline, retries=retries, retry_wait=wait)
+
+    def publish_many(
+        self,
+        messages: Iterable[OutboundMessage | tuple[Any, ...]],
+        *,
+        window: int = DEFAULT_WINDOW,
+        window_bytes: int = DEFAULT_WINDOW_BYTES,
+        ack_timeout: Seconds | None = None,
+        on_ack: Callable[[OutboundMessage, PubAck], object] | None = None,
+        retries: int = 2,
+        retry_wait: Seconds = 0.25,
+    ) -> PublishReport:
+        """
+        Publish what an iterable yields, many at a time, and return once every message has ended.
+
+        The iterable is read lazily; at most *window* messages are in flight, and only they are
+        kept. Messages that no stream took are sent again, which may change their order. After as
+        many failures as the window is large no further message is taken. An exception of the
+        iterable itself is raised once all that it gave before has ended. Any thread; each call has
+        a window of its own.
+
+        Args:
+            messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
+            window: Messages in flight at most.
+            window_bytes: Bytes in flight at most, 32 MiB by default. One block of up to 128 KiB, or
+                one message if it is larger, may exceed it.
+            ack_timeout: Seconds to wait for each ack, and for a connection; None is the context's
+                default.
+            on_ack: Called in this thread with each message and its ack, in no certain order. If it
+                raises, no further message is taken, and its first error is raised once all that was
+                taken has ended.
+            retries: How often a message that no stream took is sent again.
+            retry_wait: Seconds before each of these.
+
+        Raises:
+            PublishManyError: Some failed; ``error.report`` says which and why. What is not listed
+                there and was taken from the iterable is stored; ``error.report.exhausted`` says
+                whether all were taken.
+            ConnectionClosedError: The client was closed before the call.
+        """
+        context = self._context
+        context.connection.check()
+        options = self._window_options(window, window_bytes, ack_timeout, retries, retry_wait)
+        return BulkPublish(context, options, on_ack).run(messages)
+
+    def publisher(
+        self,
+        *,
+        window: int = DEFAULT_WINDOW,
+        window_bytes: int = DEFAULT_WINDOW_BYTES,
+        ack_timeout: Seconds | None = None,
+        on_report: Callable[[DeliveryReport], object] | None = None,
+        retries: int = 2,
+        retry_wait: Seconds = 0.25,
+    ) -> Publisher:
+        """
+        Return a publisher that keeps many messages in flight and is shared by threads.
+
+        Args:
+            window: Messages in flight at most; publishing waits while it is full.
+            window_bytes: Bytes in flight at most, 32 MiB by default; publishing waits above it. One
+                message of each thread may exceed it.
+            ack_timeout: Seconds to wait for each ack, and for a connection; None is the context's
+                default.
+            on_report: Called with the :class:`DeliveryReport` of each message, in the publisher's
+                own thread, in the order in which they end.
+            retries: How often a message that no stream took is sent again.
+            retry_wait: Seconds before each of these.
+        """
+        context = self._context
+        context.connection.check()
+        options = self._window_options(window, window_bytes, ack_timeout, retries, retry_wait)
+        return Publisher(context, options, on_report)
+
+    def atomic_batch(
+        self,
+        *,
+        ack_first: bool = True,
+        ack_every: int = 0,
+        ttl: Seconds | Literal["never"] | None = None,
+        timeout: Seconds | None = None,
+        batch_id: str | None = None,
+        broken_servers: bool = False,
+    ) -> AtomicBatch:
+        """
+        Return an empty batch whose messages a stream stores together, or none of them (ADR-50).
+
+        Asks and sends nothing before the first message. The stream needs ``allow_atomic`` and a
+        server from 2.12.5 on.
+
+        Args:
+            ack_first: Whether adding the first message waits for the server, which then says at
+                once if it takes no batch.
+            ack_every: Wait so with every so many messages; 0 for none.
+            ttl: Time-to-live of messages that have none of their own.
+            timeout: Seconds for each call; None is the context's default.
+            batch_id: The batch's id, up to 64 bytes; None makes one up.
+            broken_servers: Whether to use servers whose batches are known to break: 2.12.0 checks
+                expectations against the wrong subject, 2.12.1 may store a batch in part.
+        """
+        self._context.connection.check()
+        check_count("ack_every", ack_every, 0)
+        return AtomicBatch(
+            self._context,
+            AtomicOptions(
+                batch_id=batch_id,
+                ack_first=ack_first,
+                ack_every=ack_every,
+                ttl=ttl,
+                timeout=self._seconds(timeout),
+                broken_servers=broken_servers,
+            ),
+        )
+
+    def publish_batch(
+        self,
+        messages: Iterable[OutboundMessage | tuple[Any, ...]],
+        *,
+        ttl: Seconds | Literal["never"] | None = None,
+        timeout: Seconds | None = None,
+        retries: int = 2,
+        retry_wait: Seconds = 0.25,
+        batch_id: str | None = None,
+        broken_servers: bool = False,
+    ) -> BatchAck:
+        """
+        Store all messages of an iterable in their stream, or none of them (ADR-50).
+
+        Any thread. The iterable is read to its end first; if it raises, nothing is sent. When no
+        stream takes the batch, it is sent again up to *retries* times within *timeout*.
+
+        Args:
+            messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``, as
+                many as the server takes in one batch: 1000, unless an operator changed it.
+            ttl: Time-to-live of messages that have none of their own.
+            timeout: Seconds for the whole call; None is the context's default.
+            retries: How often to send again after "no stream".
+            retry_wait: Seconds before each of these.
+            batch_id: The id of the first attempt; None makes one up.
+            broken_servers: As for :meth:`atomic_batch`.
+
+        Raises: as :meth:`AtomicBatch.add` and :meth:`AtomicBatch.commit`; nothing is stored, unless
+            it is AtomicityError or BatchOutcomeUnknownError, whose ``batch`` can be sent again.
+        """
+        self._context.connection.check()
+        check_count("retries", retries, 0)
+        options = AtomicOptions(
+            batch_id=batch_id,
+            ttl=ttl,
+            timeout=self._seconds(timeout),
+            broken_servers=broken_servers,
+            retries=retries,
+            retry_wait=as_seconds(retry_wait, "retry_wait"),
+        )
+        return publish_batch(self._context, messages, options)
+
+    def fast_publisher(
+        self,
+        *,
+        flow: int = 500,
+        max_outstanding_acks: int = 2,
+        gap: Literal["fail", "ok"] = "fail",
+        on_gap: Callable[[BatchGapEvent], object] | None = None,
+        ttl: Seconds | Literal["never"] | None = None,
+        timeout: Seconds | None = None,
+    ) -> FastPublisher:
+        """
+        Return a publisher for many messages to one stream, acknowledged by the hundred (ADR-50).
+
+        The fastest way in, for data that can be sent again: what is not acknowledged when a batch
+        fails may be stored or not. Asks and sends nothing before the first message. The stream
+        needs ``allow_batched`` and a server from 2.14 on.
+
+        Args:
+            flow: Messages between two acks, from 1 to 500; the server may choose fewer.
+            max_outstanding_acks: How many acks may be missing, from 1 up: at most *flow* times as
+                many messages are in flight.
+            gap: Whether the batch ends when a message is lost or refused (``"fail"``), or goes on
+                without it (``"ok"``).
+            on_gap: Called with each :class:`BatchGapEvent` of ``gap="ok"``, in the thread whose
+                call notices it.
+            ttl: Time-to-live of messages that have none of their own.
+            timeout: Seconds for each call, and for each wait for room; None is the context's
+                default.
+        """
+        self._context.connection.check()
+        check_count("flow", flow, 1)
+        check_count("max_outstanding_acks", max_outstanding_acks, 1)
+        if flow > FLOW_LIMIT:
+            raise InvalidArgumentError(f"flow must be at most {FLOW_LIMIT}", argument="flow")
+        if gap not in {"fail", "ok"}:
+            raise InvalidArgumentError("gap must be 'fail' or 'ok'", argument="gap")
+        if on_gap is not None and gap == "fail":
+            raise InvalidArgumentError(
+                "on_gap needs gap='ok': with 'fail' a gap is raised", argument="on_gap"
+            )
+        if ttl is not None:
+            ttl_header(ttl)
+        options = FastOptions(
+            flow=flow,
+            max_outstanding_acks=max_outstanding_acks,
+            gap=gap,
+            on_gap=on_gap,
+            ttl=ttl,
+            timeout=self._seconds(timeout),
+        )
+        return FastPublisher(self._context, options)
+
+    def _seconds(self, timeout: Seconds | None) -> float:
+        return as_seconds(self._context.default_timeout if timeout is None else timeout, "timeout")
+
+    def _window_options(
+        self,
+        window: int,
+        window_bytes: int,
+        ack_timeout: Seconds | None,
+        retries: int,
+        retry_wait: Seconds,
+    ) -> WindowOptions:
+        check_count("window", window, 1)
+        check_count("window_bytes", window_bytes, 1)
+        check_count("retries", retries, 0)
+        timeout = self._context.default_timeout if ack_timeout is None else ack_timeout
+        return WindowOptions(
+            size=window,
+            max_bytes=window_bytes,
+            ack_timeout=as_seconds(timeout, "ack_timeout"),
+            retries=retries,
+            retry_wait=as_seconds(retry_wait, "retry_wait"),
+        )
 
     # Schedules
 
@@ -320,3 +624,122 @@ class JetStream(PublishDoor, KeyValueDoor):
         """
         deadline = self._context.deadline(timeout)
         _consumer_admin.delete(self._context, stream, name, deadline)
+
+    # Key-value buckets
+
+    def create_key_value(
+        self,
+        config: KeyValueConfig | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> KeyValue:
+        """
+        Create a key-value bucket, or return the one that exists with the same configuration.
+
+        Args:
+            config: The configuration; keywords are laid over a copy of it.
+            timeout: Seconds for all requests together.
+            **fields: Fields of :class:`KeyValueConfig`.
+
+        Raises:
+            StreamNameInUseError: There is one of that name with another configuration.
+            NotSupportedError: The server left a field out; the bucket exists without it.
+        """
+        wanted = _kv_admin.config_of(config, fields, "create_key_value")
+        deadline = self._context.deadline(timeout)
+        return self._bucket(wanted.bucket, _kv_admin.create(self._context, wanted, deadline))
+
+    def update_key_value(
+        self,
+        config: KeyValueConfig | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> KeyValue:
+        """
+        Change the configuration of an existing bucket.
+
+        What is not given, or None, stays as it is, fields that this version does not know included;
+        0 takes a limit or a time away. Two requests: a change that somebody else makes between them
+        is lost.
+
+        Args:
+            config: The configuration; keywords are laid over a copy of it.
+            timeout: Seconds for all requests together.
+            **fields: Fields of :class:`KeyValueConfig`.
+
+        Raises:
+            BucketNotFoundError: There is none of that name.
+            ApiError: The server refused, for instance to change what cannot be changed.
+        """
+        wanted = _kv_admin.config_of(config, fields, "update_key_value")
+        deadline = self._context.deadline(timeout)
+        try:
+            return self._bucket(wanted.bucket, _kv_admin.update(self._context, wanted, deadline))
+        except StreamNotFoundError as error:
+            raise BucketNotFoundError(wanted.bucket) from error
+
+    def create_or_update_key_value(
+        self,
+        config: KeyValueConfig | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Any,
+    ) -> KeyValue:
+        """
+        Create a bucket, or change the configuration of the one of that name.
+
+        Args, Raises: as :meth:`create_key_value` and :meth:`update_key_value`.
+        """
+        wanted = _kv_admin.config_of(config, fields, "create_or_update_key_value")
+        deadline = self._context.deadline(timeout)
+        try:
+            info = _kv_admin.update(self._context, wanted, deadline)
+        except StreamNotFoundError:
+            info = _kv_admin.create(self._context, wanted, deadline)
+        return self._bucket(wanted.bucket, info)
+
+    def key_value(self, bucket: str, *, timeout: Seconds | None = None) -> KeyValue:
+        """
+        Return the bucket of that name.
+
+        Raises:
+            BucketNotFoundError: There is none.
+            InvalidBucketError: No bucket can have that name, or the stream of that name is none.
+        """
+        stream = stream_of(bucket)
+        try:
+            info = _stream_admin.info(self._context, stream, self._context.deadline(timeout))
+        except StreamNotFoundError as error:
+            raise BucketNotFoundError(bucket) from error
+        if (info.config.max_msgs_per_subject or 0) < 1:
+            raise InvalidBucketError(bucket, f"stream {stream!r} does not limit revisions of a key")
+        return self._bucket(bucket, info)
+
+    def delete_key_value(self, bucket: str, *, timeout: Seconds | None = None) -> None:
+        """
+        Delete a bucket with all that is in it.
+
+        Raises:
+            BucketNotFoundError: There is none of that name.
+        """
+        try:
+            _stream_admin.delete(self._context, stream_of(bucket), self._context.deadline(timeout))
+        except StreamNotFoundError as error:
+            raise BucketNotFoundError(bucket) from error
+
+    def key_value_names(self, *, timeout: Seconds | None = None) -> Iterator[str]:
+        """
+        Iterate over the names of the buckets, mirrors included; as ``stream_names``.
+
+        Args:
+            timeout: Seconds for each page of 1024.
+        """
+        found = _stream_admin.names(self._context, None, timeout)
+        return (
+            name.removeprefix(STREAM_PREFIX) for name in found if name.startswith(STREAM_PREFIX)
+        )
+
+    def _bucket(self, name: str, info: StreamInfo) -> KeyValue:
+        return KeyValue(Bucket(self._context, name, info))

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FastPublisher", "FastStatistics"]
 
+FLOW_LIMIT: Final = 500
+"""Messages between two acks that servers give at most; more brings nothing (ADR-50)."""
+
 FIRST_CHUNK: Final = 16
 """Messages taken from an iterable before it is known how large and how slow they are."""
 
