@@ -23,9 +23,9 @@ _HERE = Path(__file__).parent
 _LIVE = _HERE / "live"
 _SLOW = (
     _HERE / "soak",
-    _HERE / "test_docs_examples.py",
-    _HERE / "test_docs_tutorial.py",
-    _LIVE / "test_demo.py",
+    _LIVE / "test_docs_examples.py",
+    _LIVE / "test_docs_tutorial.py",
+    _LIVE / "cli" / "test_demo.py",
 )
 
 # An ordinary run draws the same examples each time, so that what fails has to do with what was

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import attrs
 import calls
+from credentials import Operator
 from hostile import LIMIT, OPTIONS, Waiters, recover
 from middleman import Middleman, swallow
 from mutations import ERRORS, INFOS
-from operators import Operator
 from test_websocket import self_signed
 from trial import Base, Report
 

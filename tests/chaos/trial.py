@@ -24,12 +24,12 @@ from collections import Counter
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
-sys.path[1:1] = [str(TESTS), str(TESTS / "live")]
+sys.path[1:1] = [str(TESTS / "helpers"), str(TESTS / "live" / "io")]
 
 import jetsync  # noqa: E402
 
 LATE = float(os.environ.get("JETSYNC_TEST_LATE", "2.5"))
-"""Seconds by which a busy machine may be late, as in patience.py."""
+"""Seconds by which a busy machine may be late, as in waiting.py."""
 
 
 class Report:

@@ -8,7 +8,7 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from patience import eventually
+from waiting import eventually
 
 import jetsync
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from interrupts import interrupted_at, is_locked, steps_of
-from patience import LATE, eventually
+from waiting import LATE, eventually
 
 import jetsync
 from jetsync._base.deadline import Deadline

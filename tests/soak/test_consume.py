@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
-from patience import eventually
+from waiting import eventually
 
 import jetsync
 from jetsync.devserver import DevServer

@@ -5,7 +5,7 @@ What is counted and measured.
 from __future__ import annotations
 
 import pytest
-from patience import eventually
+from waiting import eventually
 
 import jetsync
 from jetsync.testing import CutProxy

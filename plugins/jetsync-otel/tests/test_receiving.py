@@ -9,8 +9,8 @@ import time
 
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
-from patience import eventually
 from telemetry import ids
+from waiting import eventually
 
 import jetsync
 

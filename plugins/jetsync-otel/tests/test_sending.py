@@ -9,8 +9,8 @@ import threading
 import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.trace import SpanKind, StatusCode
-from patience import eventually
 from telemetry import ids
+from waiting import eventually
 
 import jetsync
 from jetsync_otel import extract, inject

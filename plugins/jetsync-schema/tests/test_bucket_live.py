@@ -11,7 +11,7 @@ import threading
 import pytest
 import shop
 import structlog
-from patience import eventually
+from waiting import eventually
 
 import jetsync
 from jetsync.devserver import DevServer

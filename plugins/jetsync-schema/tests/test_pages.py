@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pages import run_page
+from doc_pages import run_page
 
 HERE = Path(__file__).parents[1]
 PAGES = [HERE / "README.md", HERE.parents[1] / "docs" / "plugins" / "schema.md"]

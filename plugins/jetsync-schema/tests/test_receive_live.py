@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import shop
-from patience import eventually
+from waiting import eventually
 
 import jetsync
 from jetsync_schema import (

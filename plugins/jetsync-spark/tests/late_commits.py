@@ -15,7 +15,7 @@ import json
 import os
 from pathlib import Path
 
-from patience import eventually
+from waiting import eventually
 
 import jetsync
 from jetsync_spark._task import this_task

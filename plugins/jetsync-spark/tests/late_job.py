@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import late_commits
-from patience import eventually
 from sessions import session
+from waiting import eventually
 
 import jetsync
 import jetsync_spark

@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 
 import pyspark
-from patience import eventually
+from waiting import eventually
 
 __all__ = ["Standalone", "kill", "processes_of", "runs_of", "speculating"]
 

@@ -15,8 +15,8 @@ import late_commits
 import pyspark
 import pytest
 from late_job import WAYS
-from patience import eventually
 from standalone import Standalone, kill, processes_of, runs_of, speculating
+from waiting import eventually
 
 import jetsync
 from jetsync.devserver import DevServer

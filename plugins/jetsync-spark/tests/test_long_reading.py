@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 import pytest
-from patience import eventually
 from sessions import session
 from streams_to_read import extend, numbered
+from waiting import eventually
 
 import jetsync
 from jetsync.devserver import DevServer

@@ -9,8 +9,8 @@ import time
 
 import attrs
 import pytest
-from patience import eventually
 from streams_to_read import extend, numbered, remake
+from waiting import eventually
 
 import jetsync
 from jetsync.devserver import DevServer

@@ -5,7 +5,7 @@ The code of the README and of the documentation's page runs.
 from pathlib import Path
 
 import pytest
-from pages import run_page
+from doc_pages import run_page
 
 from jetsync_spark._faults import java_missing
 

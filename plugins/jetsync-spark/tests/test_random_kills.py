@@ -15,7 +15,7 @@ import time
 import traceback
 
 import pytest
-from patience import eventually
+from waiting import eventually
 from writing import payloads, plan_for, rows_of, run
 
 from jetsync_spark._ledger import OvertakenError

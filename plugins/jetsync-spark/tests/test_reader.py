@@ -5,8 +5,8 @@ What Spark asks of the data source before it starts a task, without Spark.
 import pickle
 
 import pytest
-from patience import eventually
 from streams_to_read import extend, numbered
+from waiting import eventually
 
 from jetsync_spark._faults import JetStreamSparkError, OptionError
 from jetsync_spark._ranges import SMALLEST

@@ -3,8 +3,8 @@ Reading parts of streams, without Spark.
 """
 
 import pytest
-from patience import eventually
 from streams_to_read import asked, extend, numbered, part_of, remake
+from waiting import eventually
 from writing import plan_for, rows_of, run
 
 import jetsync

@@ -11,9 +11,9 @@ import threading
 import time
 
 import pytest
-from patience import eventually
 from sessions import session
 from streams_to_read import extend, numbered
+from waiting import eventually
 
 import jetsync
 import jetsync_spark

@@ -1,0 +1,109 @@
+"""
+Streams for tests, numbered messages for them, and what is in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from waiting import eventually
+
+import jetsync
+
+
+def memory_stream(js, name, **fields):
+    """
+    Make a stream over ``<name>.>``, in memory unless told otherwise.
+    """
+    return js.create_stream(name=name, subjects=[f"{name}.>"], **{"storage": "memory", **fields})
+
+
+def batch_stream(js, name, **fields):
+    """
+    Make a stream that takes atomic batches.
+    """
+    return memory_stream(js, name, **{"allow_atomic": True, **fields})
+
+
+def fast_stream(js, name, **fields):
+    """
+    Make a stream that takes fast ingest.
+    """
+    return memory_stream(js, name, **{"allow_batched": True, **fields})
+
+
+class Batches:
+    """
+    A stream that takes batches, and the subjects on it.
+    """
+
+    def __init__(self, js, name):
+        self.js = js
+        self.name = name
+        self.stream = batch_stream(js, name, allow_direct=True)
+
+    def __call__(self, subject):
+        """
+        Return a subject of the stream.
+        """
+        return f"{self.name}.{subject}"
+
+    def stored(self):
+        """
+        Return the payloads that are in the stream, in order.
+        """
+        return payloads(self.stream)
+
+
+def messages_in(stream):
+    """
+    Return the messages that are in a stream, in order, however busy the machine is.
+    """
+    reader = stream.create_consumer(ack_policy="none", deliver_policy="all")
+    waiting = reader.cached_info.num_pending
+    return list(reader.fetch(waiting, expires=60)) if waiting else []
+
+
+def payloads(stream):
+    """
+    Return the payloads that are in a stream, in order.
+    """
+    found = []
+    for sequence in range(1, stream.info().state.last_seq + 1):
+        with contextlib.suppress(jetsync.MessageNotFoundError):
+            found.append(stream.get_message(sequence).data)
+    return found
+
+
+def fill(js, stream, count, start=0, subject="A", size=0):
+    """
+    Publish *count* messages with their numbers as payload, filled up to *size* bytes.
+    """
+    name = f"{stream.name}.{subject}"
+    js.publish_many((name, (b"%d" % number).ljust(size)) for number in range(start, start + count))
+
+
+def fill_in_trouble(js, stream, count, start=0):
+    """
+    Publish numbered messages in order, each exactly once, while servers come and go.
+    """
+    for number in range(start, start + count):
+
+        def stored(number=number):
+            # What is lost on its way is sent again; by its id the stream knows it.
+            with contextlib.suppress(
+                jetsync.PublishOutcomeUnknownError,
+                jetsync.NoStreamResponseError,
+                jetsync.DisconnectedError,
+            ):
+                data, msg_id = b"%d" % number, f"{stream.name}-{number}"
+                return js.publish(f"{stream.name}.A", data, msg_id=msg_id, timeout=2)
+
+        eventually(stored, 40)
+
+
+def numbers(messages):
+    """
+    Return the payloads of messages that :func:`fill` published.
+    """
+    return [int(message.data) for message in messages]

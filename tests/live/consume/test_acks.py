@@ -1,0 +1,554 @@
+"""
+Messages and their acknowledgements on real servers.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from streams import fill, numbers
+from waiting import eventually, timed
+
+import jetsync
+from jetsync.devserver import DevServer
+
+VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
+"""Servers from the oldest to the newest, which is None."""
+
+
+def pending(consumer):
+    """
+    How many messages of a consumer are delivered and not acknowledged, as the server sees it.
+    """
+    return consumer.info().num_ack_pending
+
+
+def record_writes(monkeypatch, lane, writes):
+    """
+    Have the blocks that go out on a lane noted in *writes*.
+    """
+    write = lane.write
+
+    def noted(block, *arguments):
+        writes.append(block)
+        return write(block, *arguments)
+
+    monkeypatch.setattr(lane, "write", noted)
+
+
+@pytest.fixture
+def wire(nats_server, stream):
+    """
+    A subscription of another client that hears every acknowledgement of the test's stream.
+    """
+    with (
+        jetsync.connect(nats_server.url) as client,
+        client.subscribe(f"$JS.ACK.{stream.name}.>") as wire,
+    ):
+        client.flush()
+        yield wire
+
+
+@pytest.fixture
+def fragile(victim):
+    """
+    JetStream on the server that may be stopped, over a client that does not wait for long.
+    """
+    with jetsync.connect(victim.url, reconnect_wait=0.05, request_timeout=0.3) as client:
+        yield client.jetstream(timeout=10)
+
+
+class TestOnTheWire:
+    @pytest.mark.parametrize(
+        ("call", "body"),
+        [
+            (lambda message: message.ack(), b"+ACK"),
+            (lambda message: message.ack_sync(), b"+ACK"),
+            (lambda message: message.nak(), b"-NAK"),
+            (lambda message: message.nak(0.123), b'-NAK {"delay": 123000000}'),
+            (lambda message: message.nak(60), b'-NAK {"delay": 60000000000}'),
+            (lambda message: message.in_progress(), b"+WPI"),
+            (lambda message: message.term(), b"+TERM"),
+            (lambda message: message.term("why"), b"+TERM why"),
+            (lambda message: message.term(""), b"+TERM"),
+        ],
+    )
+    def test_bodies(self, js, stream, worker, wire, call, body):
+        """
+        Scenario 160: each acknowledgement goes to the message's reply subject with its body.
+        """
+        fill(js, stream, 1)
+        message = worker.next(5)
+        call(message)
+        heard = wire.next(5)
+        assert (heard.subject, heard.data) == (message.reply, body)
+
+    def test_a_batch_is_one_write(self, client, js, stream, worker, wire, monkeypatch):
+        """
+        batch.ack() writes all acknowledgements at once and says how many they were.
+        """
+        fill(js, stream, 100)
+        batch = worker.fetch(100)
+        messages = list(batch)
+        writes = []
+        record_writes(monkeypatch, client._connection.lane, writes)
+        assert batch.ack() == 100
+        assert len(writes) == 1
+        heard = [wire.next(5) for _ in range(100)]
+        assert [m.subject for m in heard] == [m.reply for m in messages]
+        assert {m.data for m in heard} == {b"+ACK"}
+        assert all(message.is_acked for message in messages)
+
+    def test_many_are_one_write_of_each_client(self, nats_server, js, stream, wire, monkeypatch):
+        """
+        ack_many acknowledges messages of several consumers at once, for each client in one write.
+        """
+        fill(js, stream, 40)
+        with jetsync.connect(nats_server.url) as other:
+            first = stream.create_consumer(durable_name="first")
+            second = stream.create_consumer(durable_name="second")
+            abroad = other.jetstream().consumer(stream.name, "second")
+            messages = [*first.fetch(40), *second.fetch(20), *abroad.fetch(20)]
+            writes = []
+            for lane in (js._context.lane, other._connection.lane):
+                record_writes(monkeypatch, lane, writes)
+            assert jetsync.ack_many(iter(messages)) == 80
+            assert len(writes) == 2
+            heard = [wire.next(5) for _ in range(80)]
+            assert {m.subject for m in heard} == {m.reply for m in messages}
+            assert {m.data for m in heard} == {b"+ACK"}
+            assert all(message.is_acked for message in messages)
+            eventually(lambda: pending(first) == pending(second) == 0)
+        assert jetsync.ack_many([]) == 0
+
+    def test_what_cannot_be_sent(self, js, stream, worker, client):
+        """
+        Wrong delays and reasons are refused, nothing is sent, and the message stays open.
+        """
+        fill(js, stream, 1)
+        message = worker.next(5)
+        before = client.statistics().bytes_out
+        for call in (
+            lambda: message.nak(-1),
+            lambda: message.nak(float("nan")),
+            lambda: message.term("two\r\nlines"),
+            lambda: message.ack_sync(-1),
+        ):
+            with pytest.raises(jetsync.InvalidArgumentError):
+                call()
+        for call in (lambda: message.nak("1"), lambda: message.term(5)):
+            with pytest.raises(jetsync.InvalidTypeError):
+                call()
+        assert client.statistics().bytes_out == before
+        message.ack_sync()
+
+
+class TestEffect:
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_on_every_server(self, server_for, nats_server, unique, version):
+        """
+        Acknowledged and terminated messages are done, refused ones come again, at once or later.
+        """
+        server = nats_server if version is None else server_for(version)
+        with jetsync.connect(server.url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer(durable_name="worker")
+            fill(js, stream, 5)
+            ack, confirmed, nak, delayed, term = worker.fetch(5)
+            ack.ack()
+            confirmed.ack_sync()
+            delayed.nak(0.3)
+            term.term("no use")
+            nak.nak()
+            refused = time.monotonic()
+            again = worker.next(5)
+            assert time.monotonic() - refused < 0.25
+            assert (int(again.data), again.metadata.delivered) == (2, 2)
+            again.ack()
+            again = worker.next(5)
+            assert 0.25 <= time.monotonic() - refused <= 0.6
+            assert (int(again.data), again.metadata.delivered) == (3, 2)
+            again.ack_sync()
+            assert (pending(worker), worker.info().ack_floor.stream_seq) == (0, 5)
+            js.delete_stream(unique)
+
+    def test_a_confirmed_ack_is_stored(self, js, stream, worker):
+        """
+        Scenario 162: once ack_sync returns, the server counts the message as done.
+        """
+        fill(js, stream, 20)
+        for left in range(19, -1, -1):
+            worker.next(5).ack_sync()
+            assert worker.info().ack_floor.stream_seq == 20 - left
+            assert pending(worker) == 0
+
+    def test_acks_of_a_loop_arrive(self, js, stream, worker):
+        """
+        Acknowledgements that nobody waits for are sent soon, and all of them.
+        """
+        fill(js, stream, 5000)
+        for message in worker.fetch(5000, expires=10):
+            message.ack()
+        eventually(lambda: worker.info().ack_floor.stream_seq == 5000)
+        assert pending(worker) == 0
+
+    def test_work_in_progress(self, js, stream):
+        """
+        Scenario 163: a message that is worked on beyond its ack wait is delivered once.
+        """
+        worker = stream.create_consumer(durable_name="worker", ack_wait=0.4)
+        fill(js, stream, 1)
+        message = worker.next(5)
+        for _ in range(8):
+            message.in_progress()
+            assert worker.next(0.15) is None
+        message.ack_sync()
+        assert worker.info().delivered.consumer_seq == 1
+
+    def test_without_an_ack_it_comes_again(self, js, stream):
+        """
+        After its ack wait the message is delivered a second time, and can then be acknowledged.
+        """
+        worker = stream.create_consumer(durable_name="worker", ack_wait=0.3)
+        fill(js, stream, 1)
+        first = worker.next(5)
+        with timed(0.2, 1.5):
+            second = worker.next(5)
+        assert (first.metadata.delivered, second.metadata.delivered) == (1, 2)
+        assert first.sequence == second.sequence
+        second.ack_sync()
+        assert pending(worker) == 0
+
+    def test_a_terminated_message(self, client, js, stream):
+        """
+        Scenario 164: it does not come again, and the advisory has the reason.
+        """
+        worker = stream.create_consumer(durable_name="worker", ack_wait=0.2)
+        subject = f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream.name}.worker"
+        with client.subscribe(subject) as advisories:
+            fill(js, stream, 1)
+            worker.next(5).term("wrong format")
+            advisory = json.loads(advisories.next(5).data)
+        assert (advisory["reason"], advisory["stream_seq"]) == ("wrong format", 1)
+        assert worker.next(0.4) is None
+        assert pending(worker) == 0
+
+    def test_a_batch_that_is_acknowledged_in_parts(self, js, stream, worker):
+        """
+        What was acknowledged or refused before is left out; what is yielded later is acked later.
+        """
+        fill(js, stream, 10)
+        batch = worker.fetch(10)
+        messages = iter(batch)
+        first = [next(messages) for _ in range(6)]
+        first[0].ack()
+        first[1].term()
+        first[2].nak(60)
+        assert batch.ack() == 3
+        assert batch.ack() == 0
+        assert len(list(messages)) == 4
+        assert batch.ack() == 4
+        eventually(lambda: pending(worker) == 1)
+        for message in first:
+            with pytest.raises(jetsync.MessageAlreadyAckedError):
+                message.ack()
+
+    def test_a_batch_that_nobody_iterated(self, js, stream, worker):
+        """
+        Only messages that were yielded are acknowledged.
+        """
+        fill(js, stream, 3)
+        with worker.fetch(3, expires=5) as batch:
+            eventually(lambda: pending(worker) == 3)
+            assert batch.ack() == 0
+        again = list(worker.fetch(3, expires=5))
+        assert sorted(numbers(again)) == [0, 1, 2]
+
+
+class TestOnce:
+    def test_a_second_acknowledgement_is_refused(self, js, stream, worker):
+        """
+        After one that ends the message every other is an error that names the message.
+        """
+        fill(js, stream, 4)
+        ends = (
+            lambda message: message.ack(),
+            lambda message: message.ack_sync(),
+            lambda message: message.nak(60),
+            lambda message: message.term(),
+        )
+        for end in ends:
+            message = worker.next(5)
+            message.in_progress()
+            end(message)
+            for again in (*ends, lambda message: message.in_progress()):
+                with pytest.raises(jetsync.MessageAlreadyAckedError, match=r"T.+\.A"):
+                    again(message)
+
+    @pytest.mark.parametrize(
+        ("spoil", "error"),
+        [
+            (lambda messages, _: messages[3].ack(), jetsync.MessageAlreadyAckedError),
+            (lambda messages, _: messages.append(messages[0]), jetsync.MessageAlreadyAckedError),
+            (lambda messages, _: messages.append(b"5"), jetsync.InvalidTypeError),
+            (
+                lambda messages, others: messages.append(others["core"]),
+                jetsync.NotJetStreamMessageError,
+            ),
+            (
+                lambda messages, others: messages.append(others["unacked"]),
+                jetsync.AcksNotWantedError,
+            ),
+            (
+                lambda messages, others: messages.append(others["ordered"]),
+                jetsync.AcksNotWantedError,
+            ),
+        ],
+        ids=["acked", "twice", "no message", "core", "no acks", "ordered"],
+    )
+    def test_many_of_which_one_can_not_be(self, client, js, stream, worker, spoil, error):
+        """
+        ack_many sends nothing then, and the others stay open.
+        """
+        fill(js, stream, 5)
+        with client.subscribe(f"core.{stream.name}") as core, stream.ordered_consumer() as ordered:
+            client.publish(f"core.{stream.name}", b"")
+            unacked = stream.create_consumer(durable_name="unacked", ack_policy="none")
+            others = {
+                "core": core.next(5),
+                "unacked": unacked.next(5),
+                "ordered": ordered.next(5),
+            }
+        messages = list(worker.fetch(5))
+        spoil(messages, others)
+        acked = {id(m) for m in messages if isinstance(m, jetsync.Message) and m.is_acked}
+        client.flush()
+        before = client.statistics().bytes_out
+        with pytest.raises(error):
+            jetsync.ack_many(messages)
+        assert client.statistics().bytes_out == before
+        rest = [m for m in messages[:5] if id(m) not in acked]
+        assert jetsync.ack_many(rest) == len(rest)
+        eventually(lambda: pending(worker) == 0)
+
+    def test_a_consumer_that_takes_no_acks(self, js, stream):
+        """
+        What waits for a confirmation, and what acknowledges a batch, says so; an ack does no harm.
+        """
+        fill(js, stream, 2)
+        unacked = stream.create_consumer(durable_name="unacked", ack_policy="none")
+        batch = unacked.fetch(2)
+        first, second = batch
+        with pytest.raises(jetsync.AcksNotWantedError, match="unacked"):
+            first.ack_sync()
+        with pytest.raises(jetsync.AcksNotWantedError):
+            batch.ack()
+        first.ack()
+        second.ack()
+
+    def test_a_consumer_that_is_gone(self, js, stream, worker):
+        """
+        It confirms nothing, and ack_sync does not say that it did.
+        """
+        fill(js, stream, 1)
+        message = worker.next(5)
+        worker.delete()
+        with pytest.raises(jetsync.NoRespondersError):
+            message.ack_sync()
+        assert not message.is_acked
+
+    def test_threads_that_acknowledge_the_same_message(self, js, stream, worker):
+        """
+        Exactly one of them does so.
+        """
+        fill(js, stream, 50)
+        with ThreadPoolExecutor(8) as pool:
+            for message in worker.fetch(50):
+
+                def ack(_, message=message):
+                    try:
+                        message.ack()
+                    except jetsync.MessageAlreadyAckedError:
+                        return 0
+                    return 1
+
+                assert sum(pool.map(ack, range(8))) == 1
+        eventually(lambda: pending(worker) == 0)
+
+    def test_messages_that_no_consumer_delivered(self, client, unique):
+        """
+        Scenario 166: with and without a reply subject there is nothing to acknowledge.
+        """
+        with client.subscribe(unique) as messages:
+            client.publish(unique, b"plain")
+            client.publish(unique, b"asks", reply="somewhere")
+            for message in (messages.next(5), messages.next(5)):
+                for call in (
+                    message.ack,
+                    message.ack_sync,
+                    message.nak,
+                    message.term,
+                    message.in_progress,
+                    lambda message=message: message.metadata,
+                ):
+                    with pytest.raises(jetsync.NotJetStreamMessageError):
+                        call()
+                assert not message.is_acked
+
+
+class TestWithoutAServer:
+    def test_a_server_that_stands_still(self, victim, fragile, unique):
+        """
+        Scenario 162: without a confirmation the message is not done, and asking again is allowed.
+        """
+        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+        worker = stream.create_consumer(durable_name="worker")
+        fill(fragile, stream, 1)
+        message = worker.next(5)
+        victim.pause()
+        try:
+            with timed(0.2, 0.5), pytest.raises(jetsync.RequestTimeoutError):
+                message.ack_sync(0.2)
+            assert not message.is_acked
+        finally:
+            victim.resume()
+        message.ack_sync(5)
+        assert (message.is_acked, pending(worker)) == (True, 0)
+        fragile.delete_stream(unique)
+
+    def test_acks_while_the_connection_is_lost(self, victim, fragile, unique):
+        """
+        They fail in time and the messages stay open; once the server is back all of them work.
+        """
+        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        worker = stream.create_consumer(durable_name="worker")
+        fill(fragile, stream, 6)
+        one, two, *_ = worker.fetch(2)
+        batch = worker.fetch(4)
+        assert len(list(batch)) == 4
+        victim.stop()
+        try:
+            eventually(lambda: not fragile._context.connection.is_connected)
+            with timed(0.2, 0.6), pytest.raises(jetsync.DisconnectedError):
+                one.ack()
+            with timed(0.1, 0.4), pytest.raises(jetsync.DisconnectedError):
+                two.ack_sync(0.1)
+            with timed(0.2, 0.6), pytest.raises(jetsync.DisconnectedError):
+                batch.ack()
+            with timed(0.1, 0.4), pytest.raises(jetsync.DisconnectedError):
+                jetsync.ack_many([one, two], timeout=0.1)
+            assert not one.is_acked
+            assert not two.is_acked
+        finally:
+            victim.start()
+        eventually(lambda: fragile._context.connection.is_connected)
+        one.ack()
+        two.ack_sync(5)
+        assert batch.ack() == 4
+        eventually(lambda: pending(worker) == 0)
+        assert worker.info().ack_floor.stream_seq == 6
+        fragile.delete_stream(unique)
+
+    def test_a_closed_client(self, victim, unique):
+        """
+        The error says so, and the message is not marked as done.
+        """
+        with jetsync.connect(victim.url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer(durable_name="worker")
+            fill(js, stream, 1)
+            batch = worker.fetch(1)
+            (message,) = batch
+        calls = (message.ack, message.ack_sync, message.nak, message.term, batch.ack)
+        for call in (*calls, lambda: jetsync.ack_many([message])):
+            with pytest.raises(jetsync.ConnectionClosedError):
+                call()
+        assert not message.is_acked
+
+    def test_what_was_acknowledged_before_closing_counts(self, victim, fragile, unique):
+        """
+        Acknowledgements that were handed over are sent before the client is gone.
+        """
+        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+        stream.create_consumer(durable_name="worker")
+        fill(fragile, stream, 500)
+        with jetsync.connect(victim.url) as client:
+            for message in client.jetstream().consumer(unique, "worker").fetch(500):
+                message.ack()
+        eventually(lambda: fragile.consumer(unique, "worker").info().ack_floor.stream_seq == 500)
+        fragile.delete_stream(unique)
+
+
+class TestMessage:
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_where_a_message_is_from(self, server_for, nats_server, unique, version):
+        """
+        Stream, consumer, sequences, counts and time are read from the reply subject.
+        """
+        server = nats_server if version is None else server_for(version)
+        with jetsync.connect(server.url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer(durable_name="worker")
+            before = time.time_ns()
+            fill(js, stream, 3)
+            after = time.time_ns()
+            worker.next(5)
+            message = worker.next(5)
+            said = message.metadata
+            assert (said.stream, said.consumer, said.domain) == (unique, "worker", None)
+            assert (said.stream_sequence, said.consumer_sequence) == (2, 2)
+            assert (said.delivered, said.pending) == (1, 1)
+            assert before - 10**9 < said.timestamp_ns < after + 10**9
+            assert said.timestamp.tzinfo is not None
+            assert message.sequence == 2
+            js.delete_stream(unique)
+
+    def test_the_long_form_of_the_reply_subject(self, unique):
+        """
+        Servers that put domain and account into it are understood, and their messages acked.
+        """
+        text = "feature_flags { js_ack_fc_v2: true }\njetstream { domain: hub }\n"
+        with DevServer(config=text) as server, jetsync.connect(server.url) as client:
+            js = client.jetstream(domain="hub")
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer(durable_name="worker")
+            fill(js, stream, 2)
+            message = worker.next(5)
+            assert message.reply.count(".") == 10
+            said = message.metadata
+            assert (said.stream, said.consumer, said.domain) == (unique, "worker", "hub")
+            assert (said.stream_sequence, said.delivered, said.pending) == (1, 1, 1)
+            message.ack_sync()
+            assert pending(worker) == 0
+            batch = worker.fetch(1)
+            assert len(list(batch)) == 1
+            assert batch.ack() == 1
+            eventually(lambda: pending(worker) == 0)
+
+    def test_payloads_of_every_size(self, client, js, stream, worker):
+        """
+        From nothing to the largest that the server takes, with and without headers.
+        """
+        limit = client.server.max_payload
+        header = len(b"NATS/1.0\r\nA: b\r\n\r\n")
+        sizes = [0, 1, 2, 127, 128, 4095, 4096, 65_535, 65_536, 131_072, 500_000, limit - header]
+        pattern = bytes(range(251)) * (limit // 251 + 1)
+        for size in sizes:
+            js.publish(f"{stream.name}.A", pattern[:size])
+            js.publish(f"{stream.name}.A", pattern[:size], headers={"A": "b"})
+        batch = worker.fetch(2 * len(sizes), expires=20)
+        for position, message in enumerate(batch):
+            size = sizes[position // 2]
+            assert len(message.data) == size
+            assert message.data == pattern[:size]
+            assert dict(message.headers.items()) == ({"A": "b"} if position % 2 else {})
+        assert batch.ack() == 2 * len(sizes)
+        eventually(lambda: pending(worker) == 0)

@@ -1,0 +1,784 @@
+"""
+Consuming on real servers: what comes, how it ends, and what it stands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from streams import fill, fill_in_trouble
+from waiting import CLUSTER_CLIENT, eventually, timed
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync.testing import HookRecorder
+
+
+def take(messages, count):
+    """
+    The payloads of the next messages, acknowledged.
+    """
+    got = []
+    for _ in range(count):
+        message = messages.next(20)
+        message.ack()
+        got.append(int(message.data))
+    return got
+
+
+def seen(recorder, kind):
+    """
+    The status events of one kind that a recorder saw.
+    """
+    events = [call["event"] for call in recorder.of("jetsync_status")]
+    return [event for event in events if event.kind.value == kind]
+
+
+@pytest.fixture
+def fragile(victim, unique):
+    """
+    A recorder, a client of the server that may be stopped, a stream in a file, its consumer.
+    """
+    recorder = HookRecorder("jetsync_status", "jetsync_fetch")
+    with jetsync.connect(victim.url, reconnect_wait=0.05, plugins=[recorder]) as client:
+        js = client.jetstream()
+        stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
+        worker = stream.create_consumer(durable_name="worker", ack_wait=30)
+        yield recorder, client, js, stream, worker
+        with contextlib.suppress(jetsync.JetSyncError):
+            js.delete_stream(unique)
+
+
+class TestIterator:
+    def test_all_that_is_there_and_all_that_comes(self, js, stream, worker):
+        """
+        Scenario 117: five before and five after the start, in order.
+        """
+        fill(js, stream, 5)
+        with worker.consume() as messages:
+            assert take(messages, 5) == [0, 1, 2, 3, 4]
+            fill(js, stream, 5, start=5)
+            assert take(messages, 5) == [5, 6, 7, 8, 9]
+            assert messages.statistics().pulls == 1
+        assert messages.closed
+
+    @pytest.mark.parametrize(("size", "least", "most"), [(4, 25, 51), (1, 100, 101)])
+    def test_pulls_of_a_small_buffer(self, js, stream, worker, size, least, most):
+        """
+        Scenario 117: a pull fills the buffer; a buffer of one works.
+        """
+        fill(js, stream, 100)
+        with worker.consume(max_messages=size) as messages:
+            assert take(messages, 100) == list(range(100))
+            assert least <= messages.statistics().pulls <= most
+
+    @pytest.mark.parametrize(("limit", "least"), [(1, 10), (2, 5)])
+    def test_bytes(self, js, stream, worker, limit, least):
+        """
+        Scenario 118: a buffer of one or two messages by bytes; each of them comes, in order.
+        """
+        fill(js, stream, 10, size=60)
+        size = 60 + len(f"{stream.name}.A") + 80 + len(stream.name)
+        with worker.consume(max_bytes=limit * size) as messages:
+            got = []
+            for message in messages:
+                message.ack()
+                got.append(int(message.data))
+                statistics = messages.statistics()
+                assert statistics.pending_bytes <= limit * size
+                if len(got) == 10:
+                    break
+            assert got == list(range(10))
+            assert statistics.pulls >= least
+
+    def test_pulls_that_are_full_before_their_bytes(self, nats_server, js, stream):
+        """
+        Scenario 135: the status that says so does not stall what follows, small or large.
+        """
+        recorder = HookRecorder("jetsync_status", "jetsync_fetch")
+        stream.create_consumer(durable_name="few", max_batch=2)
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            few = client.jetstream().consumer(stream.name, "few")
+            with few.consume(max_bytes=1024, threshold_bytes=0) as messages:
+                fill(js, stream, 10)
+                assert take(messages, 10) == list(range(10))
+                pulls = [call["operation"] for call in recorder.of("jetsync_fetch")]
+                assert {pull.max_bytes for pull in pulls} == {1024}
+                assert len(pulls) in {5, 6}
+                js.publish_many((f"{stream.name}.A", b"%-900d" % number) for number in range(10))
+                assert take(messages, 10) == list(range(10))
+        texts = {event.description for event in seen(recorder, "pull_status")}
+        assert "Batch Completed" in texts
+
+    def test_a_message_larger_than_the_buffer(self, js, stream, worker):
+        """
+        It ends the consumption, as it would stay in the way for ever.
+        """
+        fill(js, stream, 1)
+        fill(js, stream, 1, start=1, size=2000)
+        got = []
+        with pytest.raises(jetsync.MessageSizeExceedsMaxBytesError):
+            got.extend(int(message.data) for message in worker.consume(max_bytes=1000))
+        assert got == [0]
+
+    def test_stop_after(self, js, stream, worker):
+        """
+        Scenario 119: exactly so many, all of them acknowledged, and nothing left at the server.
+        """
+        fill(js, stream, 100)
+        messages = worker.consume(max_messages=40, stop_after=50)
+        got = []
+        for message in messages:
+            message.ack()
+            got.append(int(message.data))
+        assert got == list(range(50))
+        assert messages.wait(1)
+        js.account_info()
+        info = eventually(lambda: (i := worker.info()).num_ack_pending == 0 and i)
+        assert (info.num_pending, info.num_waiting) == (50, 0)
+
+    def test_two_at_once(self, js, stream, worker):
+        """
+        Scenario 121: two consumptions of one consumer share its messages.
+        """
+        fill(js, stream, 100)
+        with worker.consume(max_messages=10) as one, worker.consume(max_messages=10) as other:
+            first, second = take(one, 1), take(other, 1)
+            with ThreadPoolExecutor(2) as pool:
+                rest = [
+                    pool.submit(lambda m=m: [int(x.data) for x in m if not x.ack()])
+                    for m in (one, other)
+                ]
+                eventually(lambda: worker.info().num_ack_pending == 0 == worker.info().num_pending)
+                one.stop()
+                other.stop()
+                parts = [first + rest[0].result(5), second + rest[1].result(5)]
+        assert sorted(parts[0] + parts[1]) == list(range(100))
+
+    def test_threads_share_an_iterator(self, js, stream, worker):
+        """
+        Each message goes to one thread, and each thread is woken at the end.
+        """
+        fill(js, stream, 2000)
+        messages = worker.consume(max_messages=50, stop_after=2000)
+
+        def work():
+            got = []
+            for message in messages:
+                message.ack()
+                got.append(int(message.data))
+            return got
+
+        with ThreadPoolExecutor(4) as pool:
+            parts = [future.result(20) for future in [pool.submit(work) for _ in range(4)]]
+        assert sorted(number for part in parts for number in part) == list(range(2000))
+
+    def test_no_more_than_the_buffer_is_sent_to_a_slow_user(self, js, stream, worker):
+        """
+        What was not taken counts: the server never has more on its way than the buffer holds.
+        """
+        fill(js, stream, 300)
+        most = 0
+        with worker.consume(max_messages=20) as messages:
+            for number in range(100):
+                messages.next(5).ack()
+                if number % 10 == 0:
+                    time.sleep(0.01)
+                    most = max(most, worker.info().num_ack_pending)
+        assert most <= 22
+
+    def test_acknowledged_when_the_next_one_is_taken(self, js, stream, worker):
+        """
+        With ack="auto" the last one is acknowledged at the end of the block, unless it raised.
+        """
+        fill(js, stream, 10)
+        with worker.consume(ack="auto", max_messages=5) as messages:
+            assert [int(next(messages).data) for _ in range(5)] == [0, 1, 2, 3, 4]
+        eventually(lambda: worker.info().ack_floor.stream_seq == 5)
+        with contextlib.suppress(KeyError), worker.consume(ack="auto") as messages:
+            next(messages)
+            raise KeyError
+        assert worker.info().ack_floor.stream_seq == 5
+
+    def test_a_thread_that_died(self, js, stream, worker):
+        """
+        What a thread left unfinished is not acknowledged by a later one that has its number.
+        """
+        fill(js, stream, 2)
+        idents = []
+
+        def take_one():
+            ident = threading.get_ident()
+            if not idents or ident == idents[0]:
+                idents.append(ident)
+                next(messages)
+
+        with worker.consume(ack="auto") as messages:
+            for _ in range(100):
+                thread = threading.Thread(target=take_one)
+                thread.start()
+                thread.join()
+                if len(idents) == 2:
+                    break
+            eventually(lambda: messages.statistics().received == 2)
+            js.account_info()
+            assert worker.info().ack_floor.stream_seq == 0
+
+    def test_hooks(self, nats_server, stream, js):
+        """
+        Each pull is wrapped once and left when it is over; each message is shown.
+        """
+        fill(js, stream, 10)
+        recorder = HookRecorder("jetsync_fetch", "jetsync_message_received")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            reader = client.jetstream().stream(stream.name).create_consumer(ack_policy="none")
+            list(reader.consume(max_messages=5, stop_after=10))
+        pulls = [call["operation"] for call in recorder.of("jetsync_fetch")]
+        assert {operation.name for operation in pulls} == {"consume"}
+        assert sum(operation.max_messages for operation in pulls) == 10
+        assert all(call.finished for call in recorder.of("jetsync_fetch"))
+        assert len(recorder.of("jetsync_message_received")) == 10
+
+
+class TestEnd:
+    def test_stop_and_again(self, js, stream, worker):
+        """
+        Scenario 122: what was not taken is delivered again at once.
+        """
+        fill(js, stream, 10)
+        with worker.consume() as messages:
+            assert take(messages, 5) == [0, 1, 2, 3, 4]
+        with timed(0, 2), worker.consume() as messages:
+            assert sorted(take(messages, 5)) == [5, 6, 7, 8, 9]
+
+    def test_stop_discards(self, js, stream, worker):
+        """
+        Scenario 123: after two of five, nothing more.
+        """
+        fill(js, stream, 5)
+        messages = worker.consume()
+        take(messages, 2)
+        eventually(lambda: messages.statistics().pending == 495)
+        messages.stop()
+        with pytest.raises(jetsync.ConsumptionClosedError):
+            messages.next()
+        assert list(messages) == []
+        assert (messages.closed, messages.error, messages.wait(0)) == (True, None, True)
+        messages.stop()
+        messages.drain()
+        assert "closed" in repr(messages)
+
+    def test_drain_delivers(self, js, stream, worker):
+        """
+        Scenario 123: after two of five, three more, and then the end.
+        """
+        fill(js, stream, 5)
+        messages = worker.consume()
+        take(messages, 2)
+        eventually(lambda: messages.statistics().pending == 495)
+        messages.drain()
+        fill(js, stream, 5, start=5)
+        assert not messages.closed
+        assert "ending" in repr(messages)
+        assert [int(message.data) for message in messages] == [2, 3, 4]
+        assert messages.wait(1)
+        with pytest.raises(jetsync.ConsumptionClosedError):
+            messages.next()
+
+    def test_stop_after_drain(self, js, stream, worker):
+        """
+        A drain that takes too long can be cut short; what is left comes again at once.
+        """
+        fill(js, stream, 5)
+        messages = worker.consume()
+        take(messages, 2)
+        messages.drain()
+        messages.stop()
+        assert messages.closed
+        with timed(0, 2), worker.consume() as again:
+            assert sorted(take(again, 3)) == [2, 3, 4]
+
+    @pytest.mark.parametrize("end", ["stop", "drain"])
+    @pytest.mark.parametrize("threads", [1, 3])
+    def test_whoever_waits_is_woken(self, worker, end, threads):
+        """
+        Scenario 125: threads that wait in next() see the end at once.
+        """
+        messages = worker.consume()
+
+        def wait():
+            with pytest.raises(jetsync.ConsumptionClosedError):
+                messages.next(20)
+
+        with ThreadPoolExecutor(threads) as pool:
+            waiting = [pool.submit(wait) for _ in range(threads)]
+            eventually(lambda: messages._leader)
+            with timed(0, 0.5):
+                getattr(messages, end)()
+                for future in waiting:
+                    future.result(5)
+
+    def test_timeout(self, js, stream, worker):
+        """
+        Scenario 126: nothing came in time; the next message is still delivered.
+        """
+        messages = worker.consume()
+        with timed(0.1, 0.3), pytest.raises(jetsync.WaitTimeoutError):
+            messages.next(timeout=0.1)
+        with pytest.raises(TimeoutError):
+            messages.next(0)
+        fill(js, stream, 1)
+        assert take(messages, 1) == [0]
+        messages.stop()
+
+    def test_the_client_is_closed(self, nats_server, stream, worker):
+        """
+        Whoever waits sees it at once; an iteration simply ends.
+        """
+        client = jetsync.connect(nats_server.url)
+        messages = client.jetstream().consumer(stream.name, "worker").consume()
+        other = client.jetstream().consumer(stream.name, "worker").consume()
+        with ThreadPoolExecutor(2) as pool:
+            waiting = pool.submit(messages.next)
+            iterating = pool.submit(list, other)
+            eventually(lambda: messages._leader and other._leader)
+            with timed(0, 1):
+                client.close()
+                assert isinstance(waiting.exception(5), jetsync.ConnectionClosedError)
+                assert iterating.result(5) == []
+        assert messages.error is None
+
+    def test_nobody_holds_it(self, client, js, stream, worker):
+        """
+        It gives back what it has and leaves no subscription.
+        """
+        fill(js, stream, 5)
+        subscriptions = client._connection.lane._subscriptions
+        before = set(subscriptions)
+        messages = worker.consume()
+        take(messages, 1)
+        assert len(subscriptions) == len(before) + 1
+        del messages
+        gc.collect()
+        assert set(subscriptions) == before
+        with timed(0, 2), worker.consume(max_messages=4) as messages:
+            assert sorted(take(messages, 4)) == [1, 2, 3, 4]
+
+
+class TestGone:
+    def test_deleted(self, nats_server, js, stream, worker):
+        """
+        Scenario 129: what was buffered is delivered, the error is raised once and told once.
+        """
+        recorder = HookRecorder("jetsync_status")
+        fill(js, stream, 3)
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            messages = client.jetstream().consumer(stream.name, "worker").consume()
+            assert take(messages, 1) == [0]
+            eventually(lambda: messages.statistics().received == 3)
+            worker.delete()
+            assert take(messages, 2) == [1, 2]
+            with timed(0, 1), pytest.raises(jetsync.ConsumerDeletedError):
+                messages.next(5)
+            with pytest.raises(jetsync.ConsumptionClosedError, match="Consumer Deleted"):
+                messages.next(5)
+            assert list(messages) == []
+            assert messages.closed
+            assert isinstance(messages.error, jetsync.ConsumerDeletedError)
+            assert [event.outcome.value for event in seen(recorder, "pull_status")] == ["failed"]
+
+    def test_the_stream_is_deleted(self, js, stream, worker):
+        """
+        A consumption ends with its stream, whether that goes before or while it waits.
+        """
+        waiting, late = worker.consume(), worker.consume()
+        with pytest.raises(jetsync.WaitTimeoutError):
+            waiting.next(0)
+        js.delete_stream(stream.name)
+        gone = (jetsync.ConsumerDeletedError, jetsync.StreamNotFoundError)
+        for messages in (waiting, late, worker.consume()):
+            with timed(0, 1), pytest.raises(gone):
+                next(messages)
+            assert messages.closed
+
+    def test_gone_before(self, js, stream, worker):
+        """
+        A consumer that is gone at the start is found out by asking after it once.
+        """
+        worker.delete()
+        with timed(0, 1), pytest.raises(jetsync.ConsumerNotFoundError):
+            next(worker.consume())
+
+    def test_deleted_while_disconnected(self, victim, fragile):
+        """
+        Scenario 129: nobody answers the pull after the reconnect; one question tells why.
+        """
+        _recorder, client, js, stream, worker = fragile
+        messages = worker.consume(expires=2, heartbeat=1)
+        fill(js, stream, 1)
+        assert take(messages, 1) == [0]
+        with jetsync.connect(victim.url) as other:
+            client.reconnect()
+            other.jetstream().delete_consumer(stream.name, "worker")
+        with (
+            timed(0, 2.5),
+            pytest.raises(
+                (
+                    jetsync.ConsumerNotFoundError,
+                    jetsync.ConsumerDeletedError,
+                )
+            ),
+        ):
+            messages.next(5)
+        assert messages.closed
+
+    def test_a_push_consumer(self, stream):
+        """
+        It is refused here.
+        """
+        pusher = stream.create_consumer(durable_name="p", deliver_subject="x.y")
+        with pytest.raises(jetsync.NotPullConsumerError):
+            pusher.consume()
+
+    def test_the_server_is_gone_for_good(self, unique):
+        """
+        Scenario 134: once the client gives up, so does the consumption, with that as its error.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with DevServer() as server:
+            client = jetsync.connect(
+                server.url, reconnect_wait=0.05, max_reconnects=2, plugins=[recorder]
+            )
+            stream = client.jetstream().create_stream(name=unique, subjects=[f"{unique}.>"])
+            messages = stream.create_consumer(durable_name="w").consume()
+            server.kill()
+            with timed(0, 10), pytest.raises(jetsync.ConnectionClosedError):
+                for _ in messages:
+                    pass
+        kinds = [call["event"].kind.value for call in recorder.of("jetsync_status")]
+        assert kinds[0] == "disconnected"
+        assert messages.closed
+        client.close()
+
+
+class TestTrouble:
+    def test_a_restart(self, victim, fragile):
+        """
+        Scenario 127: everything comes once, soon, by one new pull.
+        """
+        recorder, _client, js, stream, worker = fragile
+        messages = worker.consume(expires=30, heartbeat=10)
+        fill(js, stream, 1)
+        assert take(messages, 1) == [0]
+        before = messages.statistics().pulls
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(messages.next, 20)
+            eventually(lambda: messages._leader)
+            victim.restart()
+            fill_in_trouble(js, stream, 10, start=1)
+            with timed(0, 2):
+                message = first.result(20)
+            message.ack()
+        got = [int(message.data), *take(messages, 9)]
+        if 0 in got:
+            # The server has not written down in time that it was acknowledged.
+            got.remove(0)
+            got += take(messages, 1)
+        assert got == list(range(1, 11))
+        statistics = messages.statistics()
+        assert (statistics.pulls, statistics.connections_lost) == (before + 1, 1)
+        assert not seen(recorder, "heartbeat_missed")
+        messages.stop()
+
+    def test_a_server_that_stands_still(self, victim, fragile):
+        """
+        Scenario 128: missed heartbeats are told of, nothing ends, and then messages flow again.
+        """
+        recorder, _client, js, stream, worker = fragile
+        messages = worker.consume(expires=10, heartbeat=0.5)
+        fill(js, stream, 1)
+        assert take(messages, 1) == [0]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(messages.next, 20)
+            eventually(lambda: messages._leader)
+            victim.pause()
+            try:
+                with timed(0.7, 1.6):
+                    eventually(lambda: seen(recorder, "heartbeat_missed"))
+            finally:
+                victim.resume()
+            fill(js, stream, 1, start=1)
+            assert int(waiting.result(5).data) == 1
+        (event, *_) = seen(recorder, "heartbeat_missed")
+        assert event.heartbeat == 0.5
+        assert 0.9 <= event.silent_for <= 1.6
+        assert messages.error is None
+        assert messages.statistics().heartbeats_missed >= 1
+        messages.stop()
+
+    def test_a_slow_user(self, js, stream, nats_server):
+        """
+        Scenario 131: heartbeats that come while the user is away are no alarm.
+        """
+        recorder = HookRecorder("jetsync_status")
+        stream.create_consumer(durable_name="w", ack_wait=30)
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            reader = client.jetstream().consumer(stream.name, "w")
+            messages = reader.consume(expires=1, heartbeat=0.5, max_messages=2)
+            fill(js, stream, 3)
+            for number in range(3):
+                message = messages.next(5)
+                assert (int(message.data), message.metadata.delivered) == (number, 1)
+                time.sleep(1.2)
+                message.ack()
+            with pytest.raises(TimeoutError):
+                messages.next(0.2)
+            assert not seen(recorder, "heartbeat_missed")
+            assert messages.statistics().pulls <= 6
+            messages.stop()
+
+    def test_the_connection_is_lost_while_the_user_is_away(self, fragile):
+        """
+        When the user is back, a new pull follows by itself.
+        """
+        _recorder, client, js, stream, worker = fragile
+        messages = worker.consume(max_messages=10)
+        fill(js, stream, 1)
+        assert take(messages, 1) == [0]
+        client.reconnect()
+        eventually(lambda: client.is_connected and client.statistics().reconnects == 1)
+        fill(js, stream, 5, start=1)
+        with timed(0, 2):
+            assert take(messages, 5) == [1, 2, 3, 4, 5]
+        messages.stop()
+
+    def test_stop_while_disconnected(self, victim, fragile):
+        """
+        A thread that waits for the connection is woken too.
+        """
+        _recorder, client, _js, _stream, worker = fragile
+        messages = worker.consume()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(list, messages)
+            eventually(lambda: messages._leader)
+            victim.kill()
+            try:
+                eventually(lambda: not client.is_connected)
+                with timed(0, 0.5):
+                    messages.stop()
+                    assert waiting.result(5) == []
+            finally:
+                victim.start()
+        eventually(lambda: client.is_connected)
+
+    def test_a_pull_that_expires(self, nats_server, js, stream):
+        """
+        Scenario 138: the next pull asks for what is missing, never for more than the buffer holds.
+        """
+        recorder = HookRecorder("jetsync_status", "jetsync_fetch")
+        stream.create_consumer(durable_name="w")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            reader = client.jetstream().consumer(stream.name, "w")
+            messages = reader.consume(expires=1, max_messages=500)
+            fill(js, stream, 200)
+            assert take(messages, 1) == [0]
+            with ThreadPoolExecutor(1) as pool:
+                got = pool.submit(take, messages, 200)
+                recorder.wait_for("jetsync_fetch", 2)
+                eventually(lambda: seen(recorder, "pull_status"))
+                assert messages.statistics().pending <= 500
+                fill(js, stream, 1, start=200)
+                assert got.result(10) == list(range(1, 201))
+            messages.stop()
+        first = seen(recorder, "pull_status")[0]
+        assert (first.code, first.outcome.value) == (408, "ended")
+
+    def test_limits_of_the_consumer(self, js, stream):
+        """
+        Pulls keep to what the consumer allows; one that was lowered meanwhile is learned of.
+        """
+        small = stream.create_consumer(durable_name="w", max_batch=10, max_expires=2)
+        fill(js, stream, 100)
+        with small.consume() as messages:
+            assert take(messages, 30) == list(range(30))
+            stream.update_consumer(durable_name="w", max_batch=3, max_expires=2)
+            assert sorted(take(messages, 70)) == list(range(30, 100))
+            assert messages.error is None
+
+    def test_a_time_that_was_lowered(self, js, stream, worker):
+        """
+        Pulls that live too long for the consumer by now are refused once, and shorter from then on.
+        """
+        fill(js, stream, 3)
+        stream.update_consumer(durable_name="worker", max_expires=2)
+        with worker.consume() as messages, timed(0, 2):
+            assert take(messages, 3) == [0, 1, 2]
+
+    def test_refused_again_and_again(self, client, stream, worker, caplog):
+        """
+        Pulls that nobody takes for long are worth a warning, and it goes on.
+        """
+        elsewhere = client.jetstream(prefix="nobody.listens.here")
+        lost = jetsync.Consumer(elsewhere._context, stream.name, worker.cached_info)
+        with caplog.at_level(logging.WARNING, "jetsync.consume"), lost.consume() as messages:
+            with pytest.raises(TimeoutError):
+                messages.next(4)
+            assert caplog.text.count("pulls_refused") == 1
+            assert messages.error is None
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
+class TestVersions:
+    """
+    What depends on the statuses of pulls, on servers whose statuses differ.
+    """
+
+    @pytest.fixture
+    def older(self, version, server_for, unique):
+        """
+        A context on that server, a stream and its consumer.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            yield js, stream, stream.create_consumer(durable_name="worker")
+            js.delete_stream(unique)
+
+    def test_everything_comes(self, older):
+        """
+        With a buffer of one, of a few, of many, by bytes, and over the end of a pull.
+        """
+        js, stream, worker = older
+        fill(js, stream, 400)
+        for number, options in enumerate(
+            (
+                {"max_messages": 1},
+                {"max_messages": 3},
+                {},
+                {"max_bytes": 500},
+            )
+        ):
+            with worker.consume(stop_after=100, **options) as messages:
+                assert take(messages, 100) == list(range(100 * number, 100 * number + 100))
+        with worker.consume(expires=1, heartbeat=0.5) as messages:
+            with pytest.raises(TimeoutError):
+                messages.next(1.2)
+            fill(js, stream, 1, start=400)
+            assert take(messages, 1) == [400]
+            assert messages.statistics().heartbeats_missed == 0
+
+    def test_gone(self, older):
+        """
+        A consumer that is deleted under the consumption, and one that was before.
+        """
+        _, _, worker = older
+        messages = worker.consume()
+        with pytest.raises(TimeoutError):
+            messages.next(0.1)
+        worker.delete()
+        with timed(0, 1), pytest.raises(jetsync.ConsumerDeletedError):
+            next(messages)
+        with timed(0, 1), pytest.raises(jetsync.ConsumerNotFoundError):
+            next(worker.consume())
+
+
+class TestBounds:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"max_messages": 0},
+            {"max_messages": -1},
+            {"max_messages": 10, "max_bytes": 1000},
+            {"max_bytes": 0},
+            {"expires": 0.9},
+            {"expires": 2, "heartbeat": 1.1},
+            {"heartbeat": 0.4},
+            {"expires": 120, "heartbeat": 31},
+            {"threshold_messages": 501},
+            {"threshold_bytes": 10},
+            {"max_bytes": 100, "threshold_bytes": 101},
+            {"max_bytes": 100, "threshold_messages": 1},
+            {"stop_after": 0},
+            {"priority": 10},
+            {"priority": -1},
+            {"ack": "maybe"},
+        ],
+    )
+    def test_refused(self, worker, options):
+        """
+        Scenario 136: options that make no sense are refused before anything is sent.
+        """
+        with pytest.raises(ValueError, match=r"\w+"):
+            worker.consume(**options)
+
+    def test_defaults(self, nats_server, stream, worker):
+        """
+        Scenario 136: 500 messages, 30 seconds, a heartbeat every 15.
+        """
+        recorder = HookRecorder("jetsync_fetch")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            with client.jetstream().consumer(stream.name, "worker").consume() as messages:
+                assert messages.options.threshold == 250
+            (call,) = recorder.of("jetsync_fetch")
+        operation = call["operation"]
+        assert (operation.max_messages, operation.max_bytes) == (500, None)
+        assert (operation.expires, operation.heartbeat) == (30.0, 15.0)
+
+
+@pytest.mark.cluster
+class TestCluster:
+    def test_leaders_come_and_go(self, unique):
+        """
+        Scenario 133: a leader that steps down and one whose server stops are told of, not fatal.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with (
+            DevServer(cluster=3) as cluster,
+            jetsync.connect(cluster.url, plugins=[recorder], **CLUSTER_CLIENT) as client,
+        ):
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], num_replicas=3)
+            worker = stream.create_consumer(durable_name="worker")
+            fill(js, stream, 10)
+            messages = worker.consume(max_messages=20, expires=10, heartbeat=1)
+            got = set()
+
+            def take_up_to(count):
+                # A new leader may not know what the one before has just delivered.
+                while len(got) < count:
+                    got.update(take(messages, 1))
+
+            take_up_to(10)
+            with ThreadPoolExecutor(1) as pool:
+                for turn in range(1, 3):
+                    rest = pool.submit(take_up_to, 10 * turn + 10)
+                    client.request(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{unique}.worker", b"")
+                    fill_in_trouble(js, stream, 10, start=10 * turn)
+                    rest.result(30)
+                index = cluster.wait_stream_leader(unique)
+                rest = pool.submit(take_up_to, 40)
+                cluster.stop(index)
+                fill_in_trouble(js, stream, 10, start=30)
+                rest.result(30)
+            assert got == set(range(40))
+            assert messages.error is None
+            outcomes = {event.outcome.value for event in seen(recorder, "pull_status")}
+            assert outcomes <= {"retried", "ended", "ignored"}
+            assert "retried" in outcomes
+            messages.stop()
+
+
+def test_threads_are_not_started(js, stream, worker):
+    """
+    An iterator has no thread of its own.
+    """
+    before = threading.active_count()
+    with worker.consume():
+        assert threading.active_count() == before

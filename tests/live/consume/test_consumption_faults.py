@@ -1,0 +1,382 @@
+"""
+Consuming on real servers: acknowledgements, plugins, processes and clients that go wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from waiting import eventually, timed
+
+import jetsync
+from jetsync.consume.driver import ConsumeDriver
+from jetsync.testing import CutProxy
+
+
+def fill(js, stream, count, start=0):
+    """
+    Publish *count* messages with their numbers as payload.
+    """
+    js.publish_many((f"{stream.name}.A", b"%d" % number) for number in range(start, start + count))
+
+
+def arrived(messages, count):
+    """
+    Wait until so many messages have come; looks at them, as perhaps nobody else does meanwhile.
+    """
+    eventually(lambda: messages._refill() or messages.statistics().received == count)
+
+
+@pytest.fixture
+def proxy(nats_server):
+    """
+    What stands between a client and the server, and may cut them off.
+    """
+    with CutProxy(nats_server.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def distant(proxy):
+    """
+    A client behind the proxy.
+    """
+    with jetsync.connect(proxy.url, reconnect_wait=0.05) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def cut_off(proxy, client):
+    """
+    Keep a client without a connection.
+    """
+    proxy.refuse()
+    proxy.cut()
+    try:
+        eventually(lambda: not client.is_connected)
+        yield
+    finally:
+        proxy.accept()
+    eventually(lambda: client.is_connected)
+
+
+class TestAnswersWithoutAConnection:
+    """
+    What was handled, or given back, while there is no connection is told once there is one.
+    """
+
+    @pytest.fixture
+    def there(self, distant, stream):
+        """
+        The consumer's handle of the client that is cut off, and one of another client.
+        """
+        near = stream.create_consumer(durable_name="worker", ack_wait=60)
+        return distant.jetstream().consumer(stream.name, "worker"), near
+
+    def test_acknowledged_by_the_handler_form(self, proxy, distant, js, stream, there):
+        """
+        All ten are handled once, and acknowledged.
+        """
+        worker, near = there
+        fill(js, stream, 10)
+        gate, numbers = threading.Event(), []
+
+        def handler(message):
+            gate.wait(20)
+            numbers.append(int(message.data))
+
+        running = worker.consume(handler, ack="auto")
+        try:
+            arrived(running, 10)
+            with cut_off(proxy, distant):
+                gate.set()
+                eventually(lambda: len(numbers) == 10)
+            eventually(lambda: near.info().ack_floor.stream_seq == 10)
+        finally:
+            gate.set()
+            running.stop()
+        assert running.wait(5)
+        assert numbers == list(range(10))
+
+    def test_acknowledged_by_the_iterator(self, proxy, distant, js, stream, there):
+        """
+        The next message is not waited for any longer than it has to be, and all are acknowledged.
+        """
+        worker, near = there
+        fill(js, stream, 3)
+        with worker.consume(ack="auto") as messages:
+            next(messages)
+            arrived(messages, 3)
+            with cut_off(proxy, distant), timed(0, 1):
+                assert [int(messages.next(1).data) for _ in range(2)] == [1, 2]
+        eventually(lambda: near.info().ack_floor.stream_seq == 3)
+
+    def test_given_back(self, proxy, distant, js, stream, there):
+        """
+        What a stop gives back meanwhile comes again long before the ack wait is over.
+        """
+        worker, near = there
+        fill(js, stream, 5)
+        messages = worker.consume()
+        next(messages).ack_sync()
+        arrived(messages, 5)
+        with cut_off(proxy, distant):
+            messages.stop()
+            assert messages.closed
+        with near.consume() as again:
+            assert sorted(int(again.next(20).data) for _ in range(4)) == [1, 2, 3, 4]
+
+
+class TestOrderedConsumers:
+    def test_stopped_while_the_server_stands_still(self, proxy, distant, js, stream):
+        """
+        Whoever waits for a consumer that is being made again is woken.
+        """
+        fill(js, stream, 1)
+        ordered = distant.jetstream().stream(stream.name).ordered_consumer()
+        messages = ordered.consume(heartbeat=0.5, expires=2)
+        assert next(messages).data == b"0"
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(list, messages)
+            try:
+                proxy.pause()
+                eventually(distant._connection.router.pending)
+                with timed(0, 0.5):
+                    messages.stop()
+                    assert waiting.result(10) == []
+            finally:
+                proxy.resume()
+        ordered.close()
+
+    def test_closed_without_a_connection(self, proxy, distant, js, stream):
+        """
+        The consumer is deleted on the server as soon as there is one.
+        """
+        fill(js, stream, 1)
+        ordered = distant.jetstream().stream(stream.name).ordered_consumer()
+        assert ordered.next(10).data == b"0"
+        with cut_off(proxy, distant):
+            ordered.close(timeout=0.1)
+            assert list(stream.consumer_names()) == [ordered.name]
+        eventually(lambda: list(stream.consumer_names()) == [])
+
+
+class TestRefusingPlugins:
+    @pytest.fixture
+    def picky(self, nats_server):
+        """
+        JetStream over a client with a plugin that refuses each message the first time it sees it.
+        """
+
+        class Picky:
+            def __init__(self):
+                self.seen = set()
+
+            @jetsync.hookimpl
+            def jetsync_message_received(self, message):
+                if message.data not in self.seen:
+                    self.seen.add(message.data)
+                    raise ValueError("no")
+
+        with jetsync.connect(nats_server.url, plugins=[Picky()]) as client:
+            yield client.jetstream()
+
+    @pytest.mark.parametrize("way", ["fetch", "iterator", "handler"])
+    def test_given_back(self, picky, js, stream, way):
+        """
+        What a plugin refused is delivered again at once, and does not wait for the ack wait.
+        """
+        stream.create_consumer(durable_name="worker", ack_wait=60)
+        worker = picky.consumer(stream.name, "worker")
+        fill(js, stream, 3)
+        got, end = [], time.monotonic() + 20
+        with contextlib.ExitStack() as stack:
+            if way == "handler":
+                stack.enter_context(worker.consume(got.append, ack="auto"))
+                eventually(lambda: len(got) == 3)
+            elif way == "iterator":
+                messages = stack.enter_context(worker.consume())
+            while len(got) < 3 and time.monotonic() < end:
+                with contextlib.suppress(jetsync.PluginError):
+                    if way == "fetch":
+                        got += list(worker.fetch(1, expires=5))
+                    else:
+                        got.append(messages.next(5))
+                        got[-1].ack()
+        assert {int(message.data) for message in got} == {0, 1, 2}
+
+    def test_ordered(self, picky, js, stream):
+        """
+        An ordered consumer leaves out no message that a plugin refused: the next use has it.
+        """
+        fill(js, stream, 4)
+        got = []
+        with picky.stream(stream.name).ordered_consumer() as ordered:
+            for _ in range(4):
+                messages = ordered.consume()
+                with pytest.raises(jetsync.PluginError):
+                    messages.next(10)
+                assert messages.closed
+                got.append(int(ordered.next(10).data))
+            assert ordered.statistics().delivered == 4
+        assert got == [0, 1, 2, 3]
+
+
+class TestEndedInAHook:
+    @pytest.mark.parametrize("end", ["stop", "drain"])
+    def test_whoever_drives_goes_on_driving(self, nats_server, stream, monkeypatch, end):
+        """
+        No other thread, and no second turn of this one, gets between; no pull is sent any more.
+        """
+        inside, most = [], []
+        turn = ConsumeDriver.turn
+
+        def watched(driver):
+            inside.append(threading.get_ident())
+            most.append(len(inside))
+            try:
+                turn(driver)
+            finally:
+                inside.pop()
+
+        class Ender:
+            @jetsync.hookimpl
+            def jetsync_status(self, event):
+                if isinstance(event, jetsync.PullStatusEvent):
+                    getattr(messages, end)()
+                    with pytest.raises(jetsync.ConflictingUseError):
+                        messages.next(5)
+                    told.set()
+
+        monkeypatch.setattr(ConsumeDriver, "turn", watched)
+        stream.create_consumer(durable_name="worker")
+        told = threading.Event()
+        with jetsync.connect(nats_server.url, plugins=[Ender()]) as client:
+            messages = client.jetstream().consumer(stream.name, "worker").consume(expires=1)
+            with ThreadPoolExecutor(3) as pool:
+                parts = [pool.submit(list, messages) for _ in range(3)]
+                assert [part.result(20) for part in parts] == [[], [], []]
+            assert told.is_set()
+            assert messages.closed
+            assert messages.statistics().pulls == 1
+        assert max(most) == 1
+
+
+class TestEndOfTheClient:
+    @pytest.mark.parametrize("shape", ["iterator", "handler", "ordered"])
+    def test_what_was_not_taken_is_given_back(self, nats_server, js, stream, shape, caplog):
+        """
+        Another client gets it at once; the end of one's own client is no fault.
+        """
+        worker = stream.create_consumer(durable_name="worker", ack_wait=60)
+        fill(js, stream, 20)
+        gate = threading.Event()
+        options = {
+            "iterator": {},
+            "handler": {"handler": lambda message: gate.wait(20)},
+            "ordered": {"handler": lambda message: gate.wait(20), "ordered_by": "subject"},
+        }
+        try:
+            with jetsync.connect(nats_server.url) as client:
+                mine = client.jetstream().consumer(stream.name, "worker")
+                messages = mine.consume(**options[shape])
+                if shape == "iterator":
+                    next(messages)
+                arrived(messages, 20)
+            with worker.consume() as rest:
+                assert sorted(int(rest.next(20).data) for _ in range(19)) == [*range(1, 20)]
+        finally:
+            gate.set()
+        assert messages.wait(5)
+        assert messages.error is None
+        assert "consumption_ended" not in caplog.text
+
+    def test_while_another_thread_waits(self, nats_server, js, stream):
+        """
+        It gives back what it has, too, before the connection is closed.
+        """
+        worker = stream.create_consumer(durable_name="worker", ack_wait=60)
+        client = jetsync.connect(nats_server.url)
+        messages = client.jetstream().consumer(stream.name, "worker").consume()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(messages.next, 20)
+            eventually(lambda: messages._leader)
+            client.close()
+            assert isinstance(waiting.exception(10), jetsync.ConnectionClosedError)
+        assert worker.info().num_waiting == 0
+
+
+class TestNobodyIterates:
+    def test_the_end_is_seen(self, js, stream):
+        """
+        Whoever only waits, or looks, learns that the consumer was deleted.
+        """
+        worker = stream.create_consumer(durable_name="worker")
+        waited, looked = worker.consume(), worker.consume()
+        assert not waited.wait(0.1)
+        worker.delete()
+        assert waited.wait(10)
+        eventually(lambda: looked.closed)
+        assert isinstance(waited.error, jetsync.ConsumerDeletedError)
+        assert isinstance(looked.error, jetsync.ConsumerDeletedError)
+
+
+FORK = """
+import os, sys, threading
+import jetsync
+
+client = jetsync.connect(sys.argv[1])
+worker = client.jetstream().consumer(sys.argv[2], "worker")
+messages = worker.consume()
+next(messages)
+while messages.statistics().received < 10:
+    # Looks at what has come.
+    messages.wait(0.01)
+gate = threading.Event()
+with worker.consume(lambda message: gate.wait(20)) as running:
+    pid = os.fork()
+    if pid:
+        assert os.waitpid(pid, 0)[1] == 0
+        gate.set()
+        print("parent", [int(next(messages).data) for _ in range(9)])
+    else:
+        for call in (lambda: next(messages), lambda: messages.next(1), lambda: list(messages)):
+            try:
+                print("child got", call())
+            except jetsync.ForkedProcessError:
+                print("child refused")
+        print("child", messages.wait(), running.wait(), type(running.error).__name__)
+if not pid:
+    print("child left", flush=True)
+    os._exit(0)
+"""
+
+
+def test_fork(nats_server, js, stream):
+    """
+    A forked child gets none of what its parent has, and waits for none of its parent's threads.
+    """
+    stream.create_consumer(durable_name="worker")
+    fill(js, stream, 10)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, nats_server.url, stream.name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == [
+        "child True True ForkedProcessError",
+        "child left",
+        "child refused",
+        "child refused",
+        "child refused",
+        "parent [1, 2, 3, 4, 5, 6, 7, 8, 9]",
+    ]

@@ -1,0 +1,1013 @@
+"""
+Fetching on real servers: what comes, when a fetch ends, and what it says when something is wrong.
+
+The loops over moments at which messages could be lost are short by default; with
+``JETSYNC_TEST_FULL=1`` they have as many rounds as it takes to be sure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from streams import fill, fill_in_trouble, numbers
+from waiting import CLUSTER_CLIENT, eventually, timed
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync.events import PullOutcome
+from jetsync.testing import HookRecorder
+from jetsync.values.headers import parse_status
+
+FULL = os.environ.get("JETSYNC_TEST_FULL", "") not in {"", "0"}
+ORPHAN_ROUNDS = 30 if FULL else 10
+DEADLINE_ROUNDS = 200 if FULL else 40
+
+VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
+"""Servers whose statuses differ; None is the newest."""
+
+
+def check_resumed(first, rest, count):
+    """
+    Check that each of the messages of a fetch of *count* came once, over a restart after *first*.
+
+    What a server delivers it writes down, and tells its replicas, a moment later: of what it gave
+    out just before its end another one, or itself, may not know, and gives it out again.
+    """
+    again = [number for number in rest if number < len(first)]
+    assert first == list(range(len(first)))
+    assert again == list(range(len(first) - len(again), len(first)))
+    assert [n for n in rest if n >= len(first)] == list(range(len(first), count - len(again)))
+
+
+def collect(batch):
+    """
+    Iterate to the end; return the messages and the error that ended it, None if there was none.
+    """
+    messages = []
+    try:
+        messages.extend(batch)
+    except jetsync.JetSyncError as error:
+        return messages, error
+    return messages, None
+
+
+def statuses(recorder):
+    """
+    The pull statuses that a recorder saw: code and outcome.
+    """
+    events = [call["event"] for call in recorder.of("jetsync_status")]
+    return [(event.code, event.outcome) for event in events if event.kind.value == "pull_status"]
+
+
+def remove(js, name):
+    """
+    Delete a stream unless the test did so itself.
+    """
+    with contextlib.suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(name)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """
+    Three servers; each test leaves them running.
+    """
+    with DevServer(cluster=3) as servers:
+        yield servers
+
+
+@pytest.fixture
+def on_version(server_for, nats_server, unique):
+    """
+    A factory of a context and a stream in memory on it, by server version.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def on_version(version, **options):
+            server = nats_server if version is None else server_for(version)
+            js = stack.enter_context(jetsync.connect(server.url, **options)).jetstream()
+            stream = js.create_stream(
+                name=unique, subjects=[f"{unique}.>"], storage="memory", duplicate_window=1
+            )
+            stack.callback(remove, js, unique)
+            return js, stream
+
+        yield on_version
+
+
+class TestFetch:
+    def test_what_is_asked_for_is_there(self, js, stream, worker):
+        """
+        Scenario 97: five of five in order, without waiting for more.
+        """
+        fill(js, stream, 5)
+        with timed(0.0, 0.5):
+            messages = list(worker.fetch(5))
+        assert numbers(messages) == [0, 1, 2, 3, 4]
+        assert [m.metadata.consumer_sequence for m in messages] == [1, 2, 3, 4, 5]
+        assert worker.info().num_ack_pending == 5
+
+    def test_fewer_are_there(self, js, stream, worker):
+        """
+        Scenario 98: the fetch waits for more and ends without an error.
+        """
+        fill(js, stream, 3)
+        batch = worker.fetch(10, expires=0.4)
+        with timed(0.3, 0.9):
+            assert numbers(batch) == [0, 1, 2]
+        assert (batch.received, batch.status.code) == (3, 408)
+
+    def test_nothing_is_there(self, worker):
+        """
+        Scenario 100: an empty fetch is no error and takes its time, not more.
+        """
+        with timed(0.05, 0.3):
+            assert list(worker.fetch(5, expires=0.05)) == []
+
+    def test_messages_come_as_they_arrive(self, js, stream, worker):
+        """
+        The first message is yielded while the fetch waits for the second.
+        """
+        messages = iter(worker.fetch(2, expires=10))
+        fill(js, stream, 1)
+        with timed(0.0, 0.5):
+            assert next(messages).data == b"0"
+        fill(js, stream, 1, start=1)
+        with timed(0.0, 0.5):
+            assert numbers(messages) == [1]
+
+    def test_many_messages(self, js, stream):
+        """
+        A large batch is complete, in order and delivered once.
+        """
+        fill(js, stream, 20_000)
+        reader = stream.create_consumer(ack_policy="none")
+        messages = list(reader.fetch(20_000, expires=10))
+        assert numbers(messages) == list(range(20_000))
+        assert {message.metadata.delivered for message in messages[::1000]} == {1}
+
+    def test_a_batch_is_iterated_once(self, js, stream, worker):
+        """
+        A second iteration of a batch that has ended gives nothing.
+        """
+        fill(js, stream, 3)
+        batch = worker.fetch(2)
+        assert numbers(batch) == [0, 1]
+        assert numbers(batch) == []
+        assert "ended" in repr(batch)
+
+    def test_threads_share_a_consumer(self, js, stream, worker):
+        """
+        Scenario 110: four threads fetch 25 each of 100, and no message twice.
+        """
+        fill(js, stream, 100)
+        with ThreadPoolExecutor(4) as pool:
+            fetched = list(pool.map(lambda _: numbers(worker.fetch(25, expires=5)), range(4)))
+        assert [len(part) for part in fetched] == [25] * 4
+        assert sorted(number for part in fetched for number in part) == list(range(100))
+
+    def test_a_client_that_is_closed_meanwhile(self, nats_server, stream, worker):
+        """
+        The wait ends at once, with the error that says so.
+        """
+        client = jetsync.connect(nats_server.url)
+        other = client.jetstream().consumer(stream.name, "worker")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(collect, other.fetch(1, expires=20))
+            eventually(lambda: worker.info().num_waiting == 1)
+            client.close()
+            with timed(0.0, 1.0):
+                messages, error = waiting.result(20)
+        assert (messages, type(error)) == ([], jetsync.ConnectionClosedError)
+        with pytest.raises(jetsync.ConnectionClosedError):
+            other.fetch(1)
+
+
+class TestNext:
+    def test_none_when_nothing_came(self, worker):
+        """
+        Scenario 111: after its time, and not much later.
+        """
+        with timed(0.05, 0.3):
+            assert worker.next(0.05) is None
+
+    def test_a_message_that_comes_meanwhile(self, js, stream, worker):
+        """
+        It is returned as soon as it is there.
+        """
+        timer = threading.Timer(0.1, fill, (js, stream, 1))
+        timer.start()
+        with timed(0.0, 1.0):
+            assert worker.next(10).data == b"0"
+        timer.join()
+
+    def test_the_consumer_is_deleted_meanwhile(self, stream, worker):
+        """
+        Scenario 111: the wait ends with the reason.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(worker.next, 20)
+            eventually(lambda: stream.consumer("worker").info().num_waiting == 1)
+            stream.delete_consumer("worker")
+            with timed(0.0, 1.0), pytest.raises(jetsync.ConsumerDeletedError) as caught:
+                waiting.result(20)
+        assert (caught.value.consumer, caught.value.stream) == ("worker", stream.name)
+
+    def test_a_thousand_in_order(self, js, stream, worker):
+        """
+        Scenario 111: one after the other, each once.
+        """
+        fill(js, stream, 1000)
+        got = []
+        for _ in range(1000):
+            message = worker.next(5)
+            message.ack()
+            got.append(int(message.data))
+        assert got == list(range(1000))
+
+
+class TestNoWait:
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_it_takes_what_is_there(self, on_version, version):
+        """
+        Scenario 101: nothing, some, all; what is published later is not waited for.
+        """
+        recorder = HookRecorder("jetsync_status")
+        js, stream = on_version(version, plugins=[recorder])
+        worker = stream.create_consumer(durable_name="worker")
+        for _ in range(5):
+            with timed(0.0, 0.045):
+                assert list(worker.fetch(10, no_wait=True)) == []
+        fill(js, stream, 5)
+        with timed(0.0, 0.045):
+            assert numbers(worker.fetch(10, no_wait=True)) == [0, 1, 2, 3, 4]
+        fill(js, stream, 10)
+        assert len(list(worker.fetch(10, no_wait=True))) == 10
+        # 2.10 ends an incomplete batch with 408, the others with 404; a complete one needs no end.
+        end = 408 if version == "2.10.26" else 404
+        nothing = [(404, PullOutcome.RETRIED), (408, PullOutcome.ENDED)]
+        assert statuses(recorder)[:10] == nothing * 5
+        # A consumer may be told late of what was just published, and say first that it has nothing.
+        rest = [each for each in statuses(recorder)[10:] if each != nothing[0]]
+        assert rest == [(end, PullOutcome.ENDED)]
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_what_was_just_published_is_there(self, on_version, version):
+        """
+        A message whose publish was acknowledged is found, though servers may tell of it later.
+        """
+        js, stream = on_version(version)
+        worker = stream.create_consumer(durable_name="worker", ack_policy="none")
+        for turn in range(300):
+            js.publish(f"{stream.name}.A", b"%d" % turn)
+            assert numbers(worker.fetch(10, no_wait=True)) == [turn]
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_all_that_is_there_comes_however_much(self, on_version, version):
+        """
+        A large batch is not cut off, as it would be with a short time on the server.
+        """
+        js, stream = on_version(version)
+        fill(js, stream, 30_000)
+        reader = stream.create_consumer(ack_policy="none")
+        assert numbers(reader.fetch(50_000, no_wait=True)) == list(range(30_000))
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_it_ends_while_too_many_acks_are_pending(self, on_version, version):
+        """
+        Servers say nothing while max_ack_pending is reached; the fetch ends all the same.
+        """
+        js, stream = on_version(version)
+        worker = stream.create_consumer(durable_name="worker", max_ack_pending=5)
+        fill(js, stream, 12)
+        with timed(0.0, 0.5):
+            first = list(worker.fetch(10, no_wait=True))
+        assert numbers(first) == [0, 1, 2, 3, 4]
+        with timed(0.0, 0.5):
+            assert list(worker.fetch(10, no_wait=True)) == []
+        # The pulls that the server kept are not left behind to take messages.
+        for message in first:
+            message.ack_sync()
+        again = worker.fetch(10, expires=5)
+        assert [next(iter(again)).metadata.stream_sequence for _ in range(1)] == [6]
+        eventually(lambda: worker.info().num_waiting == 0)
+
+    def test_refused_messages_count_as_there(self, js, stream, worker):
+        """
+        What was given back is delivered again without waiting.
+        """
+        fill(js, stream, 2)
+        for message in worker.fetch(2):
+            message.nak()
+        again = eventually(lambda: list(worker.fetch(10, no_wait=True)))
+        assert {message.metadata.delivered for message in again} == {2}
+
+    def test_a_consumer_that_is_gone(self, stream, worker):
+        """
+        It is an error here too, and not an empty answer.
+        """
+        stream.delete_consumer("worker")
+        with timed(0.0, 1.0), pytest.raises(jetsync.ConsumerNotFoundError):
+            list(worker.fetch(5, no_wait=True))
+
+
+class TestNothingIsLost:
+    def test_no_pull_is_left_behind(self, js, stream, worker):
+        """
+        Scenario 102: after fetches that came back empty, each message goes to the next call.
+        """
+        forms = [
+            lambda: worker.fetch(1, expires=5),
+            lambda: worker.fetch(10, no_wait=True),
+            lambda: worker.fetch(10, expires=5),
+        ]
+        for turn in range(ORPHAN_ROUNDS):
+            assert list(worker.fetch(1, expires=0.1)) == []
+            fill(js, stream, 1, start=turn)
+            with timed(0.0, 0.5):
+                for message in forms[turn % 3]():
+                    assert (int(message.data), message.metadata.delivered) == (turn, 1)
+                    message.ack()
+                    break
+                else:
+                    pytest.fail(f"no message in round {turn}")
+        eventually(lambda: worker.info().num_waiting == 0)
+
+    def test_a_message_that_arrives_at_the_deadline(self, js, stream, worker):
+        """
+        Scenario 103: it is returned by this call or by the next one, the first time it is sent.
+        """
+        subject = f"{stream.name}.A"
+        expires = 0.1
+        with ThreadPoolExecutor(1) as pool:
+            for turn in range(DEADLINE_ROUNDS):
+                moment = time.monotonic() + expires + (turn % 21 - 10) * 0.0001
+
+                def publish(moment=moment, turn=turn):
+                    time.sleep(max(0.0, moment - time.monotonic()))
+                    js.publish(subject, b"%d" % turn)
+
+                published = pool.submit(publish)
+                messages = list(worker.fetch(1, expires=expires))
+                published.result()
+                messages = messages or list(worker.fetch(1, expires=1))
+                assert numbers(messages) == [turn]
+                assert messages[0].metadata.delivered == 1
+                messages[0].ack()
+
+    @pytest.mark.parametrize("leave", ["break", "close", "with", "raise", "drop", "next"])
+    def test_what_was_not_taken_is_given_back(self, js, stream, worker, leave):
+        """
+        Scenario 114: however a batch is left, the next fetch gets the rest within a second.
+        """
+        fill(js, stream, 10)
+        batch = worker.fetch(20, expires=30)
+        eventually(lambda: worker.info().num_ack_pending == 10)
+        taken = []
+        if leave == "break":
+            for message in batch:
+                taken.append(message)
+                if len(taken) == 3:
+                    break
+        elif leave == "close":
+            messages = iter(batch)
+            taken = [next(messages) for _ in range(3)]
+            batch.close()
+        elif leave == "with":
+            with batch:
+                pass
+        elif leave == "raise":
+            with pytest.raises(LookupError):  # noqa: PT012 - the loop is what is tested.
+                for message in batch:
+                    taken.append(message)
+                    if len(taken) == 3:
+                        raise LookupError
+        elif leave == "next":
+            taken = [next(iter(batch))]
+        else:
+            del batch
+            gc.collect()
+        for message in taken:
+            message.ack()
+        with timed(0.0, 1.0):
+            rest = list(worker.fetch(10 - len(taken), expires=5))
+        assert sorted(numbers(rest)) == list(range(len(taken), 10))
+        assert {message.metadata.delivered for message in rest} == {2}
+
+    def test_what_arrives_for_an_abandoned_fetch(self, js, stream, worker):
+        """
+        Its pull is gone with it, so that later messages go to others, the first time.
+        """
+        with worker.fetch(100, expires=30):
+            eventually(lambda: worker.info().num_waiting == 1)
+        eventually(lambda: worker.info().num_waiting == 0)
+        fill(js, stream, 5)
+        with timed(0.0, 1.0):
+            messages = list(worker.fetch(5, expires=5))
+        assert numbers(messages) == [0, 1, 2, 3, 4]
+        assert {message.metadata.delivered for message in messages} == {1}
+
+    def test_a_fetch_may_be_dropped_in_the_middle_of_a_write(self, client, js, stream, worker):
+        """
+        Garbage is collected in any thread at any moment, also in one that holds the write lock.
+        """
+        fill(js, stream, 5)
+        dropped = [worker.fetch(5, expires=30)]
+        eventually(lambda: worker.info().num_ack_pending == 5)
+
+        def drop_in_a_write():
+            with client._connection.lane.outbox.lock:
+                dropped.clear()
+
+        thread = threading.Thread(target=drop_in_a_write, daemon=True)
+        thread.start()
+        thread.join(5)
+        assert not thread.is_alive()
+        with timed(0.0, 1.0):
+            assert sorted(numbers(worker.fetch(5, expires=5))) == [0, 1, 2, 3, 4]
+
+    def test_no_subscription_is_left_behind(self, client, js, stream, worker):
+        """
+        Fetches of one thread share a subscription, and an abandoned one takes its own away.
+        """
+        fill(js, stream, 50)
+        before = client.statistics().subscriptions
+        for _ in range(10):
+            assert len(list(worker.fetch(2))) == 2
+        assert client.statistics().subscriptions == before + 1
+        for _ in worker.fetch(100, expires=30):
+            break
+        fill(js, stream, 5)
+        assert len(list(worker.fetch(5, expires=5))) == 5
+        # One in use again, and one that still waits for what may be on its way.
+        assert client.statistics().subscriptions <= before + 2
+        worker.delete()
+
+
+class TestGone:
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    @pytest.mark.parametrize("what", ["consumer", "stream"])
+    def test_deleted_during_a_fetch(self, on_version, version, what):
+        """
+        Scenario 105: first the messages that came, then the reason, at the time of the deletion.
+        """
+        js, stream = on_version(version)
+        worker = stream.create_consumer(durable_name="worker")
+        fill(js, stream, 5)
+        batch = worker.fetch(10, expires=5)
+        timer = threading.Timer(0.2, worker.delete if what == "consumer" else stream.delete)
+        timer.start()
+        with timed(0.1, 1.0):
+            messages, error = collect(batch)
+        timer.join()
+        assert numbers(messages) == [0, 1, 2, 3, 4]
+        assert isinstance(error, jetsync.ConsumerDeletedError)
+        assert (error.code, error.consumer, error.stream) == (409, "worker", stream.name)
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_gone_before_a_fetch(self, on_version, version):
+        """
+        A handle whose consumer, and then whose stream, was deleted gets to know which.
+        """
+        _, stream = on_version(version)
+        worker = stream.create_consumer(durable_name="worker")
+        stream.delete_consumer("worker")
+        with timed(0.0, 1.0), pytest.raises(jetsync.ConsumerNotFoundError) as caught:
+            list(worker.fetch(1, expires=10))
+        assert caught.value.stream == stream.name
+        with timed(0.0, 1.0), pytest.raises(jetsync.ConsumerNotFoundError):
+            worker.next(10)
+        stream.delete()
+        with timed(0.0, 1.0), pytest.raises(jetsync.StreamNotFoundError):
+            worker.next(10)
+
+    def test_a_consumer_that_comes_back(self, js, stream, worker):
+        """
+        The handle goes by name: after the consumer was made again it works again.
+        """
+        stream.delete_consumer("worker")
+        with pytest.raises(jetsync.ConsumerNotFoundError):
+            worker.next(10)
+        stream.create_consumer(durable_name="worker")
+        fill(js, stream, 1)
+        assert worker.next(10).data == b"0"
+
+    def test_a_push_consumer(self, client, stream):
+        """
+        It is refused before anything is sent.
+        """
+        pushed = stream.create_consumer(durable_name="pushed", deliver_subject="somewhere")
+        before = client.statistics().bytes_out
+        for call in (lambda: pushed.fetch(1), lambda: pushed.next(1)):
+            with pytest.raises(jetsync.NotPullConsumerError):
+                call()
+        assert client.statistics().bytes_out == before
+
+    def test_a_consumer_that_was_replaced_by_a_push_consumer(self, stream, worker):
+        """
+        What the handle does not know, the server says.
+        """
+        stream.delete_consumer("worker")
+        stream.create_consumer(durable_name="worker", deliver_subject="somewhere")
+        with pytest.raises(jetsync.NotPullConsumerError) as caught:
+            list(worker.fetch(1, expires=5))
+        assert (caught.value.consumer, caught.value.stream) == ("worker", stream.name)
+
+
+class TestBytes:
+    @pytest.fixture
+    def five(self, js, stream):
+        """
+        Five messages, and how many bytes each of them counts.
+        """
+        fill(js, stream, 5)
+        first = stream.create_consumer(durable_name="sized0", ack_policy="none").next(5)
+        return len(first.subject) + len(first.reply) + len(first.data)
+
+    @pytest.fixture
+    def sized(self, stream, five):
+        """
+        A factory of fetches of so many messages' bytes, each by a consumer of its own.
+        """
+        made = iter(range(1, 9))
+
+        def sized(sizes, **options):
+            consumer = stream.create_consumer(durable_name=f"sized{next(made)}", ack_policy="none")
+            return consumer.fetch(max_bytes=round(sizes * five), **options)
+
+        return sized
+
+    def test_an_exact_fit_ends_at_once(self, nats_server, client, sized):
+        """
+        Scenario 106: the server sends no status at all, and the fetch does not wait for one.
+        """
+        with jetsync.connect(nats_server.url) as other:
+            wire = other.subscribe(f"{client.options.inbox_prefix}.>")
+            other.flush()
+            batch = sized(5, expires=5)
+            with timed(0.0, 0.5):
+                assert numbers(batch) == [0, 1, 2, 3, 4]
+            assert batch.status is None
+            # A fetch that does end with a status shows that it would have been heard.
+            assert len(list(sized(4.2, expires=5))) == 4
+            heard = []
+            while (409, "Message Size Exceeds MaxBytes") not in heard:
+                message = wire.next(5)
+                block = message.raw_headers
+                if block is not None and message.subject.startswith(client._connection.inbox):
+                    heard.append(parse_status(block))
+            assert len(heard) == 1
+
+    def test_the_next_message_does_not_fit(self, sized):
+        """
+        Scenario 106: four fit, and the status says what ended the batch.
+        """
+        batch = sized(4.2, expires=5)
+        with timed(0.0, 0.5):
+            assert numbers(batch) == [0, 1, 2, 3]
+        assert batch.status.code == 409
+        assert batch.status.description == "Message Size Exceeds MaxBytes"
+
+    def test_the_first_message_does_not_fit(self, sized):
+        """
+        Scenario 106: nothing and no error; the status tells that it would be so for ever.
+        """
+        batch = sized(0.5, expires=5)
+        with timed(0.0, 0.5):
+            assert list(batch) == []
+        assert batch.status.description == "Message Size Exceeds MaxBytes"
+        error = batch.status.error("S", "C")
+        assert isinstance(error, jetsync.MessageSizeExceedsMaxBytesError)
+
+    def test_more_bytes_than_there_are(self, sized):
+        """
+        Scenario 106: all, when the time is over.
+        """
+        batch = sized(50, expires=0.1)
+        with timed(0.05, 0.5):
+            assert numbers(batch) == [0, 1, 2, 3, 4]
+        assert batch.status.code == 408
+
+    def test_messages_and_bytes_together(self, sized):
+        """
+        Whichever is reached first ends the batch at once.
+        """
+        with timed(0.0, 0.5):
+            assert numbers(sized(50, max_messages=3, expires=5)) == [0, 1, 2]
+        with timed(0.0, 0.5):
+            assert numbers(sized(2, max_messages=50, expires=5)) == [0, 1]
+
+    def test_headers_count(self, js, stream):
+        """
+        The header block is part of a message's size.
+        """
+        js.publish(f"{stream.name}.A", b"12345", headers={"A": "b"})
+        first = stream.create_consumer(durable_name="sized0", ack_policy="none").next(5)
+        block = len(b"NATS/1.0\r\nA: b\r\n\r\n")
+        size = len(first.subject) + len(first.reply) + block + 5
+        for extra, count in ((0, 1), (-1, 0)):
+            consumer = stream.create_consumer(durable_name=f"sized{count + 1}", ack_policy="none")
+            with timed(0.0, 0.5):
+                assert len(list(consumer.fetch(max_bytes=size + extra, expires=5))) == count
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("limits", "options", "error", "limit"),
+        [
+            ({"max_batch": 10}, {"max_messages": 11}, jetsync.MaxRequestBatchError, 10),
+            (
+                {"max_expires": 2},
+                {"max_messages": 1, "expires": 5},
+                jetsync.MaxRequestExpiresError,
+                "2s",
+            ),
+            ({"max_bytes": 1000}, {"max_bytes": 1001}, jetsync.MaxRequestMaxBytesError, 1000),
+        ],
+    )
+    def test_the_consumers_own(self, js, stream, limits, options, error, limit):
+        """
+        Scenario 107: more than the consumer allows is an error that knows the limit.
+        """
+        limited = stream.create_consumer(durable_name="limited", **limits)
+        with timed(0.0, 0.5), pytest.raises(error) as caught:
+            list(limited.fetch(**{"expires": 1, **options}))
+        assert (caught.value.limit, caught.value.code) == (limit, 409)
+        assert (caught.value.consumer, caught.value.stream) == ("limited", stream.name)
+        fill(js, stream, 1)
+        allowed = {"max_messages": 1, "expires": 1, "max_bytes": None}
+        assert numbers(limited.fetch(**allowed)) == [0]
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_too_many_pulls_wait(self, on_version, version):
+        """
+        Scenario 107: the second fetch is refused, and the first goes on.
+        """
+        js, stream = on_version(version)
+        narrow = stream.create_consumer(durable_name="narrow", max_waiting=1)
+        first = narrow.fetch(1, expires=5)
+        with timed(0.0, 0.5), pytest.raises(jetsync.MaxWaitingError):
+            list(narrow.fetch(1, expires=5))
+        fill(js, stream, 1)
+        assert numbers(first) == [0]
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", None])
+    def test_too_many_pulls_wait_and_heartbeats_were_asked_for(self, on_version, version):
+        """
+        From 2.11 on the server drops such a pull in silence, which missing heartbeats reveal.
+        """
+        _, stream = on_version(version)
+        narrow = stream.create_consumer(durable_name="narrow", max_waiting=1)
+        with narrow.fetch(1, expires=10):
+            most = 0.5 if version == "2.10.26" else 1.6
+            error = jetsync.MaxWaitingError if most == 0.5 else jetsync.NoHeartbeatError
+            with timed(0.0, most), pytest.raises(error):
+                list(narrow.fetch(1, expires=10, heartbeat=0.5))
+
+    def test_options_that_make_no_sense(self, client, worker):
+        """
+        Scenario 108 and its like: they are refused before a byte is sent.
+        """
+        before = client.statistics().bytes_out
+        for fields in (
+            {},
+            {"max_messages": 0},
+            {"max_messages": -1},
+            {"max_bytes": 0},
+            {"max_messages": 1, "expires": 0},
+            {"max_messages": 1, "expires": -1},
+            {"max_messages": 1, "expires": float("nan")},
+            {"max_messages": 1, "expires": 4, "heartbeat": 2.1},
+            {"max_messages": 1, "expires": 4, "heartbeat": -1},
+            {"max_messages": 1, "expires": 4, "heartbeat": 0.1},
+            {"max_messages": 1, "no_wait": True, "heartbeat": 1},
+            {"max_messages": 1, "priority": 10},
+            {"max_messages": 1, "priority": -1},
+            {"max_messages": 1, "min_pending": 0},
+            {"max_messages": 1, "min_ack_pending": -5},
+        ):
+            with pytest.raises(ValueError, match=r"."):
+                worker.fetch(**fields)
+        for fields in (
+            {"max_messages": "1"},
+            {"max_messages": 1.5},
+            {"max_messages": True},
+            {"max_messages": 1, "expires": "1"},
+            {"max_messages": 1, "group": 5},
+        ):
+            with pytest.raises(TypeError):
+                worker.fetch(**fields)
+        assert client.statistics().bytes_out == before
+
+
+class TestHeartbeats:
+    def test_a_quiet_stream_is_no_fault(self, worker):
+        """
+        The server's heartbeats keep the wait alive until its time is over.
+        """
+        with timed(1.5, 2.0):
+            assert list(worker.fetch(1, expires=1.6, heartbeat=0.5)) == []
+
+    def test_a_server_that_stands_still(self, victim, unique):
+        """
+        Two missed heartbeats end the fetch, after the messages that came, and an event tells.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(victim.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer(durable_name="worker")
+            fill(js, stream, 2)
+            messages = iter(worker.fetch(10, expires=20, heartbeat=0.5))
+            assert [int(next(messages).data) for _ in range(2)] == [0, 1]
+            victim.pause()
+            try:
+                with timed(0.8, 1.6), pytest.raises(jetsync.NoHeartbeatError) as caught:
+                    next(messages)
+            finally:
+                victim.resume()
+            assert (caught.value.consumer, caught.value.stream) == ("worker", unique)
+            (call,) = recorder.wait_for("jetsync_status")
+            event = call["event"]
+            assert (event.kind.value, event.heartbeat) == ("heartbeat_missed", 0.5)
+            assert 0.9 <= event.silent_for <= 1.6
+            js.delete_stream(unique)
+
+    def test_without_heartbeats_the_end_is_bounded_too(self, victim, fragile, unique):
+        """
+        A server that stands still holds a fetch for its time and two seconds, not longer.
+        """
+        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+        worker = stream.create_consumer(durable_name="worker")
+        victim.pause()
+        try:
+            with timed(2.2, 2.8), pytest.raises(jetsync.RequestTimeoutError):
+                list(worker.fetch(1, expires=0.3))
+        finally:
+            victim.resume()
+        fragile.delete_stream(unique)
+
+
+class TestConnection:
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_a_restart_during_a_fetch(self, version, unique):
+        """
+        The fetch goes on where it was: what it has got stays, and the rest comes.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with (
+            DevServer(version) as server,
+            jetsync.connect(server.url, reconnect_wait=0.05, plugins=[recorder]) as client,
+        ):
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
+            worker = stream.create_consumer(durable_name="worker")
+            fill(js, stream, 10)
+            messages = iter(worker.fetch(30, expires=20))
+            got = [int(next(messages).data) for _ in range(10)]
+            with ThreadPoolExecutor(1) as pool:
+                rest = pool.submit(numbers, messages)
+                server.restart()
+                fill_in_trouble(js, stream, 20, start=10)
+                check_resumed(got, rest.result(20), 30)
+            # The server said good-bye to the pull before it closed the connection.
+            assert statuses(recorder) == [(409, PullOutcome.RETRIED)]
+
+    def test_a_fetch_keeps_its_time_over_a_restart(self, victim, fragile, unique):
+        """
+        However long the connection was away, the fetch ends when it said it would.
+        """
+        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        worker = stream.create_consumer(durable_name="worker")
+        fill(fragile, stream, 2)
+        with timed(2.9, 3.6):
+            messages = iter(worker.fetch(10, expires=3))
+            assert [int(next(messages).data) for _ in range(2)] == [0, 1]
+            victim.stop()
+            timer = threading.Timer(1.6, victim.start)
+            timer.start()
+            assert list(messages) == []
+        timer.join()
+        fragile.delete_stream(unique)
+
+    def test_a_server_that_does_not_come_back(self, victim, fragile, unique):
+        """
+        Scenario 113: what came, then the reason, within its time; afterwards the handle works.
+        """
+        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        worker = stream.create_consumer(durable_name="worker", ack_wait=1)
+        fill(fragile, stream, 3)
+        messages = iter(worker.fetch(10, expires=0.8))
+        assert [int(next(messages).data) for _ in range(3)] == [0, 1, 2]
+        victim.stop()
+        try:
+            with timed(0.3, 1.1), pytest.raises(jetsync.DisconnectedError):
+                next(messages)
+            with timed(0.2, 0.5), pytest.raises(jetsync.DisconnectedError):
+                worker.fetch(1, expires=0.2)
+        finally:
+            victim.start()
+        again = list(worker.fetch(3, expires=10))
+        assert sorted(numbers(again)) == [0, 1, 2]
+        # It may not have been written down that they were delivered.
+        assert {message.metadata.delivered for message in again} <= {1, 2}
+        fragile.delete_stream(unique)
+
+    def test_a_fetch_waits_for_the_connection(self, victim, fragile, unique):
+        """
+        Within its own time, of which the server is given what is left.
+        """
+        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        worker = stream.create_consumer(durable_name="worker")
+        victim.stop()
+        eventually(lambda: not fragile._context.connection.is_connected)
+        timer = threading.Timer(0.5, victim.start)
+        timer.start()
+        with timed(1.8, 2.4):
+            assert list(worker.fetch(1, expires=2)) == []
+        timer.join()
+        fragile.delete_stream(unique)
+
+    def test_subjects_that_the_user_may_not_use(self, unique, monkeypatch):
+        """
+        A pull or an inbox that the server refuses ends the fetch at once.
+        """
+        # Reply subjects that can be named in the server's configuration.
+        monkeypatch.setattr("jetsync._io.connection.secrets.token_hex", lambda size: "0")
+        deny_pull = {"publish": {"deny": ["$JS.API.CONSUMER.MSG.NEXT.>"]}}
+        deny_inbox = {"subscribe": {"deny": ["mine.0-1.*"]}}
+        users = [
+            {"user": "pull", "password": "p", "permissions": deny_pull},
+            {"user": "inbox", "password": "p", "permissions": deny_inbox},
+        ]
+        with DevServer(config={"authorization": {"users": users}}) as server:
+            for user, operation in (("pull", "publish"), ("inbox", "subscribe")):
+                with jetsync.connect(
+                    server.url, user=user, password="p", inbox_prefix="mine"
+                ) as client:
+                    js = client.jetstream()
+                    stream = js.create_or_update_stream(name=unique, subjects=[f"{unique}.>"])
+                    worker = stream.create_or_update_consumer(durable_name="worker")
+                    with timed(0.0, 1.0), pytest.raises(jetsync.PermissionDeniedError) as caught:
+                        list(worker.fetch(1, expires=5))
+                    assert caught.value.operation == operation
+
+
+@pytest.mark.cluster
+class TestCluster:
+    @pytest.fixture
+    def replicated(self, cluster, unique):
+        """
+        A context on one server, a stream of three replicas, its consumer and a recorder.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(cluster.url, plugins=[recorder], **CLUSTER_CLIENT) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], num_replicas=3)
+            worker = stream.create_consumer(durable_name="worker")
+            yield client, js, stream, worker, recorder
+            js.delete_stream(unique)
+
+    @staticmethod
+    def step_down(client, stream):
+        """
+        Make the consumer's leader give up its place.
+        """
+        subject = f"$JS.API.CONSUMER.LEADER.STEPDOWN.{stream.name}.worker"
+        # There may be no leader yet that could.
+        eventually(lambda: b'"success":true' in client.request(subject).data, 30)
+
+    def test_the_consumers_leader_steps_down_during_a_fetch(self, replicated):
+        """
+        The fetch goes on with the new leader and returns everything once.
+        """
+        client, js, stream, worker, recorder = replicated
+        fill(js, stream, 10)
+        messages = iter(worker.fetch(30, expires=20))
+        got = [int(next(messages).data) for _ in range(10)]
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(numbers, messages)
+            self.step_down(client, stream)
+            fill_in_trouble(js, stream, 20, start=10)
+            check_resumed(got, rest.result(20), 30)
+        assert (409, PullOutcome.RETRIED) in statuses(recorder)
+        assert {outcome for _, outcome in statuses(recorder)} == {PullOutcome.RETRIED}
+
+    def test_a_fetch_while_there_is_no_leader(self, replicated):
+        """
+        What is there is returned also right after a step-down, and "nothing" is not said of it.
+        """
+        client, js, stream, worker, _ = replicated
+        fill(js, stream, 15)
+        got = []
+        for _ in range(3):
+            self.step_down(client, stream)
+            part = numbers(worker.fetch(5, no_wait=True))
+            assert len(part) == 5
+            got += part
+        # A new leader may not know what the one before has just delivered.
+        assert sorted(set(got)) == list(range(len(set(got))))
+
+    def test_the_leaders_server_shuts_down_during_a_fetch(self, cluster, replicated):
+        """
+        Two statuses for one pull, and each message once; the client is on another server.
+        """
+        client, js, stream, worker, recorder = replicated
+        here = cluster.urls.index(f"nats://{client.server.url.rpartition('/')[2]}")
+        fill(js, stream, 5)
+
+        def leader():
+            # While there is none, nobody answers, or one who has only just begun to know of it.
+            with contextlib.suppress(jetsync.RequestTimeoutError, jetsync.ApiError):
+                found = worker.info(timeout=1).cluster
+                return found and found.leader
+            return None
+
+        name = client.server.server_name
+        while (found := eventually(leader)) == name:
+            self.step_down(client, stream)
+        index = int(found.rpartition("-")[2])
+        assert index != here
+        messages = iter(worker.fetch(10, expires=20))
+        got = [int(next(messages).data) for _ in range(5)]
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(numbers, messages)
+            cluster.stop(index)
+            fill_in_trouble(js, stream, 5, start=5)
+            rest = rest.result(30)
+        cluster.start(index)
+        check_resumed(got, rest, 10)
+        assert (409, PullOutcome.RETRIED) in statuses(recorder)
+        assert client.statistics().reconnects == 0
+
+
+class TestStatuses:
+    def test_a_status_is_reported_also_when_the_call_returns_normally(self, nats_server, stream):
+        """
+        Scenario 194: an empty fetch, an empty next, an empty look and a batch that was cut short.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+            worker = stream.create_consumer(durable_name="worker")
+            reader = js.consumer(stream.name, worker.name)
+            assert list(reader.fetch(2, expires=0.05)) == []
+            assert reader.next(0.05) is None
+            assert list(reader.fetch(2, no_wait=True)) == []
+            fill(js, stream, 2)
+            assert list(reader.fetch(2, max_bytes=10, expires=1)) == []
+            assert len(list(reader.fetch(2, expires=1))) == 2
+            events = [call["event"] for call in recorder.of("jetsync_status")]
+        assert [(e.code, e.description, e.pending_messages) for e in events] == [
+            (408, "Request Timeout", 2),
+            (408, "Request Timeout", 1),
+            (404, "No Messages", None),
+            (408, "Request Timeout", 2),
+            (409, "Message Size Exceeds MaxBytes", 2),
+        ]
+        assert {(e.stream, e.consumer) for e in events} == {(stream.name, "worker")}
+        # A look that found nothing is followed by a second one.
+        ended = [e.outcome is PullOutcome.ENDED for e in events]
+        assert ended == [True, True, False, True, True]
+
+    def test_a_fault_is_reported_too(self, nats_server, stream):
+        """
+        The event comes beside the error, with the outcome that it had.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            limited = stream.create_consumer(durable_name="limited", max_batch=1)
+            reader = client.jetstream().consumer(stream.name, limited.name)
+            with pytest.raises(jetsync.MaxRequestBatchError):
+                list(reader.fetch(2, expires=1))
+            assert statuses(recorder) == [(409, PullOutcome.FAILED)]
+
+    def test_status_lines_with_and_without_headers(self):
+        """
+        Scenario 115: code, description and headers are told apart; a message has no status.
+        """
+        parse = jetsync.Headers.parse
+        code, description, headers = parse(b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n")
+        assert (code, description, dict(headers.items())) == (503, "", {"Nats-Subject": "x"})
+        code, description, headers = parse(
+            b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 5\r\nNats-Last-Stream: 7\r\n\r\n"
+        )
+        assert (code, description, headers["Nats-Last-Stream"]) == (100, "Idle Heartbeat", "7")
+        code, description, headers = parse(b"NATS/1.0\r\nA: b\r\n\r\n")
+        assert (code, description, dict(headers.items())) == (None, "", {"A": "b"})
+        assert parse_status(b"NATS/1.0 404 No Messages\r\n\r\n") == (404, "No Messages")

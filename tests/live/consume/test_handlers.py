@@ -1,0 +1,553 @@
+"""
+Consuming with a handler on real servers: its threads, its errors, its acknowledgements.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import gc
+import logging
+import threading
+import time
+
+import pytest
+from waiting import eventually, timed
+
+import jetsync
+from jetsync.testing import HookRecorder
+
+
+def fill(js, stream, count, start=0, subjects=("A",)):
+    """
+    Publish *count* messages with their numbers as payload, on one subject after the other.
+    """
+    js.publish_many(
+        (f"{stream.name}.{subjects[number % len(subjects)]}", b"%d" % number)
+        for number in range(start, start + count)
+    )
+
+
+def threads():
+    """
+    How many threads call handlers.
+    """
+    return sum(thread.name.startswith("jetsync-consume") for thread in threading.enumerate())
+
+
+class Log:
+    """
+    A handler that notes what it is called with, and may do something with it.
+    """
+
+    def __init__(self, act=None):
+        self.act = act
+        self.numbers = []
+        self.deliveries = []
+
+    def __call__(self, message):
+        self.deliveries.append(message.metadata.delivered)
+        self.numbers.append(int(message.data))
+        if self.act is not None:
+            self.act(message)
+
+    def wait(self, count):
+        eventually(lambda: len(self.numbers) >= count)
+        return self.numbers
+
+
+@pytest.fixture
+def observed(nats_server, stream, worker):
+    """
+    A recorder of events, and the consumer over a client that has it.
+    """
+    recorder = HookRecorder("jetsync_status")
+    with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+        yield recorder, client.jetstream().consumer(stream.name, "worker")
+
+
+def errors_in(recorder):
+    """
+    The handler errors that a recorder saw.
+    """
+    events = [call["event"] for call in recorder.of("jetsync_status")]
+    return [event for event in events if isinstance(event, jetsync.HandlerErrorEvent)]
+
+
+class TestThreads:
+    def test_one(self, js, stream, worker):
+        """
+        One thread: all messages in order, none at the same time.
+        """
+        log = Log(lambda message: message.ack())
+        fill(js, stream, 50)
+        running = worker.consume(log)
+        assert log.wait(50) == list(range(50))
+        fill(js, stream, 50, start=50)
+        assert log.wait(100) == list(range(100))
+        running.stop()
+        assert running.wait(5)
+        assert (running.closed, running.error) == (True, None)
+        eventually(lambda: threads() == 0)
+
+    def test_several(self, js, stream, worker):
+        """
+        Scenario 139: four threads handle every message once, at the same time.
+        """
+        together = threading.Barrier(4, timeout=5)
+
+        def act(message):
+            if int(message.data) < 4:
+                together.wait()
+            message.ack()
+
+        log = Log(act)
+        fill(js, stream, 1000)
+        running = worker.consume(log, threads=4, stop_after=1000, max_messages=50)
+        assert running.wait(20)
+        assert sorted(log.numbers) == list(range(1000))
+        eventually(lambda: worker.info().num_ack_pending == 0)
+
+    def test_order_by_subject(self, js, stream, worker):
+        """
+        Scenario 139: messages of one subject one after the other, those of others meanwhile.
+        """
+        seen = collections.defaultdict(list)
+        busy = collections.Counter()
+        most = collections.Counter()
+        lock = threading.Lock()
+
+        def handler(message):
+            with lock:
+                busy[message.subject] += 1
+                busy["all"] += 1
+                for key in (message.subject, "all"):
+                    most[key] = max(most[key], busy[key])
+                seen[message.subject].append(int(message.data))
+            time.sleep(0.001)
+            with lock:
+                busy[message.subject] -= 1
+                busy["all"] -= 1
+            message.ack()
+
+        fill(js, stream, 400, subjects="ABCDEFGH")
+        running = worker.consume(
+            handler, threads=4, ordered_by="subject", stop_after=400, max_messages=40
+        )
+        assert running.wait(20)
+        assert sum(map(len, seen.values())) == 400
+        assert all(numbers == sorted(numbers) for numbers in seen.values())
+        assert most.pop("all") > 1
+        assert set(most.values()) == {1}
+
+    def test_what_waits_for_its_turn_counts(self, js, stream, worker):
+        """
+        A subject that is slow does not fill the memory with messages behind it.
+        """
+        gate = threading.Event()
+        log = Log(lambda message: gate.wait(10) and message.ack())
+        fill(js, stream, 200)
+        running = worker.consume(log, threads=3, ordered_by="subject", max_messages=10)
+        try:
+            log.wait(1)
+            eventually(lambda: worker.info().num_ack_pending >= 10)
+            time.sleep(0.1)
+            assert worker.info().num_ack_pending <= 11
+            assert len(log.numbers) == 1
+        finally:
+            gate.set()
+        assert log.wait(200) == list(range(200))
+        running.stop()
+        assert running.wait(5)
+
+    def test_it_goes_on_unheld(self, js, stream, worker):
+        """
+        Whether somebody holds the consumption makes no difference to its handler.
+        """
+        log = Log(lambda message: message.ack())
+        worker.consume(log, stop_after=10)
+        gc.collect()
+        fill(js, stream, 10)
+        log.wait(10)
+        eventually(lambda: threads() == 0)
+
+    def test_not_iterated(self, worker):
+        """
+        What goes to a handler is not there for others, and a handler can not wait for itself.
+        """
+        with worker.consume(print) as running:
+            with pytest.raises(jetsync.ConflictingUseError):
+                next(running)
+            with pytest.raises(jetsync.ConflictingUseError):
+                running.next(1)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"threads": 0},
+            {"ordered_by": "sequence"},
+            {"on_error": "ignore"},
+            {"ack": "later"},
+        ],
+    )
+    def test_refused(self, worker, options):
+        """
+        Options that make no sense are refused.
+        """
+        with pytest.raises(jetsync.InvalidArgumentError):
+            worker.consume(print, **options)
+        with pytest.raises(jetsync.InvalidTypeError):
+            worker.consume("print")
+        with pytest.raises(jetsync.InvalidArgumentError, match="handler"):
+            worker.consume(threads=2)
+
+    def test_all_before_it(self, stream):
+        """
+        Where one acknowledgement is for all messages before it, none is given by itself.
+        """
+        every = stream.create_consumer(durable_name="every", ack_policy="all")
+        with pytest.raises(jetsync.InvalidArgumentError, match="ack_policy is 'all'"):
+            every.consume(print, ack="auto")
+        assert every.info().num_waiting == 0
+        every.consume(print).stop()
+
+    def test_a_number_in_its_place(self, worker):
+        """
+        Who forgets the name of max_messages is told it.
+        """
+        with pytest.raises(jetsync.InvalidTypeError, match="did you mean max_messages=100"):
+            worker.consume(100)
+
+
+class TestEnd:
+    @pytest.mark.parametrize("end", ["stop", "drain"])
+    def test_stop_discards_and_drain_delivers(self, js, stream, worker, end):
+        """
+        Scenario 123: two of five before, then nothing or the other three; the last one returns.
+        """
+        gate, second = threading.Event(), threading.Event()
+
+        def act(message):
+            message.ack()
+            if int(message.data) == 1:
+                second.set()
+                gate.wait(10)
+
+        log = Log(act)
+        fill(js, stream, 5)
+        running = worker.consume(log)
+        assert second.wait(5)
+        eventually(lambda: running.statistics().received == 5)
+        getattr(running, end)()
+        assert not running.wait(0.05)
+        assert not running.closed
+        gate.set()
+        assert running.wait(5)
+        assert log.numbers == ([0, 1] if end == "stop" else [0, 1, 2, 3, 4])
+        if end == "stop":
+            with worker.consume() as rest:
+                assert sorted(int(rest.next(2).data) for _ in range(3)) == [2, 3, 4]
+
+    def test_stopped_by_its_handler(self, js, stream, worker):
+        """
+        A handler may stop what it is called by; the end of the block waits for it.
+        """
+        stopped = []
+
+        def act(message):
+            message.ack()
+            if int(message.data) == 2:
+                running.stop()
+                with contextlib.suppress(jetsync.ConflictingUseError):
+                    running.wait()
+                stopped.append(True)
+
+        log = Log(act)
+        with worker.consume(log) as running:
+            fill(js, stream, 10)
+            running.wait(5)
+        assert (log.numbers, stopped) == ([0, 1, 2], [True])
+
+    def test_the_consumer_is_deleted(self, js, stream, worker, caplog):
+        """
+        The threads end, the error is kept and logged.
+        """
+        log = Log(lambda message: message.ack())
+        with caplog.at_level(logging.WARNING, "jetsync.consume"):
+            running = worker.consume(log, threads=2)
+            fill(js, stream, 3)
+            log.wait(3)
+            worker.delete()
+            assert running.wait(5)
+        assert isinstance(running.error, jetsync.ConsumerDeletedError)
+        assert "Consumer Deleted" in caplog.text
+
+    def test_the_client_is_closed(self, nats_server, stream, worker):
+        """
+        The threads end.
+        """
+        client = jetsync.connect(nats_server.url)
+        running = client.jetstream().consumer(stream.name, "worker").consume(print, threads=3)
+        eventually(lambda: running._leader)
+        client.close()
+        assert running.wait(2)
+        eventually(lambda: threads() == 0)
+
+
+class TestDrainedClient:
+    """
+    Scenario 140: what is buffered is handled and acknowledged, then the client closes.
+    """
+
+    @pytest.mark.parametrize("shape", ["handler", "iterator"])
+    def test_what_is_buffered_is_handled(self, nats_server, js, stream, worker, shape):
+        """
+        Five of five, also where each takes its time.
+        """
+        client = jetsync.connect(nats_server.url)
+
+        def act(message):
+            time.sleep(0.02)
+            message.ack()
+
+        def iterate():
+            for message in running:
+                log(message)
+
+        log = Log(act)
+        fill(js, stream, 5)
+        mine = client.jetstream().consumer(stream.name, "worker")
+        running = mine.consume(log if shape == "handler" else None)
+        thread = threading.Thread(target=iterate if shape == "iterator" else running.wait)
+        thread.start()
+        eventually(lambda: running.statistics().received == 5)
+        with timed(0.0, 2):
+            client.drain()
+        thread.join(5)
+        assert log.numbers == [0, 1, 2, 3, 4]
+        assert running.closed
+        eventually(lambda: worker.info().num_ack_pending == 0)
+        assert running.error is None
+
+    def test_it_takes_no_longer_than_it_may(self, nats_server, js, stream, worker):
+        """
+        A handler that does not return does not keep the client open.
+        """
+        gate = threading.Event()
+        client = jetsync.connect(nats_server.url)
+        fill(js, stream, 5)
+        mine = client.jetstream().consumer(stream.name, "worker")
+        running = mine.consume(lambda message: gate.wait(10))
+        eventually(lambda: running.statistics().received == 5)
+        with timed(0.0, 2):
+            client.drain(0.3)
+        assert client.is_closed
+        gate.set()
+        assert running.wait(5)
+
+
+class TestErrors:
+    @staticmethod
+    def third(message):
+        """
+        Fail at the third message when it comes first.
+        """
+        if int(message.data) == 2 and message.metadata.delivered == 1:
+            raise KeyError("broken")
+        message.ack()
+
+    def test_refused(self, js, stream, observed, caplog):
+        """
+        Scenario 132: it is told of and logged, the others are handled, and it comes again at once.
+        """
+        recorder, worker = observed
+        log = Log(self.third)
+        with caplog.at_level(logging.ERROR, "jetsync.consume"):
+            running = worker.consume(log)
+            fill(js, stream, 5)
+            assert sorted(log.wait(6)) == [0, 1, 2, 2, 3, 4]
+        (event,) = errors_in(recorder)
+        assert (event.stream, event.consumer) == (stream.name, "worker")
+        assert (event.subject, event.sequence) == (f"{stream.name}.A", 3)
+        assert isinstance(event.error, KeyError)
+        assert "handler_failed" in caplog.text
+        assert not running.closed
+        running.stop()
+        running.wait(5)
+
+    def test_left(self, js, stream, observed):
+        """
+        Scenario 132: with "leave" nothing is said to the server.
+        """
+        recorder, worker = observed
+        log = Log(self.third)
+        fill(js, stream, 5)
+        with worker.consume(log, on_error="leave") as running:
+            assert log.wait(5) == [0, 1, 2, 3, 4]
+            eventually(lambda: worker.info().num_ack_pending == 1)
+            assert len(errors_in(recorder)) == 1
+            assert not running.closed
+
+    def test_stopped(self, js, stream, observed):
+        """
+        With "stop" it ends, with the handler's error as its own.
+        """
+        _, worker = observed
+        log = Log(self.third)
+        fill(js, stream, 5)
+        running = worker.consume(log, on_error="stop")
+        assert running.wait(5)
+        assert log.numbers == [0, 1, 2]
+        assert isinstance(running.error, KeyError)
+        eventually(lambda: worker.info().num_ack_pending <= 3)
+        with worker.consume() as rest:
+            assert sorted(int(rest.next(3).data) for _ in range(3)) == [2, 3, 4]
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+    def test_the_program_is_to_end(self, js, stream, observed, error):
+        """
+        What is meant for the whole program ends the consumption and is told of.
+        """
+        recorder, worker = observed
+
+        def handler(message):
+            raise error
+
+        fill(js, stream, 1)
+        running = worker.consume(handler)
+        assert running.wait(5)
+        assert isinstance(running.error, error)
+        assert isinstance(errors_in(recorder)[0].error, error)
+
+    def test_the_same_message_again_and_again(self, js, stream, worker):
+        """
+        A message that always fails comes at once, after a second, after two...: others go on.
+        """
+        log = Log()
+
+        def handler(message):
+            log(message)
+            if message.data == b"0":
+                raise ValueError
+            message.ack()
+
+        fill(js, stream, 20)
+        with worker.consume(handler):
+            assert len(log.wait(21)) <= 22
+            assert log.numbers.count(0) == 2
+            time.sleep(0.3)
+            assert log.numbers.count(0) == 2
+
+    def test_a_plugin_that_refuses(self, nats_server, js, stream, worker):
+        """
+        A message that a plugin refuses is told of; the next one is handled.
+        """
+
+        class Picky:
+            @jetsync.hookimpl
+            def jetsync_message_received(self, message):
+                if message.data == b"0":
+                    raise ValueError("no")
+
+        recorder = HookRecorder("jetsync_status")
+        fill(js, stream, 2)
+        log = Log(lambda message: message.ack())
+        with jetsync.connect(nats_server.url, plugins=[Picky(), recorder]) as client:
+            other = client.jetstream().consumer(stream.name, "worker")
+            with other.consume(log):
+                assert log.wait(1) == [1]
+            told = errors_in(recorder)
+        assert told
+        assert all(isinstance(event.error, jetsync.PluginError) for event in told)
+
+    def test_a_plugin_that_refuses_where_acks_cover_what_came_before(self, nats_server, js, stream):
+        """
+        It ends there with the plugin's error: acknowledging a later message would take this along.
+        """
+
+        class Picky:
+            @jetsync.hookimpl
+            def jetsync_message_received(self, message):
+                if message.data == b"1":
+                    raise ValueError("no")
+
+        stream.create_consumer(durable_name="all", ack_policy="all")
+        fill(js, stream, 4)
+        log = Log(lambda message: message.ack_sync())
+        with jetsync.connect(nats_server.url, plugins=[Picky()]) as client:
+            running = client.jetstream().consumer(stream.name, "all").consume(log)
+            assert running.wait(30)
+            assert isinstance(running.error, jetsync.PluginError)
+        assert log.numbers == [0]
+        again = stream.consumer("all").fetch(3, expires=30)
+        assert sorted(int(message.data) for message in again) == [1, 2, 3]
+
+
+class TestAcknowledgement:
+    def test_auto(self, js, stream, worker):
+        """
+        A message is acknowledged once its handler has returned, unless it did so itself.
+        """
+
+        def act(message):
+            number = int(message.data)
+            if number == 3:
+                message.term()
+            if number == 4:
+                raise ValueError
+
+        log = Log(act)
+        fill(js, stream, 10)
+        with worker.consume(log, ack="auto", threads=2, on_error="leave"):
+            log.wait(10)
+            eventually(lambda: worker.info().num_ack_pending == 1)
+        assert worker.info().ack_floor.stream_seq == 4
+
+    def test_none(self, js, stream):
+        """
+        Where nothing is acknowledged, nothing is sent.
+        """
+        reader = stream.create_consumer(durable_name="r", ack_policy="none")
+        log = Log()
+        fill(js, stream, 10)
+        with reader.consume(log, ack="auto", keep_alive=True) as running:
+            log.wait(10)
+            assert running._pool._options.keep_alive is None
+
+    def test_kept_alive(self, js, stream):
+        """
+        A handler that takes longer than the ack wait gets its message once.
+        """
+        slow = stream.create_consumer(durable_name="slow", ack_wait=0.5)
+        log = Log(lambda message: time.sleep(1.3))
+        fill(js, stream, 1)
+        with slow.consume(log, ack="auto", keep_alive=True, threads=2):
+            log.wait(1)
+            eventually(lambda: slow.info().num_ack_pending == 0, 4)
+        assert log.deliveries == [1]
+        eventually(lambda: threads() == 0)
+
+    @pytest.mark.parametrize("ordered_by", [None, "subject"])
+    def test_what_waits_for_its_turn_is_kept_alive(self, js, stream, ordered_by):
+        """
+        The ack wait runs from the delivery on: each message in the buffer comes once, too.
+        """
+        slow = stream.create_consumer(durable_name="slow", ack_wait=1.2)
+        log = Log(lambda message: time.sleep(0.5))
+        fill(js, stream, 5)
+        workers = 1 if ordered_by is None else 2
+        with slow.consume(log, ack="auto", keep_alive=True, ordered_by=ordered_by, threads=workers):
+            assert log.wait(5) == [0, 1, 2, 3, 4]
+            eventually(lambda: slow.info().num_ack_pending == 0, 4)
+        assert log.deliveries == [1] * 5
+
+    def test_not_kept_alive(self, js, stream):
+        """
+        Without the option it comes again meanwhile.
+        """
+        slow = stream.create_consumer(durable_name="slow", ack_wait=0.4)
+        log = Log(lambda message: time.sleep(0.8))
+        fill(js, stream, 1)
+        with slow.consume(log, ack="auto", threads=2):
+            log.wait(2)
+        assert log.deliveries[:2] == [1, 2]

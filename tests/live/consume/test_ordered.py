@@ -1,0 +1,522 @@
+"""
+Ordered consumers on real servers: in order, without a gap or a repeat, whatever happens.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from interrupts import is_locked
+from streams import fill
+from waiting import eventually, timed
+
+import jetsync
+from jetsync.devserver import DevServer
+
+
+def take(messages, count):
+    """
+    The payloads of the next messages.
+    """
+    return [int(messages.next(10).data) for _ in range(count)]
+
+
+def fetched(messages):
+    """
+    The payloads of a batch.
+    """
+    return [int(message.data) for message in messages]
+
+
+class Resets:
+    """
+    A plugin that keeps the events of ordered consumers that were made again.
+    """
+
+    def __init__(self):
+        self.seen = []
+
+    @jetsync.hookimpl
+    def jetsync_status(self, event):
+        if isinstance(event, jetsync.OrderedResetEvent):
+            self.seen.append(event)
+
+
+@pytest.fixture
+def ordered(stream):
+    """
+    An ordered consumer of all of the test's stream.
+    """
+    with stream.ordered_consumer(name_prefix=f"{stream.name}-R") as ordered:
+        yield ordered
+
+
+class TestReset:
+    def test_deleted_under_the_reader(self, js, stream, ordered):
+        """
+        Scenario 149: five more in order, from a consumer with the next name.
+        """
+        fill(js, stream, 5)
+        with ordered.consume() as messages:
+            assert take(messages, 5) == [0, 1, 2, 3, 4]
+            assert ordered.name.endswith("-R_1")
+            stream.delete_consumer(ordered.name)
+            fill(js, stream, 5, start=5)
+            assert take(messages, 5) == [5, 6, 7, 8, 9]
+            assert ordered.name.endswith("-R_2")
+        assert ordered.statistics() == jetsync.OrderedStatistics(10, 10, 1)
+
+    def test_plugins_are_told(self, nats_server, js, stream):
+        """
+        Each time there is one event that says which consumer, why, and where it goes on.
+        """
+        fill(js, stream, 20)
+        resets = Resets()
+        with jetsync.connect(nats_server.url, plugins=[resets], reconnect_wait=0.05) as client:
+            own = client.jetstream().stream(stream.name)
+            with own.ordered_consumer(name_prefix=f"{stream.name}-R") as ordered:
+                with ordered.consume() as messages:
+                    assert take(messages, 5) == [0, 1, 2, 3, 4]
+                    stream.delete_consumer(ordered.name)
+                    fill(js, stream, 1, start=20)
+                    assert take(messages, 16) == list(range(5, 21))
+                    client.reconnect()
+                    fill(js, stream, 1, start=21)
+                    assert take(messages, 1) == [21]
+                assert ordered.next(0.1) is None
+                stream.delete_consumer(ordered.name)
+                with ordered.consume() as messages:
+                    fill(js, stream, 1, start=22)
+                    assert take(messages, 1) == [22]
+        names = [f"{stream.name}-R_{number}" for number in range(1, 6)]
+        assert [(event.before, event.consumer) for event in resets.seen] == list(
+            itertools.pairwise(names)
+        )
+        assert [(event.reason, event.last_sequence) for event in resets.seen] == [
+            ("gone", 20),
+            ("reconnected", 21),
+            ("reused", 22),
+            ("gone", 22),
+        ]
+        assert {event.stream for event in resets.seen} == {stream.name}
+        assert all(event.attempts >= 1 for event in resets.seen)
+
+    @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
+    def test_on_older_servers(self, server_for, unique, version):
+        """
+        Scenario 149: on every supported server.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
+            fill(js, stream, 4)
+            with stream.ordered_consumer() as ordered, ordered.consume() as messages:
+                assert take(messages, 2) == [0, 1]
+                stream.delete_consumer(ordered.name)
+                assert take(messages, 2) == [2, 3]
+                fill(js, stream, 2, start=4)
+                assert take(messages, 2) == [4, 5]
+            js.delete_stream(unique)
+
+    @pytest.mark.parametrize(
+        ("options", "before", "after"),
+        [
+            ({}, [0, 1, 2, 3, 4, 5], [6]),
+            ({"opt_start_seq": 3}, [2, 3, 4, 5], [6]),
+            ({"deliver_policy": "last_per_subject"}, [4, 5], [6]),
+            ({"deliver_policy": "last"}, [5], [6]),
+            ({"deliver_policy": "new"}, [], [6]),
+            ({"filter_subjects": ["A", "C"]}, [0, 2, 4], []),
+            ({"filter_subjects": "B"}, [1, 3, 5], [6]),
+        ],
+    )
+    def test_begins_where_it_was(self, js, stream, options, before, after):
+        """
+        Scenario 150: deleted before any message and after some, with each kind of start.
+        """
+        if "filter_subjects" in options:
+            wanted = options["filter_subjects"]
+            named = [f"{stream.name}.{one}" for one in wanted]
+            one = f"{stream.name}.{wanted}"
+            options = {"filter_subjects": one if isinstance(wanted, str) else named}
+        for number in range(6):
+            fill(js, stream, 1, start=number, subject="AB"[number % 2])
+        with stream.ordered_consumer(**options) as ordered:
+            stream.delete_consumer(ordered.name)
+            with ordered.consume() as messages:
+                for number in before:
+                    assert take(messages, 1) == [number]
+                    if number == before[0]:
+                        stream.delete_consumer(ordered.name)
+                fill(js, stream, 1, start=6, subject="B")
+                assert take(messages, len(after)) == after
+                with pytest.raises(jetsync.WaitTimeoutError):
+                    messages.next(0.05)
+
+    def test_new_is_not_moved(self, js, stream):
+        """
+        Scenario 150: what was published since the start is new, though the consumer was deleted.
+        """
+        fill(js, stream, 3)
+        with stream.ordered_consumer(deliver_policy="new") as ordered:
+            # The deletion may overtake the pull, and then only heartbeats tell.
+            messages = ordered.consume(expires=2, heartbeat=0.5)
+            stream.delete_consumer(ordered.name)
+            fill(js, stream, 2, start=3)
+            assert take(messages, 2) == [3, 4]
+
+    def test_the_connection_is_lost(self, js, client, stream, ordered):
+        """
+        Scenario 151: with messages on their way, again and again.
+        """
+        fill(js, stream, 2000)
+        got = []
+        with ordered.consume(max_messages=100, stop_after=2000) as messages:
+            for message in messages:
+                got.append(message.sequence)
+                if len(got) in {100, 777, 778, 1500}:
+                    client.reconnect()
+        assert got == list(range(1, 2001))
+        assert ordered.statistics().resets >= 2
+
+    def test_the_server_restarts(self, unique):
+        """
+        Scenario 151: every message once and in order.
+        """
+        with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
+            fill(js, stream, 1000)
+            got = []
+            with stream.ordered_consumer() as ordered:
+                for message in ordered.consume(max_messages=50, stop_after=1000):
+                    got.append(message.sequence)
+                    if len(got) == 400:
+                        server.restart()
+                assert got == list(range(1, 1001))
+
+    def test_a_gap(self, client, js, stream, ordered):
+        """
+        A message that gets lost on its way shows by the next one, and comes after all.
+        """
+        fill(js, stream, 3)
+        messages = ordered.consume()
+        assert take(messages, 1) == [0]
+        for _ in range(200):
+            if messages._leg._driver._inbox.box.frames or len(messages._leg._buffer) == 2:
+                break
+            time.sleep(0.01)
+        messages._leg._buffer.popleft()
+        assert take(messages, 2) == [1, 2]
+        assert ordered.statistics().resets == 1
+
+    def test_stop_after(self, js, stream, ordered):
+        """
+        Scenario 154: counted across resets; no more than these are pulled.
+        """
+        fill(js, stream, 200)
+        got = []
+        # The deletion may overtake a pull, and then only heartbeats tell.
+        options = {"max_messages": 20, "expires": 2, "heartbeat": 0.5}
+        for message in ordered.consume(stop_after=150, **options):
+            got.append(int(message.data))
+            if len(got) == 100:
+                stream.delete_consumer(ordered.name)
+        assert got == list(range(150))
+        assert ordered.info().num_pending == 50
+        assert take(ordered.consume(), 50) == list(range(150, 200))
+
+
+class TestEnd:
+    def test_the_stream_is_missing(self, js, stream):
+        """
+        Scenario 152: an error at the start; once there is a stream, a new start works.
+        """
+        ordered = stream.ordered_consumer()
+        config = stream.config
+        js.delete_stream(stream.name)
+        with pytest.raises(jetsync.StreamNotFoundError):
+            stream.ordered_consumer()
+        with pytest.raises(jetsync.StreamNotFoundError):
+            ordered.consume()
+        js.create_stream(config)
+        fill(js, stream, 2)
+        with ordered, ordered.consume() as messages:
+            assert take(messages, 2) == [0, 1]
+
+    def test_gives_up(self, js, stream):
+        """
+        Scenario 156: after as many attempts as it was allowed.
+        """
+        fill(js, stream, 1)
+        with stream.ordered_consumer(max_reset_attempts=2) as ordered:
+            messages = ordered.consume()
+            assert take(messages, 1) == [0]
+            js.delete_stream(stream.name)
+            with pytest.raises(jetsync.ResetAttemptsExceededError) as caught:
+                messages.next(5)
+            assert caught.value.attempts == 2
+            assert messages.closed
+            assert list(messages) == []
+            with pytest.raises(jetsync.ConsumptionClosedError):
+                messages.next(1)
+
+    def test_does_not_give_up(self, js, stream, ordered):
+        """
+        Scenario 156: -1 goes on where there is soon a stream again.
+        """
+        fill(js, stream, 1)
+        config = stream.config
+        with ordered.consume() as messages:
+            assert take(messages, 1) == [0]
+            js.delete_stream(stream.name)
+            with pytest.raises(jetsync.WaitTimeoutError):
+                messages.next(0.3)
+            js.create_stream(config)
+            fill(js, stream, 2)
+            assert take(messages, 1) == [1]
+
+    @pytest.mark.parametrize("buffered", [0, 2000])
+    def test_the_stream_is_deleted(self, js, stream, ordered, buffered):
+        """
+        An iteration ends with the stream, whether it waits for messages or has some to give out.
+        """
+        fill(js, stream, 1 + buffered)
+        with ordered.consume() as messages:
+            assert take(messages, 1) == [0]
+            js.delete_stream(stream.name)
+            came = []
+            with pytest.raises(jetsync.StreamNotFoundError) as caught:
+                came.extend(int(message.data) for message in messages)
+            assert came == list(range(1, 1 + len(came)))
+            assert caught.value.stream == stream.name
+            assert isinstance(messages.error, jetsync.StreamNotFoundError)
+            assert messages.closed
+            with pytest.raises(jetsync.ConsumptionClosedError):
+                messages.next(1)
+
+    def test_let_go_of(self, js, stream):
+        """
+        The consumer stays while something reads it, and goes when nobody holds it any more.
+        """
+        fill(js, stream, 3)
+        messages = stream.ordered_consumer().consume()
+        assert take(messages, 3) == [0, 1, 2]
+        assert len(list(stream.consumer_names())) == 1
+        fill(js, stream, 1, start=3)
+        assert take(messages, 1) == [3]
+        del messages
+        eventually(lambda: not list(stream.consumer_names()))
+
+    def test_close_deletes(self, stream):
+        """
+        Scenario 159: at once.
+        """
+        ordered = stream.ordered_consumer()
+        assert list(stream.consumer_names()) == [ordered.name]
+        messages = ordered.consume()
+        ordered.close()
+        ordered.close()
+        assert list(stream.consumer_names()) == []
+        assert messages.closed
+        assert repr(ordered).endswith(" closed>")
+        with pytest.raises(jetsync.HandleClosedError):
+            ordered.fetch(1)
+
+    @pytest.mark.parametrize("end", ["stop", "drain"])
+    def test_ended_by_another_thread(self, ordered, end):
+        """
+        Whoever waits is woken, and the iteration ends.
+        """
+        messages = ordered.consume()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(list, messages)
+            time.sleep(0.05)
+            getattr(messages, end)()
+            assert waiting.result(5) == []
+        assert messages.wait(1)
+
+    def test_drained_and_gone_on_with(self, js, stream, ordered):
+        """
+        What is here can be taken; the next use goes on behind it.
+        """
+        fill(js, stream, 5)
+        messages = ordered.consume()
+        assert take(messages, 1) == [0]
+        messages.drain()
+        got = fetched(messages)
+        assert messages.closed
+        rest = fetched(ordered.fetch(4 - len(got), expires=1)) if len(got) < 4 else []
+        assert got + rest == [1, 2, 3, 4]
+
+    def test_the_client_is_closed(self, nats_server, stream):
+        """
+        The iteration simply ends.
+        """
+        client = jetsync.connect(nats_server.url)
+        messages = client.jetstream().stream(stream.name).ordered_consumer().consume()
+        threading.Timer(0.1, client.close).start()
+        assert list(messages) == []
+        assert messages.error is None
+
+    def test_the_client_drains(self, nats_server, js, stream):
+        """
+        What is here is taken first; nobody waits longer than that takes.
+        """
+        fill(js, stream, 500)
+        client = jetsync.connect(nats_server.url)
+        messages = client.jetstream().stream(stream.name).ordered_consumer().consume()
+        assert take(messages, 1) == [0]
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(fetched, messages)
+            with timed(0.0, 0.9):
+                client.drain()
+            got = rest.result(5)
+        assert got == list(range(1, len(got) + 1))
+        assert messages.closed
+        assert messages.error is None
+
+
+class TestUse:
+    def test_no_handler(self, ordered):
+        """
+        Who passes a handler, or a number, is told that there is no such form.
+        """
+        for given in (print, 100):
+            with pytest.raises(jetsync.InvalidArgumentError, match="calls no handler"):
+                ordered.consume(given)
+
+    def test_conflicts(self, js, stream, ordered):
+        """
+        Scenario 153: one use at a time, and the error names the other one.
+        """
+        fill(js, stream, 4)
+        messages = ordered.consume()
+        with pytest.raises(jetsync.ConflictingUseError, match="a consume of"):
+            ordered.fetch(1)
+        with pytest.raises(jetsync.ConflictingUseError, match="a consume of"):
+            ordered.consume()
+        messages.stop()
+        batch = ordered.fetch(2)
+        with pytest.raises(jetsync.ConflictingUseError, match="a fetch of"):
+            ordered.consume()
+        assert fetched(batch) == [0, 1]
+        assert int(ordered.next(1).data) == 2
+        with ordered.consume() as messages:
+            assert take(messages, 1) == [3]
+
+    def test_two_threads(self, js, stream, ordered):
+        """
+        Scenario 153: two that iterate at once.
+        """
+        messages = ordered.consume()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(messages.next, 5)
+            while not is_locked(messages._taking):
+                time.sleep(0.01)
+            with pytest.raises(jetsync.ConflictingUseError, match="another thread"):
+                next(messages)
+            fill(js, stream, 1)
+            assert waiting.result(5).data == b"0"
+
+    def test_configuration(self, ordered, stream):
+        """
+        Scenario 157: what is on the server.
+        """
+        config = ordered.info().config
+        assert config.ack_policy is jetsync.AckPolicy.NONE
+        assert (config.mem_storage, config.num_replicas) == (True, 1)
+        assert (config.inactive_threshold, config.max_deliver) == (300, 1)
+        assert repr(ordered) == f"<OrderedConsumer {stream.name}/{ordered.name} last=None>"
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"opt_start_seq": 3, "opt_start_time": dt.datetime.now(dt.timezone.utc)},
+            {"deliver_policy": "new", "opt_start_seq": 3},
+            {"deliver_policy": "by_start_time"},
+            {"opt_start_seq": 0},
+            {"name_prefix": "a.b"},
+            {"max_reset_attempts": -2},
+        ],
+    )
+    def test_options_that_do_not_fit(self, stream, options):
+        """
+        Scenario 157: refused before anything is sent.
+        """
+        with pytest.raises(jetsync.InvalidArgumentError):
+            stream.ordered_consumer(**options)
+        assert list(stream.consumer_names()) == []
+
+
+class TestFetch:
+    def test_timeouts_keep_the_position(self, js, stream, ordered):
+        """
+        Scenario 158: no repeat after empty fetches; 1000 come in order, by one consumer.
+        """
+        got = []
+        for start in range(0, 1000, 250):
+            assert ordered.next(expires=0.05) is None
+            assert fetched(ordered.fetch(5, no_wait=True)) == []
+            fill(js, stream, 250, start=start)
+            while len(got) < start + 250:
+                got += fetched(ordered.fetch(99, expires=0.1))
+        assert got == list(range(1000))
+        assert ordered.name.endswith("_1")
+
+    def test_left_early(self, js, stream, ordered):
+        """
+        Scenario 158: what was not taken comes with the next fetch.
+        """
+        fill(js, stream, 10)
+        for message in ordered.fetch(5):
+            assert message.data == b"0"
+            break
+        assert int(ordered.next(1).data) == 1
+        ordered.fetch(3).close()
+        ordered.fetch(3)
+        assert fetched(ordered.fetch(8, expires=0.5)) == list(range(2, 10))
+
+    def test_deleted_meanwhile(self, js, stream, ordered):
+        """
+        Deleted while one waits, and between two fetches.
+        """
+        fill(js, stream, 3)
+        got = []
+        for message in ordered.fetch(5, expires=5):
+            got.append(int(message.data))
+            if len(got) == 3:
+                stream.delete_consumer(ordered.name)
+                fill(js, stream, 3, start=3)
+        assert got == [0, 1, 2, 3, 4]
+        stream.delete_consumer(ordered.name)
+        assert int(ordered.next(5).data) == 5
+
+    def test_the_connection_is_lost(self, client, js, stream, ordered):
+        """
+        Scenario 158: fetches across lost connections leave nothing out.
+        """
+        fill(js, stream, 300)
+        got = []
+        while len(got) < 300:
+            for message in ordered.fetch(70, expires=2):
+                got.append(int(message.data))
+                if len(got) in {50, 140, 141}:
+                    client.reconnect()
+        assert got == list(range(300))
+
+    def test_the_stream_is_gone(self, js, stream, ordered):
+        """
+        Said at the end of the time, as it may come back until then; closing is no error.
+        """
+        js.delete_stream(stream.name)
+        with pytest.raises(jetsync.StreamNotFoundError):
+            ordered.next(0.5)
+        with pytest.raises(jetsync.StreamNotFoundError):
+            ordered.next(0.5)
+        ordered.close()

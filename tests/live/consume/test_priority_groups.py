@@ -1,0 +1,405 @@
+"""
+Priority groups on real servers: overflow, pinned clients, priorities (servers from 2.11 up).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from waiting import eventually, timed
+
+import jetsync
+from jetsync.testing import HookRecorder
+
+PINNING = ["2.11.11", "2.12.8", None]
+"""Servers that say "not your pin" in different ways; None is the newest."""
+
+
+def fill(js, stream, count, start=0):
+    """
+    Publish *count* messages with their numbers as payload.
+    """
+    js.publish_many((f"{stream.name}.A", b"%d" % number) for number in range(start, start + count))
+
+
+def pull_wire(pulls):
+    """
+    What the pulls on the wire ask for, as far as they have come.
+    """
+    found = []
+    while (message := pulls.next(0.05)) is not None:
+        found.append(json.loads(message.data))
+    return found
+
+
+def ids(messages):
+    """
+    The pin ids of messages.
+    """
+    return {message.headers["Nats-Pin-Id"] for message in messages}
+
+
+@pytest.fixture
+def group(stream):
+    """
+    A factory of consumers of one group, "A".
+    """
+
+    def make(policy, **config):
+        return stream.create_consumer(
+            durable_name="worker", priority_groups=["A"], priority_policy=policy, **config
+        )
+
+    return make
+
+
+class TestOverflow:
+    def test_enough_is_pending(self, js, stream, group):
+        """
+        Scenario 142: nothing below the threshold, messages from there on.
+        """
+        worker = group("overflow")
+        fill(js, stream, 100)
+        assert list(worker.fetch(10, group="A", min_pending=110, expires=0.3)) == []
+        fill(js, stream, 100, start=100)
+        assert len(list(worker.fetch(10, group="A", min_pending=110, expires=5))) == 10
+
+    def test_enough_waits_for_acks(self, js, stream, group):
+        """
+        Scenario 142: the same by acknowledgements that are outstanding.
+        """
+        worker = group("overflow")
+        fill(js, stream, 30)
+        assert list(worker.fetch(5, group="A", min_ack_pending=5, expires=0.3)) == []
+        held = list(worker.fetch(5, group="A", expires=5))
+        assert len(list(worker.fetch(5, group="A", min_ack_pending=5, expires=5))) == 5
+        assert len(held) == 5
+
+    def test_a_consumption(self, js, stream, group):
+        """
+        A consumption that only helps out gets what is beyond the threshold.
+        """
+        worker = group("overflow")
+        fill(js, stream, 20)
+        with worker.consume(group="A", min_pending=11, max_messages=5) as messages:
+            got = []
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    got.append(messages.next(0.3))
+                    got[-1].ack()
+        assert len(got) == 10
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.11.11", "2.12.8", "2.14.6"])
+    def test_on_older_servers(self, server_for, unique, version):
+        """
+        Scenario 142: both thresholds mean the same to them.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer(
+                durable_name="worker", priority_groups=["A"], priority_policy="overflow"
+            )
+            fill(js, stream, 10)
+            assert list(worker.fetch(5, group="A", min_pending=11, expires=0.3)) == []
+            assert len(list(worker.fetch(5, group="A", min_pending=6, expires=5))) == 5
+            assert len(list(worker.fetch(2, group="A", min_ack_pending=5, expires=5))) == 2
+            assert list(worker.fetch(1, group="A", min_ack_pending=8, expires=0.3)) == []
+            js.delete_stream(unique)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({}, "Priority Group missing"),
+            ({"group": "B"}, "Invalid Priority Group"),
+            ({"group": "A", "min_pending": 5}, "Not a Overflow Priority consumer"),
+        ],
+    )
+    def test_refused(self, js, stream, group, options, text):
+        """
+        Scenario 143: options that do not fit the group, told by the server and known here.
+        """
+        worker = group("pinned_client", priority_timeout=2)
+        with pytest.raises(jetsync.InvalidGroupError, match=text):
+            worker.consume(**options)
+        with pytest.raises(jetsync.InvalidGroupError, match=text):
+            list(worker.fetch(1, expires=1, **options))
+
+    def test_refused_by_the_server(self, js, stream, group):
+        """
+        Scenario 143: a consumption that learns it from the server ends with the same error.
+        """
+        plain = stream.create_consumer(durable_name="worker")
+        stream.delete_consumer("worker")
+        group("overflow")
+        with pytest.raises(jetsync.InvalidGroupError, match="Priority Group missing"):
+            next(plain.consume())
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", PINNING)
+    @pytest.mark.parametrize("consuming", [False, True])
+    def test_what_comes_for_a_refused_pull(
+        self, server_for, nats_server, unique, version, consuming
+    ):
+        """
+        Servers before 2.14 refuse such a pull and serve it all the same: what it brings is given
+        back, and comes to who asks rightly.
+        """
+        server = nats_server if version is None else server_for(version)
+        with jetsync.connect(server.url) as client, jetsync.connect(server.url) as other:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            config = {"durable_name": "worker", "priority_groups": ["A"], "ack_wait": 60}
+            stale = stream.create_consumer(**config, priority_policy="overflow")
+            stream.delete_consumer("worker")
+            stream.create_consumer(**config, priority_policy="pinned_client", priority_timeout=1)
+            options = {"group": "A", "min_pending": 1, "expires": 5}
+            with pytest.raises(jetsync.InvalidGroupError):
+                list(stale.consume(**options) if consuming else stale.fetch(3, **options))
+            client.flush()
+            fill(js, stream, 4)
+            worker = other.jetstream().consumer(unique, "worker")
+            got = set()
+            end = time.monotonic() + 30
+            while len(got) < 4 and time.monotonic() < end:
+                for message in worker.fetch(4 - len(got), group="A", expires=2):
+                    message.ack()
+                    got.add(int(message.data))
+            assert got == {0, 1, 2, 3}
+            js.delete_stream(unique)
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("version", PINNING)
+class TestPinned:
+    @pytest.fixture
+    def pinned(self, version, server_for, nats_server, unique):
+        """
+        A stream, a recorder, and two clients' handles of its consumer.
+        """
+        server = nats_server if version is None else server_for(version)
+        recorder = HookRecorder("jetsync_status")
+        with (
+            jetsync.connect(server.url, plugins=[recorder]) as one,
+            jetsync.connect(server.url) as other,
+        ):
+            js = one.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            first = stream.create_consumer(
+                durable_name="worker",
+                priority_groups=["A"],
+                priority_policy="pinned_client",
+                priority_timeout=1,
+                ack_wait=30,
+            )
+            yield js, stream, recorder, first, other.jetstream().consumer(unique, "worker")
+            js.delete_stream(unique)
+
+    def test_kept_and_sent(self, pinned):
+        """
+        Scenario 144: every pull after the first message carries the id; the other client waits.
+        """
+        js, stream, _, first, second = pinned
+        wire = jetsync.Client(js._context.connection)
+        with wire.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.>") as pulls:
+            wire.flush()
+            fill(js, stream, 50)
+            with first.consume(group="A", max_messages=10) as messages:
+                got = [messages.next(5) for _ in range(20)]
+                with second.consume(group="A", expires=1) as others:
+                    asked = pull_wire(pulls)
+                    with pytest.raises(TimeoutError):
+                        others.next(0.3)
+                    assert others.error is None
+        assert len(ids(got)) == 1
+        own = [pull for pull in asked if pull["batch"] <= 10]
+        assert [pull.get("id") for pull in own[1:]] == [*ids(got)] * (len(own) - 1)
+        assert "id" not in own[0]
+        assert len(own) >= 3
+
+    def test_by_whatever_way_it_pulls(self, pinned):
+        """
+        Fetches, next and consumptions of one handle are one client: none waits for the others' pin.
+        """
+        js, stream, _, _, _ = pinned
+        worker = stream.create_consumer(
+            durable_name="patient",
+            priority_groups=["A"],
+            priority_policy="pinned_client",
+            priority_timeout=60,
+            ack_wait=60,
+        )
+        fill(js, stream, 8)
+        got = []
+        with timed(0.0, 5):
+            for _ in range(2):
+                got += list(worker.fetch(1, group="A", expires=20))
+                got.append(worker.next(20, group="A"))
+                with worker.consume(group="A", max_messages=2, stop_after=2) as messages:
+                    got += list(messages)
+        assert [int(message.data) for message in got] == list(range(8))
+        assert len(ids(got)) == 1
+        stream.unpin_consumer("patient", "A")
+        fill(js, stream, 1, start=8)
+        with timed(0.0, 5):
+            (message,) = worker.fetch(1, group="A", expires=20)
+        assert int(message.data) == 8
+        assert ids([message]) != ids(got)
+
+    def test_another_client_is_pinned(self, pinned):
+        """
+        Scenario 145: who was silent for too long is told so, and goes on without its id.
+        """
+        js, stream, recorder, first, second = pinned
+        fill(js, stream, 30)
+        with first.consume(group="A", max_messages=5, expires=3) as messages:
+            got = [messages.next(5)]
+            with second.consume(group="A", max_messages=5, expires=3) as others:
+                news = [others.next(5) for _ in range(10)]
+                assert len(ids(news)) == 1
+                assert ids(news) != ids(got)
+                # Back again: what is here is taken, and the next pull is refused.
+                got += [messages.next(5) for _ in range(4)]
+                with pytest.raises(TimeoutError):
+                    messages.next(0.5)
+                codes = [call["event"].code for call in recorder.of("jetsync_status")]
+                assert 423 in codes
+            assert messages.error is None
+            fill(js, stream, 5, start=30)
+            again = messages.next(5)
+            assert ids([again]) not in [ids(got), ids(news)]
+
+    def test_unpinned(self, pinned):
+        """
+        Scenario 146: the other client takes over at once.
+        """
+        js, stream, _, first, second = pinned
+        fill(js, stream, 1)
+        with contextlib.ExitStack() as stack:
+            pool = stack.enter_context(ThreadPoolExecutor(2))
+            messages = stack.enter_context(first.consume(group="A", expires=10))
+            messages.next(5).ack()
+            others = stack.enter_context(second.consume(group="A", expires=10))
+            waiting = [pool.submit(each.next, 10) for each in (messages, others)]
+            eventually(lambda: messages._leader and others._leader)
+            stream.unpin_consumer("worker", "A")
+            fill(js, stream, 20, start=1)
+            with timed(0.0, 1):
+                eventually(lambda: any(future.done() for future in waiting))
+            with pytest.raises(jetsync.PriorityGroupNotFoundError):
+                stream.unpin_consumer("worker", "B")
+            messages.stop()
+            others.stop()
+            for future in waiting:
+                with contextlib.suppress(jetsync.ConsumptionClosedError):
+                    future.result(5)
+            assert (messages.error, others.error) == (None, None)
+
+
+PINNED_SCRIPT = """
+import sys, jetsync
+client = jetsync.connect(sys.argv[1])
+worker = client.jetstream().consumer(sys.argv[2], "worker")
+for message in worker.consume(group="A", max_messages=10):
+    print(int(message.data), flush=True)
+"""
+
+
+def test_failover(js, nats_server, stream, group):
+    """
+    Scenario 148: a pinned process that is killed loses its pin, and another gets all it had.
+    """
+    worker = group("pinned_client", priority_timeout=1, ack_wait=1)
+    fill(js, stream, 20)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PINNED_SCRIPT, nats_server.url, stream.name],
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout.readline().strip() == b"0"
+        process.kill()
+    got = set()
+    with worker.consume(group="A") as messages:
+        while len(got) < 20:
+            message = messages.next(10)
+            message.ack()
+            got.add(int(message.data))
+    assert got == set(range(20))
+
+
+class TestPrioritized:
+    @pytest.mark.parametrize(("wanted", "first", "second"), [(75, 75, 25), (100, 100, 0)])
+    def test_the_lowest_number_comes_first(self, js, stream, group, wanted, first, second):
+        """
+        Scenario 147: what the first asks for goes to it, and the rest to the second.
+        """
+        worker = group("prioritized")
+        late = worker.fetch(100, group="A", priority=1, expires=1)
+        early = worker.fetch(wanted, group="A", priority=0, expires=1)
+        fill(js, stream, 100)
+        assert len(list(early)) == first
+        assert len(list(late)) == second
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.12.8", "2.14.6"])
+    def test_on_older_servers(self, server_for, unique, version):
+        """
+        Scenario 147: on all that know priorities.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer(
+                durable_name="worker", priority_groups=["A"], priority_policy="prioritized"
+            )
+            late = worker.fetch(10, group="A", priority=1, expires=2)
+            early = worker.fetch(6, group="A", priority=0, expires=2)
+            fill(js, stream, 10)
+            assert [len(list(early)), len(list(late))] == [6, 4]
+            js.delete_stream(unique)
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.10.26", "2.11.11"])
+    def test_on_servers_without(self, server_for, unique, version):
+        """
+        2.11 refuses the policy, 2.10 drops it, which is said.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            with pytest.raises((jetsync.NotSupportedError, jetsync.InvalidJsonError)):
+                stream.create_consumer(
+                    durable_name="worker", priority_groups=["A"], priority_policy="prioritized"
+                )
+            js.delete_stream(unique)
+
+    def test_consumptions(self, js, stream, group):
+        """
+        A consumption with a higher number gets something once the other is full.
+        """
+        worker = group("prioritized")
+        with (
+            worker.consume(group="A", priority=0, max_messages=30) as early,
+            worker.consume(group="A", priority=1, max_messages=30) as late,
+        ):
+            fill(js, stream, 40)
+            assert [int(early.next(5).data) for _ in range(10)] == list(range(10))
+            assert [int(late.next(5).data) for _ in range(10)] == list(range(30, 40))
+
+    def test_a_number_out_of_range(self, js, stream, group):
+        """
+        Scenario 147: it is refused here.
+        """
+        worker = group("prioritized")
+        for priority in (-1, 10):
+            with pytest.raises(ValueError, match="priority"):
+                worker.consume(group="A", priority=priority)

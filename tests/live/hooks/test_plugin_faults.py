@@ -1,0 +1,370 @@
+"""
+What a plugin that fails, or is handed nonsense, can not do: hide what was sent or is stored, let a
+message past the others, or stay behind where there is no client.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from waiting import eventually, timed
+
+import jetsync
+from jetsync import hookimpl
+from jetsync.testing import HookRecorder
+
+
+class Contract:
+    """
+    Refuse all messages whose headers are anything that it can read.
+    """
+
+    def __init__(self):
+        self.seen = []
+
+    @hookimpl
+    def jetsync_prepare_message(self, message):
+        self.seen.append(message)
+        if message.headers is None or hasattr(message.headers, "items"):
+            raise ValueError("never")
+
+
+class BrokenRetry:
+    """
+    Fail wherever another attempt is possible.
+    """
+
+    def __init__(self):
+        self.asked = []
+
+    @hookimpl
+    def jetsync_retry(self, error):
+        self.asked.append(error)
+        raise LookupError("no idea")
+
+
+class BrokenFrom:
+    """
+    Let so many windows pass, and fail in the next one, where it begins or where it ends.
+    """
+
+    def __init__(self, last, *, at_end=False):
+        self.last = last
+        self.at_end = at_end
+        self.windows = 0
+
+    @hookimpl(wrapper=True)
+    def jetsync_publish(self):
+        self.windows += 1
+        fails = self.windows > self.last
+        if fails and not self.at_end:
+            raise OSError("no more windows")
+        yield
+        if fails:
+            raise OSError("no more windows")
+
+
+def outcome(call):
+    """
+    Return what a publish raises, or what its only failure is.
+    """
+    with pytest.raises(jetsync.JetSyncError) as caught:
+        call()
+    if isinstance(caught.value, jetsync.PublishManyError):
+        (failure,) = caught.value.report.failures
+        return failure.error
+    return caught.value
+
+
+class TestHeaders:
+    @pytest.mark.parametrize("make", [list, iter])
+    def test_pairs_pass_no_plugin_by(self, nats_server, stream, make):
+        """
+        Headers of a type that plugins can not read are refused on every path, before one looks.
+        """
+        stream.update(allow_atomic=True)
+        contract, subject = Contract(), f"{stream.name}.A"
+
+        def bad():
+            return make([("A", "b")])
+
+        with jetsync.connect(nats_server.url, plugins=[contract]) as client:
+            js = client.jetstream()
+            with js.publisher() as publisher:
+                for call in (
+                    lambda: js.publish(subject, b"bad", headers=bad()),
+                    lambda: js.publish_many([(subject, b"bad", bad())]),
+                    lambda: js.publish_many([jetsync.OutboundMessage(subject, b"", bad())]),
+                    lambda: publisher.publish(subject, b"bad", headers=bad()),
+                    lambda: js.publish_batch([(subject, b"bad", bad())]),
+                ):
+                    assert isinstance(outcome(call), jetsync.InvalidTypeError)
+        assert contract.seen == []
+        assert stream.info().state.messages == 0
+
+    def test_what_a_plugin_makes_is_looked_at_too(self, nats_server, stream):
+        """
+        A plugin can not hand pairs on to the next one either.
+        """
+
+        class Pairs:
+            @hookimpl(tryfirst=True)
+            def jetsync_prepare_message(self, message):
+                message.headers = [("A", "b")]
+
+        contract = Contract()
+        with (
+            jetsync.connect(nats_server.url, plugins=[contract, Pairs()]) as client,
+            pytest.raises(jetsync.InvalidTypeError),
+        ):
+            client.jetstream().publish(f"{stream.name}.A", b"bad")
+        assert contract.seen == []
+
+    @pytest.mark.parametrize("subject", [b"bytes", None, 5])
+    def test_a_subject_that_is_no_text_is_the_callers_mistake(self, nats_server, stream, subject):
+        """
+        Plugins read subjects as text, and are not shown what is none.
+        """
+        contract = Contract()
+        with (
+            jetsync.connect(nats_server.url, plugins=[contract]) as client,
+            client.jetstream().publisher() as publisher,
+        ):
+            js = client.jetstream()
+            for call in (
+                lambda: js.publish(subject, b""),
+                lambda: js.publish_many([(subject, b"")]),
+                lambda: publisher.publish(subject, b""),
+                lambda: js.publish_batch([(subject, b"")]),
+            ):
+                assert isinstance(outcome(call), jetsync.InvalidTypeError)
+        assert contract.seen == []
+
+    def test_without_plugins_they_are_refused_as_well(self, js, client, stream):
+        """
+        What is sent does not depend on whether there are plugins.
+        """
+        subject, pairs = f"{stream.name}.A", [("A", "b")]
+        for call in (
+            lambda: js.publish(subject, b"", headers=pairs),
+            lambda: js.publish_many([(subject, b"", pairs)]),
+            lambda: client.publish(subject, b"", headers=pairs),
+        ):
+            assert isinstance(outcome(call), jetsync.InvalidTypeError)
+        js.publish(subject, b"", headers=jetsync.Headers(pairs))
+        assert stream.get_message(1).headers.items() == pairs
+
+
+class TestRetry:
+    def test_an_unknown_outcome_stays_one(self, proxied, stream):
+        """
+        The error of a publish says that it may be stored, and the plugin's failure is the cause.
+        """
+        broken = BrokenRetry()
+        js, proxy = proxied(broken)
+        proxy.cut_after(to_client=0, reset=True)
+
+        error = outcome(lambda: js.publish(f"{stream.name}.A", b"x", msg_id="1", timeout=30))
+
+        assert type(error) is jetsync.PublishOutcomeUnknownError
+        assert isinstance(error.__cause__, jetsync.PluginError)
+        assert error in broken.asked
+        assert stream.info().state.messages == 1
+
+    def test_of_a_window(self, proxied, stream):
+        """
+        So it is with a message of many.
+        """
+        broken = BrokenRetry()
+        js, proxy = proxied(broken)
+        proxy.cut_after(to_client=0, reset=True)
+        message = jetsync.OutboundMessage(f"{stream.name}.A", b"x", msg_id="1")
+
+        error = outcome(lambda: js.publish_many([message], ack_timeout=30))
+
+        assert type(error) is jetsync.PublishOutcomeUnknownError
+        assert isinstance(error.__cause__, jetsync.PluginError)
+
+    def test_of_an_atomic_batch(self, proxied, stream):
+        """
+        So it is with a batch, which is still there to be sent again.
+        """
+        stream.update(allow_atomic=True)
+        broken = BrokenRetry()
+        js, proxy = proxied(broken)
+        batch = js.atomic_batch(timeout=30)
+        batch.add(f"{stream.name}.A", b"1", msg_id="1")
+        proxy.cut_after(to_client=0, reset=True)
+
+        error = outcome(lambda: batch.commit(f"{stream.name}.A", b"2", msg_id="2"))
+
+        assert type(error) is jetsync.BatchOutcomeUnknownError
+        assert isinstance(error.__cause__, jetsync.PluginError)
+        assert error.batch is batch
+
+    def test_where_nothing_is_stored(self, nats_server, unique):
+        """
+        The plugin's failure is the error.
+        """
+        with jetsync.connect(nats_server.url, plugins=[BrokenRetry()]) as client:
+            js = client.jetstream()
+            for call in (
+                lambda: js.publish(unique, b"x"),
+                lambda: js.publish_many([(unique, b"x")]),
+            ):
+                assert isinstance(outcome(call), jetsync.PluginError)
+
+    def test_a_wait_beyond_the_deadline_is_not_waited_for(self, nats_server, unique):
+        """
+        An attempt for which no time is left is given up at once.
+        """
+
+        class Patient:
+            @hookimpl
+            def jetsync_retry(self):
+                return 60.0
+
+        with (
+            jetsync.connect(nats_server.url, plugins=[Patient]) as client,
+            timed(0.0, 10.0),
+            pytest.raises(jetsync.NoStreamResponseError),
+        ):
+            client.jetstream().publish(unique, b"x", timeout=30)
+
+
+class TestBulk:
+    def test_a_window_that_does_not_begin(self, nats_server, stream):
+        """
+        The report counts what was sent before, names what failed, and the message that was taken.
+        """
+        subject = f"{stream.name}.A"
+        messages = [(subject, b"") if n != 7 else ("bad subject", b"") for n in range(2000)]
+        with (
+            jetsync.connect(nats_server.url, plugins=[BrokenFrom(2)]) as client,
+            pytest.raises(jetsync.PublishManyError) as caught,
+        ):
+            client.jetstream().publish_many(messages, window=100)
+        report = caught.value.report
+        # How long a window gets depends on how fast acks come.
+        assert report.count == stream.info().state.messages >= 199
+        assert not report.exhausted
+        assert [failure.index for failure in report.failures] == [7, report.count + 1]
+        assert report.failures[1].message.subject == subject
+        assert isinstance(report.failures[1].error, jetsync.PluginError)
+        assert caught.value.__cause__ is report.failures[1].error
+
+    def test_a_window_that_ends_badly(self, nats_server, stream):
+        """
+        Where no message failed the plugin's failure is the error, and it has the report.
+        """
+        subject = f"{stream.name}.A"
+        with (
+            jetsync.connect(nats_server.url, plugins=[BrokenFrom(0, at_end=True)]) as client,
+            pytest.raises(jetsync.PluginError) as caught,
+        ):
+            client.jetstream().publish_many([(subject, b"")] * 250, window=100)
+        report = caught.value.report
+        assert report.failures == ()
+        assert report.count == stream.info().state.messages >= 100
+
+    def test_the_first_window(self, nats_server, stream):
+        """
+        Where nothing was sent the plugin's failure is all there is to say.
+        """
+        with (
+            jetsync.connect(nats_server.url, plugins=[BrokenFrom(0)]) as client,
+            pytest.raises(jetsync.PluginError) as caught,
+        ):
+            client.jetstream().publish_many([(f"{stream.name}.A", b"")] * 3)
+        assert [failure.index for failure in caught.value.report.failures] == [0]
+        assert stream.info().state.messages == 0
+
+
+class TestFetch:
+    @pytest.mark.parametrize("where", [0, 4, 9])
+    def test_a_refused_message_without_acks(self, nats_server, js, stream, where):
+        """
+        Nobody would deliver the others again: iterating once more goes on behind it.
+        """
+
+        class Veto:
+            @hookimpl
+            def jetsync_message_received(self, message):
+                if message.data == b"%d" % where:
+                    raise ValueError("not this one")
+
+        js.publish_many([(f"{stream.name}.A", b"%d" % number) for number in range(10)])
+        stream.create_consumer(durable_name="n", ack_policy="none")
+        taken = []
+        with jetsync.connect(nats_server.url, plugins=[Veto()]) as client:
+            batch = client.jetstream().consumer(stream.name, "n").fetch(10, expires=10)
+            with pytest.raises(jetsync.PluginError):
+                # Unlike a comprehension this keeps what came before the error.
+                taken.extend(message.data for message in batch)
+            taken.extend(message.data for message in batch)
+            assert list(batch) == []
+        assert taken == [b"%d" % number for number in range(10) if number != where]
+
+    def test_closed(self, nats_server, js, stream):
+        """
+        A batch that is closed after it has nothing more.
+        """
+
+        class Veto:
+            @hookimpl
+            def jetsync_message_received(self):
+                raise ValueError("none")
+
+        js.publish_many([(f"{stream.name}.A", b"")] * 3)
+        stream.create_consumer(durable_name="n", ack_policy="none")
+        with jetsync.connect(nats_server.url, plugins=[Veto()]) as client:
+            batch = client.jetstream().consumer(stream.name, "n").fetch(3, expires=10)
+            with batch, pytest.raises(jetsync.PluginError):
+                next(iter(batch))
+            assert list(batch) == []
+
+
+class TestConnect:
+    def test_no_server(self):
+        """
+        A plugin whose client never came to be is told of the end, and why, and no thread is left.
+        """
+        before = threading.active_count()
+        recorder = HookRecorder("jetsync_status")
+        with pytest.raises(jetsync.ConnectError) as caught:
+            jetsync.connect("nats://127.0.0.1:1", plugins=[recorder], connect_timeout=10)
+        (event,) = [call["event"] for call in recorder]
+        assert isinstance(event, jetsync.ClosedEvent)
+        assert event.error is caught.value
+        eventually(lambda: threading.active_count() <= before)
+
+
+class TestPublisher:
+    @pytest.mark.parametrize("plugins", [[], [HookRecorder]])
+    def test_its_thread_ends_with_the_client(self, nats_server, stream, plugins):
+        """
+        Also of one that was dropped or forgotten, and its windows are left.
+        """
+
+        def threads():
+            return {t for t in threading.enumerate() if t.name == "jetsync-publisher"}
+
+        before = threads()
+        recorders = [make("jetsync_publish") for make in plugins]
+        with jetsync.connect(nats_server.url, plugins=recorders) as client:
+            kept = client.jetstream().publisher()
+            for publisher in (kept, client.jetstream().publisher()):
+                publisher.publish(f"{stream.name}.A", b"").result(30)
+            del publisher
+            mine = threads() - before
+            assert len(mine) == 2
+        for thread in mine:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in mine)
+        for recorder in recorders:
+            results = [call.result for call in recorder.of("jetsync_publish")]
+            assert [result.acknowledged for result in results] == [1, 1]
+        with pytest.raises(jetsync.ConnectionClosedError):
+            kept.publish(f"{stream.name}.A", b"")
+        kept.close()

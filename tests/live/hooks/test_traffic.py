@@ -1,0 +1,341 @@
+"""
+Hooks around the traffic of a real server: every way in which a publish or a fetch begins and ends.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+
+import attrs
+import pytest
+from waiting import eventually
+
+import jetsync
+from jetsync.events import PullOutcome
+from jetsync.hookspecs import hookimpl
+from jetsync.testing import HookRecorder
+
+
+@pytest.fixture
+def watched(nats_server, stream):
+    """
+    A factory of clients whose hooks are recorded; gives context, recorder and a consumer's handle.
+    """
+    clients = []
+
+    def watched(*hooks, plugins=(), **config):
+        recorder = HookRecorder(*hooks)
+        clients.append(jetsync.connect(nats_server.url, plugins=[recorder, *plugins]))
+        stream.create_or_update_consumer(durable_name="worker", **config)
+        js = clients[-1].jetstream()
+        worker = js.consumer(stream.name, "worker")
+        recorder.clear()
+        return js, recorder, worker
+
+    yield watched
+    for client in clients:
+        client.close()
+
+
+def fill(js, stream, count):
+    """
+    Publish *count* messages with their numbers as payload.
+    """
+    for number in range(count):
+        js.publish(f"{stream.name}.A", b"%d" % number)
+
+
+class TestPublish:
+    def test_a_publish_is_one_operation_around_all_of_it(self, watched, stream):
+        """
+        The wrapper begins before the message is prepared and ends with the ack, in this thread.
+        """
+        js, recorder, _ = watched()
+        ack = js.publish(f"{stream.name}.A", b"x", msg_id="1", timeout=7)
+        assert recorder.names == [
+            "jetsync_publish",
+            "jetsync_shared_headers",
+            "jetsync_prepare_message",
+        ]
+        operation = recorder.calls[0]["operation"]
+        assert recorder.calls[1]["operation"] is operation
+        assert (operation.subject, operation.messages, operation.window) == (
+            f"{stream.name}.A",
+            1,
+            None,
+        )
+        assert (operation.timeout, operation.has_message_ids) == (7.0, True)
+        assert (recorder.calls[0].result, recorder.calls[0].finished) == (ack, True)
+        assert {call.thread for call in recorder} == {threading.current_thread().name}
+
+    def test_what_is_refused_here_is_seen_too(self, watched):
+        """
+        The wrapper gets the error of a message that was never sent.
+        """
+        js, recorder, _ = watched("jetsync_publish")
+        with pytest.raises(jetsync.InvalidSubjectError) as caught:
+            js.publish("a b")
+        (call,) = recorder.of("jetsync_publish")
+        assert (call.error, call.finished) == (caught.value, True)
+
+    def test_each_failed_attempt_is_asked_about(self, watched, unique):
+        """
+        Operation, error and attempt go to the retry hook; without an answer the error is raised.
+        """
+        js, recorder, _ = watched("jetsync_retry")
+        with pytest.raises(jetsync.NoStreamResponseError):
+            js.publish(f"nobody.{unique}")
+        (call,) = recorder.of("jetsync_retry")
+        assert (call["operation"].subject, call["attempt"]) == (f"nobody.{unique}", 1)
+        assert isinstance(call["error"], jetsync.NoStreamResponseError)
+
+    def test_a_plugin_may_publish_while_it_prepares(self, watched, stream, js):
+        """
+        No lock is held: a hook can use its own client for the same kind of call.
+        """
+
+        class Journal:
+            js = None
+
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                if not message.subject.endswith(".journal"):
+                    self.js.publish(message.subject + ".journal", message.data)
+
+        journal = Journal()
+        journal.js, _, _ = watched("jetsync_status", plugins=[journal])
+        journal.js.publish(f"{stream.name}.A", b"1")
+        journal.js.publish_many([(f"{stream.name}.A", b"2")])
+        assert [stream.get_message(n).subject.rpartition(".")[2] for n in (1, 2, 3, 4)] == [
+            "journal",
+            "A",
+            "journal",
+            "A",
+        ]
+
+    def test_a_bulk_publish_prepares_each_message_inside_its_window(self, watched, stream):
+        """
+        Every message is shown once, in order, and the window's wrapper ends after the last ack.
+        """
+        js, recorder, _ = watched("jetsync_prepare_message", "jetsync_publish")
+        js.publish_many(((f"{stream.name}.A", b"%d" % n) for n in range(20)), window=50)
+        assert recorder.names == ["jetsync_publish"] + ["jetsync_prepare_message"] * 20
+        shown = [call["message"].data for call in recorder.of("jetsync_prepare_message")]
+        assert shown == [b"%d" % n for n in range(20)]
+        assert recorder.calls[0].finished
+
+    def test_wrappers_cost_next_to_nothing(self, nats_server, stream):
+        """
+        Scenario 193: bulk publishing with a plugin that does nothing is as fast as without.
+        """
+
+        class Idle:
+            @hookimpl(wrapper=True)
+            def jetsync_publish(self, operation):
+                return (yield)
+
+            @hookimpl
+            def jetsync_status(self, event):
+                pass
+
+        messages = [(f"{stream.name}.A", b"0123456789")] * 10_000
+
+        def seconds(js):
+            # Of this process, so that it does not matter what else the machine does.
+            start = time.process_time()
+            js.publish_many(messages)
+            return time.process_time() - start
+
+        with (
+            jetsync.connect(nats_server.url) as plain,
+            jetsync.connect(nats_server.url, plugins=[Idle()]) as plugged,
+        ):
+            without, along = plain.jetstream(), plugged.jetstream()
+            pairs = [(seconds(without), seconds(along)) for _ in range(15)]
+        # Medians of alternating turns: on a busy machine a turn costs more than on a quiet one.
+        typical_without, typical_along = map(statistics.median, zip(*pairs, strict=True))
+        assert typical_without / typical_along >= 0.8, pairs
+
+
+class TestFetch:
+    def test_a_next_is_one_operation(self, watched, js, stream):
+        """
+        With its options; the wrapper ends before the call returns.
+        """
+        _, recorder, worker = watched("jetsync_fetch", "jetsync_message_received")
+        fill(js, stream, 1)
+        message = worker.next(12)
+        call, shown = recorder.calls
+        operation = call["operation"]
+        assert (operation.name, operation.stream, operation.consumer) == (
+            "next",
+            stream.name,
+            "worker",
+        )
+        assert (operation.max_messages, operation.expires, operation.heartbeat) == (1, 12.0, 5.0)
+        assert (call.finished, call.error) == (True, None)
+        assert shown["message"] is message
+
+    def test_a_fetch_that_is_left_early(self, watched, js, stream):
+        """
+        The wrapper ends without an error, and what was not taken was not shown.
+        """
+        _, recorder, worker = watched("jetsync_fetch", "jetsync_message_received")
+        fill(js, stream, 10)
+        for taken, _ in enumerate(worker.fetch(10, expires=5), 1):
+            if taken == 3:
+                break
+        (call,) = recorder.of("jetsync_fetch")
+        assert (call.finished, call.error) == (True, None)
+        assert [shown["message"].data for shown in recorder.of("jetsync_message_received")] == [
+            b"0",
+            b"1",
+            b"2",
+        ]
+
+    def test_a_fetch_that_nobody_iterates(self, watched):
+        """
+        Closing the batch ends the wrapper too.
+        """
+        _, recorder, worker = watched("jetsync_fetch")
+        batch = worker.fetch(10, expires=5)
+        (call,) = recorder.of("jetsync_fetch")
+        assert not call.finished
+        batch.close()
+        assert (call.finished, call.error) == (True, None)
+
+    def test_a_fetch_that_ends_with_an_error(self, watched, js, stream):
+        """
+        The wrapper gets it after the messages, and the status is an event of its own.
+        """
+        _, recorder, worker = watched("jetsync_fetch", "jetsync_status")
+        fill(js, stream, 2)
+        messages = iter(worker.fetch(5, expires=20))
+        assert [next(messages).data for _ in range(2)] == [b"0", b"1"]
+        stream.delete_consumer("worker")
+        with pytest.raises(jetsync.ConsumerDeletedError) as caught:
+            next(messages)
+        (call,) = recorder.of("jetsync_fetch")
+        assert (call.error, call.finished) == (caught.value, True)
+        (status,) = recorder.of("jetsync_status")
+        event = status["event"]
+        assert (event.code, event.description, event.outcome) == (
+            409,
+            "Consumer Deleted",
+            PullOutcome.FAILED,
+        )
+
+    def test_a_plugin_changes_and_vetoes_messages(self, watched, js, stream):
+        """
+        A replaced message is what the caller gets; a veto is the caller's error, and nothing is
+        acked.
+        """
+
+        class Filter:
+            name = "filter"
+
+            @hookimpl
+            def jetsync_message_received(self, message):
+                if message.data == b"1":
+                    raise ValueError("not this one")
+                return jetsync.Message(
+                    b"changed", message.raw_reply, None, message.data.upper(), message._acker
+                )
+
+        _, _, worker = watched("jetsync_status", plugins=[Filter()], ack_wait=30)
+        fill(js, stream, 3)
+        messages = iter(worker.fetch(3, expires=5))
+        first = next(messages)
+        assert first.subject == "changed"
+        first.ack_sync()
+        with pytest.raises(jetsync.PluginError) as caught:
+            next(messages)
+        assert (caught.value.plugin, caught.value.hook) == ("filter", "jetsync_message_received")
+        # Nobody has the vetoed one, and nobody took the one behind it: both were given back.
+        rest = stream.consumer("worker")
+        again = [rest.next(5) for _ in range(2)]
+        assert sorted(message.data for message in again) == [b"1", b"2"]
+        assert {message.metadata.delivered for message in again} == {2}
+        assert stream.consumer("worker").info().num_ack_pending == 2
+
+    @pytest.mark.parametrize("how", ["ack", "ack_sync", "term"])
+    def test_a_plugin_ends_no_message_whose_end_is_one_of_those_before_it(
+        self, watched, js, stream, how
+    ):
+        """
+        With ``ack_policy="all"`` it is refused, and the caller may acknowledge all the same.
+        """
+        refused = []
+
+        class Ending:
+            @hookimpl
+            def jetsync_message_received(self, message):
+                message.in_progress()
+                try:
+                    getattr(message, how)()
+                except jetsync.JetSyncError as error:
+                    refused.append(error)
+
+        _, _, worker = watched("jetsync_status", plugins=[Ending()], ack_policy="all")
+        fill(js, stream, 2)
+        first, second = worker.fetch(2, expires=30)
+        assert [type(error) for error in refused] == [jetsync.ConflictingUseError] * 2
+        assert stream.consumer("worker").info().num_ack_pending == 2
+        second.ack_sync()
+        assert (first.is_acked, second.is_acked) == (False, True)
+        assert stream.consumer("worker").info().num_ack_pending == 0
+
+    def test_a_consumption_ends_with_a_veto_where_acks_cover_what_came_before(
+        self, watched, js, stream
+    ):
+        """
+        The error comes once, and all that was not taken is given back.
+        """
+
+        class Filter:
+            @hookimpl
+            def jetsync_message_received(self, message):
+                if message.data == b"1":
+                    raise ValueError("not this one")
+
+        _, _, worker = watched("jetsync_status", plugins=[Filter()], ack_policy="all")
+        fill(js, stream, 4)
+        with worker.consume() as messages:
+            next(messages).ack_sync()
+            with pytest.raises(jetsync.PluginError):
+                next(messages)
+            assert next(messages, None) is None
+            assert isinstance(messages.error, jetsync.PluginError)
+        again = stream.consumer("worker").fetch(3, expires=30)
+        assert sorted(message.data for message in again) == [b"1", b"2", b"3"]
+
+    def test_a_limit_marker_is_told_before_it_is_handed_over(self, watched, js, stream):
+        """
+        What the server left in place of an expired message is told with its reason.
+        """
+        stream.update(allow_msg_ttl=True, subject_delete_marker_ttl=5, max_msgs_per_subject=1)
+        _, recorder, worker = watched("jetsync_ttl_marker", "jetsync_message_received")
+        js.publish(f"{stream.name}.A", b"short", ttl=1)
+        marker = eventually(lambda: (found := worker.next(5)) and found.marker and found)
+        assert (marker.subject, marker.data) == (f"{stream.name}.A", b"")
+        (told,) = recorder.of("jetsync_ttl_marker")
+        assert (told["message"], told["reason"]) == (marker, jetsync.MarkerReason.MAX_AGE)
+        assert recorder.names[-2:] == ["jetsync_ttl_marker", "jetsync_message_received"]
+
+    def test_two_plugins_see_one_another(self, watched, js, stream):
+        """
+        Scenario 191: of two plugins on a publish, the one that runs later sees the final message.
+        """
+
+        class Route:
+            @hookimpl(tryfirst=True)
+            def jetsync_prepare_message(self, message):
+                return attrs.evolve(message, subject=f"{stream.name}.routed")
+
+        client, recorder, _ = watched("jetsync_prepare_message", plugins=[Route()])
+        client.publish(f"{stream.name}.A", b"x")
+        (call,) = recorder.calls
+        assert call["message"].subject == f"{stream.name}.routed"
+        assert stream.get_message(1).subject == f"{stream.name}.routed"

@@ -1,0 +1,902 @@
+"""
+The connection on real servers: made, lost, made again, closed, and what calls see of all that.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import gc
+import itertools
+import logging
+import re
+import socket
+import threading
+import time
+
+import pytest
+from interrupts import is_locked
+from waiting import eventually, timed
+
+import jetsync
+from jetsync._io import connection as connection_module
+from jetsync.devserver import DevServer
+from jetsync.testing import HookRecorder
+
+QUICK = {"reconnect_wait": 0.05}
+"""Options of clients whose server goes away: tests do not want to wait."""
+
+
+def io_threads():
+    """
+    The names of jetsync's own threads that are alive.
+    """
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("jetsync-")}
+
+
+def open_sockets():
+    """
+    The sockets of this process that are open.
+    """
+    gc.collect()
+    found = [one for one in gc.get_objects() if isinstance(one, socket.socket)]
+    return {id(one) for one in found if one.fileno() >= 0}
+
+
+def events(recorder, *kinds):
+    """
+    The status events that a recorder saw, those of *kinds* where some are given.
+    """
+    seen = [call["event"] for call in recorder.calls if call.hook == "jetsync_status"]
+    return [event for event in seen if not kinds or event.kind.value in kinds]
+
+
+def kinds(recorder, *wanted):
+    """
+    The kinds of the status events that a recorder saw, in order.
+    """
+    return [event.kind.value for event in events(recorder, *wanted)]
+
+
+@contextlib.contextmanager
+def black_holes(count):
+    """
+    URLs of servers that take connections and never say a word.
+    """
+    with contextlib.ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        yield [f"nats://127.0.0.1:{sock.getsockname()[1]}" for sock in sockets]
+
+
+@pytest.fixture
+def nobody():
+    """
+    The URL of a port that nothing listens on while the test runs.
+    """
+    with socket.socket() as held:
+        # Bound and not listening: connections are refused and nobody else takes the port.
+        held.bind(("127.0.0.1", 0))
+        yield f"nats://127.0.0.1:{held.getsockname()[1]}"
+
+
+@pytest.fixture
+def own_server():
+    """
+    A server of the test's own, to be stopped, killed and paused.
+    """
+    with DevServer() as server:
+        yield server
+
+
+@pytest.fixture
+def pool():
+    """
+    Threads for calls that are to wait.
+    """
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+@pytest.fixture
+def recorder():
+    """
+    A plugin that records status events.
+    """
+    return HookRecorder("jetsync_status")
+
+
+class TestConnect:
+    @pytest.mark.parametrize("persist", [False, True], ids=["once", "persistent"])
+    def test_nothing_listens(self, nobody, persist):
+        """
+        Scenario 2: a connection error within the budget, and no thread is left; only a client that
+        is asked to be persistent uses the budget up.
+        """
+        before = io_threads()
+        expected = jetsync.ConnectTimeoutError if persist else jetsync.ConnectError
+        with (
+            timed(*((1.0, 2.0) if persist else (0.0, 0.5))),
+            pytest.raises(expected, match=r"refused|111"),
+        ):
+            jetsync.connect(
+                nobody, connect_timeout=1, retry_on_failed_connect=persist, reconnect_wait=0.05
+            )
+        assert io_threads() == before
+
+    def test_the_next_server_is_tried_when_one_is_down(self, nats_server, nobody):
+        """
+        One server of the list is enough, whichever it is.
+        """
+        for servers in itertools.islice(
+            itertools.cycle([[nobody, nats_server.url], [nats_server.url, nobody]]), 6
+        ):
+            with jetsync.connect(servers, connect_timeout=2) as client:
+                assert client.server.url == nats_server.url
+
+    def test_a_server_that_says_nothing_does_not_use_up_the_budget(self, nats_server):
+        """
+        The budget is shared out, so that the servers behind one that hangs have their turn.
+        """
+        with black_holes(2) as holes:
+            for _ in range(3):
+                with (
+                    timed(0.0, 1.2),
+                    jetsync.connect([*holes, nats_server.url], connect_timeout=1.2) as client,
+                ):
+                    assert client.server.url == nats_server.url
+
+    @pytest.mark.parametrize("persist", [False, True], ids=["once", "persistent"])
+    def test_the_budget_is_a_total_over_all_servers(self, persist):
+        """
+        Four servers that say nothing take no longer than one would.
+        """
+        before = io_threads()
+        with (
+            black_holes(4) as holes,
+            timed(0.5, 1.3),
+            pytest.raises(jetsync.ConnectTimeoutError) as caught,
+        ):
+            jetsync.connect(holes, connect_timeout=0.6, retry_on_failed_connect=persist)
+        assert caught.value.timeout == 0.6
+        assert io_threads() == before
+
+    @pytest.mark.parametrize("persist", [False, True], ids=["once", "persistent"])
+    def test_a_refused_login_ends_the_attempt_at_once(self, persist):
+        """
+        AuthenticationError comes within moments, also from a client that would wait for servers.
+        """
+        before = io_threads()
+        config = {"authorization": {"user": "ann", "password": "right"}}
+        with (
+            DevServer(jetstream=False, config=config) as server,
+            timed(0.0, 1.0),
+            pytest.raises(jetsync.AuthenticationError),
+        ):
+            jetsync.connect(
+                server.url,
+                user="ann",
+                password="wrong",
+                connect_timeout=3,
+                retry_on_failed_connect=persist,
+            )
+        assert io_threads() == before
+
+    def test_the_first_connect_may_wait_for_a_server_that_starts_later(self, own_server, pool):
+        """
+        With retry_on_failed_connect the call returns once the server is there.
+        """
+        own_server.stop()
+        connecting = pool.submit(
+            jetsync.connect,
+            own_server.url,
+            retry_on_failed_connect=True,
+            connect_timeout=10,
+            **QUICK,
+        )
+        with pytest.raises(concurrent.futures.TimeoutError):
+            connecting.result(1.0)
+        own_server.start()
+        with connecting.result(5.0) as client:
+            assert client.is_connected
+            assert client.rtt() > 0.0
+
+    def test_the_name_is_the_servers(self, nats_server, unique):
+        """
+        Monitoring shows the name that the option gives.
+        """
+        with jetsync.connect(nats_server.url, name=unique) as client:
+            connections = nats_server.monitor("connz")["connections"]
+            named = {entry["cid"]: entry.get("name") for entry in connections}
+            assert named[client.server.client_id] == unique
+
+
+class TestFacts:
+    def test_statistics_count_what_went_over_the_connection(self, client, unique):
+        """
+        Bytes in both directions, subscriptions and requests in flight, as a frozen value.
+        """
+        before = client.statistics()
+        with client.subscribe(unique) as subscription:
+            client.publish(unique, b"x" * 1000)
+            assert subscription.next(5).data == b"x" * 1000
+            during = client.statistics()
+        assert during.bytes_out - before.bytes_out > 1000
+        assert during.bytes_in - before.bytes_in > 1000
+        assert (before.subscriptions, during.subscriptions) == (1, 2)
+        assert client.statistics().subscriptions == 1
+        assert (during.reconnects, during.requests_in_flight, during.strays) == (0, 0, 0)
+
+    def test_rtt_and_flush(self, client):
+        """
+        A round trip takes some time, and less than a second on this machine.
+        """
+        assert 0.0 < client.rtt(timeout=5) < 1.0
+        assert client.flush(timeout=5) is None
+
+    def test_the_server_is_described(self, client, nats_server):
+        """
+        What the server says of itself, typed, and raw beside it.
+        """
+        server = client.server
+        assert server.version == nats_server.version
+        assert server.version_tuple == nats_server.version_tuple
+        assert (server.jetstream, server.headers, server.lame_duck) == (True, True, False)
+        assert server.max_payload == 1 << 20
+        assert server.url == nats_server.url
+        assert server.api_level == server.raw["api_lvl"]
+        assert re.fullmatch(r"N[A-Z2-7]{55}", server.server_id)
+        assert repr(client) == f"<Client open {nats_server.url}>"
+
+    def test_what_the_server_says_later_counts(self, client):
+        """
+        The server describes itself once more when it knows who the client is.
+        """
+        eventually(lambda: client.server.raw.get("connect_info"))
+        assert client.server.raw["remote_account"] == "$G"
+        assert client.server.client_id == client.server.raw["client_id"]
+
+    def test_a_limit_that_changes_over_a_reconnect_holds(self, tmp_path, recorder):
+        """
+        After a restart with a smaller max_payload the client knows it, and sends nothing larger.
+        """
+        changing = tmp_path / "limit.conf"
+        changing.write_text("max_payload: 2048\n")
+        # Included files are looked for below the folder of the server's own file, wherever that is.
+        from_root = "../" * 20 + str(changing)[1:]
+        with (
+            DevServer(config=f"include '{from_root}'") as server,
+            jetsync.connect(server.url, plugins=[recorder], **QUICK) as client,
+        ):
+            client.publish("foo", b"x" * 2048)
+            changing.write_text("max_payload: 1024\n")
+            server.restart()
+            eventually(lambda: "reconnected" in kinds(recorder))
+            assert client.server.max_payload == 1024
+            with pytest.raises(jetsync.MaxPayloadError) as caught:
+                client.publish("foo", b"x" * 1025)
+            assert (caught.value.size, caught.value.limit) == (1025, 1024)
+            client.publish("foo", b"x" * 1024)
+            client.flush()
+            assert client.statistics().reconnects == 1
+
+
+class TestClose:
+    def test_closing_again_does_nothing(self, nats_server):
+        """
+        Close is idempotent, also from several threads at once, and leaves no thread.
+        """
+        before = io_threads()
+        client = jetsync.connect(nats_server.url)
+        threads = [threading.Thread(target=client.close) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(5)
+        client.close()
+        assert (client.is_closed, client.is_connected) == (True, False)
+        assert io_threads() == before
+
+    def test_every_call_on_a_closed_client_says_so(self, nats_server, unique):
+        """
+        ConnectionClosedError at once, from every handle; nothing is sent.
+        """
+        client = jetsync.connect(nats_server.url)
+        js = client.jetstream()
+        stream = js.create_stream(name=unique, subjects=[unique], storage="memory")
+        consumer = stream.create_consumer(name="c")
+        js.publish(unique, b"1")
+        message = consumer.next(expires=5)
+        js.delete_stream(unique)
+        client.close()
+        for call in (
+            lambda: client.publish(unique),
+            lambda: client.request(unique),
+            lambda: client.subscribe(unique),
+            client.flush,
+            client.rtt,
+            client.drain,
+            client.reconnect,
+            lambda: js.publish(unique),
+            lambda: js.publish_many([(unique, b"")]),
+            js.account_info,
+            stream.info,
+            lambda: consumer.fetch(1),
+            consumer.next,
+            message.ack_sync,
+            message.ack,
+        ):
+            with timed(0.0, 0.5), pytest.raises(jetsync.ConnectionClosedError):
+                call()
+        assert repr(client).startswith("<Client closed")
+        assert client.server.version == nats_server.version
+
+    def test_closing_wakes_every_waiter(self, nats_server, pool, unique):
+        """
+        A request, a next, a fetch and both ways of taking from a subscription end with
+        ConnectionClosedError or, in an iteration, with its end; a publish ends as what it is.
+        """
+        with jetsync.connect(nats_server.url) as other, other.subscribe(unique):
+            other.flush()
+            client = jetsync.connect(nats_server.url)
+            js = client.jetstream()
+            made = js.create_stream(
+                name=unique, subjects=[f"{unique}.>"], storage="memory", no_ack=True
+            )
+            consumer = made.create_consumer(name="c")
+            subscriptions = [client.subscribe(f"_quiet.{unique}.{n}") for n in range(2)]
+            request = pool.submit(client.request, unique, timeout=30)
+            publish = pool.submit(js.publish, f"{unique}.a", timeout=30)
+            taken = pool.submit(subscriptions[0].next, 30)
+            iterated = pool.submit(list, subscriptions[1])
+            following = pool.submit(consumer.next, 30)
+            fetched = pool.submit(lambda: list(consumer.fetch(5, expires=30)))
+            seen = other.jetstream().consumer(unique, "c")
+            # The message is the publish's own: the consumer gives it to the one or the other.
+            eventually(lambda: client.statistics().requests_in_flight == 2)
+            eventually(lambda: seen.info().num_waiting >= 1)
+            eventually(lambda: all(is_locked(sub._turn) for sub in subscriptions))
+            with timed(0.0, 2.0):
+                client.close()
+                for waiting in (request, taken):
+                    with pytest.raises(jetsync.ConnectionClosedError):
+                        waiting.result(2)
+                assert iterated.result(2) == []
+                with pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
+                    publish.result(2)
+                assert isinstance(caught.value.__cause__, jetsync.ConnectionClosedError)
+                errors = [waiting.exception(2) for waiting in (following, fetched)]
+            # One of the two may have got the message that was published.
+            assert {type(error) for error in errors} <= {jetsync.ConnectionClosedError, type(None)}
+            assert jetsync.ConnectionClosedError in {type(error) for error in errors}
+            other.jetstream().delete_stream(unique)
+
+    def test_closing_wakes_who_waits_for_a_connection(self, own_server, pool):
+        """
+        Publishes that wait for the server to come back end with ConnectionClosedError: nothing was
+        sent.
+        """
+        client = jetsync.connect(own_server.url, request_timeout=30, **QUICK)
+        own_server.kill()
+        eventually(lambda: not client.is_connected)
+        waiting = [
+            pool.submit(client.publish, "a"),
+            pool.submit(client.jetstream().publish, "a"),
+            pool.submit(client.request, "a"),
+            pool.submit(client.subscribe, "a"),
+            pool.submit(client.flush),
+        ]
+        concurrent.futures.wait(waiting, 0.2)
+        assert [future.done() for future in waiting] == [False] * 5
+        with timed(0.0, 2.0):
+            client.close()
+            for future in waiting:
+                assert isinstance(future.exception(2), jetsync.ConnectionClosedError)
+
+    def test_closing_sends_what_was_handed_over(self, nats_server, client, unique):
+        """
+        Publishes that returned are on their way: closing at once loses none.
+        """
+        with client.subscribe(unique) as subscription:
+            client.flush()
+            with jetsync.connect(nats_server.url) as sender:
+                for number in range(500):
+                    sender.publish(unique, b"%d" % number)
+            got = [subscription.next(5).data for _ in range(500)]
+        assert got == [b"%d" % number for number in range(500)]
+
+    def test_closing_ends_in_time_when_the_server_hangs(self, own_server):
+        """
+        The time-out of close holds, and no thread and no socket is left.
+        """
+        before, sockets = io_threads(), open_sockets()
+        client = jetsync.connect(own_server.url)
+        own_server.pause()
+        with timed(0.0, 2.0):
+            client.close(timeout=0.5)
+        eventually(lambda: io_threads() == before, 2)
+        eventually(lambda: open_sockets() <= sockets, 2)
+        assert client.is_closed
+
+    def test_draining_delivers_what_has_arrived(self, nats_server, client, pool, unique):
+        """
+        The subscriptions end after the last message that was there, and the client is closed.
+        """
+        receiver = jetsync.connect(nats_server.url)
+        subscription = receiver.subscribe(unique)
+        receiver.flush()
+        for number in range(200):
+            client.publish(unique, b"%d" % number)
+        client.flush()
+        draining = pool.submit(receiver.drain, 10)
+        got = []
+        for message in subscription:
+            got.append(message.data)
+            time.sleep(0.001)
+        draining.result(5)
+        assert got == [b"%d" % number for number in range(200)]
+        assert receiver.is_closed
+
+    def test_draining_gives_up_in_time(self, nats_server, client, unique, caplog):
+        """
+        What nobody takes is dropped after the time-out, and the log says how much.
+        """
+        receiver = jetsync.connect(nats_server.url)
+        _subscription = receiver.subscribe(unique)
+        receiver.flush()
+        for _ in range(3):
+            client.publish(unique)
+        client.flush()
+        with caplog.at_level(logging.DEBUG, "jetsync"), timed(0.2, 2.0):
+            receiver.drain(timeout=0.2)
+        assert receiver.is_closed
+        assert "dropped=3" in caplog.text
+
+
+class TestReconnect:
+    def test_events_come_in_order(self, own_server, pool, caplog):
+        """
+        Scenario 11: one restart is one disconnected and one reconnected event; handlers may call
+        the client, and one that raises keeps none of the others from running.
+        """
+        seen = []
+
+        class Asking:
+            name = "asking"
+
+            @jetsync.hookimpl
+            def jetsync_status(self, event):
+                if event.kind.value == "reconnected":
+                    seen.append((event.kind.value, client.rtt(timeout=10) > 0.0))
+                else:
+                    seen.append((event.kind.value, client.is_connected))
+
+        class Broken:
+            name = "broken"
+
+            @jetsync.hookimpl
+            def jetsync_status(self, event):
+                raise RuntimeError("a broken handler")
+
+        recorder = HookRecorder("jetsync_status")
+        plugins = [Asking(), Broken(), recorder]
+        with (
+            caplog.at_level(logging.WARNING, "jetsync"),
+            jetsync.connect(own_server.url, plugins=plugins, **QUICK) as client,
+        ):
+            url = client.server.url
+            own_server.restart()
+            eventually(lambda: len(seen) == 2)
+        disconnected, reconnected, closed = events(recorder)
+        assert (disconnected.kind.value, disconnected.server) == ("disconnected", url)
+        assert (reconnected.kind.value, reconnected.server) == ("reconnected", url)
+        assert (closed.kind.value, closed.error) == ("closed", None)
+        assert reconnected.reconnects == 1
+        assert seen == [("disconnected", False), ("reconnected", True), ("closed", False)]
+        assert "a broken handler" in caplog.text
+
+    def test_subscriptions_are_replayed(self, own_server):
+        """
+        Core subscriptions, queue groups and requests go on after a restart, and nothing is
+        delivered twice.
+        """
+        with (
+            jetsync.connect(own_server.url, **QUICK) as client,
+            client.subscribe("a.*") as plain,
+            client.subscribe("a.*", queue="q") as member,
+        ):
+            for turn in range(3):
+                own_server.restart()
+                eventually(lambda: client.statistics().reconnects == turn + 1)  # noqa: B023
+                client.publish("a.x", b"%d" % turn)
+                assert [s.next(5).data for s in (plain, member)] == [b"%d" % turn] * 2
+            client.flush()
+            assert (plain.pending, member.pending) == (0, 0)
+
+    def test_calls_wait_for_the_connection(self, own_server, pool):
+        """
+        A request made while there is none is sent once the server is back, which answers it: that
+        nobody listens.
+        """
+        with jetsync.connect(own_server.url, **QUICK) as client:
+            own_server.stop()
+            eventually(lambda: not client.is_connected)
+            asking = pool.submit(client.request, "nobody", timeout=20)
+            assert not concurrent.futures.wait([asking], 0.2).done
+            own_server.start()
+            assert isinstance(asking.exception(10), jetsync.NoRespondersError)
+
+    def test_calls_fail_in_time_without_a_connection(self, own_server):
+        """
+        DisconnectedError after the call's own time-out: nothing was sent.
+        """
+        with jetsync.connect(own_server.url, request_timeout=0.2, **QUICK) as client:
+            own_server.stop()
+            eventually(lambda: not client.is_connected)
+            for call in (
+                lambda: client.publish("a"),
+                lambda: client.request("a"),
+                lambda: client.subscribe("a"),
+                lambda: client.jetstream().publish("a"),
+                client.jetstream().account_info,
+                client.flush,
+                client.rtt,
+            ):
+                with timed(0.2, 0.7), pytest.raises(jetsync.DisconnectedError):
+                    call()
+            assert client.server.url == own_server.url
+            assert repr(client) == f"<Client down {own_server.url}>"
+
+    def test_what_is_in_flight_ends_when_the_connection_dies(self, own_server, pool):
+        """
+        A request gets ConnectionLostError at once and a publish PublishOutcomeUnknownError, not
+        when their time is up.
+        """
+        with (
+            jetsync.connect(own_server.url) as other,
+            other.subscribe("quiet"),
+            jetsync.connect(own_server.url, **QUICK) as client,
+        ):
+            other.flush()
+            js = client.jetstream()
+            js.create_stream(name="S", subjects=["s"], no_ack=True)
+            request = pool.submit(client.request, "quiet", timeout=30)
+            publish = pool.submit(js.publish, "s", msg_id="m", timeout=30)
+            eventually(lambda: client.statistics().requests_in_flight == 2)
+            own_server.kill()
+            with pytest.raises(jetsync.ConnectionLostError):
+                request.result(2)
+            with pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
+                publish.result(2)
+            assert (caught.value.subject, caught.value.msg_id) == ("s", "m")
+
+    def test_a_flush_ends_when_the_connection_dies(self, own_server, pool):
+        """
+        ConnectionLostError at once, not when its time is up.
+        """
+        with jetsync.connect(own_server.url, **QUICK) as client:
+            own_server.pause()
+            waiting = pool.submit(client.flush, 30)
+            assert not concurrent.futures.wait([waiting], 0.2).done
+            own_server.kill()
+            with pytest.raises(jetsync.ConnectionLostError):
+                waiting.result(2)
+
+    def test_asking_for_a_new_connection(self, own_server, recorder):
+        """
+        reconnect() drops the connection and the client comes back by itself.
+        """
+        with (
+            jetsync.connect(own_server.url, plugins=[recorder], **QUICK) as client,
+            client.subscribe("a") as subscription,
+        ):
+            first = client.server.client_id
+            client.reconnect()
+            eventually(lambda: kinds(recorder) == ["disconnected", "reconnected"])
+            client.publish("a", b"1")
+            assert subscription.next(5).data == b"1"
+            assert client.server.client_id != first
+
+    def test_a_client_that_gives_up_is_closed(self, own_server, recorder):
+        """
+        After max_reconnects tries every call gets ConnectionClosedError with the reason, waiters
+        are woken, one closed event comes, and closing the client leaves no thread.
+        """
+        before = io_threads()
+        client = jetsync.connect(own_server.url, plugins=[recorder], max_reconnects=2, **QUICK)
+        subscription = client.subscribe("a")
+        own_server.kill()
+        with timed(0.0, 5.0), pytest.raises(jetsync.ConnectionClosedError):
+            subscription.next(30)
+        with pytest.raises(jetsync.ConnectionClosedError, match="no servers available"):
+            client.request("a")
+        eventually(lambda: kinds(recorder) == ["disconnected", "closed"])
+        error = events(recorder)[-1].error
+        assert isinstance(error, jetsync.ConnectionClosedError)
+        assert (client.is_closed, client.is_connected) == (True, False)
+        client.close()
+        assert io_threads() == before
+
+    def test_a_client_that_may_not_reconnect_is_closed_at_once(self, own_server, recorder, pool):
+        """
+        max_reconnects=0: the loss of the connection is the end.
+        """
+        before = io_threads()
+        with jetsync.connect(own_server.url, plugins=[recorder], max_reconnects=0) as client:
+            subscription = client.subscribe("a")
+            waiting = pool.submit(list, subscription)
+            own_server.kill()
+            eventually(lambda: client.is_closed, 2)
+            assert isinstance(waiting.exception(2), jetsync.ConnectionClosedError)
+            eventually(lambda: kinds(recorder) == ["disconnected", "closed"])
+        assert io_threads() == before
+
+    def test_a_server_in_lame_duck_mode_says_so(self, recorder):
+        """
+        The event names the server, and the server's own description says it too.
+        """
+        with (
+            DevServer() as server,
+            jetsync.connect(server.url, plugins=[recorder], **QUICK) as client,
+        ):
+            server.lame_duck()
+            eventually(lambda: "lame_duck" in kinds(recorder))
+            assert events(recorder)[0].server == server.url
+            assert client.server.lame_duck
+            server.kill()
+
+
+@pytest.mark.cluster
+class TestCluster:
+    def test_another_node_takes_over(self, recorder, pool):
+        """
+        The connected node is killed: the client goes to another one, that it heard of from the
+        first, with its subscriptions; one disconnected and one reconnected event tell.
+        """
+        with DevServer(cluster=3) as cluster:
+            first = cluster.urls[0]
+            with (
+                jetsync.connect(first, plugins=[recorder], **QUICK) as client,
+                jetsync.connect(cluster.urls[1]) as other,
+                client.subscribe("news") as news,
+                client.subscribe("ask") as ask,
+            ):
+                assert client.server.url == first
+                assert client.server.cluster is not None
+                name = client.server.server_name
+                client.flush()
+                answering = pool.submit(lambda: other.publish(ask.next(20).reply, b"answer"))
+                cluster.kill(0)
+                eventually(lambda: kinds(recorder, "disconnected", "reconnected")[1:])
+                assert client.server.url in cluster.urls[1:]
+                assert client.server.server_name != name
+                # The other node learns of the subscriptions over the route, a moment later.
+                eventually(lambda: other.publish("news", b"1") or news.next(0.05))
+                assert client.request("ask", b"?", timeout=10).data == b"answer"
+                answering.result(5)
+                client.flush()
+                assert kinds(recorder, "disconnected", "reconnected", "closed") == [
+                    "disconnected",
+                    "reconnected",
+                ]
+
+    def test_servers_that_join_are_announced(self, recorder):
+        """
+        The client hears of nodes that come, and of each once.
+        """
+        with DevServer(cluster=3) as cluster:
+            cluster.stop(2)
+            # A client that connects before the first node has noticed would know the third already.
+            eventually(lambda: len(cluster.monitor("varz")["connect_urls"]) == 2)
+            with jetsync.connect(cluster.urls[0], plugins=[recorder], **QUICK) as client:
+                cluster.start(2, wait=False)
+                eventually(lambda: events(recorder, "servers_discovered"))
+                client.flush()
+                announced = [event.servers for event in events(recorder, "servers_discovered")]
+            assert announced == [(cluster.urls[2],)]
+
+
+@pytest.fixture(scope="module")
+def paused():
+    """
+    A client of a paused server, its JetStream and one of its consumers.
+
+    The client is kept from probing the connection, which it would drop after the first time-out.
+    """
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        DevServer() as server,
+        jetsync.connect(server.url, request_timeout=0.5) as client,
+    ):
+        patch.setattr(connection_module, "PROBE_TIMEOUT", 600.0)
+        js = client.jetstream()
+        stream = js.create_stream(name="S", subjects=["s"])
+        consumer = stream.create_consumer(name="c")
+        subscription = client.subscribe("quiet")
+        client.flush()
+        server.pause()
+        yield client, js, stream, consumer, subscription
+        server.resume()
+        # The connection is the same and works, also nats-py's part of it, which sees PONGs.
+        client.flush(timeout=10)
+        assert "S" in js.stream_names(timeout=10)
+        assert client.statistics().reconnects == 0
+
+
+class TestSilentServer:
+    """
+    A server that is stopped with SIGSTOP: connections stay up and nothing is answered.
+    """
+
+    def test_publish(self, paused):
+        """
+        The message was sent and nothing came back: nobody knows whether it is stored.
+        """
+        _, js, *_ = paused
+        with timed(0.5, 1.0), pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
+            js.publish("s", msg_id="1", timeout=0.5)
+        assert (caught.value.subject, caught.value.msg_id) == ("s", "1")
+
+    def test_publish_many(self, paused):
+        """
+        Every message is reported with an unknown outcome.
+        """
+        _, js, *_ = paused
+        with timed(0.5, 1.5), pytest.raises(jetsync.PublishManyError) as caught:
+            js.publish_many([("s", b"%d" % n) for n in range(5)], ack_timeout=0.5)
+        failures = caught.value.report.failures
+        assert [type(failure.error) for failure in failures] == [
+            jetsync.PublishOutcomeUnknownError
+        ] * 5
+
+    def test_requests(self, paused):
+        """
+        Requests of all kinds end with RequestTimeoutError, by their own or the default time-out.
+        """
+        client, js, stream, consumer, _ = paused
+        for call in (
+            lambda: client.request("quiet"),
+            js.account_info,
+            stream.info,
+            consumer.info,
+            lambda: js.create_stream(name="T", subjects=["t"]),
+            lambda: stream.get_message(1),
+        ):
+            with timed(0.5, 1.0), pytest.raises(jetsync.RequestTimeoutError):
+                call()
+
+    def test_next(self, paused):
+        """
+        A pull takes no longer than its expiry and two seconds.
+        """
+        _, _, _, consumer, _ = paused
+        with timed(1.0, 3.3), pytest.raises(TimeoutError) as caught:
+            consumer.next(expires=1)
+        assert isinstance(caught.value, jetsync.JetSyncError)
+
+    def test_local_waits(self, paused):
+        """
+        A flush, a round trip and a look into a subscription end in time; a core publish does not
+        wait.
+        """
+        client, _, _, _, subscription = paused
+        for call in (client.flush, client.rtt):
+            with timed(0.5, 1.0), pytest.raises(jetsync.WaitTimeoutError):
+                call()
+            # The answer to a flush that was given up comes when the server runs again, and does no
+            # harm: the fixture looks.
+        with timed(0.2, 0.7):
+            assert subscription.next(0.2) is None
+        with timed(0.0, 0.3):
+            client.publish("quiet")
+        assert subscription.next(0.0) is None
+
+    def test_a_writer_waits_for_room_and_then_gives_up(self, own_server):
+        """
+        A server that reads nothing stops writers once the buffers are full; memory does not grow.
+        """
+        with jetsync.connect(own_server.url, request_timeout=0.5) as client:
+
+            def write():
+                for _ in range(100):
+                    client.publish("a", b"x" * 1_000_000)
+
+            own_server.pause()
+            with pytest.raises(jetsync.DisconnectedError, match="takes no bytes"):
+                write()
+            assert client.statistics().bytes_out < 60_000_000
+            own_server.resume()
+            client.flush(timeout=20)
+
+    def test_pings_find_out(self, own_server, recorder):
+        """
+        Without answers to its pings the client drops the connection, and is back once the server
+        runs again.
+        """
+        options = {"ping_interval": 0.2, "max_outstanding_pings": 2, "connect_timeout": 1, **QUICK}
+        with jetsync.connect(own_server.url, plugins=[recorder], **options) as client:
+            own_server.pause()
+            with timed(0.3, 3.0):
+                eventually(lambda: kinds(recorder) == ["disconnected"])
+            own_server.resume()
+            eventually(lambda: kinds(recorder, "disconnected", "reconnected")[1:])
+            assert client.jetstream().account_info().streams == 0
+
+
+class TestThreads:
+    def test_slow_users_do_not_cost_the_connection(self):
+        """
+        Scenario 4: a thread that sleeps over a message, and a status hook that sleeps, stop neither
+        the answers to the server's pings nor other subscriptions, nor requests.
+        """
+        asleep = threading.Event()
+        reports = []
+
+        class Sleepy:
+            name = "sleepy"
+
+            @jetsync.hookimpl
+            def jetsync_status(self, event):
+                if event.kind.value == "permission_denied":
+                    asleep.set()
+                    time.sleep(1.6)
+
+        def slow(subscription, client):
+            message = subscription.next(5)
+            time.sleep(1.6)
+            reports.append((message.data, client.jetstream().account_info().streams))
+
+        config = {
+            "ping_interval": "400ms",
+            "ping_max": 2,
+            "authorization": {"users": [{"user": "u", "password": "p", "permissions": {
+                "publish": {"deny": "forbidden"}}}]},
+        }  # fmt: skip
+        with (
+            DevServer(config=config) as server,
+            jetsync.connect(server.url, user="u", password="p", plugins=[Sleepy()]) as client,
+            client.subscribe("slow") as first,
+            client.subscribe("fast") as second,
+        ):
+            thread = threading.Thread(target=slow, args=(first, client))
+            thread.start()
+            client.publish("slow", b"go")
+            client.publish("forbidden")
+            assert asleep.wait(5)
+            received = 0
+            while thread.is_alive():
+                client.publish("fast")
+                assert second.next(1) is not None
+                received += 1
+                time.sleep(0.02)
+            thread.join()
+            assert reports == [(b"go", 0)]
+            assert received > 30
+            assert client.statistics().reconnects == 0
+
+    def test_many_threads_share_one_client(self, js, unique):
+        """
+        Scenario 5: 32 threads, each 50 times a publish and a read of what it stored; no answer goes
+        to another thread.
+        """
+        made = js.create_stream(
+            name=unique, subjects=[f"{unique}.>"], storage="memory", allow_direct=True
+        )
+        begin = threading.Barrier(32)
+
+        def work(number):
+            sequences = []
+            begin.wait(10)
+            for turn in range(50):
+                data = f"{number}-{turn}".encode()
+                ack = js.publish(f"{unique}.{number}", data, timeout=30)
+                stored = made.get_message(ack.sequence, direct=True, timeout=30)
+                assert (stored.data, stored.subject) == (data, f"{unique}.{number}")
+                sequences.append(ack.sequence)
+            return sequences
+
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            found = [sequence for part in pool.map(work, range(32)) for sequence in part]
+        assert sorted(found) == list(range(1, 1601))
+        js.delete_stream(unique)

@@ -1,0 +1,370 @@
+"""
+Servers that lie: what a man in the middle says before TLS or the login, and junk on reconnecting.
+"""
+
+from __future__ import annotations
+
+import json
+
+import nats.aio.client
+import pytest
+from fake_server import HEARD, Impostor, info
+from waiting import eventually
+
+pytest.importorskip("cryptography.x509")
+
+from certificates import Authority, tls_block
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync.testing import HookRecorder
+
+QUICK = {"reconnect_wait": 0.02, "connect_timeout": 2.0}
+
+MODES = {
+    "tls": ({}, {}),
+    "tls_first": ({"handshake_first": True}, {"tls_first": True}),
+    "handshake_first auto": ({"handshake_first": "auto"}, {}),
+    "handshake_first auto, tls_first": ({"handshake_first": "auto"}, {"tls_first": True}),
+}
+"""More of the server's ``tls`` block, and more options of the client."""
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    """
+    The authority that the honest servers' certificates come from.
+    """
+    return Authority(tmp_path_factory.mktemp("ours"), "ours")
+
+
+@pytest.fixture(scope="module", params=MODES)
+def honest(request, ours):
+    """
+    A server that insists on TLS, and how to connect to it.
+    """
+    block, options = MODES[request.param]
+    config = {"tls": tls_block(ours.issue(request.param.replace(" ", "-")), **block)}
+    with DevServer(jetstream=False, config=config) as server:
+        server.options = {"tls_ca": ours.path, **options, **QUICK}
+        yield server
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """
+    A server without TLS.
+    """
+    with DevServer() as server:
+        yield server
+
+
+def forged(client, payload=b"EVIL"):
+    """
+    A message for each subscription of a client, as if its ids could be guessed.
+    """
+    return b"".join(
+        b"MSG payments %b %d\r\n%b\r\n" % (sid, len(payload), payload)
+        for sid in client._connection.lane._boxes
+    )
+
+
+def attack(impostor, client, subscription, *plays, lose=None):
+    """
+    Cut the connection, let the impostor play, and see to it that the client does not fall for him.
+    """
+    before = client.server.server_id
+    reconnects = client.statistics().reconnects
+    impostor.hold()
+    impostor.heard.clear()
+    impostor.plays.extend(plays)
+    (lose or impostor.cut)()
+    eventually(lambda: len(impostor.heard) == len(plays))
+    assert not client.is_connected
+    assert client.server.server_id == before
+    assert subscription.pending == 0
+    impostor.release()
+    eventually(lambda: client.is_connected)
+    assert client.statistics().reconnects == reconnects + 1
+    assert client.server.server_name != "evil"
+    client.publish("payments", b"honest")
+    assert subscription.next(10).data == b"honest"
+
+
+def tls_attacks(client):
+    """
+    Plays of an impostor who pretends that TLS follows, by name.
+    """
+    first, second = info(tls_required=True), info(tls_required=True, server_id="EVIL2")
+    return {
+        "message in the same segment": (first + forged(client),),
+        "message in a later segment": (first, HEARD, forged(client)),
+        "INFO in the same segment": (first + second,),
+        "INFO in a later segment": (first, HEARD, second),
+        "PONG and message": (first + b"PONG\r\n" + forged(client),),
+        "half a line": (first + b"MSG paym",),
+    }
+
+
+def downgrades(client):
+    """
+    Plays of an impostor who has no TLS, by name.
+    """
+    return {
+        "no TLS": (info(tls_required=False), HEARD, b"PONG\r\n" + forged(client)),
+        "TLS is not mentioned": (info(), HEARD, b"PONG\r\n" + forged(client)),
+        "no TLS, PONG at once": (info(tls_required=False) + b"PONG\r\n" + forged(client),),
+        "TLS is null": (info(tls_required=None), HEARD, b"PONG\r\n" + forged(client)),
+    }
+
+
+class TestPlaintextBeforeTls:
+    def test_on_reconnect(self, honest):
+        """
+        Whatever stands before the TLS handshake is neither delivered nor believed, no login is
+        sent, and the client goes on to the honest server.
+        """
+        with (
+            Impostor(honest.port) as impostor,
+            jetsync.connect(impostor.url, user="u", password="p", **honest.options) as client,
+            client.subscribe("payments") as subscription,
+        ):
+            client.flush()
+            for play in (*tls_attacks(client).values(), *downgrades(client).values()):
+                attack(impostor, client, subscription, play)
+                assert b"CONNECT" not in impostor.heard[0], play
+            plays = (*tls_attacks(client).values(), *downgrades(client).values())
+            attack(impostor, client, subscription, *plays)
+            assert b"CONNECT" not in b"".join(impostor.heard)
+
+    def test_on_the_first_connect(self, honest):
+        """
+        The first connection is no different: the impostor is skipped.
+        """
+        with Impostor(honest.port) as impostor:
+            play = (info(tls_required=True) + b"PONG\r\n",)
+            impostor.plays.append(play)
+            with pytest.raises(jetsync.ConnectError):
+                jetsync.connect(impostor.url, **honest.options)
+            impostor.plays.append(play)
+            both = f"{impostor.url},{honest.url}"
+            with jetsync.connect(both, **honest.options) as client:
+                assert client.server.server_name != "evil"
+            assert b"CONNECT" not in b"".join(impostor.heard)
+
+    def test_a_context_of_nobody(self, ours, monkeypatch):
+        """
+        The same holds for a client that asks for no TLS, once the server asked for it: a later
+        server that does not is not used.
+        """
+        monkeypatch.setenv("SSL_CERT_FILE", ours.path)
+        config = {"tls": tls_block(ours.issue("alone"))}
+        with (
+            DevServer(jetstream=False, config=config) as server,
+            Impostor(server.port) as impostor,
+            jetsync.connect(impostor.url, **QUICK) as client,
+            client.subscribe("payments") as subscription,
+        ):
+            client.flush()
+            plays = (*tls_attacks(client).values(), *downgrades(client).values())
+            attack(impostor, client, subscription, *plays)
+            assert b"CONNECT" not in b"".join(impostor.heard)
+
+    def test_discovered_servers(self, ours):
+        """
+        A server that another one announced gets no more trust than that one.
+        """
+        # The cluster's second server is behind the impostor, whose address both announce.
+        with Impostor(0) as impostor:
+            config = {
+                "tls": tls_block(ours.issue("member")),
+                "client_advertise": f"127.0.0.1:{impostor.port}",
+            }
+            with DevServer(jetstream=False, cluster=2, config=config) as cluster:
+                first, second = cluster.urls
+                impostor._target = int(second.rpartition(":")[2])
+                with (
+                    jetsync.connect(first, tls_ca=ours.path, **QUICK) as client,
+                    client.subscribe("payments") as subscription,
+                ):
+                    client.flush()
+                    plays = (*tls_attacks(client).values(), *downgrades(client).values())
+                    attack(impostor, client, subscription, *plays, lose=lambda: cluster.kill(0))
+                    assert b"CONNECT" not in b"".join(impostor.heard)
+                    assert client.server.url == impostor.url
+
+
+class TestBeforeTheLogin:
+    def test_messages_and_news(self, plain):
+        """
+        Without TLS too nothing is delivered or believed before the server has accepted the login.
+        """
+        with (
+            Impostor(plain.port) as impostor,
+            jetsync.connect(impostor.url, **QUICK) as client,
+            client.subscribe("payments") as subscription,
+        ):
+            client.flush()
+            evil = forged(client)
+            attack(
+                impostor,
+                client,
+                subscription,
+                (info() + evil,),
+                (info(), HEARD, evil + b"PONG\r\n"),
+                (info(), HEARD, info(server_id="EVIL2") + evil + b"PONG\r\n"),
+                (info(), HEARD, info(server_id="EVIL2") + b"-ERR 'no'\r\n"),
+                (evil + info(),),
+                (b"PONG\r\n" + info(),),
+                (b"+OK\r\n",),
+            )
+
+    def test_consumption(self, plain, unique):
+        """
+        A consumption gets no forged message either, and goes on with the honest server.
+        """
+        with (
+            Impostor(plain.port) as impostor,
+            jetsync.connect(impostor.url, **QUICK) as client,
+            client.subscribe("payments") as subscription,
+        ):
+            js = client.jetstream()
+            stream = js.create_stream(name=unique, subjects=[unique], storage="memory")
+            with stream.create_consumer(name="c").consume() as messages:
+                js.publish(unique, b"1")
+                assert next(messages).data == b"1"
+                evil = forged(client)
+                attack(impostor, client, subscription, (info(), HEARD, evil + b"PONG\r\n"))
+                js.publish(unique, b"2")
+                assert next(messages).data == b"2"
+            js.delete_stream(unique)
+
+
+class TestJunkOnReconnect:
+    @pytest.mark.parametrize(
+        "play",
+        [
+            (b"INFO null\r\n", "PONG"),
+            (b"INFO [1]\r\n", "PONG"),
+            (b"INFO 7\r\n", "PONG"),
+            (b"INFO {\r\n", "PONG"),
+            (b"INFO \xff\r\n", "PONG"),
+            (b"INFO " + b"[" * 100_000 + b"\r\n", "PONG"),
+            (b"INFO\r\n", "PONG"),
+            (b"INFO {}", "PONG"),
+            (b"\r\n", "PONG"),
+            (b"HTTP/1.1 400 Bad Request\r\n\r\n", "PONG"),
+            (b"x" * (2 << 20), "PONG"),
+            (b"", b""),
+            (info(max_payload="x"), "PONG"),
+            (info(max_payload=-1), "PONG"),
+            (info(nonce=5), "PONG"),
+            (info(headers="no"), "PONG"),
+            (info(version=7), "PONG"),
+            (info(server_id=["x"]), "PONG"),
+            (info(nonce=7), "PONG"),
+        ],
+        ids=lambda play: repr(play[0][:60]),
+    )
+    def test_the_next_attempt_follows(self, plain, play):
+        """
+        A first line that is no proper INFO costs an attempt, which is reported, and no more.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with (
+            Impostor(plain.port) as impostor,
+            jetsync.connect(
+                impostor.url, plugins=[recorder], **{**QUICK, "connect_timeout": 0.3}
+            ) as client,
+            client.subscribe("payments") as subscription,
+        ):
+            client.flush()
+            attack(impostor, client, subscription, play)
+            eventually(lambda: "async_error" in kinds(recorder))
+
+    @pytest.mark.parametrize(
+        "urls",
+        [
+            ["127.0.0.1:1", "[::1:4222"],
+            ["127.0.0.1:port"],
+            ["127.0.0.1:99999"],
+            ["127.0.0.1"],
+            [""],
+            [None, 7, {}],
+            "127.0.0.1:4222",
+            {"a": 1},
+            ["user:pass@evil:1", "evil:1/path", "evil:1?x", "evil:1#x", "e vil:1"],
+        ],
+        ids=json.dumps,
+    )
+    def test_servers_that_cannot_be_dialled(self, plain, urls):
+        """
+        Announced addresses that make no sense are left out, and the connection is made.
+        """
+        with (
+            Impostor(plain.port) as impostor,
+            jetsync.connect(impostor.url, **QUICK) as client,
+            client.subscribe("payments") as subscription,
+        ):
+            impostor.plays.append((info(connect_urls=urls), "PONG"))
+            impostor.cut()
+            eventually(lambda: client.statistics().reconnects == 1)
+            assert client.server.server_name == "evil"
+            impostor.cut()
+            eventually(lambda: client.statistics().reconnects == 2)
+            client.publish("payments", b"honest")
+            assert subscription.next(10).data == b"honest"
+
+    def test_what_nats_py_does_not_expect(self, plain, monkeypatch, caplog):
+        """
+        An unexpected error of an attempt is logged and reported, and the next attempt follows.
+        """
+        attempt, errors = nats.aio.client.Client._process_connect_init, [KeyError("odd")] * 3
+
+        async def fail(self):
+            if errors:
+                raise errors.pop()
+            await attempt(self)
+
+        recorder = HookRecorder("jetsync_status")
+        with (
+            Impostor(plain.port) as impostor,
+            jetsync.connect(impostor.url, plugins=[recorder], **QUICK) as client,
+            client.subscribe("payments") as subscription,
+        ):
+            monkeypatch.setattr(nats.aio.client.Client, "_process_connect_init", fail)
+            impostor.cut()
+            eventually(lambda: client.statistics().reconnects == 1)
+            client.publish("payments", b"honest")
+            assert subscription.next(10).data == b"honest"
+            eventually(lambda: kinds(recorder).count("async_error") == 3)
+            assert kinds(recorder).count("disconnected") == 1
+        assert caplog.text.count("Traceback") == 3
+
+    def test_giving_up(self, plain, monkeypatch):
+        """
+        A client whose attempts all fail in an unexpected way closes and wakes who waits.
+        """
+
+        async def fail(self):
+            raise KeyError("odd")
+
+        with (
+            Impostor(plain.port) as impostor,
+            jetsync.connect(impostor.url, max_reconnects=2, **QUICK) as client,
+            client.subscribe("payments") as subscription,
+        ):
+            monkeypatch.setattr(nats.aio.client.Client, "_process_connect_init", fail)
+            impostor.cut()
+            with pytest.raises(jetsync.ConnectionClosedError):
+                subscription.next(20)
+            assert client.is_closed
+            with pytest.raises(jetsync.ConnectionClosedError):
+                client.publish("payments", b"1")
+
+
+def kinds(recorder):
+    """
+    The kinds of the events so far.
+    """
+    return [call["event"].kind.value for call in recorder.calls]

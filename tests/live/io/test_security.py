@@ -1,0 +1,740 @@
+"""
+TLS, logins and permissions on real servers, with certificates and keys made for the test.
+"""
+
+from __future__ import annotations
+
+import http.server
+import logging
+import pickle
+import ssl
+import threading
+import time
+import traceback
+
+import pytest
+from waiting import eventually, timed
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync.testing import HookRecorder
+
+pytest.importorskip("cryptography.x509")
+nkeys = pytest.importorskip("nkeys")
+
+from certificates import Authority, tls_block  # noqa: E402
+from credentials import CREDENTIALS, Operator, new_key, token_until  # noqa: E402
+
+PASSWORD = "pa55-w0rd-of-ann"
+TOKEN = "t0ken-that-nobody-may-see"
+
+
+def works(client):
+    """
+    Whether a message makes it to the server and back.
+    """
+    with client.subscribe("_roundtrip") as subscription:
+        client.publish("_roundtrip", b"x" * 300_000)
+        return subscription.next(5).data == b"x" * 300_000
+
+
+def encrypted(server, client):
+    """
+    Whether the server says that the client's connection uses TLS.
+    """
+    cid = client.server.client_id
+    connections = server.monitor("connz")["connections"]
+    return "tls_version" in next(entry for entry in connections if entry["cid"] == cid)
+
+
+# Certificates.
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    """
+    The authority that the servers' certificates come from.
+    """
+    return Authority(tmp_path_factory.mktemp("ours"), "ours")
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """
+    An authority that nobody here trusts.
+    """
+    return Authority(tmp_path_factory.mktemp("theirs"), "theirs")
+
+
+@pytest.fixture(scope="module")
+def tls_server(ours):
+    """
+    A server that insists on TLS.
+    """
+    with DevServer(config={"tls": tls_block(ours.issue("plain"))}) as server:
+        yield server
+
+
+def secure(server):
+    """
+    Return the URL of a server with the scheme that asks for TLS.
+    """
+    return server.url.replace("nats://", "tls://")
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "auto"])
+class TestTls:
+    def test_a_trusted_server(self, tls_server, ours, loop):
+        """
+        With the authority given, everything works over TLS, large messages and JetStream too.
+        """
+        with jetsync.connect(secure(tls_server), tls_ca=ours.path, loop=loop) as client:
+            assert works(client)
+            js = client.jetstream()
+            stream = js.create_or_update_stream(name="S", subjects=["s"])
+            stream.purge()
+            report = js.publish_many(("s", b"%d" % number) for number in range(2000))
+            assert report.count == 2000
+            consumer = stream.create_or_update_consumer(durable_name=loop)
+            got = [message.data for message in consumer.fetch(1000, expires=10)]
+            assert got == [b"%d" % number for number in range(1000)]
+            assert encrypted(tls_server, client)
+
+    def test_the_server_alone_may_ask_for_tls(self, tls_server, ours, loop):
+        """
+        A nats:// URL is enough where the server insists and its authority is known.
+        """
+        with jetsync.connect(tls_server.url, tls_ca=ours.path, loop=loop) as client:
+            assert works(client)
+
+    def test_a_context_of_the_users_own(self, tls_server, ours, loop):
+        """
+        An SSLContext is taken as it is.
+        """
+        context = ssl.create_default_context(cafile=ours.path)
+        with jetsync.connect(tls_server.url, tls=context, loop=loop) as client:
+            assert works(client)
+
+    def test_tls_first(self, ours, loop):
+        """
+        A server with handshake_first hears TLS before it says a word; one without it does not get
+        as far, and both are settled promptly.
+        """
+        config = {"tls": tls_block(ours.issue("first"), handshake_first=True)}
+        with DevServer(config=config) as server:
+            options = {"tls_ca": ours.path, "loop": loop}
+            with jetsync.connect(secure(server), tls_first=True, **options) as client:
+                assert works(client)
+            with pytest.raises(jetsync.ConnectError):
+                jetsync.connect(secure(server), connect_timeout=0.5, **options)
+
+    def test_mutual_tls(self, ours, theirs, loop):
+        """
+        A server that verifies its clients takes our certificate, and neither none nor a strange
+        one.
+        """
+        config = {"tls": tls_block(ours.issue("mutual"), verify=True, ca_file=ours.path)}
+        with DevServer(config=config) as server:
+            options = {"tls_ca": ours.path, "loop": loop, "connect_timeout": 3}
+            good, key = ours.issue("client", hosts=())
+            with jetsync.connect(server.url, tls_cert=good, tls_key=key, **options) as client:
+                assert works(client)
+            bad, key = theirs.issue("stranger", hosts=())
+            for login in ({}, {"tls_cert": bad, "tls_key": key}):
+                with timed(0.0, 1.5), pytest.raises(jetsync.ConnectError):
+                    jetsync.connect(server.url, **options, **login)
+
+    def test_reconnecting_is_secure_too(self, ours, loop):
+        """
+        After a restart the connection is TLS again, with its subscriptions.
+        """
+        with DevServer(config={"tls": tls_block(ours.issue("again"))}) as server:
+            options = {"tls_ca": ours.path, "reconnect_wait": 0.05, "loop": loop}
+            with (
+                jetsync.connect(server.url, **options) as client,
+                client.subscribe("a") as subscription,
+            ):
+                server.restart()
+                eventually(lambda: client.statistics().reconnects == 1)
+                client.publish("a", b"1")
+                assert subscription.next(10).data == b"1"
+                assert works(client)
+
+
+class TestUntrusted:
+    @pytest.mark.parametrize(
+        ("hosts", "days", "reason"),
+        [
+            (["example.com", "127.0.0.2"], (-1, 1), "(?i)hostname|ip address|mismatch|verify"),
+            (["127.0.0.1"], (-3, -2), "(?i)expired|verify"),
+        ],
+        ids=["wrong host", "expired"],
+    )
+    def test_a_certificate_that_does_not_fit(self, ours, hosts, days, reason):
+        """
+        ConnectError promptly, with the reason, when the certificate is for another host or old.
+        """
+        pair = ours.issue("bad", hosts=hosts, begin=days[0], end=days[1])
+        with (
+            DevServer(jetstream=False, config={"tls": tls_block(pair)}) as server,
+            timed(0.0, 1.5),
+            pytest.raises(jetsync.ConnectError, match=reason),
+        ):
+            jetsync.connect(server.url, tls_ca=ours.path)
+
+    @pytest.mark.parametrize("ca", ["other", "system"])
+    def test_an_unknown_authority(self, tls_server, theirs, ca):
+        """
+        A server whose authority is not the given one, or not the system's, is refused promptly.
+        """
+        with timed(0.0, 1.5), pytest.raises(jetsync.ConnectError, match=r"(?i)certificate"):
+            jetsync.connect(secure(tls_server), tls_ca=theirs.path if ca == "other" else None)
+
+    def test_another_name_may_be_asked_for(self, ours):
+        """
+        tls_hostname says which name the certificate must be for.
+        """
+        pair = ours.issue("named", hosts=["nats.example.com"])
+        with DevServer(jetstream=False, config={"tls": tls_block(pair)}) as server:
+            for name, good in (("nats.example.com", True), ("other.example.com", False)):
+                options = {"tls_ca": ours.path, "tls_hostname": name}
+                if good:
+                    with jetsync.connect(server.url, **options) as client:
+                        assert works(client)
+                else:
+                    with pytest.raises(jetsync.ConnectError):
+                        jetsync.connect(server.url, **options)
+
+    @pytest.mark.parametrize("how", ["scheme", "authority"])
+    def test_a_server_without_tls_gets_no_password(self, ours, how):
+        """
+        Who asks for TLS does not end up without it: the login is never sent in the clear.
+        """
+        config = {"authorization": {"user": "ann", "password": PASSWORD}}
+        with DevServer(jetstream=False, config=config) as server:
+            login = {"user": "ann", "password": PASSWORD}
+            url, ca = (secure(server), None) if how == "scheme" else (server.url, ours.path)
+            with timed(0.0, 1.5), pytest.raises(jetsync.ConnectError, match="TLS"):
+                jetsync.connect(url, tls_ca=ca, **login)
+
+    def test_tls_that_is_only_offered_is_taken(self, ours):
+        """
+        A server that takes both is talked to with TLS by who asks for it, in the clear by others.
+        """
+        config = {"tls": tls_block(ours.issue("both")), "allow_non_tls": True}
+        with DevServer(jetstream=False, config=config) as server:
+            for options, expected in (({"tls_ca": ours.path}, True), ({}, False)):
+                with jetsync.connect(server.url, **options) as client:
+                    assert works(client)
+                    assert encrypted(server, client) == expected
+
+
+# Logins.
+
+
+class TestHints:
+    """
+    The same plain reason, with what may help, over TCP and WebSocket.
+    """
+
+    @staticmethod
+    def reason(url, **options):
+        """
+        The text of the error of a connect that fails.
+        """
+        with pytest.raises(jetsync.ConnectError) as caught:
+            jetsync.connect(url, **options)
+        return str(caught.value)
+
+    @staticmethod
+    def urls(server):
+        return server.url.replace("nats://", "tls://"), websocket_url(server, "wss")
+
+    def test_certificates(self, ours, theirs):
+        """
+        An unknown authority points to tls_ca, and a missing client certificate to tls_cert.
+        """
+        pytest.importorskip("aiohttp")
+        block = tls_block(ours.issue("hints"), verify=True, ca_file=ours.path)
+        config = {"tls": block, "websocket": {"port": -1, "tls": block}}
+        with DevServer(jetstream=False, config=config) as server:
+            for url in self.urls(server):
+                text = self.reason(url, tls_ca=theirs.path)
+                assert text.startswith("TLS handshake failed: unable to get local issuer")
+                assert "tls_ca" in text
+                text = self.reason(url, tls_ca=ours.path)
+                assert "tls_cert and tls_key" in text
+
+    def test_the_wrong_port(self):
+        """
+        TLS to a port without TLS, and WebSocket to a port without WebSocket, say so.
+        """
+        pytest.importorskip("aiohttp")
+        config = {"websocket": {"port": -1, "no_tls": True}}
+        with DevServer(jetstream=False, config=config) as server:
+            tls, wss = self.urls(server)
+            assert "does not speak TLS here" in self.reason(tls, tls_first=True)
+            assert "does not speak TLS here" in self.reason(wss)
+            assert "check the port" in self.reason(server.url.replace("nats", "ws"))
+
+    def test_a_server_that_starts_tls_at_once(self, ours):
+        """
+        If tls_first is missing, the error mentions it.
+        """
+        config = {"tls": tls_block(ours.issue("first"), handshake_first=True)}
+        with DevServer(jetstream=False, config=config) as server:
+            assert "use tls_first" in self.reason(server.url, tls_ca=ours.path, connect_timeout=0.5)
+
+
+def websocket_url(server, scheme):
+    """
+    The URL of a server's WebSocket port.
+    """
+    return f"{scheme}://127.0.0.1:{server.ports()['websocket']}"
+
+
+@pytest.fixture(scope="module")
+def login_server():
+    """
+    A server with one user by name and one by key.
+    """
+    user, public = new_key(nkeys.PREFIX_BYTE_USER)
+    users = [{"user": "ann", "password": PASSWORD}, {"nkey": public}]
+    with DevServer(jetstream=False, config={"authorization": {"users": users}}) as server:
+        server.seed = user.seed.decode()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def token_server():
+    """
+    A server that wants a token.
+    """
+    with DevServer(jetstream=False, config={"authorization": {"token": TOKEN}}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def operator():
+    """
+    An operator and a server that trusts it.
+    """
+    operator = Operator()
+    with DevServer(config=operator.config, start_timeout=10) as server:
+        operator.server = server
+        yield operator
+
+
+def refused(*arguments, **options):
+    """
+    Connect where the login is refused, and return the error, which must come at once.
+    """
+    with timed(0.0, 1.5), pytest.raises(jetsync.AuthenticationError) as caught:
+        jetsync.connect(*arguments, **options)
+    return caught.value
+
+
+class TestLogin:
+    def test_user_and_password(self, login_server):
+        """
+        As options and in the URL; a wrong password, a wrong user and none are refused at once.
+        """
+        url = login_server.url
+        with jetsync.connect(url, user="ann", password=PASSWORD) as client:
+            assert works(client)
+        inside = url.replace("nats://", f"nats://ann:{PASSWORD}@")
+        with jetsync.connect(inside) as client:
+            assert works(client)
+            assert client.server.url == url
+        for login in ({"user": "ann", "password": "x"}, {"user": "bob", "password": PASSWORD}, {}):
+            refused(url, **login)
+        refused(url.replace("nats://", "nats://ann:wrong@"))
+
+    def test_token(self, token_server):
+        """
+        As an option and in the URL.
+        """
+        url = token_server.url
+        with jetsync.connect(url, token=TOKEN) as client:
+            assert works(client)
+        with jetsync.connect(url.replace("nats://", f"nats://{TOKEN}@")) as client:
+            assert works(client)
+        refused(url, token="another")
+        refused(url)
+
+    def test_nkey(self, login_server, tmp_path):
+        """
+        A seed, or a file with one, signs the server's challenge; another key is refused.
+        """
+        path = tmp_path / "user.nk"
+        path.write_text(f"{login_server.seed}\n")
+        for given in (login_server.seed, str(path)):
+            with jetsync.connect(login_server.url, nkey_seed=given) as client:
+                assert works(client)
+        other, _ = new_key(nkeys.PREFIX_BYTE_USER)
+        refused(login_server.url, nkey_seed=other.seed.decode())
+
+    def test_credentials_file(self, operator, tmp_path):
+        """
+        A JWT and a seed in one file, as the tools write them, open the account, JetStream too.
+        """
+        path = tmp_path / "user.creds"
+        operator.credentials(path)
+        with jetsync.connect(operator.server.url, credentials=path) as client:
+            assert works(client)
+            assert client.server.raw["auth_required"]
+            js = client.jetstream()
+            js.create_stream(name="S", subjects=["s"], storage="memory")
+            assert js.publish("s", b"1").sequence == 1
+            js.delete_stream("S")
+
+    def test_credentials_of_another_operator(self, operator, tmp_path):
+        """
+        A user whose account the server does not know is refused.
+        """
+        path = tmp_path / "stranger.creds"
+        Operator().credentials(path)
+        refused(operator.server.url, credentials=path)
+
+    def test_reconnecting_logs_in_again(self, tmp_path):
+        """
+        The challenge of a server that restarted is signed anew.
+        """
+        operator = Operator()
+        path = tmp_path / "user.creds"
+        operator.credentials(path)
+        with (
+            DevServer(config=operator.config) as server,
+            jetsync.connect(server.url, credentials=path, reconnect_wait=0.05) as client,
+        ):
+            server.restart()
+            eventually(lambda: client.statistics().reconnects == 1)
+            assert client.jetstream().account_info(timeout=10).streams == 0
+
+    def test_a_login_that_expires_ends_the_connection(self, tmp_path):
+        """
+        The server ends a user whose JWT is over: waiters get the reason, not a time-out.
+        """
+        operator = Operator()
+        path = tmp_path / "short.creds"
+        user, public = new_key(nkeys.PREFIX_BYTE_USER)
+        nats = {"type": "user", "subs": -1, "data": -1, "payload": -1}
+        short = token_until(public, operator.account_key, nats, time.time() + 2)
+        path.write_text(CREDENTIALS.format(jwt=short, seed=user.seed.decode()))
+        with (
+            DevServer(config=operator.config) as server,
+            jetsync.connect(server.url, credentials=path, reconnect_wait=0.05) as client,
+        ):
+            subscription = client.subscribe("a")
+            with pytest.raises(
+                jetsync.ConnectionClosedError, match=r"(?i)expired|authorization violation"
+            ):
+                subscription.next(10)
+            assert client.is_closed
+
+
+# Permissions.
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    """
+    A server with a user who may do nearly everything and one who may do little.
+    """
+    denied = [
+        "forbidden.>",
+        "$JS.API.CONSUMER.MSG.NEXT.S.closed",
+        "$JS.API.STREAM.DELETE.>",
+        "$JS.ACK.S.mute.>",
+    ]
+    little = {
+        "publish": {"deny": denied},
+        "subscribe": {"deny": ["secret.>", "secret"]},
+    }
+    inbox = {"subscribe": {"allow": ["_MINE.>"]}}
+    users = [
+        {"user": "all", "password": "p"},
+        {"user": "little", "password": "p", "permissions": little},
+        {"user": "inbox", "password": "p", "permissions": inbox},
+    ]
+    with (
+        DevServer(config={"authorization": {"users": users}}) as server,
+        jetsync.connect(server.url, user="all", password="p") as client,
+    ):
+        js = client.jetstream()
+        stream = js.create_stream(name="S", subjects=["s", "forbidden.s"], storage="memory")
+        for name in ("open", "closed", "mute"):
+            stream.create_consumer(durable_name=name)
+        js.publish("s", b"1")
+        yield server
+
+
+@pytest.fixture
+def recorder():
+    """
+    A plugin that records status events.
+    """
+    return HookRecorder("jetsync_status")
+
+
+@pytest.fixture
+def little(guarded, recorder):
+    """
+    A client of the user who may do little; its connection must survive whatever it does.
+    """
+    with jetsync.connect(guarded.url, user="little", password="p", plugins=[recorder]) as client:
+        yield client
+        client.flush()
+        assert client.statistics().reconnects == 0
+
+
+def denied(call):
+    """
+    Make a call that is denied, and return the error, which must come at once.
+    """
+    with timed(0.0, 1.0), pytest.raises(jetsync.PermissionDeniedError) as caught:
+        call()
+    return caught.value.subject, caught.value.operation
+
+
+class TestPermissions:
+    def test_request(self, little):
+        """
+        The error names the subject at once, instead of a time-out.
+        """
+        call = lambda: little.request("forbidden.a", timeout=5)  # noqa: E731
+        assert denied(call) == ("forbidden.a", "publish")
+
+    def test_jetstream_publish(self, little):
+        """
+        Not "outcome unknown": the message is not stored, and the error says why.
+        """
+        js = little.jetstream()
+        assert denied(lambda: js.publish("forbidden.s", timeout=5)) == ("forbidden.s", "publish")
+        assert js.publish("s", b"2").sequence > 1
+
+    def test_publish_many(self, little):
+        """
+        Only the denied messages fail, each with its error, and without waiting for their time.
+        """
+        messages = [("s", b"a"), ("forbidden.s", b"b"), ("s", b"c"), ("forbidden.s", b"d")]
+        with timed(0.0, 1.5), pytest.raises(jetsync.PublishManyError) as caught:
+            little.jetstream().publish_many(messages, ack_timeout=5)
+        report = caught.value.report
+        assert report.count == 2
+        assert [(type(f.error), f.message.data) for f in report.failures] == [
+            (jetsync.PermissionDeniedError, b"b"),
+            (jetsync.PermissionDeniedError, b"d"),
+        ]
+
+    def test_core_publish(self, little, recorder):
+        """
+        Nobody waits for it, so an event tells, and only one.
+        """
+        little.publish("forbidden.a", b"x")
+        little.flush()
+        eventually(lambda: recorder.calls)
+        seen = [call["event"] for call in recorder.calls]
+        assert [(e.kind.value, e.subject, e.operation) for e in seen] == [
+            ("permission_denied", "forbidden.a", "publish")
+        ]
+
+    @pytest.mark.parametrize("queue", [None, "workers"])
+    def test_subscribe(self, little, queue):
+        """
+        The subscription ends with the error, for next and for an iteration.
+        """
+        for take in (lambda sub: sub.next(5), list):
+            subscription = little.subscribe("secret.a", queue=queue)
+            assert denied(lambda: take(subscription)) == ("secret.a", "subscribe")  # noqa: B023
+        others = little.subscribe("public")
+        little.publish("public", b"1")
+        assert others.next(5).data == b"1"
+
+    def test_fetch(self, little):
+        """
+        A pull that is denied ends at once with its error, and other consumers go on.
+        """
+        stream = little.jetstream().stream("S")
+        consumer = stream.consumer("closed")
+        subject = "$JS.API.CONSUMER.MSG.NEXT.S.closed"
+        assert denied(lambda: consumer.next(expires=5)) == (subject, "publish")
+        assert denied(lambda: list(consumer.fetch(5, expires=5))) == (subject, "publish")
+        assert stream.consumer("open").next(expires=5).data == b"1"
+
+    def test_management(self, little):
+        """
+        An API endpoint that is denied is named.
+        """
+        subject = "$JS.API.STREAM.DELETE.S"
+        assert denied(lambda: little.jetstream().delete_stream("S")) == (subject, "publish")
+
+    def test_acknowledging(self, little):
+        """
+        A confirmed acknowledgement that is denied says so.
+        """
+        message = little.jetstream().consumer("S", "mute").next(expires=5)
+        subject, operation = denied(lambda: message.ack_sync(timeout=5))
+        assert (subject, operation) == (message.reply, "publish")
+
+    def test_inbox(self, guarded):
+        """
+        Where replies need a prefix, a client without it is told at once, and one with it works.
+        """
+        login = {"user": "inbox", "password": "p"}
+        with jetsync.connect(guarded.url, **login) as client:
+            subject, operation = denied(client.jetstream().account_info)
+            assert (subject.startswith("_INBOX."), operation) == (True, "subscribe")
+            assert denied(lambda: client.jetstream().publish("s")) == (subject, operation)
+        with jetsync.connect(guarded.url, inbox_prefix="_MINE", **login) as client:
+            assert client.jetstream().account_info().streams == 1
+            assert client.jetstream().consumer("S", "open").info().name == "open"
+            assert len(list(client.jetstream().consumer("S", "open").fetch(1, expires=5))) == 1
+
+    def test_one_denial_does_not_end_another_call(self, little):
+        """
+        Calls on allowed subjects that wait at the same time get their answers.
+        """
+        with little.subscribe("slow") as asked:
+            future = []
+
+            def answer():
+                future.append(little.request("slow", timeout=5).data)
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            request = asked.next(5)
+            denied(lambda: little.request("forbidden.b", timeout=5))
+            little.publish(request.reply, b"yes")
+            thread.join(5)
+            assert future == [b"yes"]
+
+
+# Secrets.
+
+
+def shown(error):
+    """
+    Return everything that an error shows: its texts, those of its causes, and the traceback.
+    """
+    texts = ["".join(traceback.format_exception(error)), repr(error), str(error)]
+    texts.append(repr(vars(error)))
+    return "\n".join(texts)
+
+
+class NotFound(http.server.BaseHTTPRequestHandler):
+    """
+    A web server that has nothing.
+    """
+
+    def do_GET(self):
+        self.send_error(404)
+
+    def log_message(self, *_arguments):
+        pass
+
+
+class TestSecrets:
+    def test_nothing_shows_them(self, login_server, token_server, operator, tmp_path, caplog):
+        """
+        Neither logs, nor reprs, nor events, nor errors, with their causes and tracebacks, contain a
+        password, a token or a seed, whether the login works or not.
+        """
+        path = tmp_path / "user.creds"
+        seed = operator.credentials(path)
+        jwt = path.read_text().splitlines()[1]
+        bad_seed = new_key(nkeys.PREFIX_BYTE_USER)[0].seed.decode()
+        named = login_server.url.replace("nats://", f"nats://ann:{PASSWORD}@")
+        tokened = token_server.url.replace("nats://", f"nats://{TOKEN}@")
+        dead = f"nats://ann:{PASSWORD}@127.0.0.1:1"
+        texts = []
+        logins = [
+            (login_server, {"user": "ann", "password": PASSWORD}),
+            (login_server, {"user": "bob", "password": PASSWORD}),
+            (login_server, {"servers": named}),
+            (login_server, {"servers": named.replace("ann", "bob")}),
+            (login_server, {"servers": dead, "connect_timeout": 0.3}),
+            (login_server, {"servers": [dead, named]}),
+            (
+                login_server,
+                {"servers": dead, "connect_timeout": 0.3, "retry_on_failed_connect": True},
+            ),
+            (login_server, {"servers": f"nats://ann:{PASSWORD}@no.such.host.invalid:4222"}),
+            (login_server, {"nkey_seed": login_server.seed}),
+            (login_server, {"nkey_seed": bad_seed}),
+            (login_server, {"token": TOKEN}),
+            (token_server, {"token": TOKEN}),
+            (token_server, {"servers": tokened}),
+            (operator.server, {"credentials": path}),
+            (operator.server, {"token": TOKEN}),
+            (login_server, {"user": "ann", "password": lambda: PASSWORD}),
+            (login_server, {"user": lambda: "bob", "password": lambda: PASSWORD}),
+        ]
+        outcomes = []
+        with caplog.at_level(logging.DEBUG):
+            for server, fields in logins:
+                recorder = HookRecorder("jetsync_status")
+                options = jetsync.ConnectOptions(**{"servers": server.url, **fields})
+                texts.append(repr(options))
+                texts.append(str(options))
+                try:
+                    with jetsync.connect(options=options, plugins=[recorder]) as client:
+                        client.publish("a")
+                        client.flush()
+                        texts += [repr(client), str(client), repr(client.server), client.server.url]
+                        texts += [repr(client.options), repr(client._connection._bridge)]
+                    outcomes.append("connected")
+                except jetsync.ConnectError as error:
+                    texts.append(shown(error))
+                    texts.append(repr(pickle.loads(pickle.dumps(error))))
+                    outcomes.append(type(error).__name__)
+                texts += [repr(call["event"]) for call in recorder.calls]
+        expected = ["connected", "AuthenticationError", "connected", "AuthenticationError"]
+        expected += ["ConnectError", "connected", "ConnectTimeoutError", "ConnectError"]
+        expected += ["connected", "AuthenticationError", "AuthenticationError"]
+        expected += ["connected", "connected", "connected", "AuthenticationError"]
+        expected += ["connected", "AuthenticationError"]
+        assert outcomes == expected
+        texts.append(caplog.text)
+        texts += [repr(vars(record)) for record in caplog.records]
+        everything = "\n".join(texts)
+        for secret in (PASSWORD, TOKEN, seed, jwt, bad_seed, login_server.seed):
+            assert secret not in everything, everything[everything.index(secret) - 500 :][:700]
+
+    # What nats-py 2.16 gives to aiohttp has another name there since.
+    @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type:DeprecationWarning")
+    @pytest.mark.parametrize(
+        "form",
+        [
+            "ws://{address}/?token={secret}",
+            "ws://u:{secret}@{address}/path?token={secret}",
+            "wss://{address}?token={secret}",
+            "nats://u:{secret}@{address}",
+            "nats://u:{secret}@127.0.0.1:1,nats://{secret}@{address}",
+        ],
+    )
+    def test_a_server_that_is_no_nats_server(self, form, caplog):
+        """
+        Errors, their causes and logs of a failed handshake show no secret of any form of URL.
+        """
+        pytest.importorskip("aiohttp")
+        # Tracebacks contain lines of this file, so the secret is not in them as it is.
+        secret = "2retnuh"[::-1]
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), NotFound) as web:
+            thread = threading.Thread(target=web.serve_forever, args=(0.01,))
+            thread.start()
+            url = form.format(address=f"127.0.0.1:{web.server_port}", secret=secret)
+            with caplog.at_level(logging.DEBUG), pytest.raises(jetsync.ConnectError) as caught:
+                jetsync.connect(url, connect_timeout=1)
+            web.shutdown()
+            thread.join()
+        logged = "".join(repr(vars(record)) for record in caplog.records)
+        assert secret not in shown(caught.value) + caplog.text + logged
+
+    def test_options_travel_with_their_secrets(self, login_server):
+        """
+        Pickled options still log in, which is what they are pickled for.
+        """
+        options = jetsync.ConnectOptions(servers=login_server.url, user="ann", password=PASSWORD)
+        with jetsync.connect(options=pickle.loads(pickle.dumps(options))) as client:
+            assert works(client)

@@ -1,0 +1,199 @@
+"""
+Connections over which nothing comes any more, although nobody has closed them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+from streams import fill
+from waiting import eventually, timed
+
+import jetsync
+from jetsync._io.connection import Connection
+from jetsync.testing import CutProxy
+
+PING_INTERVAL = 30.0
+"""Seconds between the pings that a client sends anyway; two may be missing."""
+
+
+@pytest.fixture
+def probes(monkeypatch):
+    """
+    The times at which the client was told that something is late.
+    """
+    times = []
+    monkeypatch.setattr(Connection, "probe", lambda _: times.append(time.monotonic()))
+    return times
+
+
+@pytest.fixture
+def proxy(nats_server):
+    """
+    What stands between a client and the server.
+    """
+    with CutProxy(nats_server.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def js(proxy):
+    """
+    JetStream by way of the proxy.
+    """
+    with jetsync.connect(proxy.url) as client:
+        yield client.jetstream(timeout=1)
+        proxy.resume()
+
+
+@pytest.fixture
+def stream(js, unique):
+    """
+    A stream that takes fast ingest.
+    """
+    yield js.create_stream(
+        name=unique, subjects=[f"{unique}.>"], storage="memory", allow_batched=True
+    )
+    js.delete_stream(unique, timeout=10)
+
+
+def publish_many(js, subject):
+    """
+    Publish a message with others in flight.
+    """
+    js.publish_many([(subject, b"late")], ack_timeout=0.5, retries=0)
+
+
+def publisher(js, subject):
+    """
+    Publish a message with a publisher.
+    """
+    with js.publisher(ack_timeout=0.5, retries=0) as publisher:
+        publisher.publish(subject, b"late").result()
+
+
+class TestProbe:
+    """A wait that ends without what was due has the connection looked at."""
+
+    @pytest.mark.parametrize("options", [{"heartbeat": 0.5}, {"heartbeat": 0}])
+    def test_fetch(self, proxy, stream, probes, options):
+        """
+        A fetch does so after two heartbeats, or when the server does not end the pull.
+        """
+        consumer = stream.create_consumer(durable_name="C")
+        batch = consumer.fetch(1, expires=1.5, **options)
+        proxy.pause()
+        with pytest.raises((jetsync.NoHeartbeatError, jetsync.RequestTimeoutError)):
+            list(batch)
+        assert len(probes) == 1
+        proxy.resume()
+
+    @pytest.mark.parametrize("ordered", [False, True])
+    def test_consume(self, proxy, stream, probes, ordered):
+        """
+        A consumption does so after two heartbeats.
+        """
+        source = stream.ordered_consumer() if ordered else stream.create_consumer(durable_name="C")
+        with source.consume(expires=2, heartbeat=0.5) as messages:
+            with pytest.raises(jetsync.WaitTimeoutError):
+                messages.next(0)
+            proxy.pause()
+            with pytest.raises(jetsync.WaitTimeoutError):
+                messages.next(2)
+            assert probes
+            proxy.resume()
+
+    @pytest.mark.parametrize("publish", [publish_many, publisher])
+    def test_publish(self, proxy, js, stream, probes, publish):
+        """
+        A window does so when an ack is late.
+        """
+        proxy.pause()
+        with pytest.raises((jetsync.PublishManyError, jetsync.PublishOutcomeUnknownError)):
+            publish(js, f"{stream.name}.a")
+        assert probes
+        proxy.resume()
+
+    def test_fast(self, proxy, js, stream, probes):
+        """
+        A fast publisher does so when a batch does not begin, or the commit is not answered.
+        """
+        subject = f"{stream.name}.a"
+        with contextlib.suppress(jetsync.JetSyncError), js.fast_publisher(timeout=0.5) as late:
+            late.add(subject)
+            proxy.pause()
+            with pytest.raises(jetsync.PublishOutcomeUnknownError):
+                late.commit(timeout=0.5)
+        assert len(probes) == 1
+        late = js.fast_publisher(timeout=0.5)
+        with pytest.raises(jetsync.PublishOutcomeUnknownError):
+            late.add(subject)
+        assert len(probes) == 2
+        proxy.resume()
+
+    def test_what_is_in_time(self, js, stream, probes):
+        """
+        Nothing is looked at while all comes in time.
+        """
+        fill(js, stream, 3)
+        publish_many(js, f"{stream.name}.a")
+        consumer = stream.create_consumer(durable_name="C")
+        assert len(list(consumer.fetch(10, expires=2, heartbeat=0.5))) == 4
+        assert not probes
+
+
+class TestReconnect:
+    """The client reconnects long before its own pings would tell."""
+
+    @pytest.fixture
+    def silenced(self, nats_server, unique):
+        """
+        A client whose connection can be silenced while another way to the server stays open.
+        """
+        with CutProxy(nats_server.url) as one, CutProxy(nats_server.url) as other:
+            by_url = {proxy.url: proxy for proxy in (one, other)}
+            with jetsync.connect(
+                list(by_url), reconnect_wait=0.05, connect_timeout=2, ping_interval=PING_INTERVAL
+            ) as client:
+                js = client.jetstream(timeout=2)
+                stream = js.create_stream(name=unique, subjects=[unique], storage="memory")
+
+                def silence():
+                    by_url[client.server.url].pause()
+
+                yield client, stream, silence
+                for proxy in by_url.values():
+                    proxy.resume()
+                js.delete_stream(unique, timeout=10)
+
+    def test_under_consume(self, silenced, nats_server, unique):
+        """
+        A consumption goes on over another connection, without a message lost.
+        """
+        client, stream, silence = silenced
+        # The server may deliver the message to the connection that is silent, and again after this.
+        consumer = stream.create_consumer(durable_name="C", ack_wait=1)
+        with consumer.consume(expires=4, heartbeat=1) as messages:
+            with pytest.raises(jetsync.WaitTimeoutError):
+                messages.next(0)
+            silence()
+            with jetsync.connect(nats_server.url) as publishing:
+                publishing.jetstream().publish(unique, b"1")
+            with timed(0, PING_INTERVAL / 2):
+                assert messages.next(PING_INTERVAL).data == b"1"
+        assert client.statistics().reconnects == 1
+
+    def test_under_publish(self, silenced, unique):
+        """
+        After the first publish without an ack the next ones work again.
+        """
+        client, _stream, silence = silenced
+        js = client.jetstream(timeout=2)
+        silence()
+        with timed(0, PING_INTERVAL / 2):
+            with pytest.raises(jetsync.PublishOutcomeUnknownError):
+                js.publish(unique, b"1")
+            eventually(lambda: client.statistics().reconnects == 1, PING_INTERVAL / 3)
+            js.publish(unique, b"2")

@@ -1,0 +1,355 @@
+"""
+Buckets that are shared: with nats-py, between mirrors, between domains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import nats
+import nats.js.api
+import pytest
+from waiting import eventually
+
+import jetsync
+from jetsync import KeyOperation, MarkerReason
+from jetsync.devserver import DevServer
+
+
+def with_nats_py(server, work):
+    """
+    Run a coroutine function with a JetStream context of nats-py, and return what it returns.
+    """
+
+    async def run():
+        client = await nats.connect(server.url)
+        try:
+            return await work(client.jetstream())
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def bucket(js, unique):
+    """
+    The name of a bucket, which is removed after the test.
+    """
+    yield unique
+    with suppress(jetsync.BucketNotFoundError):
+        js.delete_key_value(unique)
+
+
+MARKED = [
+    ("a", KeyOperation.PUT, None),
+    ("b", KeyOperation.PUT, None),
+    ("c", KeyOperation.PUT, None),
+    ("b", KeyOperation.DELETE, None),
+    ("c", KeyOperation.PURGE, None),
+    ("d", KeyOperation.PUT, None),
+    ("d", KeyOperation.PURGE, MarkerReason.MAX_AGE),
+]
+"""What both clients do to a bucket below, and what a watch of either sees."""
+
+
+class Raised:
+    """
+    A plugin that keeps the events of times-to-live that were raised.
+    """
+
+    def __init__(self):
+        self.seen = []
+
+    @jetsync.hookimpl
+    def jetsync_status(self, event):
+        if isinstance(event, jetsync.TtlRaisedEvent):
+            self.seen.append(event)
+
+
+def put_in(kv, key, *, ttl):
+    """
+    Set a key in a transaction of its own.
+    """
+    with kv.atomic() as tx:
+        tx.put(key, b"", ttl=ttl)
+
+
+@pytest.fixture(scope="module")
+def hub():
+    """
+    A server whose JetStream has a domain.
+    """
+    config = {"jetstream": {"domain": "hub"}, "leafnodes": {"port": -1}}
+    with DevServer(config=config) as server:
+        yield server
+
+
+class TestNatsPy:
+    def test_made_by_nats_py(self, nats_server, js, bucket):
+        """
+        A bucket that nats-py made and wrote is read, watched and written, markers included.
+        """
+
+        async def write(other):
+            kv = await other.create_key_value(
+                bucket=bucket, limit_marker_ttl=60, storage="memory", direct=True
+            )
+            for key in ("a", "b", "c"):
+                await kv.put(key, key.encode())
+            await kv.delete("b")
+            await kv.purge("c")
+            await kv.create("d", b"d", msg_ttl=3)
+
+        with_nats_py(nats_server, write)
+        kv = js.key_value(bucket)
+        with kv.watch(include_history=True) as watch:
+            entries = list(watch.initial(10))
+            entries.append(watch.next(10))
+        seen = [(each.key, each.operation, each.marker) for each in entries]
+        # The bucket keeps one revision of each key.
+        assert seen == [MARKED[0], *MARKED[3:]]
+        assert kv.keys() == ["a"]
+        assert {key: entry.value for key, entry in kv.get_many(">").items()} == {"a": b"a"}
+        for key, word in (("b", "deleted"), ("c", "purged"), ("d", "expired")):
+            with pytest.raises(jetsync.KeyNotFoundError, match=word):
+                kv.get(key)
+        assert kv.create("d", b"again") > entries[-1].revision
+        assert kv.status().limit_marker_ttl == 60
+        # The same bucket in our words: nats-py allows times-to-live on every bucket.
+        with pytest.raises(jetsync.AtomicPublishDisabledError):
+            kv.atomic()
+
+    def test_read_by_nats_py(self, nats_server, js, bucket):
+        """
+        A bucket that was made and written here is read, watched and written by nats-py.
+        """
+        kv = js.create_key_value(
+            bucket=bucket, history=5, limit_marker_ttl=3, storage="memory", atomic=False
+        )
+
+        async def read(other):
+            theirs = await other.key_value(bucket)
+            watcher = await theirs.watchall()
+            assert await watcher.updates(timeout=5) is None
+            await asyncio.to_thread(write)
+            seen = [await watcher.updates(timeout=10) for _ in MARKED]
+            assert [(entry.key, entry.operation) for entry in seen] == [
+                (key, None if operation is KeyOperation.PUT else operation.value)
+                for key, operation, _ in MARKED
+            ]
+            await watcher.stop()
+            assert await theirs.keys() == ["a"]
+            assert (await theirs.get("a")).value == b"a"
+            return await theirs.put("a", b"theirs")
+
+        def write():
+            for key in ("a", "b", "c"):
+                kv.put(key, key)
+            kv.delete("b")
+            kv.purge("c")
+            kv.create("d", b"d", ttl=3)
+
+        revision = with_nats_py(nats_server, read)
+        assert kv.get("a").value == b"theirs"
+        assert kv.get("a").revision == revision
+
+    def test_a_transaction_is_read_by_nats_py(self, nats_server, js, bucket):
+        """
+        What a transaction changed is like any other change to another client.
+        """
+        kv = js.create_key_value(bucket=bucket, storage="memory")
+        kv.put("gone", b"")
+        with kv.atomic() as tx:
+            tx.create("a", b"1")
+            tx.put("b", b"2")
+            tx.delete("gone")
+
+        async def read(other):
+            theirs = await other.key_value(bucket)
+            return sorted(await theirs.keys()), (await theirs.get("b")).value
+
+        assert with_nats_py(nats_server, read) == (["a", "b"], b"2")
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {},
+            {"history": 5, "ttl": 60, "description": "d", "max_value_size": 1000},
+            {"storage": "memory", "max_bytes": 100_000, "limit_marker_ttl": 5},
+        ],
+    )
+    def test_the_same_layout(self, nats_server, js, bucket, fields):
+        """
+        Both clients lay a bucket out alike, but for the times-to-live and the direct gets.
+        """
+
+        async def make(other):
+            await other.create_key_value(bucket=bucket, **fields)
+
+        with_nats_py(nats_server, make)
+        theirs = js.stream(f"KV_{bucket}").config
+        js.delete_key_value(bucket)
+        ours = js.create_key_value(bucket=bucket, atomic=False, **fields).stream.config
+        for config in (theirs, ours):
+            config.metadata = config.allow_msg_ttl = config.allow_direct = None
+        assert ours == theirs
+
+
+class TestMirrors:
+    def test_mirror_changes_and_expires(self, nats_server, js, bucket, unique):
+        """
+        A mirror can be changed like any bucket, and takes times-to-live as its origin does.
+        """
+        origin = js.create_key_value(bucket=bucket, storage="memory")
+        mirror = js.create_key_value(bucket=f"{unique}-m", mirror=bucket, storage="memory")
+        for refused in (lambda: mirror.put("a", b"", ttl=9), lambda: put_in(mirror, "a", ttl=9)):
+            with pytest.raises(jetsync.MessageTtlDisabledError, match=bucket):
+                refused()
+        js.update_key_value(bucket=bucket, history=2, limit_marker_ttl=30)
+        raised = Raised()
+        with jetsync.connect(nats_server.url, plugins=[raised]) as client:
+            own = client.jetstream().key_value(mirror.bucket)
+            assert own.put("a", b"", ttl=60) == 1
+            assert own.create("b", b"", ttl=60) == 2
+            put_in(own, "c", ttl=60)
+            assert not raised.seen
+            own.put("d", b"", ttl=9)
+            put_in(own, "e", ttl=9)
+        assert [event.subject for event in raised.seen] == [f"$KV.{bucket}.{k}" for k in "de"]
+        assert [origin.get(key).ttl for key in "abc"] == [60, 60, 60]
+        changed = js.update_key_value(bucket=mirror.bucket, description="new", limit_marker_ttl=5)
+        config = changed.stream.config
+        assert (config.description, config.mirror.name) == ("new", f"KV_{bucket}")
+        assert config.allow_msg_ttl
+        js.delete_key_value(mirror.bucket)
+        again = js.create_key_value(
+            bucket=mirror.bucket, mirror=bucket, storage="memory", limit_marker_ttl=5
+        )
+        assert again.status().allows_ttl
+        assert again.status().limit_marker_ttl is None
+        js.delete_key_value(again.bucket)
+
+    def test_mirror(self, js, bucket, unique):
+        """
+        A mirror is read by its own name with the keys of its origin; writes go to the origin.
+        """
+        origin = js.create_key_value(bucket=bucket, history=5, storage="memory")
+        origin.put("a", b"1")
+        mirror = js.create_key_value(
+            bucket=f"{unique}-m", mirror=bucket, history=5, storage="memory"
+        )
+        eventually(lambda: mirror.stream.info().state.last_seq == 1)
+        assert mirror.get("a", 1) == mirror.get("a")
+        assert mirror.get("a").bucket == f"{unique}-m"
+        with mirror.watch() as watch:
+            assert [entry.key for entry in watch.initial(10)] == ["a"]
+            assert mirror.put("b", b"2") == 2
+            assert mirror.delete("a") == 3
+            assert mirror.create("a", b"4") == 4
+            assert [watch.next(10).revision for _ in range(3)] == [2, 3, 4]
+        with pytest.raises(jetsync.KeyExistsError):
+            mirror.create("a", b"5")
+        assert origin.get("a").value == b"4"
+        assert sorted(mirror.keys()) == ["a", "b"]
+        with mirror.atomic() as tx:
+            tx.update("a", b"6", 4)
+            tx.put("b", b"6")
+        eventually(lambda: mirror.stream.info().state.last_seq == 6)
+        assert {entry.value for entry in mirror.get_many(">").values()} == {b"6"}
+        mirror.delete("a")
+        eventually(lambda: mirror.stream.info().state.last_seq == 7)
+        assert mirror.purge_deletes(0) == 1
+        assert len(origin.history("b")) == 2
+        with pytest.raises(jetsync.KeyNotFoundError):
+            origin.history("a")
+        assert {bucket, f"{unique}-m"} <= set(js.key_value_names())
+        transaction = mirror.atomic()
+        transaction.put("a", b"")
+        js.delete_key_value(bucket)
+        for change in (lambda: mirror.put("a", b""), transaction.commit):
+            with pytest.raises(jetsync.BucketNotFoundError) as gone:
+                change()
+            assert gone.value.bucket == bucket
+        assert mirror.get("b").value == b"6"
+        js.delete_key_value(f"{unique}-m")
+
+    def test_sources(self, js, bucket, unique):
+        """
+        A bucket that draws from another one has its keys, and its own.
+        """
+        origin = js.create_key_value(bucket=f"{unique}-o", storage="memory")
+        origin.put("a", b"1")
+        kv = js.create_key_value(bucket=bucket, sources=[f"{unique}-o"], storage="memory")
+        kv.put("b", b"2")
+        eventually(lambda: sorted(kv.keys()) == ["a", "b"])
+        assert kv.get("a").value == b"1"
+        js.delete_key_value(f"{unique}-o")
+
+
+class TestDomains:
+    def test_in_a_domain(self, hub, unique):
+        """
+        A bucket in a domain is read and written through the domain's subjects.
+        """
+        with jetsync.connect(hub.url) as client:
+            js = client.jetstream(domain="hub")
+            kv = js.create_key_value(bucket=unique, storage="memory")
+            assert kv.put("a", b"1") == 1
+            kv.delete("a")
+            assert kv.create("a", b"3") == 3
+            with kv.atomic() as tx:
+                tx.update("a", b"4", 3)
+                tx.create("b", b"4")
+            with pytest.raises(jetsync.KeyExistsError):
+                kv.create("b", b"")
+            assert {entry.value for entry in kv.get_many(">").values()} == {b"4"}
+            with kv.watch("a") as watch:
+                assert [entry.key for entry in watch.initial(10)] == ["a"]
+            plain = client.jetstream().key_value(unique)
+            assert plain.get("a").value == b"4"
+            js.delete_key_value(unique)
+
+    def test_mirror_of_another_domain(self, hub, unique):
+        """
+        A mirror of a bucket in another domain is read here, and its changes are made there.
+        """
+        leaf = {
+            "jetstream": {"domain": "leaf"},
+            "leafnodes": {"remotes": [{"url": f"nats://127.0.0.1:{hub.ports()['leafnodes']}"}]},
+        }
+        with DevServer(config=leaf) as server, jetsync.connect(server.url) as client:
+            there, here = client.jetstream(domain="hub"), client.jetstream(domain="leaf")
+            eventually(lambda: answers(there))
+            origin = there.create_key_value(bucket=unique, history=5, storage="memory")
+            assert origin.put("a", b"1") == 1
+            source = jetsync.StreamSource(
+                name=unique, external=jetsync.ExternalStream(api="$JS.hub.API")
+            )
+            mirror = here.create_key_value(bucket=unique, mirror=source, history=5)
+            eventually(lambda: mirror.keys() == ["a"])
+            with mirror.watch(updates_only=True) as watch:
+                assert mirror.put("b", b"2") == 2
+                assert mirror.delete("a") == 3
+                assert mirror.create("a", b"4") == 4
+                with mirror.atomic() as tx:
+                    tx.update("a", b"5", 4)
+                    tx.put("b", b"5")
+                assert [watch.next(10).revision for _ in range(5)] == [2, 3, 4, 5, 6]
+            assert origin.get("a").value == b"5"
+            assert {entry.value for entry in mirror.get_many(">").values()} == {b"5"}
+            with pytest.raises(jetsync.WrongLastRevisionError) as wrong:
+                mirror.update("a", b"", 4)
+            assert wrong.value.last_sequence == 5
+            there.delete_key_value(unique)
+
+
+def answers(js):
+    """
+    Whether a JetStream answers yet.
+    """
+    try:
+        return js.account_info(timeout=1)
+    except jetsync.JetSyncError:
+        return None

@@ -1,0 +1,465 @@
+"""
+Many keys at once: transactions, and reads of one moment, on real servers.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from waiting import timed
+
+import jetsync
+from jetsync import KeyOperation
+from jetsync.devserver import DevServer
+from jetsync.testing import CutProxy
+
+
+@pytest.fixture
+def kv(make_bucket):
+    """
+    A bucket in memory that keeps ten revisions of each key.
+    """
+    return make_bucket(history=10)
+
+
+def values(entries):
+    """
+    The values by key.
+    """
+    return {key: entry.value for key, entry in entries.items()}
+
+
+def attempt(kv, *changes):
+    """
+    Make changes, each the name of a method and its arguments, in one transaction.
+    """
+    with kv.atomic() as tx:
+        for name, *arguments in changes:
+            getattr(tx, name)(*arguments)
+    return tx
+
+
+class TestTransactions:
+    def test_all(self, kv):
+        """
+        All changes of a block are made together, and nothing before its end.
+        """
+        kv.put("b", b"old")
+        last = kv.put("c", b"old")
+        kv.put("d", b"old")
+        with kv.atomic() as tx:
+            tx.put("a", b"1")
+            tx.create("new", "2")
+            tx.update("c", b"3", last)
+            tx.delete("b")
+            tx.purge("d")
+            assert len(tx) == 5
+            assert tx.revisions == {}
+            assert kv.status().last_revision == 3
+        assert tx.revisions == {"a": 4, "new": 5, "c": 6, "b": 7, "d": 8}
+        assert tx.ack.size == 5
+        assert values(kv.get_many(">")) == {"a": b"1", "new": b"2", "c": b"3"}
+        assert [entry.operation for entry in kv.history("d")] == [KeyOperation.PURGE]
+        assert kv.get("c").revision == 6
+
+    def test_an_exception_drops_it(self, client, kv):
+        """
+        An exception in the block changes nothing, and sends nothing.
+        """
+        tx = kv.atomic()
+        sent = client.statistics().bytes_out
+
+        def fail():
+            with tx:
+                tx.put("a", b"1")
+                raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            fail()
+        assert client.statistics().bytes_out == sent
+        assert kv.keys() == []
+        for call in (lambda: tx.put("b", b""), tx.commit):
+            with pytest.raises(jetsync.BatchClosedError, match="transaction"):
+                call()
+        tx.discard()
+
+    def test_nothing(self, client, kv):
+        """
+        A block without changes sends nothing.
+        """
+        tx = kv.atomic()
+        sent = client.statistics().bytes_out
+        with tx:
+            pass
+        assert client.statistics().bytes_out == sent
+        assert tx.revisions == {}
+        assert tx.ack is None
+
+    def test_conflict(self, kv):
+        """
+        A key that is not as expected stops all changes, and the error names it.
+        """
+        kv.put("a", b"1")
+        kv.put("b", b"2")
+        kv.put("b", b"3")
+        with pytest.raises(jetsync.WrongLastRevisionError) as wrong:
+            attempt(kv, ("update", "a", b"x", 1), ("update", "b", b"x", 2), ("put", "c", b"x"))
+        assert (wrong.value.key, wrong.value.expected, wrong.value.last_sequence) == ("b", 2, 3)
+        assert isinstance(wrong.value.__cause__, jetsync.WrongLastSequenceError)
+        assert values(kv.get_many(">")) == {"a": b"1", "b": b"3"}
+        with pytest.raises(jetsync.KeyExistsError) as exists:
+            attempt(kv, ("put", "c", b"x"), ("create", "a", b"x"))
+        assert (exists.value.key, exists.value.last_sequence) == ("a", 1)
+        for change in ("delete", "purge"):
+            tx = kv.atomic()
+            getattr(tx, change)("missing", last=7)
+            with pytest.raises(jetsync.WrongLastRevisionError) as wrong:
+                tx.commit()
+            assert (wrong.value.key, wrong.value.last_sequence) == ("missing", 0)
+        assert kv.status().last_revision == 3
+
+    def test_create_over_markers(self, kv):
+        """
+        Keys that were deleted or purged are created, several at once, and with others that are new.
+        """
+        for key in ("a", "b", "c"):
+            kv.put(key, b"old")
+        kv.delete("a")
+        kv.purge("b")
+        kv.delete("c")
+        with kv.atomic() as tx:
+            for key in ("a", "new", "b", "c"):
+                tx.create(key, key)
+        assert values(kv.get_many(">")) == {"a": b"a", "b": b"b", "c": b"c", "new": b"new"}
+        with pytest.raises(jetsync.KeyExistsError):
+            attempt(kv, ("create", "d", b""), ("create", "b", b""))
+
+    def test_a_key_twice(self, kv):
+        """
+        A key can be put several times; what was there before can be expected once.
+        """
+        with kv.atomic() as tx:
+            tx.create("a", b"1")
+            tx.put("a", b"2")
+            tx.put("b", b"3")
+            tx.put("a", b"4")
+            for wrong in (
+                lambda: tx.create("a", b""),
+                lambda: tx.update("b", b"", 1),
+                lambda: tx.delete("a", 1),
+                lambda: tx.purge("b"),
+            ):
+                with pytest.raises(jetsync.InvalidArgumentError, match="already"):
+                    wrong()
+        assert tx.revisions == {"a": 4, "b": 3}
+        assert [entry.value for entry in kv.history("a")] == [b"1", b"2", b"4"]
+
+    def test_bad_changes(self, kv):
+        """
+        What cannot be stored is refused where it is written, and the rest can still be committed.
+        """
+        with kv.atomic() as tx:
+            for wrong in (
+                lambda: tx.put("a..b", b""),
+                lambda: tx.put("a", 5),
+                lambda: tx.update("a", b"", -1),
+                lambda: tx.update("a", b"", None),
+                lambda: tx.delete("*"),
+                lambda: tx.put("a", b"", ttl=0),
+            ):
+                with pytest.raises((jetsync.InvalidArgumentError, jetsync.InvalidTypeError)):
+                    wrong()
+            tx.put("a", b"1")
+        assert kv.get("a").value == b"1"
+
+    def test_too_many(self, kv):
+        """
+        More changes than the server takes at once are refused as a whole.
+        """
+        with pytest.raises(jetsync.BatchTooLargeError):
+            attempt(kv, *(("put", f"k{number}", b"") for number in range(1001)))
+        assert kv.keys() == []
+        with kv.atomic() as tx:
+            for number in range(1000):
+                tx.put(f"k{number}", b"")
+        assert len(kv.keys()) == 1000
+
+    def test_not_allowed(self, js, unique):
+        """
+        A bucket without transactions says so before the block begins.
+        """
+        kv = js.create_key_value(bucket=unique, storage="memory", atomic=False)
+        with pytest.raises(jetsync.AtomicPublishDisabledError, match="atomic=True"):
+            kv.atomic()
+        js.update_key_value(bucket=unique, storage="memory", atomic=True)
+        with kv.atomic() as tx:
+            tx.put("a", b"1")
+        assert kv.get("a").value == b"1"
+        js.delete_key_value(unique)
+
+    def test_threads(self, kv):
+        """
+        Transactions of many threads on the same keys: one of those that meet is made.
+        """
+        kv.put("a", b"0")
+        kv.put("b", b"0")
+
+        def add(_):
+            while True:
+                found = kv.get_many(["a", "b"])
+                try:
+                    with kv.atomic() as tx:
+                        for key in ("a", "b"):
+                            new = b"%d" % (int(found[key].value) + 1)
+                            tx.update(key, new, found[key].revision)
+                except jetsync.WrongLastRevisionError:
+                    continue
+                else:
+                    return
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(add, range(20)))
+        assert values(kv.get_many(["a", "b"])) == {"a": b"20", "b": b"20"}
+
+    def test_lost_answer(self, nats_server, kv):
+        """
+        Without an answer to its commit the outcome is unknown, and all of it is there or nothing.
+        """
+        with (
+            CutProxy(nats_server.url) as proxy,
+            jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
+        ):
+            other = client.jetstream().key_value(kv.bucket)
+            tx = other.atomic(timeout=1)
+            tx.put("a", b"1")
+            tx.put("b", b"1")
+            proxy.pause()
+            with pytest.raises(jetsync.PublishOutcomeUnknownError) as lost:
+                tx.commit()
+            assert lost.value.batch_id
+            proxy.resume()
+            assert len(kv.get_many(">")) in {0, 2}
+            assert tx.revisions == {}
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.12.8", "2.14.6"])
+    def test_on_older_servers(self, server_for, unique, version):
+        """
+        So it is on every server that has sound atomic batches.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            kv = js.create_key_value(bucket=unique, storage="memory")
+            kv.put("a", b"1")
+            kv.delete("a")
+            with kv.atomic() as tx:
+                tx.put("b", b"2")
+                tx.create("a", b"2")
+            with pytest.raises(jetsync.WrongLastRevisionError) as wrong:
+                attempt(kv, ("put", "b", b"3"), ("update", "a", b"3", 1), ("put", "c", b"3"))
+            assert wrong.value.key == "a"
+            assert values(kv.get_many(">")) == {"a": b"2", "b": b"2"}
+            js.delete_key_value(unique)
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.11.11", "2.12.0"])
+    def test_refused_by_old_servers(self, server_for, unique, version):
+        """
+        Servers without them, or whose batches break, are refused before anything is stored.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            kv = js.create_key_value(bucket=unique, storage="memory")
+            with pytest.raises(jetsync.NotSupportedError, match=r"2\.12"):
+                kv.atomic()
+            js.delete_key_value(unique)
+
+
+class TestGetMany:
+    def test_keys_and_patterns(self, kv):
+        """
+        Keys and patterns that have values are read, and those without are left out.
+        """
+        for key in ("a", "b.1", "b.2", "c"):
+            kv.put(key, key)
+        kv.delete("b.2")
+        assert values(kv.get_many(["a", "b.*", "missing"])) == {"a": b"a", "b.1": b"b.1"}
+        assert values(kv.get_many("c")) == {"c": b"c"}
+        assert values(kv.get_many(">")) == {"a": b"a", "b.1": b"b.1", "c": b"c"}
+        assert values(kv.get_many(key for key in ("a", "a", "*"))) == {"a": b"a", "c": b"c"}
+        assert kv.get_many("missing.*") == {}
+        entry = kv.get_many("a")["a"]
+        assert entry == kv.get("a")
+
+    def test_at_a_moment(self, kv):
+        """
+        At a revision or a time, the answer is what was there then.
+        """
+        kv.put("a", b"1")
+        kv.put("b", b"2")
+        time.sleep(0.02)
+        between = dt.datetime.now(dt.timezone.utc)
+        time.sleep(0.02)
+        kv.put("a", b"3")
+        kv.delete("b")
+        kv.put("c", b"5")
+        assert values(kv.get_many(">", at=1)) == {"a": b"1"}
+        assert values(kv.get_many(">", at=3)) == {"a": b"3", "b": b"2"}
+        assert values(kv.get_many(">", at=between)) == {"a": b"1", "b": b"2"}
+        assert values(kv.get_many(">", at=4)) == {"a": b"3"}
+        assert values(kv.get_many(["a", "c"], at=99)) == {"a": b"3", "c": b"5"}
+
+    @pytest.mark.parametrize(
+        ("keys", "at"),
+        [
+            ([], None),
+            ("a..b", None),
+            (["a", 5], None),
+            (5, None),
+            ("a", 0),
+            ("a", "now"),
+            ("a", True),
+            ("a", dt.datetime(2026, 1, 1)),  # noqa: DTZ001 - what is refused
+        ],
+    )
+    def test_bad_input(self, client, kv, keys, at):
+        """
+        What makes no sense is refused before a byte is sent.
+        """
+        sent = client.statistics().bytes_out
+        with pytest.raises((jetsync.InvalidArgumentError, jetsync.InvalidTypeError)):
+            kv.get_many(keys, at)
+        assert client.statistics().bytes_out == sent
+
+    def test_more_keys_than_a_request_takes(self, js, kv):
+        """
+        More than 1024 keys are read as of one moment as well.
+        """
+        js.publish_many((f"$KV.{kv.bucket}.k{number}", b"%d" % number) for number in range(1500))
+        found = kv.get_many(">")
+        assert values(found) == {f"k{number}": b"%d" % number for number in range(1500)}
+
+    def test_a_writer(self, js, unique):
+        """
+        While transactions change all keys together, all are always read at the same state; of a
+        bucket without history, too.
+        """
+        kv = js.create_key_value(bucket=unique, storage="memory")
+        keys = [f"k{number}" for number in range(30)]
+        stop = threading.Event()
+
+        def write():
+            number = 0
+            while not stop.is_set():
+                number += 1
+                with kv.atomic() as tx:
+                    for key in keys:
+                        tx.put(key, b"%d" % number)
+
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(write)
+            try:
+                for _ in range(30):
+                    found = kv.get_many("*", timeout=20)
+                    assert len(found) in {0, 30}
+                    assert len({entry.value for entry in found.values()}) <= 1
+            finally:
+                stop.set()
+            writing.result(20)
+        js.delete_key_value(unique)
+
+    def test_vanished(self, kv, monkeypatch):
+        """
+        Where values of the moment vanish under the reader, it reads anew; of a moment that was
+        asked for it names them.
+        """
+        kv.put("a", b"1")
+        kv.put("b", b"2")
+        ask, lost = jetsync.Stream.get_last_for, []
+
+        class Lossy:
+            """
+            A read that lost a key.
+            """
+
+            missing = (f"$KV.{kv.bucket}.b",)
+            vanished = 1
+
+            def __init__(self, batch):
+                self.batch = [message for message in batch if not message.subject.endswith("b")]
+
+            def __iter__(self):
+                return iter(self.batch)
+
+        def read(*arguments, **options):
+            batch = ask(*arguments, **options)
+            if len(lost) < 2:
+                lost.append(1)
+                return Lossy(batch)
+            return batch
+
+        monkeypatch.setattr(jetsync.Stream, "get_last_for", read)
+        assert values(kv.get_many(">")) == {"a": b"1", "b": b"2"}
+        lost.clear()
+        with pytest.raises(jetsync.KeysVanishedError) as caught:
+            kv.get_many(">", at=2)
+        assert (caught.value.keys, caught.value.revision) == (("b",), 2)
+
+    def test_in_time(self, kv):
+        """
+        Reading many keys ends by its deadline, however much there is and whatever vanishes.
+        """
+        for number in range(3):
+            kv.put(f"k{number}", b"")
+        with pytest.raises(TimeoutError), timed(0, 5):
+            kv.get_many(">", timeout=0)
+        assert len(kv.get_many(">", timeout=10)) == 3
+
+    def test_no_direct_gets(self, kv):
+        """
+        A bucket without direct gets cannot be read so.
+        """
+        kv.put("a", b"1")
+        kv.stream.update(allow_direct=False)
+        with pytest.raises(jetsync.DirectNotSupportedError):
+            kv.get_many(">")
+
+
+@pytest.mark.cluster
+def test_cluster():
+    """
+    With three replicas, transactions and the leader's reads agree while leaders change.
+    """
+
+    def patiently(call):
+        # What is asked while there is no leader gets no answer, or an error.
+        for _ in range(40):
+            try:
+                return call()
+            except (jetsync.PublishError, jetsync.RequestTimeoutError, jetsync.ApiError):
+                time.sleep(0.1)
+        return call()
+
+    with DevServer(cluster=3) as server, jetsync.connect(server.url) as client:
+        js = client.jetstream(timeout=1)
+        kv = patiently(lambda: js.create_key_value(bucket="B", num_replicas=3, history=5))
+        patiently(lambda: kv.put("a", b"0"))
+
+        def step(number):
+            entry = kv.get("a", direct=False)
+            if entry.value != b"%d" % number:
+                attempt(
+                    kv,
+                    ("update", "a", b"%d" % number, entry.revision),
+                    ("put", "b", b"%d" % number),
+                )
+
+        for number in range(1, 3):
+            patiently(lambda number=number: step(number))
+            client.request("$JS.API.STREAM.LEADER.STEPDOWN.KV_B", b"", timeout=20)
+        for key in ("a", "b"):
+            assert patiently(lambda key=key: kv.get(key, direct=False).value) == b"2"

@@ -1,0 +1,523 @@
+"""
+Watching buckets on real servers, and what reads them from end to end: keys, history, clean-up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import attrs
+import pytest
+from waiting import eventually, timed
+
+import jetsync
+from jetsync import KeyOperation
+from jetsync.devserver import DevServer
+
+
+@pytest.fixture
+def kv(make_bucket):
+    """
+    A bucket in memory that keeps five revisions of each key.
+    """
+    return make_bucket(history=5)
+
+
+def seen(entries):
+    """
+    Key and revision of entries.
+    """
+    return [(entry.key, entry.revision) for entry in entries]
+
+
+def fill(kv):
+    """
+    Seven revisions of three keys, one of which is deleted at the end.
+    """
+    for key, value in (("a", b"1"), ("b", b"2"), ("a", b"3"), ("c.d", b"4"), ("b", b"5")):
+        kv.put(key, value)
+    kv.delete("c.d")
+    kv.put("c.e", b"7")
+
+
+class TestInitial:
+    @pytest.mark.parametrize(
+        ("patterns", "options", "expected"),
+        [
+            ((), {}, [("a", 3), ("b", 5), ("c.d", 6), ("c.e", 7)]),
+            ((">",), {}, [("a", 3), ("b", 5), ("c.d", 6), ("c.e", 7)]),
+            (("c.*",), {}, [("c.d", 6), ("c.e", 7)]),
+            (("a", "c.>"), {}, [("a", 3), ("c.d", 6), ("c.e", 7)]),
+            (("a", "*", "b"), {}, [("a", 3), ("b", 5)]),
+            (("x",), {}, []),
+            ((), {"ignore_deletes": True}, [("a", 3), ("b", 5), ("c.e", 7)]),
+            (("c.d",), {"ignore_deletes": True}, []),
+            (("a", "b"), {"include_history": True}, [("a", 1), ("b", 2), ("a", 3), ("b", 5)]),
+            ((), {"from_revision": 5}, [("b", 5), ("c.d", 6), ("c.e", 7)]),
+            ((), {"from_revision": 8}, []),
+            ((), {"updates_only": True}, []),
+        ],
+    )
+    def test_what_is_there(self, kv, patterns, options, expected):
+        """
+        Scenario 185: what is there comes first, once, and then the watch is up to date.
+        """
+        fill(kv)
+        with kv.watch(*patterns, **options) as watch:
+            assert watch.is_current is (not expected and options != {"ignore_deletes": True})
+            assert seen(watch.initial(10)) == expected
+            assert watch.is_current
+            assert watch.wait_current(0)
+            # Once more there is nothing, and what comes then is an update.
+            assert seen(watch.initial(10)) == []
+            for key in ("a", "x", "c.d"):
+                kv.put(key, b"new")
+            assert watch.next(10).value == b"new"
+
+    def test_empty(self, kv):
+        """
+        Scenario 185: a watch of an empty bucket is up to date at once.
+        """
+        with kv.watch() as watch, timed(0, 5):
+            assert watch.is_current
+            assert list(watch.initial()) == []
+            with pytest.raises(jetsync.WaitTimeoutError):
+                watch.next(0.05)
+            kv.put("a", b"1")
+            assert seen([watch.next(10)]) == [("a", 1)]
+
+    def test_iteration(self, kv):
+        """
+        Iterating over the watch gives everything; whether it is up to date stands beside it.
+        """
+        fill(kv)
+        states = []
+        with kv.watch() as watch:
+            for entry in watch:
+                states.append((entry.key, entry.delta, watch.is_current))
+                if watch.is_current:
+                    break
+            assert watch.revision == 7
+        assert states == [("a", 3, False), ("b", 2, False), ("c.d", 1, False), ("c.e", 0, True)]
+
+    def test_meta_only(self, kv):
+        """
+        Without values, names and operations come all the same.
+        """
+        fill(kv)
+        with kv.watch(meta_only=True) as watch:
+            entries = list(watch.initial(10))
+        assert {entry.value for entry in entries} == {b""}
+        assert [entry.operation is KeyOperation.PUT for entry in entries] == [
+            True,
+            True,
+            False,
+            True,
+        ]
+
+    def test_entries_that_vanish(self, kv):
+        """
+        What is overwritten and removed while a watch loads does not keep it from being up to date.
+        """
+        for number in range(50):
+            kv.put(f"k{number}", b"x" * 100)
+        with kv.watch() as watch:
+            first = next(watch.initial(10))
+            for number in range(50):
+                kv.purge(f"k{number}")
+            kv.stream.purge()
+            rest = list(watch.initial(10))
+        assert len(rest) <= 100
+        assert first.key == "k0"
+
+    def test_the_last_one_is_not_known(self, kv, monkeypatch):
+        """
+        Where what was to follow the last entry was removed, the server is asked if that was it.
+        """
+        fill(kv)
+        make = jetsync.kv.watch.delivered_entry
+        monkeypatch.setattr(
+            "jetsync.kv.watch.delivered_entry",
+            lambda *arguments: attrs.evolve(make(*arguments), delta=1),
+        )
+        with kv.watch() as watch:
+            assert len(list(watch.initial(20))) == 4
+            assert watch.is_current
+
+    @pytest.mark.parametrize("options", [{}, {"include_history": True}])
+    def test_a_writer_that_is_faster(self, kv, options):
+        """
+        While keys change faster than they are taken, a watch is up to date once all have come.
+        """
+        # More than the buffer takes, or all would be on its way before the first change.
+        for number in range(600):
+            kv.put(f"k{number}", b"")
+        came, waited = [], []
+        with kv.watch(**options) as watch, ThreadPoolExecutor(1) as pool:
+            for entry in watch.initial(60):
+                came.append(entry.key)
+                if len(came) in {1, 599, 600}:
+                    waited.append(pool.submit(watch.wait_current, 0).result(10))
+                # Two for one, so that there is always more.
+                for number in range(2):
+                    kv.put(f"k{(2 * len(came) + number) % 600}", b"")
+                assert len(came) <= 600
+            assert watch.is_current
+        assert len(set(came)) == 600
+        assert waited.count(True) == 1
+
+    def test_keys_that_never_come(self, kv, monkeypatch):
+        """
+        Where some keys are gone and others change without end, a watch is up to date all the same.
+        """
+        monkeypatch.setattr("jetsync.kv.watch.MOST", 2)
+        for number in range(600):
+            kv.put(f"k{number}", b"")
+        count = 0
+        with kv.watch() as watch:
+            for _ in watch.initial(60):
+                count += 1
+                if count == 1:
+                    # What is not in the buffer yet never comes, and others do without end.
+                    for number in range(550, 600):
+                        kv.stream.purge(subject=f"$KV.{kv.bucket}.k{number}")
+                for number in range(2):
+                    kv.put(f"k{(2 * count + number) % 300}", b"")
+                assert count <= 1200
+            assert watch.is_current
+
+    def test_a_purge_meanwhile(self, kv):
+        """
+        What is purged while a watch loads never comes, and it is up to date without.
+        """
+        for number in range(1200):
+            kv.put(f"k{number}", b"")
+        with kv.watch() as watch:
+            initial = watch.initial(60)
+            first = next(initial)
+            kv.stream.purge()
+            rest = list(initial)
+            assert first.key == "k0"
+            assert len(rest) < 1199
+            assert watch.is_current
+
+    def test_the_time_is_over(self, kv):
+        """
+        The deadline holds for entries that are here already, and the watch goes on behind it.
+        """
+        for number in range(20):
+            kv.put(f"k{number}", b"")
+        with kv.watch() as watch:
+            initial = watch.initial(0.5)
+            first = next(initial)
+            time.sleep(0.5)
+            with pytest.raises(jetsync.RequestTimeoutError, match="not all entries") as caught:
+                next(initial)
+            assert caught.value.__cause__ is None
+            assert caught.value.__suppress_context__
+            assert not watch.is_current
+            rest = list(watch.initial(60))
+        assert seen([first, *rest]) == [(f"k{number}", number + 1) for number in range(20)]
+
+    def test_from_another_thread(self, kv):
+        """
+        One thread takes the entries, and another waits until all are there.
+        """
+        fill(kv)
+        cache = {}
+        with kv.watch() as watch, ThreadPoolExecutor(1) as pool:
+            assert not watch.wait_current(0.01)
+            reader = pool.submit(lambda: cache.update((entry.key, entry.value) for entry in watch))
+            assert watch.wait_current(10)
+            eventually(lambda: cache.keys() == {"a", "b", "c.d", "c.e"})
+            kv.put("z", b"26")
+            eventually(lambda: watch.revision == 8)
+            watch.stop()
+            reader.result(10)
+        assert cache["z"] == b"26"
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"updates_only": True, "include_history": True},
+            {"updates_only": True, "from_revision": 3},
+            {"from_revision": 0},
+        ],
+    )
+    def test_options_that_do_not_fit(self, kv, options):
+        """
+        Scenario 185: options that exclude each other are a ValueError.
+        """
+        with pytest.raises(jetsync.InvalidArgumentError):
+            kv.watch(**options)
+
+    def test_overlapping_patterns(self, kv):
+        """
+        An entry that several patterns match comes once.
+        """
+        kv.put("a.b", b"1")
+        kv.put("a.c", b"2")
+        with kv.watch("a.*", "*.b", "a.b", "a.*") as watch:
+            assert seen(watch.initial(10)) == [("a.b", 1), ("a.c", 2)]
+
+
+class TestEnd:
+    @pytest.mark.parametrize("how", ["next", "iterate", "initial"])
+    def test_stop_wakes(self, kv, how):
+        """
+        Scenario 185: stopping a watch wakes the thread that waits for an entry.
+        """
+        watch = kv.watch()
+        ready = threading.Event()
+
+        def take():
+            ready.set()
+            if how == "next":
+                with pytest.raises(jetsync.HandleClosedError):
+                    watch.next(60)
+            elif how == "iterate":
+                assert list(watch) == []
+            else:
+                watch._is_current = False
+                watch._look = lambda: None
+                with pytest.raises(jetsync.HandleClosedError):
+                    list(watch.initial())
+
+        with ThreadPoolExecutor(1) as pool:
+            taking = pool.submit(take)
+            ready.wait(10)
+            time.sleep(0.05)
+            watch.stop()
+            taking.result(10)
+        assert watch.closed
+        assert list(watch) == []
+        with pytest.raises(jetsync.HandleClosedError):
+            watch.next(0)
+        watch.stop()
+        eventually(lambda: not list(kv.stream.consumer_names()))
+
+    def test_let_go_of(self, kv):
+        """
+        A watch that nobody holds any more leaves no consumer on the server.
+        """
+        kv.put("a", b"1")
+        for _ in kv.watch():
+            break
+        kv.watch()
+        eventually(lambda: not list(kv.stream.consumer_names()))
+
+    def test_the_client_closes(self, nats_server, js, kv):
+        """
+        The end of the client ends the iteration.
+        """
+        with jetsync.connect(nats_server.url) as client:
+            watch = client.jetstream().key_value(kv.bucket).watch()
+            with ThreadPoolExecutor(1) as pool:
+                taking = pool.submit(list, watch)
+                time.sleep(0.05)
+                client.close()
+                assert taking.result(10) == []
+        assert watch.closed
+        watch.stop()
+
+    def test_several_threads_take(self, kv):
+        """
+        Each entry goes to one of the threads that take.
+        """
+        taken = []
+        with kv.watch() as watch, ThreadPoolExecutor(3) as pool:
+            working = [pool.submit(lambda: taken.extend(watch)) for _ in range(3)]
+            try:
+                for number in range(30):
+                    kv.put(f"k{number}", b"")
+                eventually(lambda: watch.revision == 30)
+            finally:
+                watch.stop()
+            for each in working:
+                each.result(10)
+        assert sorted(entry.revision for entry in taken) == list(range(1, 31))
+
+    def test_the_bucket_goes(self, js, kv):
+        """
+        A bucket that is deleted ends the watch, with an error that says so once.
+        """
+        kv.put("a", b"1")
+        with kv.watch() as watch:
+            assert seen(watch.initial(10)) == [("a", 1)]
+            js.delete_key_value(kv.bucket)
+            with pytest.raises(jetsync.BucketNotFoundError) as caught:
+                watch.next(60)
+            assert caught.value.bucket == kv.bucket
+            assert caught.value.reason is None
+            assert watch.error is caught.value
+            assert watch.closed
+            assert list(watch) == []
+            with pytest.raises(jetsync.HandleClosedError):
+                watch.next(0)
+
+    @pytest.mark.parametrize("revisions", [3, 9])
+    def test_the_bucket_is_made_again(self, js, kv, revisions):
+        """
+        Another bucket of the same name has other revisions, and ends the watch of the first.
+        """
+        for number in range(5):
+            kv.put("a", b"%d" % number)
+        with kv.watch() as watch:
+            assert seen(watch.initial(10)) == [("a", 5)]
+            js.delete_key_value(kv.bucket)
+            js.create_key_value(bucket=kv.bucket, history=5, storage="memory")
+            for number in range(revisions):
+                kv.put("a", b"%d" % number)
+            with pytest.raises(jetsync.BucketNotFoundError, match="another one has its name"):
+                watch.next(60)
+            eventually(lambda: not list(kv.stream.consumer_names()))
+        # The handle is as good as new.
+        with kv.watch() as watch:
+            assert seen(watch.initial(10)) == [("a", revisions)]
+            kv.stream.delete_consumer(watch._ordered.name)
+            assert kv.put("b", b"") == revisions + 1
+            assert watch.next(60).key == "b"
+
+    def test_the_bucket_loses_its_memory(self):
+        """
+        A bucket in memory whose server restarts begins anew, and so has its watch to.
+        """
+        with DevServer() as server, jetsync.connect(server.url) as client:
+            kv = client.jetstream().create_key_value(bucket="B", storage="memory")
+            kv.put("a", b"1")
+            kv.put("a", b"2")
+            with kv.watch() as watch:
+                assert seen(watch.initial(10)) == [("a", 2)]
+                server.restart()
+                with pytest.raises(jetsync.BucketNotFoundError):
+                    watch.next(60)
+
+
+class TestTrouble:
+    def test_restart(self, tmp_path):
+        """
+        Scenario 185: over restarts of the server no revision is missed and none comes twice.
+        """
+        with DevServer(store=tmp_path) as server, jetsync.connect(server.url) as client:
+            kv = client.jetstream().create_key_value(bucket="B")
+            taken, enough = [], threading.Event()
+
+            def put():
+                # A key each: nothing that the watch has to come back for is replaced meanwhile.
+                for number in itertools.count():
+                    if enough.is_set():
+                        return
+                    try:
+                        kv.put(f"k{number}", b"", timeout=20)
+                    except jetsync.JetSyncError:
+                        enough.wait(0.05)
+
+            watch = kv.watch()
+            with ThreadPoolExecutor(2) as pool:
+                try:
+                    reading = pool.submit(lambda: taken.extend(watch))
+                    writing = pool.submit(put)
+                    for _ in range(2):
+                        before = watch.revision
+                        eventually(lambda before=before: watch.revision > before + 40, 30)
+                        server.restart()
+                    before = watch.revision
+                    eventually(lambda: watch.revision > before + 40, 30)
+                    enough.set()
+                    writing.result(60)
+                    last = kv.status(timeout=20).last_revision
+                    eventually(lambda: watch.revision == last, 30)
+                finally:
+                    enough.set()
+                    watch.stop()
+                reading.result(20)
+                assert [entry.revision for entry in taken] == list(range(1, last + 1))
+
+    def test_initial_over_a_lost_connection(self, tmp_path):
+        """
+        A watch that loses its connection while it loads still comes to be up to date.
+        """
+        with DevServer(store=tmp_path) as server, jetsync.connect(server.url) as client:
+            kv = client.jetstream().create_key_value(bucket="B")
+            for number in range(1500):
+                kv.put(f"k{number}", b"")
+            with kv.watch() as watch:
+                initial = watch.initial(60)
+                first = [next(initial) for _ in range(100)]
+                server.restart()
+                rest = list(initial)
+            assert seen(first + rest) == [(f"k{number}", number + 1) for number in range(1500)]
+
+
+class TestKeys:
+    def test_filters(self, client, js, unique):
+        """
+        Scenario 186: the server looks for the keys, and sends those and no values.
+        """
+        kv = js.create_key_value(bucket=unique, storage="memory")
+        js.publish_many(
+            (f"$KV.{unique}.{'a' if number < 10 else 'b'}.k{number}", b"x" * 100)
+            for number in range(10_000)
+        )
+        kv.delete("a.k3")
+        before = client.statistics().bytes_in
+        assert kv.keys("a.*") == [f"a.k{number}" for number in range(10) if number != 3]
+        # A hundred messages without values would be more.
+        assert client.statistics().bytes_in - before < 15_000
+        assert len(kv.keys()) == 9_999
+        assert kv.keys("x.>") == []
+        assert sorted(kv.keys("a.k1", "b.k77", "b.k78")) == ["a.k1", "b.k77", "b.k78"]
+        assert not list(kv.stream.consumer_names())
+        js.delete_key_value(unique)
+
+    def test_in_time(self, kv):
+        """
+        Reading all keys ends by its deadline.
+        """
+        kv.put("a", b"1")
+        with pytest.raises(TimeoutError), timed(0, 5):
+            kv.keys(timeout=0)
+
+    def test_history(self, kv):
+        """
+        The history of a key is what is kept of it, oldest first.
+        """
+        for number in range(7):
+            kv.put("a", b"%d" % number)
+            kv.put("b", b"")
+        assert [entry.value for entry in kv.history("a")] == [b"2", b"3", b"4", b"5", b"6"]
+        with pytest.raises(jetsync.KeyNotFoundError):
+            kv.history("c")
+
+    def test_purge_deletes(self, kv):
+        """
+        What is left of deleted keys goes, except for young markers; values never do.
+        """
+        fill(kv)
+        kv.purge("b")
+        assert kv.purge_deletes() == 2
+        assert seen(kv.history("c.d")) == [("c.d", 6)]
+        assert kv.purge_deletes(0) == 2
+        assert kv.purge_deletes(0) == 0
+        with kv.watch() as watch:
+            assert seen(watch.initial(10)) == [("a", 3), ("c.e", 7)]
+        assert len(kv.history("a")) == 2
+
+    def test_purge_deletes_spares_new_values(self, kv, monkeypatch):
+        """
+        A key that is set again after its marker was read keeps its value.
+        """
+        kv.put("a", b"1")
+        kv.delete("a")
+        ask = jetsync.Stream.info
+
+        def set_first(stream, **options):
+            kv.put("a", b"2")
+            return ask(stream, **options)
+
+        monkeypatch.setattr(jetsync.Stream, "info", set_first)
+        assert kv.purge_deletes(0) == 1
+        assert [entry.value for entry in kv.history("a")] == [b"2"]

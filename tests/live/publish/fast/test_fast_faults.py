@@ -1,0 +1,481 @@
+"""
+Fast ingest when something goes wrong at a bad moment: Ctrl-C, other servers, other threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import time
+import weakref
+from urllib.parse import urlsplit
+
+import attrs
+import pytest
+from fast_publishers import fast, subscriptions
+from streams import fast_stream, payloads
+from waiting import eventually, timed
+
+import jetsync
+from jetsync import OutboundMessage, errors
+from jetsync._io.mailbox import KEPT_DENIALS
+from jetsync._proto.fastingest import Phase
+from jetsync.devserver import DevServer
+from jetsync.hookspecs import hookimpl
+from jetsync.publish import fast_link as _fast_link
+from jetsync.testing import CutProxy
+
+
+def interrupt(monkeypatch, publisher, *, times=1):
+    """
+    Have Ctrl-C come while the publisher waits for the server.
+    """
+    lane = publisher._link._lane
+    wait, left = lane.wait, [None] * times
+
+    def waits(box, deadline):
+        if left and deadline.remaining() and box is publisher._link._box:
+            left.pop()
+            raise KeyboardInterrupt
+        return wait(box, deadline)
+
+    monkeypatch.setattr(lane, "wait", waits)
+
+
+class TestLostCommit:
+    def test_no_next_connection(self, fragile, cut, unique):
+        """
+        A commit that was sent is never said to be unsent, though asking about it was.
+        """
+        stream = fast_stream(fragile, unique)
+        publisher = fast(fragile, gap="ok")
+        publisher.add(f"{unique}.a", b"0")
+        time.sleep(0.1)
+        cut.cut_after(to_client=0)
+        cut.refuse()
+        with timed(0.0, 2.0), pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
+            publisher.commit(f"{unique}.a", b"1", timeout=0.7)
+        assert isinstance(caught.value.__cause__, jetsync.DisconnectedError)
+        with timed(0.0, 1.0):
+            publisher.close()
+            with pytest.raises(jetsync.BatchClosedError):
+                publisher.commit()
+        cut.accept()
+        assert payloads(stream) == [b"0", b"1"]
+        fragile.delete_stream(unique)
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            errors.NotSupportedError("fast ingest", needs="server 2.14 or later"),
+            errors.NoStreamResponseError("x"),
+            errors.RequestTimeoutError("x", timeout=1.0),
+            errors.ConnectionClosedError(),
+            errors.FastPublishDisabledError(),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_the_next_server(self, fragile, cut, unique, monkeypatch, error):
+        """
+        What the next server says to being asked for the stream is the cause, not the outcome.
+        """
+        fast_stream(fragile, unique)
+        publisher = fast(fragile, gap="ok")
+        publisher.add(f"{unique}.a", b"0")
+        time.sleep(0.1)
+
+        def admit(*_, **__):
+            raise error
+
+        monkeypatch.setattr(publisher._link.stream, "admit", admit)
+        cut.cut_after(to_client=0)
+        with timed(0.0, 3.0), pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
+            publisher.commit()
+        assert caught.value.__cause__ is error
+        with timed(0.0, 1.0), pytest.raises(jetsync.BatchClosedError):
+            publisher.add(f"{unique}.a", b"1")
+        fragile.delete_stream(unique)
+
+    def test_interrupted(self, client, js, stream, monkeypatch):
+        """
+        Ctrl-C in a commit leaves its outcome unknown, once, and the publisher closed.
+        """
+        before = subscriptions(client)
+        publisher = fast(js)
+        publisher.add(f"{stream.name}.a", b"0")
+        interrupt(monkeypatch, publisher)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.commit()
+        assert subscriptions(client) == before
+        with timed(0.0, 1.0):
+            with pytest.raises(jetsync.PublishOutcomeUnknownError, match="interrupted"):
+                publisher.add(f"{stream.name}.a", b"1")
+            with pytest.raises(jetsync.BatchClosedError):
+                publisher.add(f"{stream.name}.a", b"1")
+            publisher.close()
+        assert payloads(stream) == [b"0"]
+
+    def test_interrupted_after_the_answer(self, js, stream, monkeypatch):
+        """
+        Ctrl-C behind the answer changes nothing: the commit succeeded, and close() says so.
+        """
+        publisher = fast(js)
+        publisher.add(f"{stream.name}.a", b"0")
+        link = publisher._link
+        take_in = link.take_in
+
+        def takes_in():
+            take_in()
+            if link.engine.phase is Phase.DONE:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(link, "take_in", takes_in)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.commit()
+        for _ in range(2):
+            with timed(0.0, 1.0):
+                publisher.close()
+            assert (publisher.ack.sequence, publisher.ack.size) == (1, 1)
+
+    def test_all_accounted_for(self, unique):
+        """
+        If the server forgot a batch of which all is confirmed, closing has nothing to fail with.
+        """
+        with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
+            js = client.jetstream()
+            stream = fast_stream(js, unique, storage="file")
+            gaps = []
+            publisher = fast(js, gap="ok", flow=5, on_gap=gaps.append, timeout=15)
+            for number in range(10):
+                publisher.add(f"{unique}.a", b"%d" % number)
+            eventually(lambda: stream.info().state.messages == 10)
+            server.restart()
+            publisher.close()
+            ack = publisher.ack
+            assert (ack.stream, ack.sequence, ack.size, ack.lost) == (unique, 0, 10, 0)
+            assert gaps == []
+            publisher.close()
+            with pytest.raises(jetsync.BatchClosedError):
+                publisher.commit()
+
+
+class TestInterruptedStart:
+    def test_wait(self, js, stream, monkeypatch):
+        """
+        Ctrl-C while the first message is not answered frees its place; the next one begins anew.
+        """
+        publisher = fast(js)
+        interrupt(monkeypatch, publisher)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.add(f"{stream.name}.a", b"0")
+        with timed(0.0, 1.0):
+            assert publisher.add(f"{stream.name}.a", b"1") == 1
+        assert (publisher.statistics().flow, publisher.statistics().batches) == (500, 1)
+        assert publisher.commit().size == 1
+        assert payloads(stream) == [b"0", b"1"]
+
+    def test_write(self, js, stream, monkeypatch):
+        """
+        So does Ctrl-C before it was written.
+        """
+        publisher = fast(js)
+        lane = publisher._link._lane
+        write, left = lane.write, [None]
+
+        def writes(block, deadline, epoch=None):
+            if b".0.$FI" in block and left:
+                left.pop()
+                raise KeyboardInterrupt
+            return write(block, deadline, epoch)
+
+        monkeypatch.setattr(lane, "write", writes)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.add(f"{stream.name}.a", b"0")
+        with timed(0.0, 1.0):
+            assert publisher.add(f"{stream.name}.a", b"1") == 1
+        assert publisher.commit().size == 1
+        assert payloads(stream) == [b"1"]
+
+    def test_refusal_is_not_kept(self, client, js, unique):
+        """
+        A publisher whose first message was refused dies with its last reference.
+        """
+        stream = fast_stream(js, unique)
+        with fast(js) as publisher:
+            publisher.add(f"{unique}.a", b"0")
+        js.update_stream(attrs.evolve(stream.info().config, allow_batched=False))
+        before = subscriptions(client)
+        publisher = fast(js)
+        gc.collect()
+        gc.disable()
+        try:
+            with contextlib.suppress(jetsync.FastPublishDisabledError):
+                publisher.add(f"{unique}.a", b"1")
+            assert publisher.statistics().batches == 0
+            gone = weakref.ref(publisher._link)
+            del publisher
+            assert gone() is None
+            assert subscriptions(client) == before
+        finally:
+            gc.enable()
+        js.delete_stream(unique)
+
+
+@pytest.fixture
+def moving(unique):
+    """
+    A client, and what moves its connection to a server that takes smaller messages.
+    """
+    with (
+        DevServer() as large,
+        DevServer(config={"max_payload": 4096}) as small,
+        CutProxy(large.url) as proxy,
+        jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
+    ):
+        for server in (large, small):
+            with jetsync.connect(server.url) as other:
+                fast_stream(other.jetstream(), unique)
+
+        def move():
+            proxy._forwarder._target = ("127.0.0.1", urlsplit(small.url).port)
+            proxy.cut()
+            eventually(lambda: client._connection.lane.epoch == 2)
+
+        yield client, move
+
+
+class TestOtherServer:
+    """
+    A message that is too large for the next server is refused here, and the connection stays.
+    """
+
+    def test_fast(self, moving, unique):
+        """
+        Fast ingest refuses it, and begins another batch with the next one.
+        """
+        client, move = moving
+        js = client.jetstream()
+        publisher = fast(js, gap="ok")
+        publisher.add(f"{unique}.a", bytes(5000))
+        move()
+        for call in (publisher.add, publisher.commit):
+            with pytest.raises(jetsync.MaxPayloadError):
+                call(f"{unique}.a", bytes(5000))
+        publisher.add(f"{unique}.a", b"1")
+        publisher.close()
+        assert client._connection.lane.epoch == 2
+        assert js.stream(unique).info().state.messages == 1
+
+    def test_publish_many(self, moving, unique):
+        """
+        Of many it fails alone.
+        """
+        client, move = moving
+        js = client.jetstream()
+
+        def messages():
+            for number in range(10):
+                if number == 5:
+                    move()
+                yield f"{unique}.a", bytes(5000 if number in {4, 7} else 10)
+
+        with pytest.raises(jetsync.PublishManyError) as caught:
+            js.publish_many(messages())
+        failures = caught.value.report.failures
+        assert [failure.index for failure in failures] == [4, 7]
+        assert all(isinstance(each.error, jetsync.MaxPayloadError) for each in failures)
+        assert client._connection.lane.epoch == 2
+        assert js.stream(unique).info().state.messages == 8
+
+    def test_publisher(self, moving, unique):
+        """
+        Of a publisher's messages it fails alone, when it is sent or before.
+        """
+        client, move = moving
+        js = client.jetstream()
+        with js.publisher() as publisher:
+            publisher.publish(f"{unique}.a", bytes(5000)).result(5)
+            move()
+            for _ in range(2):
+                with pytest.raises(jetsync.MaxPayloadError):
+                    publisher.publish(f"{unique}.a", bytes(5000)).result(5)
+            publisher.publish(f"{unique}.a", b"1").result(5)
+            assert client._connection.lane.epoch == 2
+            assert js.stream(unique).info().state.messages == 1
+            with contextlib.suppress(jetsync.PublishManyError):
+                publisher.flush()
+
+
+class TestPrepare:
+    @pytest.fixture
+    def stamped(self, nats_server):
+        """
+        JetStream with a plugin that counts what it sees, and refuses some messages.
+        """
+
+        class Stamp:
+            name = "stamp"
+
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                if message.data == b"no":
+                    raise ValueError("no")
+                return attrs.evolve(message, data=message.data + b"!")
+
+        with jetsync.connect(nats_server.url, plugins=[Stamp()]) as client:
+            yield client.jetstream()
+
+    def test_once(self, stamped, stream, unique):
+        """
+        Messages are prepared once, also when the iterable raises and there is little room.
+        """
+
+        def broken():
+            for number in range(200):
+                yield f"{unique}.a", b"%d" % number
+            raise LookupError
+
+        with fast(stamped, flow=3) as publisher:
+            publisher.add(f"{unique}.a", b"first")
+            with pytest.raises(LookupError):
+                publisher.add_many(broken())
+            assert publisher.statistics().added == 201
+        assert payloads(stream) == [b"first!", *(b"%d!" % n for n in range(200))]
+
+    @pytest.mark.parametrize("wrong", ["veto", "type"])
+    def test_what_is_before(self, stamped, stream, unique, wrong):
+        """
+        What stands before a message that cannot be sent is sent, and what stands behind is not.
+        """
+        subject = f"{unique}.a"
+        bad, error = {
+            "veto": ((subject, b"no"), jetsync.PluginError),
+            "type": (None, jetsync.InvalidTypeError),
+        }[wrong]
+        with fast(stamped, ttl=None) as publisher:
+            with pytest.raises(error):
+                publisher.add_many([(subject, b"0"), (subject, b"1"), bad, (subject, b"3")])
+            assert publisher.statistics().added == 2
+        assert payloads(stream) == [b"0!", b"1!"]
+
+
+class TestArguments:
+    @pytest.mark.parametrize("subject", [None, 5, ("a", "b"), b"a.b"])
+    def test_subject(self, js, subject):
+        """
+        A first subject that is no text is refused before anything is asked.
+        """
+        for call in (
+            lambda p: p.add(subject, b"0"),
+            lambda p: p.add_many([(subject, b"0")]),
+            lambda p: p.add_many([OutboundMessage(subject, b"0")]),
+        ):
+            with pytest.raises(jetsync.InvalidTypeError):
+                call(fast(js))
+
+    def test_items(self, js):
+        """
+        So is what is no message, and what is no iterable of messages.
+        """
+        for wrong in (None, 5):
+            with pytest.raises(jetsync.InvalidTypeError, match="iterable"):
+                fast(js).add_many(wrong)
+        for wrong in ((), ("a",), None):
+            with pytest.raises(jetsync.InvalidTypeError):
+                fast(js).add_many([wrong])
+
+    def test_on_gap(self, js):
+        """
+        Nothing is reported to ``on_gap`` where a gap is the end.
+        """
+        with pytest.raises(jetsync.InvalidArgumentError, match="on_gap"):
+            js.fast_publisher(on_gap=print)
+
+    def test_zero_is_no_payload(self, js, stream):
+        """
+        The last message's payload is checked as that of any other.
+        """
+        publisher = fast(js)
+        publisher.add(f"{stream.name}.a", b"0")
+        with pytest.raises(jetsync.InvalidTypeError):
+            publisher.commit(f"{stream.name}.a", 0)
+        publisher.commit(f"{stream.name}.a")
+        assert payloads(stream) == [b"0", b""]
+
+
+class TestFailure:
+    def test_too_large(self, js, unique):
+        """
+        With ``gap="fail"`` a message that the stream refuses ends the batch, with true counts.
+        """
+        stream = fast_stream(js, unique, max_msg_size=100)
+        publisher = fast(js)
+        for size in (1, 2, 3, 1000):
+            publisher.add(f"{unique}.a", bytes(size))
+        eventually(lambda: publisher._link._box.frames)
+        with timed(0.0, 0.9), pytest.raises(jetsync.MessageTooLargeError):
+            publisher.add(f"{unique}.a", b"x")
+        assert publisher.acknowledged == stream.info().state.messages == 3
+        js.delete_stream(unique)
+
+
+class TestOtherThreads:
+    def test_left_while_another_waits(self, fragile, cut, unique):
+        """
+        Leaving by an exception waits for nobody; who waits for room is told at once.
+        """
+        fast_stream(fragile, unique)
+        publisher = fast(fragile, flow=2)
+        publisher.add(f"{unique}.a", b"0")
+        cut.pause("to_client")
+        ended = []
+
+        def work():
+            try:
+                for _ in range(20):
+                    publisher.add(f"{unique}.a", b"x")
+            except jetsync.JetSyncError as error:
+                ended.append(error)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        eventually(lambda: publisher.statistics().pending == 4)
+        with timed(0.0, 2.5):
+            publisher.__exit__(LookupError, LookupError(), None)
+            worker.join(3.0)
+        cut.resume()
+        assert isinstance(ended[0], jetsync.BatchClosedError)
+
+        def flow_of_the_next():
+            with fast(fragile) as other:
+                other.add(f"{unique}.a", b"1")
+                return other.statistics().flow
+
+        # The batch is ended soon, so the next one has the whole flow; by itself the server ends it
+        # after ten seconds.
+        eventually(lambda: flow_of_the_next() == 500, 5)
+        fragile.delete_stream(unique)
+
+
+class TestIdle:
+    def test_nothing_piles_up(self, js, stream, monkeypatch):
+        """
+        The answers to pings are read while the user of a publisher is away.
+        """
+        monkeypatch.setattr(_fast_link, "TICK", 0.02)
+        monkeypatch.setattr(_fast_link, "QUIET", 0.0)
+        publisher = fast(js)
+        publisher.add(f"{stream.name}.a", b"0")
+        eventually(lambda: publisher.statistics().pings >= 10)
+        assert len(publisher._link._box.frames) <= 3
+        assert publisher.commit().size == 1
+
+    def test_denials_are_bounded(self, js):
+        """
+        What is denied to other publishers of the client does not pile up without end.
+        """
+        box = fast(js)._link._box
+        for _ in range(KEPT_DENIALS + 5):
+            box.denied("publish", b"other", errors.PermissionDeniedError("other", "publish"))
+        assert len(box.take_denials()) == KEPT_DENIALS

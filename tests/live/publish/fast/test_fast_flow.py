@@ -1,0 +1,209 @@
+"""
+Fast ingest: how much is in flight, from how many threads, and over how long.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+import tracemalloc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fast_publishers import fast, stored_in, subscriptions
+from streams import fast_stream
+from waiting import eventually, timed
+
+import jetsync
+from jetsync.publish import fast_link as _fast_link
+
+
+class TestFlow:
+    def test_small_window(self, js, stream):
+        """
+        Scenario 94: never more in flight than flow times outstanding acks; multiples do not stall.
+        """
+        publisher = fast(js, flow=2)
+        subject = f"{stream.name}.a"
+        ahead = []
+        for number in range(9):
+            publisher.add(subject, b"%d" % number)
+            ahead.append(publisher.statistics().pending)
+        assert max(ahead) <= 4
+        assert publisher.commit().size == 9
+        for outstanding, count in itertools.product((1, 2, 3), (8, 12, 13)):
+            with timed(0.0, 0.9), fast(js, flow=4, max_outstanding_acks=outstanding) as publisher:
+                publisher.add_many((subject, b"%d" % n) for n in range(count))
+            assert publisher.ack.size == count
+            assert publisher.statistics().pings == 0
+
+    def test_hundred_thousand(self, js, stream):
+        """
+        Scenario 94: all arrive, in order, and memory stays flat.
+        """
+        count = 100_000
+        subject = f"{stream.name}.a"
+        # The first one learns what is learnt once.
+        with fast(js) as publisher:
+            publisher.add_many((subject, b"%d" % n) for n in range(count))
+        assert (publisher.ack.size, publisher.ack.sequence) == (count, count)
+        assert stored_in(stream) == list(range(count))
+        stream.purge()
+        tracemalloc.start()
+        try:
+            with fast(js) as publisher:
+                publisher.add_many((subject, b"x") for _ in range(count // 4))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 2_000_000
+
+    def test_lazy(self, js, stream):
+        """
+        A slow iterable is sent as it yields, and at most a block is taken ahead.
+        """
+        subject = f"{stream.name}.a"
+        publisher = fast(js)
+        late = []
+
+        def slow():
+            for number in range(160):
+                if number > 60:
+                    time.sleep(0.01)
+                    late.append(number - publisher.statistics().added)
+                yield subject, b"%d" % number
+
+        with publisher:
+            assert publisher.add_many(slow()) == 160
+        assert max(late[-8:]) <= 16
+        assert stored_in(stream) == list(range(160))
+
+    def test_iterable_that_raises(self, js, stream):
+        """
+        What it gave before is sent.
+        """
+
+        def broken():
+            for number in range(700):
+                yield f"{stream.name}.a", b"%d" % number
+            raise LookupError
+
+        with fast(js) as publisher:
+            with pytest.raises(LookupError):
+                publisher.add_many(broken())
+            assert publisher.statistics().added == 700
+        assert stored_in(stream) == list(range(700))
+
+    def test_large_messages(self, js, stream):
+        """
+        Blocks end by their bytes, too.
+        """
+        subject = f"{stream.name}.a"
+        body = bytes(300_000)
+        with fast(js) as publisher:
+            assert publisher.add_many((subject, body) for _ in range(40)) == 40
+        assert publisher.ack.size == 40
+        assert stream.info().state.bytes > 40 * len(body)
+
+    def test_many_publishers(self, js, stream):
+        """
+        Servers share the flow among batches, and give it back; all is stored all the same.
+        """
+        subject = f"{stream.name}.a"
+        publishers = [fast(js, flow=500) for _ in range(5)]
+        flows = set()
+        for turn in range(40):
+            for publisher in publishers:
+                publisher.add_many((subject, b"%d" % turn) for _ in range(25))
+                flows.add(publisher.statistics().flow)
+        for publisher in publishers:
+            assert publisher.commit().size == 1000
+        assert min(flows) < 500
+        assert stream.info().state.messages == 5000
+
+    def test_four_threads(self, js, stream):
+        """
+        Threads share one publisher: numbers are given once, each thread's order is kept.
+        """
+        subject = f"{stream.name}.a"
+        numbers = [[] for _ in range(4)]
+
+        def work(mine):
+            for n in range(1500):
+                numbers[mine].append(publisher.add(subject, b"%d" % (mine * 10_000 + n)))
+            return publisher.add_many(
+                (subject, b"%d" % (mine * 10_000 + n)) for n in range(1500, 3000)
+            )
+
+        with fast(js) as publisher, ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(work, range(4))) == [1500] * 4
+        assert publisher.ack.size == 12_000
+        given = [number for each in numbers for number in each]
+        assert len(set(given)) == 6000
+        assert all(each == sorted(each) for each in numbers)
+        stored = stored_in(stream)
+        for mine in range(4):
+            own = [n for n in stored if n // 10_000 == mine]
+            assert own == list(range(mine * 10_000, mine * 10_000 + 3000))
+
+    def test_timeout(self, fragile, cut, unique):
+        """
+        Without acks a call ends by its deadline, nothing of it was sent, and it can be repeated.
+        """
+        stream = fast_stream(fragile, unique)
+        subject = f"{unique}.a"
+        with fast(fragile, flow=5) as publisher:
+            publisher.add(subject, b"0")
+            cut.pause()
+            for number in range(1, 10):
+                publisher.add(subject, b"%d" % number)
+            with timed(0.3, 1.0), pytest.raises(jetsync.WaitTimeoutError):
+                publisher.add(subject, b"x", timeout=0.4)
+            with timed(0.2, 0.8), pytest.raises(jetsync.WaitTimeoutError):
+                publisher.add_many([(subject, b"x")], timeout=0.3)
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(publisher.add, subject, b"10", timeout=3)
+                time.sleep(0.1)
+                with timed(0.1, 0.6), pytest.raises(jetsync.WaitTimeoutError, match="turn"):
+                    publisher.add(subject, b"x", timeout=0.2)
+                cut.resume()
+                assert waiting.result() == 11
+        assert publisher.ack.size == 11
+        assert stored_in(stream) == list(range(11))
+        fragile.delete_stream(unique)
+
+
+class TestQuiet:
+    def test_kept_alive(self, js, stream):
+        """
+        A publisher whose user takes more than 10 s goes on: it is kept alive meanwhile.
+        """
+        subject = f"{stream.name}.a"
+        with fast(js, gap="ok") as lenient, fast(js, gap="fail") as strict:
+            for publisher in (lenient, strict):
+                publisher.add(subject, b"0")
+            time.sleep(10.6)
+            for publisher in (lenient, strict):
+                publisher.add(subject, b"1")
+        for publisher in (lenient, strict):
+            assert (publisher.ack.size, publisher.ack.lost) == (2, 0)
+            assert publisher.statistics().pings in {1, 2, 3}
+        assert stored_in(stream) == [0, 0, 1, 1]
+
+    def test_forgotten_publisher(self, client, js, stream, monkeypatch):
+        """
+        A publisher that nobody holds is not kept alive, and leaves its subscription.
+        """
+        monkeypatch.setattr(_fast_link, "TICK", 0.05)
+        monkeypatch.setattr(_fast_link, "QUIET", 0.1)
+        before = subscriptions(client)
+        held = [fast(js)]
+        held[0].add(f"{stream.name}.a", b"0")
+        eventually(lambda: held[0].statistics().pings >= 3)
+        gone = weakref.ref(held[0]._link)
+        held.clear()
+        gc.collect()
+        eventually(lambda: gone() is None)
+        eventually(lambda: subscriptions(client) == before)

@@ -1,0 +1,202 @@
+"""
+Fast ingest: what is reported where messages are lost or refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+from fast_publishers import fast, lose, ranges, stored_in
+from streams import fast_stream
+from waiting import eventually
+
+import jetsync
+from jetsync import BatchAck, BatchGapEvent, Expect
+from jetsync.testing import HookRecorder
+
+
+class TestGaps:
+    @pytest.mark.parametrize("how", ["add", "commit", "exit"])
+    def test_fail(self, js, stream, how):
+        """
+        Scenario 95: sequences 1, 2, 5, 6 in ``fail``: the first two are stored, the next call says
+        what is missing, and later ones that it is over.
+        """
+        subject = f"{stream.name}.a"
+        publisher = fast(js)
+        publisher.add(subject, b"1")
+        publisher.add(subject, b"2")
+        lose(publisher, 2)
+        assert publisher.add(subject, b"5") == 5
+        publisher.add(subject, b"6")
+        eventually(lambda: publisher._link._box.frames)
+        time.sleep(0.05)
+        calls = {
+            "add": lambda: publisher.add(subject, b"7"),
+            "commit": publisher.commit,
+            "exit": publisher.close,
+        }
+        with pytest.raises(jetsync.BatchGapError) as caught:
+            calls[how]()
+        assert (caught.value.first_missing, caught.value.sequence) == (3, 5)
+        assert publisher.acknowledged == 2
+        assert publisher.ack is None
+        with pytest.raises(jetsync.BatchClosedError):
+            publisher.add(subject, b"8")
+        publisher.close()
+        assert stored_in(stream) == [1, 2]
+
+    def test_ok(self, nats_server, unique):
+        """
+        Scenario 95: the same in ``ok``: the gap is reported, four are stored, and the commit counts
+        them, not what the server counts.
+        """
+        events = []
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+            stream = fast_stream(js, unique)
+            subject = f"{unique}.a"
+            publisher = fast(js, gap="ok", on_gap=events.append)
+            publisher.add(subject, b"1", msg_id="one")
+            publisher.add(subject, b"2")
+            lose(publisher, 2)
+            publisher.add(subject, b"5")
+            publisher.add(subject, b"1", msg_id="one")
+            ack = publisher.commit()
+            batch = ack.batch_id
+            assert ack == BatchAck(unique, 3, batch, 4, lost=2)
+            gap = BatchGapEvent(stream=unique, batch_id=batch, first=3, last=4)
+            assert events == [gap]
+            assert stored_in(stream) == [1, 2, 5]
+            told = lambda: [  # noqa: E731
+                call["event"]
+                for call in recorder.of("jetsync_status")
+                if isinstance(call["event"], BatchGapEvent)
+            ]
+            assert eventually(told) == [gap]
+            js.delete_stream(unique)
+
+    def test_on_gap_runs_without_the_lock(self, js, stream):
+        """
+        It may use the publisher, and if it raises, the publisher goes on.
+        """
+        subject = f"{stream.name}.a"
+        seen = []
+
+        def on_gap(event):
+            seen.append((event.first, event.last, publisher.add(subject, b"100")))
+            raise LookupError
+
+        publisher = fast(js, gap="ok", on_gap=on_gap)
+        publisher.add(subject, b"1")
+        lose(publisher, 1)
+        publisher.add(subject, b"3")
+        eventually(lambda: publisher._link._box.frames)
+        publisher.add(subject, b"4")
+        assert seen == [(2, 2, 5)]
+        ack = publisher.commit()
+        assert (ack.size, ack.lost) == (4, 1)
+        assert publisher.statistics().callback_errors == 1
+        assert stored_in(stream) == [1, 3, 4, 100]
+
+    def test_error_of_one_message(self, js, stream):
+        """
+        In ``ok`` a refused message is reported with the server's error; in ``fail`` it is the end.
+        """
+        subject = f"{stream.name}.a"
+        events = []
+        with fast(js, gap="ok", on_gap=events.append) as publisher:
+            publisher.add(subject, b"0")
+            publisher.add(subject, b"1", expect=Expect(last_sequence=77))
+            publisher.add(subject, b"2")
+        assert ranges(events) == [(2, 2)]
+        assert isinstance(events[0].error, jetsync.WrongLastSequenceError)
+        assert (publisher.ack.size, publisher.ack.lost) == (2, 1)
+        strict = fast(js)
+        strict.add(subject, b"3")
+        strict.add(subject, b"4", expect=Expect(last_sequence=77))
+        with pytest.raises(jetsync.WrongLastSequenceError):
+            strict.commit(subject, b"5")
+        assert strict.acknowledged == 1
+        assert stored_in(stream) == [0, 2, 3]
+
+    def test_error_of_the_first_message(self, js, stream):
+        """
+        In ``fail`` it ends the batch before it began; in ``ok`` it is one as any other.
+        """
+        subject = f"{stream.name}.a"
+        wrong = Expect(last_sequence=77)
+        strict = fast(js)
+        strict.add(subject, b"0", expect=wrong)
+        with pytest.raises(jetsync.WrongLastSequenceError):
+            strict.commit()
+        events = []
+        with fast(js, gap="ok", on_gap=events.append) as publisher:
+            publisher.add(subject, b"0", expect=wrong)
+            publisher.add(subject, b"1")
+        assert ranges(events) == [(1, 1)]
+        assert publisher.ack.size == 1
+        assert 1 in stored_in(stream)
+
+    def test_error_of_the_commit(self, js, stream):
+        """
+        In ``ok`` the batch is committed without its last message; in ``fail`` the error is raised.
+        """
+        subject = f"{stream.name}.a"
+        wrong = Expect(last_sequence=77)
+        events = []
+        publisher = fast(js, gap="ok", on_gap=events.append)
+        publisher.add(subject, b"0")
+        ack = publisher.commit(subject, b"1", expect=wrong)
+        assert (ack.size, ack.lost, ranges(events)) == (1, 1, [(2, 2)])
+        strict = fast(js)
+        strict.add(subject, b"2")
+        with pytest.raises(jetsync.WrongLastSequenceError):
+            strict.commit(subject, b"3", expect=wrong)
+        for gap in ("ok", "fail"):
+            with contextlib.suppress(jetsync.WrongLastSequenceError):
+                alone = fast(js, gap=gap).commit(subject, b"4", expect=wrong)
+                assert (gap, alone.size, alone.lost, alone.sequence) == ("ok", 0, 1, 0)
+        assert stored_in(stream) == [0, 2]
+
+    def test_too_large(self, js, unique):
+        """
+        A message that the stream finds too large is lost alone, and reported once.
+        """
+        stream = fast_stream(js, unique, max_msg_size=100)
+        events = []
+        with fast(js, gap="ok", on_gap=events.append) as publisher:
+            publisher.add(f"{unique}.a", b"0")
+            publisher.add(f"{unique}.a", bytes(200))
+            publisher.add(f"{unique}.a", b"2")
+        assert ranges(events) == [(2, 2)]
+        assert isinstance(events[0].error, jetsync.MessageTooLargeError)
+        assert publisher.ack.size == 2
+        strict = fast(js)
+        strict.add(f"{unique}.a", b"3")
+        strict.add(f"{unique}.a", bytes(200))
+        with pytest.raises(jetsync.MessageTooLargeError):
+            strict.commit()
+        assert stored_in(stream) == [0, 2, 3]
+        js.delete_stream(unique)
+
+    def test_full_stream(self, js, unique):
+        """
+        A stream that is full refuses each message: that many errors neither stall nor add up.
+        """
+        stream = fast_stream(js, unique, max_msgs=3, discard="new")
+        events = []
+        with fast(js, gap="ok", on_gap=events.append, flow=10) as publisher:
+            publisher.add_many((f"{unique}.a", b"%d" % n) for n in range(500))
+        assert (publisher.ack.size, publisher.ack.lost) == (3, 497)
+        assert sum(event.last - event.first + 1 for event in events) == 497
+        assert {type(event.error) for event in events} == {jetsync.MaxMessagesError}
+        assert publisher.statistics().pings == 0
+        assert stored_in(stream) == [0, 1, 2]
+        strict = fast(js, flow=10)
+        with pytest.raises(jetsync.MaxMessagesError):
+            strict.add_many((f"{unique}.a", b"%d" % n) for n in range(500))
+        js.delete_stream(unique)

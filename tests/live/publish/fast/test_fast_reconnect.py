@@ -1,0 +1,295 @@
+"""
+Fast ingest: how it goes on or ends where connections, servers and leaders are lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fast_publishers import end_behind_its_back, fast, ranges, stored_in
+from streams import fast_stream
+from waiting import CLUSTER_CLIENT, eventually, timed
+
+import jetsync
+from jetsync import errors
+from jetsync.devserver import DevServer
+from jetsync.publish import fast_link as _fast_link
+
+
+class TestLoss:
+    def test_connection_in_ok_mode(self, fragile, cut, unique):
+        """
+        After a cut it goes on, on the next connection; what is not reported lost is stored.
+        """
+        stream = fast_stream(fragile, unique)
+        events = []
+
+        def numbers():
+            for number in range(1, 30_001):
+                if number % 10_000 == 5000:
+                    cut.cut_after(to_server=20_000)
+                yield f"{unique}.a", b"%d" % number
+
+        with fast(fragile, gap="ok", on_gap=events.append, timeout=10) as publisher:
+            publisher.add_many(numbers())
+        ack = publisher.ack
+        lost = {n for event in events for n in range(event.first, event.last + 1)}
+        assert cut.statistics().cuts >= 3
+        assert (ack.size, ack.lost) == (30_000 - len(lost), len(lost))
+        stored = stored_in(stream)
+        assert len(set(stored)) == len(stored)
+        assert set(range(1, 30_001)) - lost == set(stored)
+        fragile.delete_stream(unique)
+
+    @pytest.mark.parametrize("call", ["add", "commit"])
+    def test_connection_in_fail_mode(self, fragile, cut, unique, call):
+        """
+        A cut ends the batch, and the error says how much is confirmed.
+        """
+        stream = fast_stream(fragile, unique)
+        publisher = fast(fragile, flow=10)
+        for number in range(15):
+            publisher.add(f"{unique}.a", b"%d" % number)
+        eventually(lambda: stream.info().state.messages == 15)
+        cut.cut()
+        eventually(lambda: publisher._link._box.lost_epoch)
+        calls = {"add": lambda: publisher.add(f"{unique}.a", b"x"), "commit": publisher.commit}
+        with pytest.raises(jetsync.PublishOutcomeUnknownError, match="10 of 15"):
+            calls[call]()
+        with pytest.raises(jetsync.BatchClosedError):
+            publisher.commit()
+        assert publisher.acknowledged == 10
+        fragile.delete_stream(unique)
+
+    @pytest.mark.parametrize("gap", ["ok", "fail"])
+    def test_answer_of_the_commit(self, fragile, cut, unique, gap):
+        """
+        A commit whose answer is lost is not made twice: its outcome is unknown.
+        """
+        stream = fast_stream(fragile, unique)
+        publisher = fast(fragile, gap=gap)
+        publisher.add(f"{unique}.a", b"0")
+        time.sleep(0.1)
+        cut.cut_after(to_client=0)
+        with timed(0.0, 3.0), pytest.raises(jetsync.PublishOutcomeUnknownError):
+            publisher.commit(f"{unique}.a", b"1")
+        assert stored_in(stream) == [0, 1]
+        fragile.delete_stream(unique)
+
+    @pytest.mark.parametrize("gap", ["ok", "fail"])
+    def test_commit_on_its_way(self, fragile, cut, unique, gap):
+        """
+        A commit that never arrived is sent again, with its message, once.
+        """
+        stream = fast_stream(fragile, unique)
+        publisher = fast(fragile, gap=gap)
+        publisher.add(f"{unique}.a", b"0")
+        time.sleep(0.1)
+        cut.cut_after(to_server=0)
+        with timed(0.0, 3.0):
+            ack = publisher.commit(f"{unique}.a", b"1")
+        assert (ack.size, ack.lost) == (2, 0)
+        assert stored_in(stream) == [0, 1]
+        fragile.delete_stream(unique)
+
+    def test_restart_of_the_server(self, victim, fragile, unique):
+        """
+        A server that has forgotten the batch gets a new one; what was not confirmed is reported.
+        """
+        stream = fast_stream(fragile, unique, storage="file")
+        events = []
+        with fast(fragile, gap="ok", on_gap=events.append, flow=10, timeout=15) as publisher:
+            for number in range(1, 26):
+                publisher.add(f"{unique}.a", b"%d" % number)
+            eventually(lambda: stream.info().state.messages == 25)
+            victim.restart()
+            assert publisher.add(f"{unique}.a", b"26") == 26
+            assert publisher.statistics().batches == 2
+        assert ranges(events) == [(21, 25)]
+        assert isinstance(events[0].error, errors.FastBatchUnknownError)
+        assert (publisher.ack.size, publisher.ack.lost) == (21, 5)
+        assert publisher.acknowledged == 21
+        assert stored_in(stream) == list(range(1, 27))
+        fragile.delete_stream(unique)
+
+    def test_no_connection(self, fragile, cut, unique):
+        """
+        Without a connection a call ends by its deadline, and says so.
+        """
+        fast_stream(fragile, unique)
+        publisher = fast(fragile, gap="ok")
+        publisher.add(f"{unique}.a", b"0")
+        cut.refuse()
+        cut.cut()
+        eventually(lambda: publisher._link._box.lost_epoch)
+        with timed(0.3, 1.0), pytest.raises(jetsync.DisconnectedError):
+            publisher.add(f"{unique}.a", b"1", timeout=0.4)
+        with timed(0.3, 1.0), pytest.raises(jetsync.DisconnectedError):
+            fast(fragile).add(f"{unique}.a", b"1", timeout=0.4)
+        cut.accept()
+        assert publisher.add(f"{unique}.a", b"1") == 2
+        assert publisher.commit().size == 2
+        fragile.delete_stream(unique)
+
+    def test_client_closed(self, victim, unique):
+        """
+        A client that is closed meanwhile ends it, and what is not confirmed is unknown.
+        """
+        with jetsync.connect(victim.url) as client:
+            js = client.jetstream()
+            fast_stream(js, unique)
+            publisher = fast(js)
+            publisher.add(f"{unique}.a", b"0")
+        with pytest.raises(jetsync.ConnectionClosedError):
+            publisher.add(f"{unique}.a", b"1")
+        with pytest.raises((jetsync.ConnectionClosedError, jetsync.PublishOutcomeUnknownError)):
+            publisher.close()
+        assert not publisher.acknowledged
+
+    def test_forgotten_commit(self, js, stream, monkeypatch):
+        """
+        If the server forgot the batch, a commit without a message has an outcome that is unknown.
+        """
+        monkeypatch.setattr(_fast_link, "QUIET", 1e9)
+        publisher = fast(js, gap="ok")
+        publisher.add(f"{stream.name}.a", b"0")
+        end_behind_its_back(js, publisher, 2)
+        with pytest.raises(jetsync.PublishOutcomeUnknownError):
+            publisher.commit()
+
+    def test_forgotten(self, js, stream):
+        """
+        If the server forgot the batch, ``ok`` begins another one, and ``fail`` ends.
+        """
+        subject = f"{stream.name}.a"
+        events = []
+        publisher = fast(js, gap="ok", on_gap=events.append)
+        publisher.add(subject, b"0")
+        end_behind_its_back(js, publisher, 2)
+        publisher.add(subject, b"1")
+        eventually(lambda: publisher._link._box.frames)
+        publisher.add(subject, b"2")
+        ack = publisher.commit()
+        assert (ack.size, ack.lost, ranges(events)) == (1, 2, [(1, 2)])
+        strict = fast(js)
+        strict.add(subject, b"3")
+        end_behind_its_back(js, strict, 2)
+        strict.add(subject, b"4")
+        with pytest.raises(jetsync.PublishOutcomeUnknownError):
+            strict.commit()
+        assert stored_in(stream) == [0, 2, 3]
+
+
+@pytest.mark.cluster
+class TestCluster:
+    def test_leader_steps_down(self):
+        """
+        While there is no leader messages are lost; ``ok`` reports them and goes on, ``fail`` ends.
+        """
+        with (
+            DevServer(cluster=3) as servers,
+            jetsync.connect(servers.urls, **CLUSTER_CLIENT) as client,
+        ):
+            js = client.jetstream()
+            stream = fast_stream(js, "HA", num_replicas=3)
+            events = []
+            stop = threading.Event()
+
+            def numbers():
+                for number in itertools.count(1):
+                    if stop.is_set():
+                        return
+                    yield "HA.a", b"%d" % number
+
+            with (
+                fast(js, gap="ok", on_gap=events.append, timeout=20) as publisher,
+                ThreadPoolExecutor(1) as pool,
+            ):
+                running = pool.submit(publisher.add_many, numbers())
+                try:
+                    for _ in range(3):
+                        self._wait_for_more(publisher, running)
+                        self._step_down(client, servers)
+                    self._wait_for_more(publisher, running)
+                finally:
+                    # Without it the thread would go on for ever, and the block not be left.
+                    stop.set()
+                count = running.result(30)
+            ack = publisher.ack
+            lost = {n for event in events for n in range(event.first, event.last + 1)}
+            assert (ack.size, ack.lost) == (count - len(lost), len(lost))
+            stored = self._read(servers, stream)
+            assert len(set(stored)) == len(stored)
+            assert set(stored) >= set(range(1, count + 1)) - lost
+            self._fail(servers, js)
+
+    def _wait_for_more(self, publisher, running):
+        """Wait until 2,000 more messages are acknowledged, or adding has failed."""
+        enough = publisher.acknowledged + 2000
+        eventually(lambda: running.done() or publisher.acknowledged > enough, 30)
+        if running.done():
+            running.result()
+
+    def _step_down(self, client, servers):
+        """Have the stream's leader step down; one that is not chosen yet cannot."""
+
+        def stepped():
+            servers.wait_stream_leader("HA", timeout=30)
+            with contextlib.suppress(jetsync.RequestTimeoutError, jetsync.NoRespondersError):
+                answer = client.request("$JS.API.STREAM.LEADER.STEPDOWN.HA", timeout=5)
+                return json.loads(answer.data).get("success")
+
+        eventually(stepped, 30)
+
+    def _fail(self, servers, js):
+        """The same with gaps that fail, and the leader killed."""
+        strict = fast(js, timeout=20)
+        stream = js.stream("HA")
+        stream.purge()
+        try:
+            strict.add_many(self._over_a_kill(servers, stream, strict))
+        except (jetsync.BatchGapError, jetsync.PublishOutcomeUnknownError):
+            with pytest.raises(jetsync.BatchClosedError):
+                strict.add("HA.a", b"0")
+        else:
+            # Replicas know of the batch: if all in flight had reached one, it goes on.
+            strict.close()
+            assert strict.ack.size == strict.statistics().added
+        stored = self._read(servers, stream)
+        assert stored == list(range(1, len(stored) + 1))
+        assert len(stored) >= strict.acknowledged > 0
+
+    def _read(self, servers, stream):
+        """What the stream has, once the cluster can tell; a replica may lag behind its leader."""
+        end = time.monotonic() + 40
+        while time.monotonic() < end:
+            servers.wait_stream_leader("HA", timeout=30)
+            with contextlib.suppress(jetsync.RequestTimeoutError, jetsync.ApiError):
+                stored = stored_in(stream)
+                if len(stored) == stream.info().state.messages:
+                    return stored
+        pytest.fail("the cluster cannot tell what it has")
+
+    def _over_a_kill(self, servers, stream, publisher):
+        """Messages, their leader's death, and more if the batch takes them."""
+
+        def leader():
+            # Monitoring may name one that has stepped down; this is the leader's own word.
+            with contextlib.suppress(jetsync.RequestTimeoutError, jetsync.ApiError):
+                found = stream.info(timeout=2).cluster
+                return found and found.leader
+
+        def messages():
+            return (("HA.a", b"%d" % number) for number in numbers)
+
+        numbers = itertools.count(1)
+        yield from itertools.islice(messages(), 5000)
+        servers.kill(int(eventually(leader, 30).rpartition("-")[2]))
+        enough = publisher.acknowledged + 5000
+        yield from itertools.takewhile(lambda _: publisher.acknowledged < enough, messages())

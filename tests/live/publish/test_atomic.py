@@ -1,0 +1,427 @@
+"""
+Atomic batches on real servers: what is stored, and how many messages, and when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import ipaddress
+
+import pytest
+from streams import Batches
+from waiting import eventually
+
+import jetsync
+from jetsync import OutboundMessage
+from jetsync.devserver import DevServer
+
+VERSIONS = ["2.12.8", "2.14.6", None]
+"""Servers whose batches differ; None is the newest."""
+
+OLD = ["2.10.26", "2.11.11", "2.12.0"]
+"""Servers that no batch is sent to."""
+
+
+@pytest.mark.versions
+class TestCommit:
+    def test_nothing_is_seen_before(self, everywhere):
+        """
+        Scenario 67: others see and store as if there were no batch, until all of it is there.
+        """
+        s = everywhere
+        batch = s.js.atomic_batch()
+        for number in range(3):
+            batch.add(s("A"), b"%d" % number)
+        assert (batch.size, batch.ack, s.stream.info().state.messages) == (3, None, 0)
+        assert s.js.publish(s("other"), b"before").sequence == 1
+        ack = batch.commit(s("A"), b"3")
+        assert ack == jetsync.BatchAck(s.name, 5, batch.id, 4, first_sequence=2)
+        assert batch.ack is ack
+        assert s.stored() == [b"before", b"0", b"1", b"2", b"3"]
+
+    @pytest.mark.parametrize("ack_first", [True, False])
+    def test_empty_answers(self, everywhere, ack_first):
+        """
+        Scenario 68: an answer without a byte is a good one, for each message of a batch.
+        """
+        s = everywhere
+        with s.js.atomic_batch(ack_first=ack_first, ack_every=1) as batch:
+            for number in range(5):
+                batch.add(s("A"), b"%d" % number)
+        assert s.stored() == [b"0", b"1", b"2", b"3", b"4"]
+
+    def test_without_a_last_message(self, everywhere):
+        """
+        Scenario 71: two messages are two, the second one marked as the last.
+        """
+        s = everywhere
+        batch = s.js.atomic_batch()
+        batch.add(s("A"), b"1")
+        batch.add(s("A"), b"2")
+        ack = batch.commit()
+        assert (ack.size, ack.sequence, ack.first_sequence) == (2, 2, 1)
+        headers = s.stream.get_message(2).headers
+        assert (headers["Nats-Batch-Id"], headers["Nats-Batch-Sequence"]) == (batch.id, "2")
+        assert headers["Nats-Batch-Commit"] == "1"
+        assert s.stream.info().state.last_seq == 2
+
+    def test_of_one_message(self, everywhere):
+        """
+        One message is a batch too, added before or given to the commit.
+        """
+        s = everywhere
+        batch = s.js.atomic_batch()
+        batch.add(s("A"), b"1")
+        assert batch.commit().size == 1
+        assert s.js.atomic_batch().commit(s("A"), b"2").size == 1
+        assert s.js.publish_batch([(s("A"), b"3")]).size == 1
+        assert s.stored() == [b"1", b"2", b"3"]
+
+    def test_a_thousand(self, everywhere):
+        """
+        Scenario 72: 999 and one to commit, 1000 and none, and 1000 at once are as many as can be.
+        """
+        s = everywhere
+        messages = [(s("A"), b"%d" % number) for number in range(1000)]
+        batch = s.js.atomic_batch()
+        for message in messages[:-1]:
+            batch.add(*message)
+        assert batch.commit(*messages[-1]).size == 1000
+        with s.js.atomic_batch() as batch:
+            for message in messages:
+                batch.add(*message)
+        assert (batch.ack.size, batch.ack.sequence) == (1000, 2000)
+        assert s.js.publish_batch(messages).sequence == 3000
+
+    def test_more_than_a_thousand(self, everywhere):
+        """
+        Scenario 72: what is too large is refused, nothing is stored, and next time it is known.
+        """
+        s = everywhere
+        messages = [(s("A"), b"%d" % number) for number in range(1001)]
+        batch = s.js.atomic_batch()
+
+        def fill():
+            for message in [*messages, messages[0]]:
+                batch.add(*message)
+
+        with pytest.raises(jetsync.BatchTooLargeError) as caught:
+            fill()
+        assert (caught.value.limit, batch.size) in {(1000, 1001), (1000, 1002)}
+        again = s.js.atomic_batch()
+        for message in messages[:-1]:
+            again.add(*message)
+        with pytest.raises(jetsync.BatchTooLargeError) as caught:
+            again.add(*messages[-1])
+        assert (caught.value.limit, again.size) == (1000, 1000)
+        with pytest.raises(jetsync.BatchTooLargeError):
+            s.js.publish_batch(messages)
+        assert s.stream.info().state.messages == 0
+        assert again.commit().size == 1000
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_another_limit(self, version):
+        """
+        Scenario 72: the limit is what the server says, not what is usual.
+        """
+
+        def one_by_one(js, messages):
+            with js.atomic_batch() as batch:
+                for message in messages:
+                    batch.add(*message)
+            return batch.ack
+
+        limits = {"batch": {"max_msgs": 100}}
+        with DevServer(version, config={"jetstream": {"limits": limits}}) as server:
+            for publish in (one_by_one, lambda js, messages: js.publish_batch(messages)):
+                # What one client has learned another does not know.
+                with jetsync.connect(server.url) as client:
+                    s = Batches(client.jetstream(), "S")
+                    messages = [(s("A"), b"%d" % number) for number in range(101)]
+                    for _ in range(2):
+                        with pytest.raises(jetsync.BatchTooLargeError) as caught:
+                            publish(s.js, messages)
+                        assert (caught.value.limit, s.stored()) == (100, [])
+                    assert publish(s.js, messages[1:]).size == 100
+                    s.js.delete_stream("S")
+
+    @pytest.mark.parametrize("count", [1001, 1002, 1500])
+    def test_more_than_a_thousand_at_once(self, everywhere, count):
+        """
+        Scenario 72: so it is in one call, whose first attempt learns the limit.
+        """
+        s = everywhere
+        for _ in range(2):
+            with pytest.raises(jetsync.BatchTooLargeError) as caught:
+                s.js.publish_batch([(s("A"), b"")] * count)
+            assert caught.value.limit == 1000
+        assert s.stream.info().state.messages == 0
+
+    def test_headers_of_none(self, everywhere):
+        """
+        Scenario 80: messages without headers, with None and with some go through in one call.
+        """
+        s = everywhere
+        messages = [
+            (s("A"), b"1"),
+            (s("A"), "2", None),
+            (s("A"), b"3", {"B": ["x", "y"]}),
+            OutboundMessage(s("A"), b"4", headers=None),
+            OutboundMessage(s("A"), b"5", headers={}, msg_id="five"),
+        ]
+        assert s.js.publish_batch(messages).size == 5
+        assert s.stored() == [b"1", b"2", b"3", b"4", b"5"]
+        assert s.stream.get_message(3).headers.get_all("B") == ["x", "y"]
+
+    def test_ttl(self, everywhere):
+        """
+        Scenario 90: a message's own ttl, and that of the batch for those that have none.
+        """
+        s = everywhere
+        s.stream.update(allow_msg_ttl=True)
+        batch = s.js.atomic_batch(ttl=dt.timedelta(seconds=1))
+        batch.add(s("A"), b"goes")
+        batch.add(s("A"), b"stays", ttl="never")
+        batch.commit(s("A"), b"goes too")
+        assert s.stream.info().state.messages == 3
+        eventually(lambda: s.stream.info().state.messages == 1)
+        assert s.stored() == [b"stays"]
+
+    def test_rolled_up(self, everywhere):
+        """
+        A batch may begin by rolling up the stream, or each of its subjects once.
+        """
+        s = everywhere
+        s.stream.update(allow_rollup_hdrs=True)
+        s.js.publish(s("A"), b"old")
+        s.js.publish(s("B"), b"old")
+        with s.js.atomic_batch() as batch:
+            batch.add(s("A"), b"1", headers={"Nats-Rollup": "sub"})
+            batch.add(s("B"), b"2", headers={"Nats-Rollup": "sub"})
+            with pytest.raises(jetsync.BatchRuleError):
+                batch.add(s("B"), b"3", headers={"Nats-Rollup": "sub"})
+            batch.add(s("B"), b"4")
+        assert s.stored() == [b"1", b"2", b"4"]
+
+
+class TestBlock:
+    def test_it_commits(self, batches):
+        """
+        Scenario 70: leaving the block commits, unless that was done in it.
+        """
+        with batches.js.atomic_batch() as batch:
+            batch.add(batches("A"), b"1")
+            assert repr(batch) == f"<AtomicBatch {batch.id} open size=1>"
+        assert batch.ack.size == 1
+        assert repr(batch) == f"<AtomicBatch {batch.id} committed size=1>"
+        with batches.js.atomic_batch() as batch:
+            batch.add(batches("A"), b"2")
+            ack = batch.commit()
+        assert batch.ack is ack
+        assert batches.stored() == [b"1", b"2"]
+
+    def test_an_exception_stores_nothing(self, batches):
+        """
+        Scenario 70: what the block raises comes out as it is, and nothing is stored.
+        """
+        error = LookupError("own")
+        batch = batches.js.atomic_batch()
+
+        def work():
+            with batch:
+                batch.add(batches("A"), b"1")
+                batch.add(batches("A"), b"2")
+                raise error
+
+        with pytest.raises(LookupError) as caught:
+            work()
+        assert caught.value is error
+        with pytest.raises(jetsync.BatchClosedError, match="discarded"):
+            batch.add(batches("A"), b"3")
+        assert (batch.ack, batches.stored()) == (None, [])
+
+    def test_discarded_or_empty(self, batches):
+        """
+        Scenario 70: a batch that was discarded, or is empty, is left without a word.
+        """
+        with batches.js.atomic_batch() as batch:
+            batch.add(batches("A"), b"1")
+            batch.discard()
+            batch.discard()
+        with batches.js.atomic_batch() as empty:
+            pass
+        assert (batch.ack, empty.ack, batches.stored()) == (None, None, [])
+
+    def test_a_loss_that_was_overheard(self, batches):
+        """
+        A body that goes on after an add that lost the batch does not end as if all were stored.
+        """
+
+        def work():
+            with batches.js.atomic_batch(ack_every=1) as batch:
+                batch.add(batches("A"), b"1")
+                batches.stream.update(allow_atomic=False)
+                with contextlib.suppress(jetsync.AtomicPublishDisabledError):
+                    batch.add(batches("A"), b"2")
+
+        with pytest.raises(jetsync.BatchClosedError, match="atomic publish is disabled"):
+            work()
+        batches.stream.update(allow_atomic=True)
+        with batches.js.atomic_batch() as batch:
+            batch.add(batches("A"), b"1")
+            batches.stream.update(allow_atomic=False)
+            with pytest.raises(jetsync.AtomicPublishDisabledError):
+                batch.commit()
+        assert batches.stored() == []
+
+    def test_nothing_to_commit(self, batches):
+        """
+        Scenario 71: an empty batch is refused here, and can be filled afterwards.
+        """
+        batch = batches.js.atomic_batch()
+        with pytest.raises(ValueError, match="at least one message"):
+            batch.commit()
+        with pytest.raises(ValueError, match="needs a subject"):
+            batch.commit(data=b"x")
+        batch.add(batches("A"), b"1")
+        assert batch.commit().size == 1
+
+    def test_it_is_over(self, batches):
+        """
+        After its commit a batch takes neither messages nor a commit, and can not be sent again.
+        """
+        batch = batches.js.atomic_batch()
+        batch.add(batches("A"), b"1")
+        with pytest.raises(jetsync.ConflictingUseError):
+            batch.resend()
+        batch.commit()
+        for call in (lambda: batch.add(batches("A")), batch.commit):
+            with pytest.raises(jetsync.BatchClosedError):
+                call()
+        with pytest.raises(jetsync.ConflictingUseError):
+            batch.resend()
+        batch.discard()
+        assert batches.stored() == [b"1"]
+
+    def test_what_was_discarded_is_not_sent_again(self, batches):
+        """
+        Messages of a batch that was never whole can not be sent as one.
+        """
+        batch = batches.js.atomic_batch()
+        batch.add(batches("A"), b"1")
+        batch.discard()
+        with pytest.raises(jetsync.ConflictingUseError):
+            batch.resend()
+
+
+class TestIterables:
+    @pytest.mark.parametrize("kind", [list, tuple, iter, lambda items: (i for i in items)])
+    def test_of_all_kinds(self, batches, kind):
+        """
+        Scenario 82: whatever yields messages will do.
+        """
+        messages = kind([(batches("A"), b"%d" % number) for number in range(4)])
+        assert batches.js.publish_batch(messages).size == 4
+        assert batches.stored() == [b"0", b"1", b"2", b"3"]
+
+    def test_that_raise(self, batches):
+        """
+        Scenario 82: an exception of the iterable comes out, and nothing is stored.
+        """
+
+        def broken():
+            for number in range(3):
+                yield batches("A"), b"%d" % number
+            raise LookupError("own")
+
+        with pytest.raises(LookupError, match="own"):
+            batches.js.publish_batch(broken())
+        assert batches.stored() == []
+
+    def test_that_are_empty(self, batches):
+        """
+        Scenario 82: no messages are no batch.
+        """
+        with pytest.raises(ValueError, match="at least one message"):
+            batches.js.publish_batch([])
+
+    @pytest.mark.parametrize(
+        ("item", "error"),
+        [
+            (5, TypeError),
+            ((), TypeError),
+            (("a b", b""), jetsync.InvalidSubjectError),
+            (("{}.*", b""), jetsync.InvalidSubjectError),
+            (("{}.A", 5), TypeError),
+            (("{}.A", b"", {"Nats-Batch-Id": "x"}), jetsync.BatchRuleError),
+            (("{}.A", bytes(2 << 20)), jetsync.MaxPayloadError),
+        ],
+    )
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_that_give_nonsense(self, batches, item, error, place):
+        """
+        Scenario 82: what can not be sent is refused, first or not, and nothing is stored.
+        """
+        if isinstance(item, tuple) and item:
+            item = (item[0].format(batches.name), *item[1:])
+        messages = [(batches("A"), b"1"), (batches("A"), b"2")]
+        messages.insert(place, item)
+        with pytest.raises(error):
+            batches.js.publish_batch(messages)
+        assert batches.stored() == []
+
+
+@pytest.mark.filterwarnings("ignore:parameter 'timeout' of type:DeprecationWarning")
+class TestDoors:
+    def through(self, client):
+        """
+        Store batches in both ways over a connection, the second one in pieces, and read them back.
+        """
+        js = client.jetstream()
+        stream = Batches(js, "S")
+        with js.atomic_batch(ack_every=3) as batch:
+            for number in range(10):
+                batch.add(stream("A"), b"%d" % number)
+        large = [(stream("B"), bytes([number]) * 20_000) for number in range(200)]
+        assert js.publish_batch(large).size == 200
+        assert stream.stored() == [b"%d" % n for n in range(10)] + [data for _, data in large]
+        assert client.statistics().strays == 0
+
+    def test_websocket(self):
+        """
+        Batches go over a WebSocket as they go over a socket.
+        """
+        pytest.importorskip("aiohttp")
+        with DevServer(config={"websocket": {"port": -1, "no_tls": True}}) as server:
+            url = f"ws://127.0.0.1:{server.ports()['websocket']}"
+            with jetsync.connect(url) as client:
+                self.through(client)
+
+    def test_tls(self, tmp_path):
+        """
+        Batches go over TLS as they go in the clear.
+        """
+        x509 = pytest.importorskip("cryptography.x509")
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        secret = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "batches")])
+        host = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        now, day = dt.datetime.now(dt.timezone.utc), dt.timedelta(days=1)
+        builder = x509.CertificateBuilder().issuer_name(name).subject_name(name).serial_number(1)
+        builder = builder.not_valid_before(now - day).not_valid_after(now + day)
+        builder = builder.add_extension(x509.SubjectAlternativeName([host]), critical=False)
+        builder = builder.public_key(secret.public_key())
+        encoding = serialization.Encoding.PEM
+        certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+        certificate.write_bytes(builder.sign(secret, hashes.SHA256()).public_bytes(encoding))
+        form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        key.write_bytes(secret.private_bytes(encoding, form, plain))
+        config = {"tls": {"cert_file": str(certificate), "key_file": str(key)}}
+        with (
+            DevServer(config=config) as server,
+            jetsync.connect(server.url, tls_ca=str(certificate)) as client,
+        ):
+            self.through(client)

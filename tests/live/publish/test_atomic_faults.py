@@ -1,0 +1,438 @@
+"""
+Atomic batches when something breaks: servers, connections, deadlines, and what is known then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from streams import batch_stream, payloads
+from waiting import eventually, timed
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync.events import BatchAbandonedEvent
+from jetsync.hookspecs import hookimpl
+from jetsync.testing import CutProxy, HookRecorder
+
+HASTY = {"timeout": "1s"}
+"""Limits of a server that gives batches up after a second, in its configuration."""
+
+OPEN_BATCHES = 50
+"""Batches that servers keep for one stream (ADR-50)."""
+
+
+@pytest.fixture
+def stream(js, unique):
+    """
+    A stream for batches on the shared server.
+    """
+    made = batch_stream(js, unique)
+    yield made
+    with contextlib.suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(unique)
+
+
+@pytest.fixture(scope="module")
+def hasty():
+    """
+    A server that gives batches up after a second.
+    """
+    with DevServer(config={"jetstream": {"limits": {"batch": HASTY}}}) as server:
+        yield server
+
+
+class Again:
+    """
+    Ask for another attempt, whatever went wrong, and note what did.
+    """
+
+    def __init__(self, attempts=1, delay=0.05):
+        self.attempts = attempts
+        self.delay = delay
+        self.errors = []
+        self.operations = []
+
+    @hookimpl
+    def jetsync_retry(self, operation, error, attempt):
+        self.errors.append(error)
+        self.operations.append(operation)
+        return self.delay if attempt <= self.attempts else None
+
+
+class TestAbandoned:
+    @pytest.mark.parametrize("ack_first", [True, False])
+    def test_idle(self, hasty, unique, ack_first):
+        """
+        Scenario 85: plugins hear that the server gave the batch up, and its next use says why.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(hasty.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            batch = js.atomic_batch(ack_first=ack_first)
+            batch.add(f"{unique}.A", b"1")
+            other = js.atomic_batch()
+            other.add(f"{unique}.A", b"2")
+            other.commit()
+
+            def told():
+                return [
+                    call["event"]
+                    for call in recorder.of("jetsync_status")
+                    if isinstance(call["event"], BatchAbandonedEvent)
+                ]
+
+            (event,) = eventually(told)
+            assert (event.stream, event.batch_id, event.reason) == (unique, batch.id, "timeout")
+            with pytest.raises(jetsync.BatchIncompleteError, match="timeout") as caught:
+                batch.add(f"{unique}.A", b"3")
+            assert (caught.value.err_code, caught.value.stream) == (10176, unique)
+            with pytest.raises(jetsync.BatchClosedError, match="timeout"):
+                batch.commit()
+            assert payloads(stream) == [b"2"]
+
+    def test_another_one_is_idle(self, hasty, unique):
+        """
+        Batches of one client on one stream hear of each other's end, and go on; it is told once.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(hasty.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+            batch_stream(js, unique)
+            idle, busy = js.atomic_batch(), js.atomic_batch(ack_every=1)
+            idle.add(f"{unique}.A")
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                busy.add(f"{unique}.A")
+                time.sleep(0.1)
+            assert busy.commit().size > 10
+            with pytest.raises(jetsync.BatchIncompleteError):
+                idle.add(f"{unique}.A")
+            events = [call["event"] for call in recorder.of("jetsync_status")]
+            assert [event.batch_id for event in events] == [idle.id]
+
+    def test_idle_at_the_commit(self, hasty, unique):
+        """
+        Scenario 85: at the commit it is told too, and all of it can be sent again.
+        """
+        with jetsync.connect(hasty.url) as client:
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            batch = js.atomic_batch()
+            batch.add(f"{unique}.A", b"1")
+            time.sleep(1.3)
+            with pytest.raises(jetsync.BatchIncompleteError, match="timeout"):
+                batch.commit(f"{unique}.A", b"2")
+            assert payloads(stream) == []
+            assert batch.resend().size == 2
+            assert payloads(stream) == [b"1", b"2"]
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize(
+        ("version", "since"), [("2.12.8", "its first message"), (None, "the message before")]
+    )
+    def test_who_may_not_listen(self, version, since, unique, monkeypatch):
+        """
+        Scenario 85: without advisories the answer is explained by the time that has passed.
+        """
+        monkeypatch.setattr("jetsync.publish.atomic_wire.IDLE_LIMIT", 1.0)
+        deny = {"deny": "$JS.EVENT.>"}
+        users = [{"user": "u", "password": "p", "permissions": {"subscribe": deny}}]
+        config = {"authorization": {"users": users}, "jetstream": {"limits": {"batch": HASTY}}}
+        with (
+            DevServer(version, config=config) as server,
+            jetsync.connect(server.url, user="u", password="p") as client,
+        ):
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            batch = js.atomic_batch()
+            batch.add(f"{unique}.A", b"1")
+            batch.add(f"{unique}.A", b"2")
+            time.sleep(1.5)
+            with pytest.raises(jetsync.BatchIncompleteError, match=since) as caught:
+                batch.commit()
+            assert caught.value.err_code == 10176
+            assert payloads(stream) == []
+            assert js.publish_batch([(f"{unique}.A", b"3")]).size == 1
+
+    @pytest.mark.parametrize("ack_every", [0, 1])
+    def test_a_gap(self, client, stream, monkeypatch, ack_every):
+        """
+        Scenario 86: a message that got lost on the way takes the whole batch with it.
+        """
+        js = client.jetstream()
+        batch = js.atomic_batch(ack_every=ack_every)
+        batch.add(f"{stream.name}.A", b"1")
+        engine = batch._run.engine
+        engine._sent += 1
+        engine.items.append(engine.items[-1])
+        if ack_every:
+            with pytest.raises(jetsync.BatchIncompleteError) as caught:
+                batch.add(f"{stream.name}.A", b"3")
+            assert caught.value.err_code == 10176
+        else:
+            batch.add(f"{stream.name}.A", b"3")
+            with pytest.raises(jetsync.BatchIncompleteError):
+                batch.commit()
+        assert payloads(stream) == []
+
+
+class TestSlots:
+    def test_fifty(self, js, stream):
+        """
+        Scenario 84: the 51st open batch is refused, and a commit or a discard makes room for it.
+        """
+        batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
+        for batch in batches:
+            batch.add(f"{stream.name}.A", b"1")
+
+        def one_more():
+            batch = js.atomic_batch()
+            batch.add(f"{stream.name}.A", b"2")
+            return batch
+
+        with pytest.raises(jetsync.TooManyInflightError) as caught:
+            one_more()
+        assert (caught.value.code, caught.value.err_code) == (429, 10210)
+        batches.pop().commit()
+        batches.append(one_more())
+        with pytest.raises(jetsync.TooManyInflightError):
+            one_more()
+        for batch in batches:
+            batch.discard()
+        batches = [one_more() for _ in range(OPEN_BATCHES)]
+        for batch in batches:
+            batch.discard()
+        assert payloads(stream) == [b"1"]
+
+    @pytest.mark.versions
+    def test_fifty_on_an_older_server(self, server_for, unique):
+        """
+        Scenario 84: before 2.14 the 51st is said to be incomplete; it is as little stored.
+        """
+        with jetsync.connect(server_for("2.12.8").url) as client:
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            batches = [js.atomic_batch() for _ in range(OPEN_BATCHES + 1)]
+            for batch in batches:
+                batch.add(f"{unique}.A", b"1")
+            for batch in batches[:-1]:
+                batch.add(f"{unique}.A", b"2")
+            with pytest.raises(jetsync.BatchIncompleteError):
+                batches[-1].add(f"{unique}.A", b"2")
+            batches[0].discard()
+            js.publish_batch([(f"{unique}.A", b"3")] * 2)
+            assert payloads(stream) == [b"3", b"3"]
+            for batch in batches[1:]:
+                batch.discard()
+            js.delete_stream(unique)
+
+    def test_a_place_that_becomes_free(self, nats_server, js, stream):
+        """
+        A batch in one call waits for a place where a plugin asks for that.
+        """
+        batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
+        for batch in batches:
+            batch.add(f"{stream.name}.A", b"1")
+        again = Again(attempts=100, delay=0.02)
+        with jetsync.connect(nats_server.url, plugins=[again]) as client:
+            timer = threading.Timer(0.1, batches[0].discard)
+            timer.start()
+            messages = [(f"{stream.name}.A", b"2")] * 2
+            assert client.jetstream().publish_batch(messages).size == 2
+            timer.join()
+        assert {type(error) for error in again.errors} == {jetsync.TooManyInflightError}
+        for batch in batches:
+            batch.discard()
+
+    def test_an_add_without_an_answer(self, proxied, js, stream):
+        """
+        A batch whose add ran out of time frees its place as soon as the server hears of it.
+        """
+        far, proxy = proxied()
+        far.publish_batch([(f"{stream.name}.A", b"0")])
+        proxy.pause("to_client")
+        batch = far.atomic_batch(timeout=0.2)
+        with timed(0.2, 1.0), pytest.raises(jetsync.RequestTimeoutError):
+            batch.add(f"{stream.name}.A", b"1")
+        with pytest.raises(jetsync.BatchClosedError):
+            batch.commit()
+        batches = []
+
+        def one_more():
+            with contextlib.suppress(jetsync.TooManyInflightError):
+                batch = js.atomic_batch()
+                batch.add(f"{stream.name}.A", b"2")
+                batches.append(batch)
+            return len(batches) == OPEN_BATCHES
+
+        # What frees the place comes by another connection. By itself the server does it after ten
+        # seconds.
+        eventually(one_more, 5)
+        for batch in batches:
+            batch.discard()
+        proxy.resume()
+        assert payloads(stream) == [b"0"]
+
+
+class TestConnection:
+    def test_a_restart_in_the_middle(self, victim, fragile, unique):
+        """
+        Scenario 88: nothing of the batch is stored, and its next use ends it; it is never sent
+        again by itself.
+        """
+        stream = batch_stream(fragile, unique, storage="file")
+        batch = fragile.atomic_batch()
+        for number in range(5):
+            batch.add(f"{unique}.A", b"%d" % number)
+        victim.restart()
+        with timed(0.0, 5.0), pytest.raises(jetsync.ConnectionLostError):
+            batch.commit(timeout=5)
+        with pytest.raises(jetsync.BatchClosedError):
+            batch.add(f"{unique}.A")
+        eventually(lambda: fragile.account_info(timeout=5))
+        assert payloads(stream) == []
+        assert batch.resend(timeout=10).size == 5
+        assert payloads(stream) == [b"0", b"1", b"2", b"3", b"4"]
+        fragile.delete_stream(unique)
+
+    def test_a_cut_between_two_adds(self, proxied, stream):
+        """
+        A batch belongs to its connection: after a reconnect an add ends it, at once.
+        """
+        js, proxy = proxied()
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        proxy.cut()
+        eventually(lambda: js._context.connection.reconnects == 1)
+        with timed(0.0, 0.5), pytest.raises(jetsync.ConnectionLostError):
+            batch.add(f"{stream.name}.A", b"2")
+        with js.atomic_batch() as batch:
+            batch.add(f"{stream.name}.A", b"3")
+        assert payloads(stream) == [b"3"]
+
+    def test_a_batch_begins_without_a_connection(self, proxied, stream):
+        """
+        The first add, and a batch in one call, wait for a connection as long as they may.
+        """
+        js, proxy = proxied()
+        js.publish_batch([(f"{stream.name}.A", b"0")])
+        proxy.refuse()
+        proxy.cut()
+        eventually(lambda: not js._context.connection.is_connected)
+        for call in (
+            lambda: js.atomic_batch().add(f"{stream.name}.A", timeout=0.3),
+            lambda: js.publish_batch([(f"{stream.name}.A", b"")], timeout=0.3),
+        ):
+            with timed(0.3, 1.0), pytest.raises(jetsync.DisconnectedError):
+                call()
+        timer = threading.Timer(0.2, proxy.accept)
+        timer.start()
+        batch = js.atomic_batch(timeout=10)
+        batch.add(f"{stream.name}.A", b"1")
+        batch.commit()
+        timer.join()
+        assert payloads(stream) == [b"0", b"1"]
+
+    def test_another_server_is_asked_again(self, server_for, nats_server, unique):
+        """
+        After a reconnect to an older server, which stores everything one by one, none is sent.
+        """
+        old = server_for("2.11.11")
+        with (
+            jetsync.connect(old.url) as direct,
+            CutProxy(nats_server.url) as proxy,
+            jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
+        ):
+            behind = direct.jetstream().create_stream(
+                name=unique, subjects=[f"{unique}.>"], storage="memory"
+            )
+            js = client.jetstream()
+            batch_stream(js, unique)
+            batch = js.atomic_batch()
+            batch.add(f"{unique}.A")
+            js.publish_batch([(f"{unique}.A", b"")])
+            proxy._forwarder._target = ("127.0.0.1", old.port)
+            proxy.cut()
+            eventually(lambda: client.server.version == "2.11.11")
+            with pytest.raises(jetsync.NotSupportedError):
+                js.publish_batch([(f"{unique}.A", b"")])
+            with pytest.raises(jetsync.ConnectionLostError):
+                batch.add(f"{unique}.A")
+            batch.discard()
+            assert behind.info().state.last_seq == 0
+
+
+class TestDeadlines:
+    def test_a_server_that_stands_still(self, victim, fragile, unique):
+        """
+        Every call ends with its time, and says what is known.
+        """
+        batch_stream(fragile, unique)
+        fresh, batch = fragile.atomic_batch(), fragile.atomic_batch()
+        batch.add(f"{unique}.A")
+        started = fragile.atomic_batch(ack_every=1)
+        started.add(f"{unique}.A")
+        victim.pause()
+        try:
+            for call, error in (
+                (lambda: batch.commit(timeout=0.2), jetsync.BatchOutcomeUnknownError),
+                (lambda: started.add(f"{unique}.A", timeout=0.2), jetsync.RequestTimeoutError),
+                (lambda: fresh.add(f"{unique}.A", timeout=0.2), jetsync.RequestTimeoutError),
+                (
+                    lambda: fragile.publish_batch([(f"{unique}.A", b"")], timeout=0.2),
+                    jetsync.BatchOutcomeUnknownError,
+                ),
+                (
+                    lambda: fragile.publish_batch([(f"{unique}-no", b"")], timeout=0.2),
+                    jetsync.RequestTimeoutError,
+                ),
+            ):
+                with timed(0.2, 0.7), pytest.raises(error):
+                    call()
+            with timed(0.0, 0.1):
+                fresh.discard()
+                started.discard()
+        finally:
+            victim.resume()
+        fragile.delete_stream(unique, timeout=10)
+
+    def test_more_than_the_socket_takes(self, victim, fragile, unique):
+        """
+        A batch larger than all buffers ends with its time too, and is not stored.
+        """
+        stream = batch_stream(fragile, unique)
+        fragile.publish_batch([(f"{unique}.A", b"")])
+        victim.pause()
+        try:
+            messages = [(f"{unique}.A", bytes(1 << 19))] * 100
+            with timed(0.5, 2.0), pytest.raises(jetsync.DisconnectedError):
+                fragile.publish_batch(messages, timeout=0.5)
+        finally:
+            victim.resume()
+        assert stream.info(timeout=10).state.messages == 1
+        fragile.delete_stream(unique, timeout=10)
+
+    def test_another_thread_has_it(self, victim, fragile, unique):
+        """
+        Who waits for another thread's call on the same batch waits no longer than it may.
+        """
+        batch_stream(fragile, unique)
+        batch = fragile.atomic_batch(ack_every=1)
+        batch.add(f"{unique}.A")
+        victim.pause()
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                call = pool.submit(batch.add, f"{unique}.A", timeout=1.0)
+                time.sleep(0.1)
+                with timed(0.2, 0.7), pytest.raises(jetsync.WaitTimeoutError):
+                    batch.add(f"{unique}.A", timeout=0.2)
+                assert isinstance(call.exception(5), jetsync.RequestTimeoutError)
+        finally:
+            victim.resume()
+        fragile.delete_stream(unique, timeout=10)

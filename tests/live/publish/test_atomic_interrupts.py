@@ -1,0 +1,319 @@
+"""
+Atomic batches and what may come at any moment: Ctrl-C, a discard from elsewhere, a forked child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from interrupts import is_locked
+from streams import batch_stream
+from waiting import eventually, timed
+
+import jetsync
+from jetsync._io.outbox import Outbox
+from jetsync.hookspecs import hookimpl
+from jetsync.publish.atomic_wire import BatchRun
+
+OPEN_BATCHES = 50
+"""Batches that servers keep for one stream (ADR-50)."""
+
+
+@pytest.fixture
+def stream(js, unique):
+    """
+    A stream for batches on the shared server.
+    """
+    made = batch_stream(js, unique)
+    yield made
+    with contextlib.suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(unique)
+
+
+@contextlib.contextmanager
+def busy(server, batch, subject):
+    """
+    Have another thread wait in ``batch.add`` for a server that stands still.
+    """
+    server.pause()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(batch.add, subject, b"late", timeout=5)
+            eventually(lambda: is_locked(batch._lock))
+            yield call
+    finally:
+        server.resume()
+
+
+class TestDiscard:
+    def test_while_another_thread_adds(self, victim, unique):
+        """
+        A discard never waits: the call that has the batch does the rest as it ends.
+        """
+        with jetsync.connect(victim.url) as client:
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            batch = js.atomic_batch(ack_every=1)
+            batch.add(f"{unique}.A", b"1")
+            with busy(victim, batch, f"{unique}.A") as call:
+                with timed(0.0, 0.1):
+                    batch.discard()
+                victim.resume()
+                call.result(5)
+            for use in (lambda: batch.add(f"{unique}.A"), batch.commit):
+                with pytest.raises(jetsync.BatchClosedError, match="discarded"):
+                    use()
+            assert stream.info().state.messages == 0
+
+    def test_for_one_who_waits(self, victim, unique):
+        """
+        Who takes the batch after the call in between finds it discarded already.
+        """
+        with jetsync.connect(victim.url) as client:
+            js = client.jetstream()
+            batch_stream(js, unique)
+            batch = js.atomic_batch(ack_every=1)
+            batch.add(f"{unique}.A", b"1")
+            with busy(victim, batch, f"{unique}.A") as call:
+                with ThreadPoolExecutor(1) as pool:
+                    waiting = pool.submit(batch.commit, timeout=5)
+                    batch.discard()
+                    victim.resume()
+                    assert isinstance(waiting.exception(5), jetsync.BatchClosedError)
+                call.result(5)
+
+    def test_in_a_signal_handler(self, victim, unique):
+        """
+        A handler that interrupts an add of the same thread may discard the batch.
+        """
+        with jetsync.connect(victim.url) as client:
+            js = client.jetstream()
+            batch_stream(js, unique)
+            batch = js.atomic_batch(ack_every=1)
+            batch.add(f"{unique}.A", b"1")
+            came = []
+
+            def handler(*_):
+                batch.discard()
+                came.append(True)
+                victim.resume()
+
+            before = signal.signal(signal.SIGALRM, handler)
+            victim.pause()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                batch.add(f"{unique}.A", b"2", timeout=5)
+            finally:
+                signal.signal(signal.SIGALRM, before)
+                victim.resume()
+            assert came
+            with pytest.raises(jetsync.BatchClosedError, match="discarded"):
+                batch.commit()
+
+    def test_in_a_forked_child(self, js, stream):
+        """
+        In a forked child it does nothing, even if a lost thread has the batch; the parent goes on.
+        """
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        with batch._lock:
+            child = os.fork()
+            if child == 0:
+                signal.alarm(5)
+                batch.discard()
+                os._exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert batch.commit().size == 1
+
+    def test_the_lock_of_the_writes_is_taken(self, js, stream):
+        """
+        Not even a write that goes on makes a discard wait.
+        """
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        with js._context.lane.outbox.lock:
+            batch.discard()
+        with pytest.raises(jetsync.BatchClosedError):
+            batch.commit()
+
+
+class Interrupt:
+    """
+    Raise what Ctrl-C raises instead of calling a method, once.
+    """
+
+    def __init__(self, monkeypatch, owner, name):
+        method = getattr(owner, name)
+
+        def interrupted(*args, **kwargs):
+            if not self.came:
+                self.came = True
+                raise KeyboardInterrupt
+            return method(*args, **kwargs)
+
+        self.came = False
+        monkeypatch.setattr(owner, name, interrupted)
+
+
+class TestCtrlC:
+    def test_in_the_block(self, js, stream, monkeypatch):
+        """
+        Ctrl-C as an add begins leaves no lock behind, and the block ends at once.
+        """
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        Interrupt(monkeypatch, type(batch), "_check_open")
+        with pytest.raises(KeyboardInterrupt), batch:
+            batch.add(f"{stream.name}.A", b"2")
+        assert not is_locked(batch._lock)
+        assert stream.info().state.messages == 0
+
+    def test_in_an_add(self, js, stream, monkeypatch):
+        """
+        An add that was interrupted ends the batch, and its place at the server is free soon.
+        """
+        batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
+        for batch in batches:
+            batch.add(f"{stream.name}.A", b"1")
+        Interrupt(monkeypatch, js._context.lane, "post")
+        with pytest.raises(KeyboardInterrupt):
+            batches[0].add(f"{stream.name}.A", b"2")
+        with pytest.raises(jetsync.BatchClosedError):
+            batches[0].commit()
+        with pytest.raises(jetsync.ConflictingUseError, match="build the batch anew"):
+            batches[0].resend()
+
+        def one_more():
+            # Where the background thread writes just then, what frees the place goes out behind it.
+            with contextlib.suppress(jetsync.TooManyInflightError):
+                batch = js.atomic_batch()
+                batch.add(f"{stream.name}.A", b"3")
+                batches.append(batch)
+            return len(batches) > OPEN_BATCHES
+
+        # By itself the server frees it after ten seconds.
+        eventually(one_more, 5)
+        for batch in batches:
+            batch.discard()
+
+    @pytest.mark.parametrize("step", ["_finish", "_attempts"])
+    def test_before_the_commit(self, js, stream, monkeypatch, step):
+        """
+        A commit that was interrupted before it was sent can be sent again, and frees its place.
+        """
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        with monkeypatch.context() as patched:
+            Interrupt(patched, type(batch), step)
+            with pytest.raises(KeyboardInterrupt):
+                batch.commit()
+        assert stream.info().state.messages == 0
+        assert batch.resend().size == 1
+        assert stream.info().state.messages == 1
+
+    @pytest.mark.parametrize("step", ["__init__", "send"])
+    def test_in_a_resend(self, proxied, js, stream, monkeypatch, step):
+        """
+        A resend that was interrupted does not make the outcome of the attempt before it known.
+        """
+        far, proxy = proxied()
+        batch = far.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1", msg_id="1")
+        proxy.pause("to_client")
+        with pytest.raises(jetsync.BatchOutcomeUnknownError):
+            batch.commit(timeout=0.3)
+        proxy.resume()
+        with monkeypatch.context() as patched:
+            Interrupt(patched, BatchRun, step)
+            with pytest.raises(KeyboardInterrupt):
+                batch.resend()
+        ack = batch.resend()
+        assert (ack.duplicate, ack.sequence, ack.first_sequence) == (True, 1, 1)
+        assert stream.info().state.messages == 1
+
+    def test_after_the_answer(self, js, stream, monkeypatch):
+        """
+        Between the answer to a commit and its reading nothing is known, and that is what is said.
+        """
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        with monkeypatch.context() as patched:
+            Interrupt(patched, type(batch._run.engine), "answered")
+            with pytest.raises(KeyboardInterrupt):
+                batch.commit()
+        assert stream.info().state.messages == 1
+        with pytest.raises(jetsync.InvalidArgumentError, match="outcome is unknown"):
+            batch.resend()
+
+
+class TestPlaces:
+    def test_a_veto(self, nats_server, js, stream):
+        """
+        A commit that a plugin forbids frees the server's place.
+        """
+
+        class Veto:
+            @hookimpl(wrapper=True)
+            def jetsync_batch_commit(self, operation):
+                raise LookupError("no")
+                yield
+
+        with jetsync.connect(nats_server.url, plugins=[Veto()]) as client:
+            batches = [client.jetstream().atomic_batch() for _ in range(OPEN_BATCHES)]
+            for batch in batches:
+                batch.add(f"{stream.name}.A", b"1")
+            with pytest.raises((jetsync.PluginError, LookupError)):
+                batches[0].commit()
+            other = client.jetstream().atomic_batch()
+            other.add(f"{stream.name}.A", b"1")
+            for batch in (*batches, other):
+                batch.discard()
+
+    def test_no_bytes_are_taken(self, js, stream, monkeypatch):
+        """
+        An add that finds no room ends the batch and frees its place, on the connection that is.
+        """
+        batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
+        for batch in batches:
+            batch.add(f"{stream.name}.A", b"1")
+
+        def full(self, changed, deadline):
+            raise jetsync.DisconnectedError(timeout=deadline.total, reason="no room")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("jetsync._io.outbox.OUT_LIMIT", 0)
+            patched.setattr(Outbox, "_wait", full)
+            with pytest.raises(jetsync.DisconnectedError):
+                batches[0].add(f"{stream.name}.A", b"2")
+        other = js.atomic_batch()
+        other.add(f"{stream.name}.A", b"3")
+        for batch in (*batches, other):
+            batch.discard()
+
+    def test_an_answer_that_is_missing_in_a_commit(self, proxied, js, stream, monkeypatch):
+        """
+        A commit that ran out of time before its last message was sent frees the place too.
+        """
+        far, proxy = proxied()
+        # As on a server that needs a last message: the first one waits for the commit, and asks.
+        monkeypatch.setattr("jetsync.publish.atomic_wire.MARKER_LEVEL", 99)
+        batch = far.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        monkeypatch.undo()
+        batches = [js.atomic_batch() for _ in range(OPEN_BATCHES - 1)]
+        for each in batches:
+            each.add(f"{stream.name}.A", b"2")
+        proxy.pause("to_client")
+        with pytest.raises(jetsync.RequestTimeoutError):
+            batch.commit(f"{stream.name}.A", b"3", timeout=0.2)
+        proxy.resume()
+        batches.append(js.atomic_batch())
+        far.account_info()
+        batches[-1].add(f"{stream.name}.A", b"4")
+        for each in batches:
+            each.discard()
+        assert stream.info().state.messages == 0

@@ -1,0 +1,343 @@
+"""
+Atomic batches that were perhaps stored, or not at once: what is known, and who tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from streams import batch_stream, payloads
+from waiting import eventually, timed
+
+import jetsync
+from jetsync import OutboundMessage
+from jetsync.devserver import DevServer
+from jetsync.hookspecs import hookimpl
+
+
+@pytest.fixture
+def stream(js, unique):
+    """
+    A stream for batches on the shared server.
+    """
+    made = batch_stream(js, unique)
+    yield made
+    with contextlib.suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(unique)
+
+
+@pytest.fixture(scope="module")
+def hasty():
+    """
+    A server that gives batches up after a second.
+    """
+    with DevServer(config="jetstream { limits { batch { timeout: 1s } } }") as server:
+        yield server
+
+
+def with_ids(stream, count=3):
+    """
+    Messages that all have ids.
+    """
+    return [
+        OutboundMessage(f"{stream.name}.A", b"%d" % number, msg_id=f"{stream.name}-{number}")
+        for number in range(count)
+    ]
+
+
+class Again:
+    """
+    Ask for another attempt, whatever went wrong, and note what did.
+    """
+
+    def __init__(self, attempts=1, delay=0.05):
+        self.attempts = attempts
+        self.delay = delay
+        self.errors = []
+        self.operations = []
+
+    @hookimpl
+    def jetsync_retry(self, operation, error, attempt):
+        self.errors.append(error)
+        self.operations.append(operation)
+        return self.delay if attempt <= self.attempts else None
+
+
+class TestUnknownOutcome:
+    def lose_the_answer(self, js, proxy, stream, messages, count):
+        """
+        Publish a batch whose answer never comes, as the connection is cut; return the error.
+        """
+        js.publish_batch([(f"{stream.name}.warm", b"")])
+        proxy.pause("to_client")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(js.publish_batch, messages, timeout=10)
+            eventually(lambda: stream.info().state.messages == count)
+            proxy.cut()
+            proxy.resume()
+            error = call.exception(10)
+        assert isinstance(error, jetsync.BatchOutcomeUnknownError), error
+        return error
+
+    def test_it_had_come_through(self, proxied, stream):
+        """
+        The connection is lost before the answer: sent again, the batch is found to be there.
+        """
+        js, proxy = proxied()
+        error = self.lose_the_answer(js, proxy, stream, with_ids(stream), 4)
+        assert isinstance(error, (jetsync.PublishOutcomeUnknownError, TimeoutError))
+        assert (error.has_message_ids, error.batch.size) == (True, 3)
+        assert error.batch_id == error.batch.id
+        ack = error.batch.resend(timeout=10)
+        assert (ack.duplicate, ack.size, ack.stream) == (True, 3, stream.name)
+        assert (ack.sequence, ack.first_sequence) == (4, 2)
+        assert ack.batch_id == error.batch_id
+        assert error.batch.ack is ack
+        assert stream.info().state.messages == 4
+        with pytest.raises(jetsync.ConflictingUseError):
+            error.batch.resend()
+
+    def test_it_had_not(self, proxied, stream):
+        """
+        The connection is lost before the server gets the batch: sent again, it is stored then.
+        """
+        js, proxy = proxied()
+        batch = js.atomic_batch()
+        for message in with_ids(stream):
+            batch.add(message.subject, message.data, msg_id=message.msg_id)
+        proxy.pause("to_server")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(batch.commit, timeout=10)
+            time.sleep(0.1)
+            proxy.cut()
+            proxy.resume()
+            error = call.exception(10)
+        assert isinstance(error, jetsync.BatchOutcomeUnknownError)
+        assert error.batch is batch
+        assert stream.info().state.messages == 0
+        ack = batch.resend(timeout=10)
+        assert (ack.duplicate, ack.size, ack.first_sequence) == (False, 3, 1)
+        assert ack.batch_id == batch.id != error.batch_id
+        assert payloads(stream) == [b"0", b"1", b"2"]
+
+    def test_no_answer_in_time(self, proxied, stream):
+        """
+        The time is over before the answer comes, which changes nothing of all that.
+        """
+        js, proxy = proxied()
+        js.publish_batch([(f"{stream.name}.warm", b"")])
+        proxy.pause("to_client")
+        with timed(0.3, 1.0), pytest.raises(jetsync.BatchOutcomeUnknownError) as caught:
+            js.publish_batch(with_ids(stream), timeout=0.3)
+        assert (caught.value.timeout, caught.value.reason) == (0.3, None)
+        proxy.resume()
+        assert caught.value.batch.resend().duplicate is True
+        assert stream.info().state.messages == 4
+
+    def test_without_ids(self, proxied, stream):
+        """
+        Without an id on every message sending again might store it twice, and is refused.
+        """
+        js, proxy = proxied()
+        messages = [*with_ids(stream), OutboundMessage(f"{stream.name}.A", b"none")]
+        error = self.lose_the_answer(js, proxy, stream, messages, 5)
+        assert error.has_message_ids is False
+        with pytest.raises(ValueError, match="needs a msg_id on every message"):
+            error.batch.resend()
+        assert stream.info().state.messages == 5
+
+    def test_a_refusal_does_not_make_it_known(self, proxied, stream, js):
+        """
+        As long as nobody has seen the first attempt, an error of the next one says little.
+        """
+        far, proxy = proxied()
+        error = self.lose_the_answer(far, proxy, stream, with_ids(stream), 4)
+        js.delete_stream(stream.name)
+        for _ in range(2):
+            with pytest.raises(jetsync.BatchOutcomeUnknownError, match="last one failed") as caught:
+                error.batch.resend(timeout=0.5)
+            assert caught.value.batch is error.batch
+            assert isinstance(caught.value.__cause__, jetsync.NoStreamResponseError)
+        batch_stream(js, stream.name)
+        assert error.batch.resend().duplicate is False
+
+    def test_a_plugin_asks_for_it(self, proxied, stream):
+        """
+        The retry hook is asked where ids make it safe, and the caller sees only the good end.
+        """
+        again = Again()
+        js, proxy = proxied(again)
+        js.publish_batch([(f"{stream.name}.warm", b"")])
+        proxy.pause("to_client")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(js.publish_batch, with_ids(stream), timeout=10)
+            eventually(lambda: stream.info().state.messages == 4)
+            proxy.cut()
+            proxy.resume()
+            ack = call.result(10)
+        assert (ack.duplicate, ack.size) == (True, 3)
+        assert [type(error) for error in again.errors] == [jetsync.BatchOutcomeUnknownError]
+        assert stream.info().state.messages == 4
+
+    def test_nobody_else_sends_it_meanwhile(self, proxied, stream):
+        """
+        Between two attempts the batch is still that call's own.
+        """
+
+        class Meddler(Again):
+            @hookimpl(specname="jetsync_retry")
+            def meddle(self, operation, error, attempt):
+                with pytest.raises(jetsync.ConflictingUseError):
+                    error.batch.resend()
+                self.meddled = True
+
+        again = Meddler()
+        js, proxy = proxied(again)
+        js.publish_batch([(f"{stream.name}.warm", b"")])
+        proxy.pause("to_server")
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(js.publish_batch, with_ids(stream), timeout=10)
+            time.sleep(0.1)
+            proxy.cut()
+            proxy.resume()
+            assert call.result(10).size == 3
+        assert again.meddled
+        assert stream.info().state.messages == 4
+
+    def test_a_plugin_is_not_asked_for_harm(self, proxied, stream):
+        """
+        The retry hook is not asked where another attempt might store the batch twice.
+        """
+        again = Again()
+        js, proxy = proxied(again)
+        self.lose_the_answer(js, proxy, stream, [(f"{stream.name}.A", b"1")] * 2, 3)
+        assert again.errors == []
+        assert stream.info().state.messages == 3
+
+    def test_the_client_is_closed(self, victim, unique):
+        """
+        Closing the client while a commit waits leaves its outcome unknown, and says so.
+        """
+        with jetsync.connect(victim.url) as client:
+            js = client.jetstream()
+            batch_stream(js, unique)
+            batch = js.atomic_batch()
+            batch.add(f"{unique}.A")
+            victim.pause()
+            try:
+                with ThreadPoolExecutor(1) as pool:
+                    call = pool.submit(batch.commit, timeout=20)
+                    time.sleep(0.1)
+                    client.close(timeout=0.2)
+                    assert isinstance(call.exception(10), jetsync.BatchOutcomeUnknownError)
+            finally:
+                victim.resume()
+
+
+class TestRetries:
+    def test_no_stream(self, js, unique):
+        """
+        Nobody takes the batch: it is tried three times by default, once without retries.
+        """
+        with timed(0.5, 1.5), pytest.raises(jetsync.NoStreamResponseError) as caught:
+            js.publish_batch([(f"{unique}.A", b"")])
+        assert (caught.value.subject, caught.value.attempts) == (f"{unique}.A", 3)
+        with timed(0.0, 0.2), pytest.raises(jetsync.NoStreamResponseError):
+            js.publish_batch([(f"{unique}.A", b"")], retries=0)
+        with timed(0.0, 0.2), pytest.raises(jetsync.NoStreamResponseError):
+            js.atomic_batch().add(f"{unique}.A")
+
+    def test_a_stream_that_appears_meanwhile(self, js, unique):
+        """
+        The stream is made after 300 ms, and a later attempt is stored.
+        """
+        timer = threading.Timer(0.3, batch_stream, (js, unique))
+        timer.start()
+        assert js.publish_batch([(f"{unique}.A", b"")] * 3).sequence == 3
+        timer.join()
+        js.delete_stream(unique)
+
+    def test_no_leader(self, js, stream, monkeypatch):
+        """
+        A cluster that has no leader at the moment is asked again about the stream.
+        """
+        context = type(js._context)
+        answers, api = [jetsync.TemporarilyUnavailableError()] * 2, context.api
+
+        def leaderless(self, endpoint, body, deadline):
+            if answers:
+                raise answers.pop()
+            return api(self, endpoint, body, deadline)
+
+        monkeypatch.setattr(context, "api", leaderless)
+        with pytest.raises(jetsync.TemporarilyUnavailableError):
+            js.publish_batch([(f"{stream.name}.A", b"")], retries=0)
+        answers.append(jetsync.TemporarilyUnavailableError())
+        assert js.publish_batch([(f"{stream.name}.A", b"")], retry_wait=0.01).size == 1
+
+    def test_within_the_deadline(self, js, unique):
+        """
+        Retries end with the time of the call.
+        """
+        with timed(0.3, 0.8), pytest.raises(jetsync.NoStreamResponseError):
+            js.publish_batch([(f"{unique}.A", b"")], timeout=0.6, retries=100, retry_wait=0.2)
+
+    def test_a_stream_that_goes_and_comes_back(self, js, stream):
+        """
+        The server answers that nobody listens, though the stream was known: another attempt.
+        """
+        js.publish_batch([(f"{stream.name}.A", b"")])
+        js.delete_stream(stream.name)
+        timer = threading.Timer(0.3, batch_stream, (js, stream.name))
+        timer.start()
+        assert js.publish_batch([(f"{stream.name}.A", b"")] * 3).sequence == 3
+        timer.join()
+
+    def test_a_plugin_decides(self, nats_server, unique):
+        """
+        A plugin's word on retries counts, with the operation, from the first question on.
+        """
+        again = Again(attempts=4, delay=0.01)
+        with (
+            jetsync.connect(nats_server.url, plugins=[again]) as client,
+            pytest.raises(jetsync.NoStreamResponseError) as caught,
+        ):
+            client.jetstream().publish_batch([(f"{unique}.A", b"")] * 2, retries=0)
+        assert caught.value.attempts == 5
+        assert [error.attempts for error in again.errors] == [1, 2, 3, 4, 5]
+        operation = again.operations[0]
+        assert (operation.name, operation.kind, operation.size) == ("batch_commit", "atomic", 2)
+
+    @pytest.mark.parametrize("expected", [7, 0])
+    def test_a_plugin_is_not_asked_about_refusals(self, nats_server, js, stream, expected):
+        """
+        What the stream refuses it would refuse again; after the fact nobody is asked.
+        """
+        again = Again()
+        js.publish(f"{stream.name}.A")
+        with jetsync.connect(nats_server.url, plugins=[again]) as client:
+            message = OutboundMessage(
+                f"{stream.name}.A", expect=jetsync.Expect(last_sequence=expected)
+            )
+            with pytest.raises(jetsync.WrongLastSequenceError):
+                client.jetstream().publish_batch([message])
+        assert again.errors == []
+
+    def test_a_batch_that_the_server_gave_up(self, hasty, unique):
+        """
+        All of it, the last message too, is sent again for a plugin that wants that.
+        """
+        again = Again()
+        with jetsync.connect(hasty.url, plugins=[again]) as client:
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            batch = js.atomic_batch()
+            batch.add(f"{unique}.A", b"1")
+            time.sleep(1.3)
+            assert batch.commit(f"{unique}.A", b"2").size == 2
+            assert payloads(stream) == [b"1", b"2"]
+            assert [type(error) for error in again.errors] == [jetsync.BatchIncompleteError]

@@ -1,0 +1,254 @@
+"""
+Atomic batches that are sent again, or refused, and what their errors say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from streams import batch_stream
+from waiting import eventually
+
+import jetsync
+from jetsync._io.outbox import NeverWrittenError
+from jetsync.devserver import DevServer
+from jetsync.events import PermissionDeniedEvent
+from jetsync.hookspecs import hookimpl
+from jetsync.testing import CutProxy, HookRecorder
+
+
+@pytest.fixture
+def stream(js, unique):
+    """
+    A stream for batches on the shared server.
+    """
+    made = batch_stream(js, unique)
+    yield made
+    with contextlib.suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(unique)
+
+
+class TestDuplicate:
+    @pytest.fixture
+    def lost(self, proxied, stream):
+        """
+        A factory of batches of two messages whose commit was not answered, stored or not.
+        """
+        js, proxy = proxied()
+
+        def lost(*, stored):
+            batch = js.atomic_batch()
+            for name in ("first", "last"):
+                batch.add(f"{stream.name}.{name}", name, msg_id=name)
+            js._context.connection.flush(js._context.deadline(5))
+            proxy.pause("to_client" if stored else "to_server")
+            with pytest.raises(jetsync.BatchOutcomeUnknownError):
+                batch.commit(timeout=0.2)
+            if stored:
+                eventually(lambda: stream.info().state.messages >= 2)
+            proxy.cut()
+            proxy.resume()
+            eventually(lambda: js._context.connection.reconnects == 1)
+            return batch
+
+        return lost
+
+    @pytest.mark.parametrize("rewritten", [(), ("last",), ("first",)])
+    def test_it_was_stored(self, lost, js, stream, rewritten):
+        """
+        Either subject tells that the batch is stored, and where.
+        """
+        js.publish(f"{stream.name}.before")
+        batch = lost(stored=True)
+        first = batch.id
+        for name in rewritten:
+            js.publish(f"{stream.name}.{name}")
+        ack = batch.resend(timeout=10)
+        assert (ack.duplicate, ack.first_sequence, ack.sequence, ack.size) == (True, 2, 3, 2)
+        assert ack.batch_id == first
+        assert batch.ack is ack
+
+    def test_it_cannot_be_told(self, lost, js, stream):
+        """
+        Where others have written to both subjects since, the outcome stays unknown.
+        """
+        batch = lost(stored=True)
+        for name in ("first", "last"):
+            js.publish(f"{stream.name}.{name}")
+        with pytest.raises(jetsync.BatchOutcomeUnknownError, match="in the stream already") as got:
+            batch.resend(timeout=10)
+        assert isinstance(got.value.__cause__, jetsync.DuplicateMessageIdError)
+        assert got.value.batch is batch
+
+    def test_somebody_else_used_an_id(self, lost, js, stream):
+        """
+        One foreign id refuses the batch: nothing of it is stored, and nobody claims that it is.
+        """
+        batch = lost(stored=False)
+        js.publish(f"{stream.name}.other", msg_id="last")
+        for _ in range(2):
+            with pytest.raises(jetsync.BatchOutcomeUnknownError, match="in the stream already"):
+                batch.resend(timeout=10)
+        assert stream.info().state.messages == 1
+
+
+class TestErrors:
+    def test_a_first_message_that_is_denied(self, unique):
+        """
+        Who may not publish the first message of a batch is told so, and not that it is incomplete.
+        """
+        denied = {"publish": {"deny": [f"{unique}.secret"]}}
+        users = [{"user": "u", "password": "p", "permissions": denied}]
+        with (
+            DevServer(config={"authorization": {"users": users}}) as server,
+            jetsync.connect(server.url, user="u", password="p") as client,
+        ):
+            js = client.jetstream()
+            stream = batch_stream(js, unique)
+            messages = [(f"{unique}.secret", b""), (f"{unique}.open", b"")]
+            with pytest.raises(jetsync.PermissionDeniedError, match="secret"):
+                js.publish_batch(messages)
+            assert stream.info().state.messages == 0
+            assert js.publish_batch(messages[1:]).size == 1
+
+    @pytest.mark.parametrize("step", ["add", "commit"])
+    def test_a_connection_that_is_gone(self, proxied, stream, step):
+        """
+        The loss of the connection is told by a public error, which says what it means.
+        """
+        js, proxy = proxied()
+        batch = js.atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        proxy.cut()
+        eventually(lambda: js._context.connection.reconnects == 1)
+        call = batch.commit if step == "commit" else lambda: batch.add(f"{stream.name}.A")
+        with pytest.raises(jetsync.ConnectionLostError, match="nothing of it is stored") as caught:
+            call()
+        assert not isinstance(caught.value, NeverWrittenError)
+
+    def test_which_message(self, js, stream):
+        """
+        Errors of a batch in one call say which message they are about.
+        """
+        good = (f"{stream.name}.A", b"")
+        for bad, error in (
+            (("a b", b""), jetsync.InvalidSubjectError),
+            ((f"{stream.name}.A", 5), jetsync.InvalidTypeError),
+            ("nothing", jetsync.InvalidTypeError),
+        ):
+            for number in (0, 2):
+                with pytest.raises(error, match=rf"^messages\[{number}\]: "):
+                    js.publish_batch([good] * number + [bad])
+        assert stream.info().state.messages == 0
+
+    @pytest.mark.parametrize("messages", [None, 5])
+    def test_no_messages_at_all(self, js, messages):
+        """
+        What cannot be iterated over is refused as an argument, by both calls that take many.
+        """
+        for call in (js.publish_batch, js.publish_many):
+            with pytest.raises(jetsync.InvalidTypeError, match="iterable") as caught:
+                call(messages)
+            assert caught.value.argument == "messages"
+
+    def test_a_stream_without_the_setting(self, js, unique):
+        """
+        A stream that takes no batches: the error says how it would.
+        """
+        batch_stream(js, unique, allow_atomic=False)
+        with pytest.raises(jetsync.AtomicPublishDisabledError, match="allow_atomic"):
+            js.publish_batch([(f"{unique}.A", b"")])
+        with pytest.raises(jetsync.FastPublishDisabledError, match="allow_batched"):
+            js.fast_publisher().add(f"{unique}.A", b"")
+        js.delete_stream(unique)
+
+
+def test_a_block_without_messages(js):
+    """
+    Nothing was added, so nothing is committed, and there is no ack.
+    """
+    with js.atomic_batch() as batch:
+        pass
+    assert batch.ack is None
+
+
+def test_ids_that_plugins_are_told(nats_server, stream):
+    """
+    A resend is another operation, with the id that it goes out with.
+    """
+
+    class Watch:
+        ids = ()
+
+        @hookimpl(wrapper=True)
+        def jetsync_batch_commit(self, operation):
+            self.ids += (operation.batch_id,)
+            return (yield)
+
+    watch = Watch()
+    with jetsync.connect(nats_server.url, plugins=[watch]) as client:
+        js = client.jetstream()
+        js.publish(f"{stream.name}.A", msg_id="1")
+        batch = js.atomic_batch(batch_id="mine")
+        batch.add(f"{stream.name}.A", msg_id="1")
+        with pytest.raises(jetsync.DuplicateMessageIdError):
+            batch.commit()
+        stream.purge()
+        with pytest.raises(jetsync.DuplicateMessageIdError):
+            batch.resend()
+        assert watch.ids == ("mine", batch.id)
+
+
+def test_who_may_not_listen_is_told_once(unique):
+    """
+    A user without advisories is refused them once, not once per batch.
+    """
+    deny = {"subscribe": {"deny": "$JS.EVENT.>"}}
+    users = [{"user": "u", "password": "p", "permissions": deny}]
+    recorder = HookRecorder("jetsync_status")
+    with (
+        DevServer(config={"authorization": {"users": users}}) as server,
+        jetsync.connect(server.url, user="u", password="p", plugins=[recorder]) as client,
+    ):
+        js = client.jetstream()
+        batch_stream(js, unique)
+
+        def denials():
+            events = [call["event"] for call in recorder.of("jetsync_status")]
+            return [event for event in events if isinstance(event, PermissionDeniedEvent)]
+
+        for _ in range(5):
+            batch = js.atomic_batch()
+            batch.add(f"{unique}.A")
+            eventually(denials)
+            batch.commit()
+        client.flush()
+        assert len(denials()) == 1
+
+
+def test_a_next_server_that_takes_less(nats_server, unique):
+    """
+    A message that the next server finds too large is not sent: that would end the connection.
+    """
+    with (
+        DevServer(config={"max_payload": 1000}) as small,
+        jetsync.connect(small.url) as direct,
+        CutProxy(nats_server.url) as proxy,
+        jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
+    ):
+        batch_stream(direct.jetstream(), unique)
+        js = client.jetstream()
+        batch_stream(js, unique)
+        batch = js.atomic_batch()
+        batch.add(f"{unique}.A", bytes(2000))
+        proxy._forwarder._target = ("127.0.0.1", small.port)
+        proxy.cut()
+        eventually(lambda: js._context.connection.reconnects == 1)
+        assert client.server.max_payload == 1000
+        with pytest.raises(jetsync.ConnectionLostError):
+            batch.commit()
+        with pytest.raises(jetsync.MaxPayloadError):
+            batch.resend(timeout=5)
+        client.flush()
+        assert js._context.connection.reconnects == 1

@@ -1,0 +1,564 @@
+"""
+Atomic batches in use: plugins, threads, options, and what does not belong into a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import attrs
+import pytest
+from streams import batch_stream, payloads
+from waiting import eventually
+
+import jetsync
+from jetsync import Expect, OutboundMessage
+from jetsync.devserver import DevServer
+from jetsync.hookspecs import hookimpl
+from jetsync.testing import HookRecorder
+
+NO_SECRETS = {"permissions": {"publish": {"deny": ["*.secret"]}}}
+
+
+@pytest.fixture
+def stream(js, unique):
+    """
+    A stream for batches on the shared server.
+    """
+    made = batch_stream(js, unique)
+    yield made
+    with contextlib.suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(unique)
+
+
+@pytest.fixture
+def with_plugins(nats_server):
+    """
+    A factory of JetStream contexts whose client has plugins.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def with_plugins(*plugins):
+            client = jetsync.connect(nats_server.url, plugins=plugins)
+            return stack.enter_context(client).jetstream()
+
+        yield with_plugins
+
+
+def asked(js):
+    """
+    Count the requests that a context sends from now on; returns the list of their subjects.
+    """
+    subjects = []
+    core = js._context.connection
+    request = core.request
+
+    def counting(subject, body, deadline):
+        subjects.append(subject)
+        return request(subject, body, deadline)
+
+    core.request = counting
+    return subjects
+
+
+class Upper:
+    """
+    Change every message, and refuse some.
+    """
+
+    @hookimpl
+    def jetsync_prepare_message(self, message):
+        if message.data == b"veto":
+            raise LookupError("vetoed")
+        return attrs.evolve(message, data=bytes(message.data).upper())
+
+
+class TestPrepare:
+    def test_every_message_is_prepared(self, with_plugins, stream):
+        """
+        Messages that are added, that commit, and that go out in one call are shown once each.
+        """
+        recorder = HookRecorder("jetsync_prepare_message")
+        js = with_plugins(Upper(), recorder)
+        subject = f"{stream.name}.A"
+        with js.atomic_batch() as batch:
+            batch.add(subject, b"a")
+            batch.add(subject, b"b", msg_id="b")
+            batch.commit(subject, b"c")
+        js.publish_batch([(subject, b"d"), OutboundMessage(subject, b"e")])
+        assert payloads(stream) == [b"A", b"B", b"C", b"D", b"E"]
+        assert len(recorder.of("jetsync_prepare_message")) == 5
+
+    def test_a_veto(self, with_plugins, stream):
+        """
+        A message that a plugin refuses is not in the batch, which goes on without it.
+        """
+        js = with_plugins(Upper())
+        subject = f"{stream.name}.A"
+        with js.atomic_batch() as batch:
+            with pytest.raises(jetsync.PluginError, match="vetoed"):
+                batch.add(subject, b"veto")
+            batch.add(subject, b"a")
+            with pytest.raises(jetsync.PluginError):
+                batch.commit(subject, b"veto")
+            assert batch.size == 1
+        with pytest.raises(jetsync.PluginError):
+            js.publish_batch([(subject, b"b"), (subject, b"veto")])
+        assert payloads(stream) == [b"A"]
+
+
+class TestCommitHook:
+    def test_a_commit_is_one_operation(self, with_plugins, stream):
+        """
+        The wrapper sees the batch and its answer, in the caller's thread.
+        """
+        recorder = HookRecorder("jetsync_batch_commit")
+        js = with_plugins(recorder)
+        subject = f"{stream.name}.A"
+        batch = js.atomic_batch(timeout=7)
+        batch.add(subject)
+        first = batch.commit(f"{stream.name}.B")
+        second = js.publish_batch([(subject, b"")] * 3)
+        calls = recorder.of("jetsync_batch_commit")
+        operations = [call["operation"] for call in calls]
+        assert [call.result for call in calls] == [first, second]
+        assert [
+            (each.name, each.kind, each.size, each.subject, each.batch_id) for each in operations
+        ] == [
+            ("batch_commit", "atomic", 2, f"{stream.name}.B", first.batch_id),
+            ("batch_commit", "atomic", 3, None, second.batch_id),
+        ]
+        assert [each.stream for each in operations] == [stream.name] * 2
+        assert operations[0].timeout == 7.0
+        assert {call.thread for call in calls} == {threading.current_thread().name}
+
+    def test_its_error(self, with_plugins, stream):
+        """
+        The wrapper sees what the caller gets, wherever it comes from.
+        """
+        recorder = HookRecorder("jetsync_batch_commit")
+        js = with_plugins(recorder)
+        message = OutboundMessage(f"{stream.name}.A", expect=Expect(last_sequence=9))
+        with pytest.raises(jetsync.WrongLastSequenceError) as refused:
+            js.publish_batch([message])
+        with pytest.raises(jetsync.NoStreamResponseError) as nobody:
+            js.publish_batch([(f"{stream.name}-no", b"")], retries=0)
+        errors = [call.error for call in recorder.of("jetsync_batch_commit")]
+        assert errors == [refused.value, nobody.value]
+
+    def test_no_lock_is_held(self, with_plugins, stream):
+        """
+        Plugins may use the batch that they are told of, in this thread and in others.
+        """
+
+        class Nosy:
+            seen = ()
+            batch = None
+
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                if message.data == b"outer":
+                    with ThreadPoolExecutor(1) as pool:
+                        pool.submit(self.batch.add, message.subject, b"inner").result(5)
+
+            @hookimpl(wrapper=True)
+            def jetsync_batch_commit(self, operation):
+                for call in (self.batch.commit, self.batch.resend, self.batch.discard):
+                    with ThreadPoolExecutor(1) as pool:
+                        self.seen += (type(pool.submit(call).exception(5)),)
+                return (yield)
+
+        nosy = Nosy()
+        js = with_plugins(nosy)
+        nosy.batch = js.atomic_batch()
+        nosy.batch.add(f"{stream.name}.A", b"outer")
+        assert nosy.batch.commit().size == 2
+        assert nosy.seen == (jetsync.BatchClosedError, jetsync.ConflictingUseError, type(None))
+        assert payloads(stream) == [b"inner", b"outer"]
+
+    def test_a_plugin_that_raises_after_the_commit(self, with_plugins, stream):
+        """
+        What is stored is stored: the batch knows its answer, and is not sent again.
+        """
+
+        class Late:
+            @hookimpl(wrapper=True)
+            def jetsync_batch_commit(self, operation):
+                yield
+                raise LookupError("late")
+
+        batch = with_plugins(Late()).atomic_batch()
+        batch.add(f"{stream.name}.A", b"1", msg_id="m")
+        with pytest.raises(jetsync.PluginError, match="late"):
+            batch.commit()
+        assert batch.ack.size == 1
+        with pytest.raises(jetsync.ConflictingUseError):
+            batch.resend()
+        assert payloads(stream) == [b"1"]
+
+    def test_a_plugin_that_raises_before_it(self, with_plugins, stream):
+        """
+        A batch whose commit was stopped is over and can be sent again, by whoever may.
+        """
+
+        class Never:
+            stop = True
+
+            @hookimpl(wrapper=True)
+            def jetsync_batch_commit(self, operation):
+                if self.stop:
+                    raise LookupError("not now")
+                return (yield)
+
+        plugin = Never()
+        batch = with_plugins(plugin).atomic_batch()
+        batch.add(f"{stream.name}.A", b"1")
+        with pytest.raises(jetsync.PluginError, match="not now"):
+            batch.commit(f"{stream.name}.A", b"2")
+        assert batch.ack is None
+        plugin.stop = False
+        assert batch.resend().size == 2
+        assert payloads(stream) == [b"1", b"2"]
+
+
+class TestThreads:
+    def test_of_one_batch(self, js, stream):
+        """
+        Four threads add to one batch: each message is in it once, each thread's in its order.
+        """
+        batch = js.atomic_batch(ack_every=50)
+
+        def work(thread):
+            for number in range(200):
+                batch.add(f"{stream.name}.{thread}", b"%d-%d" % (thread, number))
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+        assert batch.commit().size == 800
+        found = payloads(stream)
+        for thread in range(4):
+            own = [data for data in found if data.startswith(b"%d-" % thread)]
+            assert own == [b"%d-%d" % (thread, number) for number in range(200)]
+
+    def test_of_one_client(self, js, stream):
+        """
+        Four threads with batches of their own: none loses a message or stands inside another.
+        """
+
+        def work(thread):
+            for turn in range(10):
+                with js.atomic_batch(ack_every=7) as batch:
+                    for _ in range(20):
+                        batch.add(f"{stream.name}.{thread}", b"%d-%d" % (thread, turn))
+                acks.append(batch.ack)
+                messages = [(f"{stream.name}.{thread}", b"%d-x%d" % (thread, turn))] * 20
+                acks.append(js.publish_batch(messages))
+
+        acks = []
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+        assert len({ack.batch_id for ack in acks}) == 80
+        found = payloads(stream)
+        assert len(found) == 1600
+        for ack in acks:
+            own = set(found[ack.first_sequence - 1 : ack.sequence])
+            assert (len(own), ack.size) == (1, 20)
+
+    def test_two_commit(self, js, stream):
+        """
+        Of two threads that commit one commits, and the other is told.
+        """
+        for _ in range(20):
+            batch = js.atomic_batch()
+            batch.add(f"{stream.name}.A")
+            with ThreadPoolExecutor(2) as pool:
+                calls = [pool.submit(batch.commit) for _ in range(2)]
+            errors = [call.exception() for call in calls]
+            assert sorted(map(str, map(type, errors))) == sorted(
+                map(str, (type(None), jetsync.BatchClosedError))
+            )
+        assert stream.info().state.messages == 20
+
+
+class TestOptions:
+    @pytest.mark.parametrize(("first", "answers"), [(True, 11), (False, 10)])
+    def test_answers_that_are_waited_for(self, js, stream, first, answers):
+        """
+        Scenario 89: every tenth of 99 messages is answered, the commit too, the first if wanted.
+        """
+        waited = []
+        core = js._context.connection
+        exchange = core.exchange
+
+        def counting(subject, build, deadline, epoch=None):
+            waited.append(subject)
+            return exchange(subject, build, deadline, epoch)
+
+        js.publish_batch([(f"{stream.name}.A", b"")])
+        core.exchange = counting
+        batch = js.atomic_batch(ack_first=first, ack_every=10)
+        for _ in range(99):
+            batch.add(f"{stream.name}.A")
+        assert batch.commit(f"{stream.name}.B").size == 100
+        assert waited == [f"{stream.name}.A".encode()] * (answers - 1) + [
+            f"{stream.name}.B".encode()
+        ]
+
+    def test_one_answer_by_default(self, js, stream):
+        """
+        Scenario 89: without options only the first message and the commit are answered.
+        """
+        js.publish_batch([(f"{stream.name}.A", b"")])
+        before = js._context.connection.statistics().bytes_in
+        with js.atomic_batch() as batch:
+            for _ in range(500):
+                batch.add(f"{stream.name}.A")
+        assert js._context.connection.statistics().bytes_in - before < 300
+
+    @pytest.mark.parametrize("options", [{"ack_every": -1}, {"ttl": 0}, {"timeout": -1}])
+    def test_nonsense(self, js, options):
+        """
+        Scenario 89: options that mean nothing are refused before there is a batch.
+        """
+        with pytest.raises(ValueError):  # noqa: PT011 - each has words of its own.
+            js.atomic_batch(**options)
+
+
+class TestNotAllowed:
+    def test_a_plain_stream(self, js, unique):
+        """
+        Scenario 73: a stream that allows no batches is not sent one, and can come to allow them.
+        """
+        stream = batch_stream(js, unique, allow_atomic=False)
+        for call in (
+            lambda: js.atomic_batch().add(f"{unique}.A"),
+            lambda: js.atomic_batch(ack_first=False).add(f"{unique}.A"),
+            lambda: js.atomic_batch().commit(f"{unique}.A"),
+            lambda: js.publish_batch([(f"{unique}.A", b"")]),
+        ):
+            with pytest.raises(jetsync.AtomicPublishDisabledError) as caught:
+                call()
+            assert (caught.value.err_code, caught.value.stream) == (10174, unique)
+        assert stream.info().state.last_seq == 0
+        stream.update(allow_atomic=True)
+        assert js.publish_batch([(f"{unique}.A", b"")]).size == 1
+        js.delete_stream(unique)
+
+    @pytest.mark.parametrize("ack_first", [True, False])
+    def test_a_stream_that_allows_them_no_more(self, js, stream, ack_first):
+        """
+        Scenario 73: the server's own word comes with the first answer, or with the commit.
+        """
+        js.publish_batch([(f"{stream.name}.A", b"0")])
+        stream.update(allow_atomic=False)
+        batch = js.atomic_batch(ack_first=ack_first)
+        if not ack_first:
+            batch.add(f"{stream.name}.A", b"1")
+        call = batch.commit if not ack_first else lambda: batch.add(f"{stream.name}.A", b"1")
+        with pytest.raises(jetsync.AtomicPublishDisabledError) as caught:
+            call()
+        assert caught.value.err_code == 10174
+        with pytest.raises(jetsync.AtomicPublishDisabledError):
+            js.publish_batch([(f"{stream.name}.A", b"2")] * 5)
+        assert payloads(stream) == [b"0"]
+
+    def test_mirrors_and_asynchronous_streams(self, js, stream, unique):
+        """
+        Scenario 92: the server refuses to make such streams; the plain ones take no batches.
+        """
+        name = f"{unique}-x"
+        slow = {"storage": "file", "persist_mode": "async"}
+        with pytest.raises(jetsync.StreamConfigInvalidError):
+            batch_stream(js, name, **slow)
+        with pytest.raises(jetsync.ApiError) as caught:
+            js.create_stream(name=name, mirror=jetsync.StreamSource(stream.name), allow_atomic=True)
+        assert caught.value.err_code == 10198
+        plain = batch_stream(js, name, allow_atomic=False, **slow)
+        with pytest.raises(jetsync.AtomicPublishDisabledError):
+            js.publish_batch([(f"{name}.A", b"")])
+        assert plain.info().state.last_seq == 0
+        js.delete_stream(name)
+
+    def test_a_stream_without_acks(self, js, unique):
+        """
+        A stream that confirms nothing is refused before anything is sent.
+        """
+        stream = batch_stream(js, unique, no_ack=True)
+        with pytest.raises(jetsync.NotSupportedError, match="acks"):
+            js.publish_batch([(f"{unique}.A", b"")])
+        assert stream.info().state.last_seq == 0
+        js.delete_stream(unique)
+
+    def test_a_subject_that_the_user_may_not_publish(self, unique):
+        """
+        The server's refusal ends the batch with its own error, and nothing is stored.
+        """
+        users = [{"user": "u", "password": "p", **NO_SECRETS}]
+        with (
+            DevServer(config={"authorization": {"users": users}}) as server,
+            jetsync.connect(server.url, user="u", password="p") as client,
+        ):
+            js = client.jetstream()
+            stream = js.create_stream(
+                name=unique, subjects=["A.>"], storage="memory", allow_atomic=True
+            )
+            batch = js.atomic_batch()
+            batch.add("A.open")
+            with pytest.raises(jetsync.PermissionDeniedError):
+                batch.commit("A.secret")
+            with pytest.raises(jetsync.PermissionDeniedError):
+                batch.resend()
+            assert stream.info().state.last_seq == 0
+
+
+class TestInput:
+    @pytest.mark.parametrize(
+        ("subject", "more", "error"),
+        [
+            ("{}.A B", {}, jetsync.InvalidSubjectError),
+            ("{}.*", {}, jetsync.InvalidSubjectError),
+            ("", {}, jetsync.InvalidSubjectError),
+            (5, {}, TypeError),
+            ("{}.A", {"data": 5}, TypeError),
+            ("{}.A", {"data": "\ud800"}, ValueError),
+            ("{}.A", {"data": bytes(2 << 20)}, jetsync.MaxPayloadError),
+            ("{}.A", {"headers": {"A\n": "1"}}, jetsync.InvalidHeaderError),
+            ("{}.A", {"headers": {"Nats-Batch-Commit": "1"}}, jetsync.BatchRuleError),
+            ("{}.A", {"msg_id": ""}, ValueError),
+            ("{}.A", {"ttl": 0.1}, jetsync.InvalidTtlError),
+            ("{}.A", {"expect": 5}, TypeError),
+            ("{}.A", {"timeout": -1}, ValueError),
+            ("{}-other.A", {}, jetsync.InvalidSubjectError),
+            ("{}-none.A", {}, jetsync.NoStreamResponseError),
+        ],
+    )
+    @pytest.mark.parametrize("when", ["second", "last"])
+    def test_what_can_not_be_sent(self, js, stream, unique, subject, more, error, when):
+        """
+        Each mistake has its error, and the batch is as it was before.
+        """
+        other = batch_stream(js, f"{unique}-other")
+        subject = subject.format(unique) if isinstance(subject, str) else subject
+        batch = js.atomic_batch()
+        batch.add(f"{unique}.A", b"1", expect=Expect(last_sequence=0))
+        with pytest.raises(error):
+            (batch.add if when == "second" else batch.commit)(subject, **more)
+        assert batch.size == 1
+        batch.add(f"{unique}.A", b"2")
+        assert batch.commit().size == 2
+        assert payloads(stream) == [b"1", b"2"]
+        js.delete_stream(other.name)
+
+    def test_a_first_message_that_can_not_be_sent(self, js, stream, unique):
+        """
+        A mistake in the first message settles nothing: neither the stream nor that it was first.
+        """
+        other = batch_stream(js, f"{unique}-other")
+        batch = js.atomic_batch()
+        for data, headers in ((5, None), (b"", {"Nats-Batch-Id": "x"}), (bytes(2 << 20), None)):
+            with pytest.raises((TypeError, ValueError)):
+                batch.add(f"{unique}-other.A", data, headers=headers)
+        assert batch.size == 0
+        batch.add(f"{unique}.A", b"1", expect=Expect(last_sequence=0))
+        assert batch.commit().stream == unique
+        assert other.info().state.last_seq == 0
+        js.delete_stream(other.name)
+
+    def test_nobody_is_asked_about_a_bad_subject(self, js):
+        """
+        A subject that can not be is refused before a byte is sent.
+        """
+        subjects = asked(js)
+        for subject in ("a b", "a.*", "", "a..b"):
+            with pytest.raises(jetsync.InvalidSubjectError):
+                js.atomic_batch().add(subject)
+            with pytest.raises(jetsync.InvalidSubjectError):
+                js.publish_batch([(subject, b"")])
+        assert subjects == []
+
+    def test_larger_than_the_stream_takes(self, js, unique):
+        """
+        A message over max_msg_size would leave a gap, so it is refused here; then it may be more.
+        """
+        stream = batch_stream(js, unique, max_msg_size=500)
+        batch = js.atomic_batch()
+        batch.add(f"{unique}.A", b"1")
+        with pytest.raises(ValueError, match="max_msg_size"):
+            batch.add(f"{unique}.A", bytes(500))
+        batch.add(f"{unique}.A", bytes(350))
+        stream.update(max_msg_size=5000)
+        batch.add(f"{unique}.A", bytes(500))
+        assert batch.commit().size == 3
+        js.delete_stream(unique)
+
+    def test_a_subject_that_is_new(self, js, stream, unique):
+        """
+        The stream gets another subject after the batch began: it is accepted.
+        """
+        batch = js.atomic_batch()
+        batch.add(f"{unique}.A", b"1")
+        stream.update(subjects=[f"{unique}.>", f"{unique}-new"])
+        batch.add(f"{unique}-new", b"2")
+        assert batch.commit().size == 2
+        assert payloads(stream) == [b"1", b"2"]
+
+    def test_counters(self, js, unique):
+        """
+        A batch may change counters, and each of them keeps its value.
+        """
+        stream = batch_stream(js, unique, allow_msg_counter=True, allow_direct=True)
+        with js.atomic_batch() as batch:
+            batch.add(f"{unique}.hits", headers={"Nats-Incr": "+1"})
+            batch.add(f"{unique}.hits", headers={"Nats-Incr": "+2"})
+        assert stream.get_last(f"{unique}.hits").data == b'{"val":"3"}'
+        js.delete_stream(unique)
+
+
+class TestNothingIsLeft:
+    def test_subscriptions(self, client, stream):
+        """
+        Neither a batch that has ended in any way nor one that was forgotten leaves a subscription.
+        """
+        js = client.jetstream()
+        before = client.statistics().subscriptions
+        subject = f"{stream.name}.A"
+        committed, discarded, refused, forgotten = (js.atomic_batch() for _ in range(4))
+        for batch in (committed, discarded, forgotten):
+            batch.add(subject)
+        refused.add(subject, expect=Expect(last_sequence=99))
+        assert client.statistics().subscriptions == before + 4
+        committed.commit()
+        discarded.discard()
+        with pytest.raises(jetsync.WrongLastSequenceError):
+            refused.commit()
+        assert client.statistics().subscriptions == before + 1
+        del forgotten, batch
+        gc.collect()
+        assert client.statistics().subscriptions == before
+        for _ in range(3):
+            js.publish_batch([(subject, b"")])
+            with pytest.raises(TypeError):
+                js.atomic_batch().add(subject, 5)
+        assert client.statistics().subscriptions == before
+        assert client.statistics().requests_in_flight == 0
+
+    def test_the_server_forgets_too(self, nats_server, client, stream):
+        """
+        What was unsubscribed here is unsubscribed there.
+        """
+        js = client.jetstream()
+        for _ in range(10):
+            batch = js.atomic_batch()
+            batch.add(f"{stream.name}.A")
+            batch.discard()
+        client.flush()
+
+        def count():
+            connections = nats_server.monitor("/connz?subs=1&limit=1000")["connections"]
+            lists = [entry.get("subscriptions_list", []) for entry in connections]
+            return sum("BATCH_ABANDONED" in each for one in lists for each in one)
+
+        eventually(lambda: count() == 0)

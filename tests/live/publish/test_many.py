@@ -1,0 +1,629 @@
+"""
+Publishing many messages on real servers: the window, the report, and what goes wrong on the way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+import attrs
+import pytest
+from streams import memory_stream, messages_in
+from waiting import eventually, timed
+
+import jetsync
+from jetsync import Expect, OutboundMessage, PublishReport
+from jetsync.devserver import DevServer
+from jetsync.hookspecs import hookimpl
+from jetsync.testing import HookRecorder
+
+VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
+"""Servers whose acks differ; None is the newest."""
+
+
+def failed(caught):
+    """
+    The indexes that a PublishManyError reports.
+    """
+    return [failure.index for failure in caught.value.report.failures]
+
+
+class Numbered:
+    """
+    Messages with numbers as payload, and a record of how many were taken and acknowledged.
+    """
+
+    def __init__(self, name, count, size=0):
+        self.name = name
+        self.padding = bytes(size)
+        self.count = count
+        self.taken = 0
+        self.acked = 0
+        self.ahead = 0
+        """The most messages that were taken and not acknowledged at the same time."""
+
+    def __iter__(self):
+        for number in range(self.count):
+            self.taken += 1
+            self.ahead = max(self.ahead, self.taken - self.acked)
+            yield f"{self.name}.A", b"%d" % number + self.padding
+
+    def on_ack(self, message, ack):
+        self.acked += 1
+
+
+class TestReport:
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_every_form_of_an_ack_is_counted(self, server_for, nats_server, unique, version):
+        """
+        Count, duplicates and range are the same whatever the server's acks look like.
+        """
+        server = nats_server if version is None else server_for(version)
+        with jetsync.connect(server.url) as client:
+            js = client.jetstream()
+            memory_stream(js, unique)
+            messages = [OutboundMessage(f"{unique}.A", msg_id=f"{n % 300}") for n in range(400)]
+            expected = PublishReport(400, 100, 1, 300, ())
+            assert js.publish_many(messages) == expected
+            plain = PublishReport(500, 0, 301, 800, ())
+            assert js.publish_many((f"{unique}.A", b"x") for _ in range(500)) == plain
+            js.delete_stream(unique)
+
+    def test_a_hundred_thousand_messages_are_one_range(self, js, stream):
+        """
+        All are stored, in the order of the iterable, and the range has no gap.
+        """
+        subject = f"{stream.name}.A"
+        report = js.publish_many((subject, b"%d" % number) for number in range(100_000))
+        assert report == PublishReport(100_000, 0, 1, 100_000, ())
+        state = stream.info().state
+        assert (state.messages, state.first_seq, state.last_seq) == (100_000, 1, 100_000)
+        payloads = [message.data for message in messages_in(stream)]
+        assert payloads == [b"%d" % number for number in range(100_000)]
+
+    def test_which_streams_have_taken_messages(self, js, unique):
+        """
+        All of them are named, in whatever order their acks come.
+        """
+        for each in "AB":
+            js.create_stream(name=f"{unique}-{each}", subjects=[f"{unique}.{each}"])
+        try:
+            runs = ("A" * 300, "B" * 300, "AB" * 300)
+            found = [js.publish_many((f"{unique}.{to}", b"") for to in run).streams for run in runs]
+        finally:
+            for each in "AB":
+                js.delete_stream(f"{unique}-{each}")
+
+        assert found == [{f"{unique}-A"}, {f"{unique}-B"}, {f"{unique}-A", f"{unique}-B"}]
+        assert js.publish_many([]).streams == frozenset()
+
+    def test_nothing_to_publish(self, js):
+        """
+        An empty iterable gives an empty report.
+        """
+        assert js.publish_many([]) == PublishReport(0, 0, None, None, ())
+
+    def test_all_kinds_of_messages(self, js, unique):
+        """
+        Tuples and objects, with headers, ids, expectations and a ttl of their own.
+        """
+        stream = memory_stream(js, unique, allow_msg_ttl=True)
+        headers = {"A": ["1", "2"]}
+        messages = [
+            (f"{unique}.A", "text"),
+            (f"{unique}.A", bytearray(b"array"), headers),
+            OutboundMessage(f"{unique}.B", memoryview(b"view"), ttl=60),
+            OutboundMessage(f"{unique}.C", b"id", msg_id="id-1"),
+            OutboundMessage(f"{unique}.D", expect=Expect(last_subject_sequence=0, stream=unique)),
+            OutboundMessage(f"{unique}.E", headers=headers, ttl="never"),
+        ]
+        assert js.publish_many(messages) == PublishReport(6, 0, 1, 6, ())
+        stored = [stream.get_message(sequence) for sequence in range(1, 7)]
+        assert [(m.subject[-1], m.data) for m in stored] == [
+            ("A", b"text"),
+            ("A", b"array"),
+            ("B", b"view"),
+            ("C", b"id"),
+            ("D", b""),
+            ("E", b""),
+        ]
+        assert stored[1].headers.get_all("A") == ["1", "2"]
+        assert [m.ttl for m in stored] == [None, None, 60.0, None, None, "never"]
+        assert stored[3].headers["Nats-Msg-Id"] == "id-1"
+        assert headers == {"A": ["1", "2"]}
+        js.delete_stream(unique)
+
+    def test_each_ack_is_told(self, js, stream):
+        """
+        on_ack gets each message with its own ack, in the calling thread.
+        """
+        told = []
+        threads = set()
+
+        def on_ack(message, ack):
+            threads.add(threading.get_ident())
+            told.append((message, ack.sequence))
+
+        js.publish_many(
+            ((f"{stream.name}.A", b"%d" % number) for number in range(1000)), on_ack=on_ack
+        )
+        assert threads == {threading.get_ident()}
+        assert {(int(message.data) + 1, type(message)) for message, _ in told} == {
+            (sequence, OutboundMessage) for _, sequence in told
+        }
+        assert sorted(sequence for _, sequence in told) == list(range(1, 1001))
+
+    def test_an_on_ack_that_raises(self, js, stream):
+        """
+        Its error reaches the caller after what was taken has been settled.
+        """
+        messages = Numbered(stream.name, 100)
+
+        def on_ack(message, ack):
+            raise LookupError("no use for it")
+
+        with pytest.raises(LookupError, match="no use for it"):
+            js.publish_many(messages, window=10, on_ack=on_ack)
+        assert stream.info().state.messages == messages.taken <= 20
+
+    def test_wrong_arguments(self, client, js, stream):
+        """
+        They are refused before anything is taken or sent.
+        """
+        messages = Numbered(stream.name, 3)
+        before = client.statistics().bytes_out
+        for fields in ({"window": 0}, {"window": -1}, {"ack_timeout": -1}):
+            with pytest.raises(jetsync.InvalidArgumentError):
+                js.publish_many(messages, **fields)
+        for fields in ({"window": 1.5}, {"window": True}, {"ack_timeout": "1"}):
+            with pytest.raises(jetsync.InvalidTypeError):
+                js.publish_many(messages, **fields)
+        with pytest.raises(TypeError):
+            js.publish_many(5)
+        assert (messages.taken, client.statistics().bytes_out) == (0, before)
+
+
+class TestWindow:
+    @pytest.mark.parametrize("window", [1, 2, 3, 10, 100, 1000])
+    def test_no_more_than_the_window_is_taken(self, js, stream, window):
+        """
+        The iterable is never further ahead of the acks than the window is large.
+        """
+        messages = Numbered(stream.name, 2 * window + 50)
+        report = js.publish_many(messages, window=window, on_ack=messages.on_ack)
+        assert report.count == messages.acked == messages.count
+        assert 1 <= messages.ahead <= window
+
+    def test_it_is_lazy_while_nothing_is_acknowledged(self, victim, fragile, unique):
+        """
+        With a server that stands still, exactly the window is taken, until it goes on.
+        """
+        memory_stream(fragile, unique)
+        fragile.publish(f"{unique}.warm")
+        messages = Numbered(unique, 500)
+        victim.pause()
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                running = pool.submit(fragile.publish_many, messages, window=40)
+                eventually(lambda: messages.taken == 40)
+                time.sleep(0.1)
+                assert (messages.taken, running.done()) == (40, False)
+            finally:
+                victim.resume()
+            assert running.result(20).count == 500
+        fragile.delete_stream(unique)
+
+    def test_messages_that_wait_for_another_try_count(self, js, unique):
+        """
+        What no stream took stays in the window, so that memory is bounded here too.
+        """
+        messages = Numbered(unique, 10_000)
+        with pytest.raises(jetsync.PublishManyError) as caught:
+            js.publish_many(messages, window=30)
+        assert messages.taken <= 60
+        assert failed(caught) == list(range(messages.taken))
+
+    def test_no_more_than_the_bytes_are_taken(self, js, stream):
+        """
+        The iterable is ahead of the acks by the bytes of the window and one message at most.
+        """
+        messages = Numbered(stream.name, 40, size=300_000)
+        report = js.publish_many(messages, window_bytes=1_000_000, on_ack=messages.on_ack)
+        assert report.count == messages.acked == 40
+        assert 1 <= messages.ahead <= 4
+        messages = Numbered(stream.name, 10, size=300_000)
+        assert js.publish_many(messages, window_bytes=1, on_ack=messages.on_ack).count == 10
+        assert messages.ahead == 1
+
+    def test_bytes_that_wait_for_another_try_count(self, js, unique):
+        """
+        Messages that no stream took are limited in bytes until they are sent again or fail.
+        """
+        messages = Numbered(unique, 12, size=300_000)
+        most = 0
+
+        def take():
+            nonlocal most
+            for message in messages:
+                most = messages.taken
+                yield message
+
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(
+                js.publish_many, take(), window_bytes=1_000_000, retries=100, retry_wait=0.05
+            )
+            eventually(lambda: most == 4)
+            with pytest.raises(FutureTimeoutError):
+                running.result(0.3)
+            assert most == 4
+            memory_stream(js, unique)
+            assert running.result(20).count == 12
+        js.delete_stream(unique)
+
+    def test_large_messages_in_the_default_window(self, unique):
+        """
+        A stream refuses messages when 128 MiB wait to be stored; the default window stays below.
+        """
+        payload = bytes(8_000_000)
+        with (
+            DevServer(config={"max_payload": 8 << 20}) as server,
+            jetsync.connect(server.url) as client,
+        ):
+            js = client.jetstream()
+            js.create_stream(name=unique, subjects=[unique], storage="memory", max_msgs=2)
+            report = js.publish_many(((unique, payload) for _ in range(100)), ack_timeout=30)
+            assert report.count == 100
+            with js.publisher(ack_timeout=30) as publisher:
+                for _ in range(100):
+                    publisher.publish(unique, payload)
+            assert publisher.statistics().acknowledged == 100
+
+    def test_a_bad_window_of_bytes(self, js):
+        """
+        A window has room for at least one byte.
+        """
+        with pytest.raises(jetsync.InvalidArgumentError, match="window_bytes"):
+            js.publish_many([], window_bytes=0)
+
+
+class TestFailures:
+    def test_one_refusal_is_reported_and_the_rest_is_stored(self, js, stream):
+        """
+        Index, message and error of each; count and range are those of the others.
+        """
+        messages = [OutboundMessage(f"{stream.name}.A", b"%d" % n) for n in range(200)]
+        wrong = attrs.evolve(messages[50], expect=Expect(last_sequence=7_000))
+        messages[50] = wrong
+        messages[120] = attrs.evolve(messages[120], expect=Expect(stream="OTHER"))
+        with pytest.raises(jetsync.PublishManyError) as caught:
+            js.publish_many(messages, window=16)
+        report = caught.value.report
+        assert [(f.index, type(f.error)) for f in report.failures] == [
+            (50, jetsync.WrongLastSequenceError),
+            (120, jetsync.WrongStreamError),
+        ]
+        assert report.failures[0].message is wrong
+        assert (report.count, report.first_sequence, report.last_sequence) == (198, 1, 198)
+        expected = [b"%d" % n for n in range(200) if n not in {50, 120}]
+        assert [message.data for message in messages_in(stream)] == expected
+        assert "2 of 200" in str(caught.value)
+
+    def test_items_that_cannot_be_sent(self, client, js, stream):
+        """
+        Each invalid one is reported with its own error, the valid ones around it are stored.
+        """
+        subject = f"{stream.name}.A"
+        invalid = {
+            1: ("a b", b"x"),
+            2: (subject, 5),
+            3: "no message",
+            4: (subject, b"x", {"A": "x\n"}),
+            5: OutboundMessage(subject, ttl=0),
+            6: (None, b"x"),
+            7: (subject, bytes(client.server.max_payload + 1)),
+            8: OutboundMessage(subject, msg_id=5),
+            9: (subject,),
+            10: (b"bytes", b"x"),
+            11: ([], b"x"),
+            12: None,
+        }
+        messages = [invalid.get(number, (subject, b"%d" % number)) for number in range(20)]
+        with pytest.raises(jetsync.PublishManyError) as caught:
+            js.publish_many(messages)
+        assert failed(caught) == list(invalid)
+        for failure in caught.value.report.failures:
+            assert isinstance(failure.error, (ValueError, TypeError)), failure
+            assert isinstance(failure.error, jetsync.JetSyncError), failure
+            assert isinstance(failure.message, OutboundMessage)
+        expected = [b"%d" % number for number in range(20) if number not in invalid]
+        assert [message.data for message in messages_in(stream)] == expected
+        assert client.statistics().reconnects == 0
+
+    def test_an_iterable_that_raises(self, js, stream):
+        """
+        What it gave before is stored, and its error is the caller's.
+        """
+
+        def broken():
+            for number in range(777):
+                yield f"{stream.name}.A", b"%d" % number
+            raise LookupError("no more rows")
+
+        with pytest.raises(LookupError, match="no more rows"):
+            js.publish_many(broken())
+        assert stream.info().state.messages == 777
+
+    def test_a_subject_without_a_stream(self, js, stream, unique):
+        """
+        Those messages fail as "no stream" after three attempts, the others are stored.
+        """
+        messages = [
+            (f"nobody.{unique}" if number % 10 == 5 else f"{stream.name}.A", b"x")
+            for number in range(100)
+        ]
+        with timed(0.5, 2.0), pytest.raises(jetsync.PublishManyError) as caught:
+            js.publish_many(messages)
+        assert failed(caught) == list(range(5, 100, 10))
+        errors = {type(f.error): f.error.attempts for f in caught.value.report.failures}
+        assert errors == {jetsync.NoStreamResponseError: 3}
+        assert stream.info().state.messages == 90
+
+    def test_a_stream_that_appears_meanwhile_takes_all(self, js, unique):
+        """
+        The stream is made after 300 ms; what was refused until then is sent again and stored.
+        """
+        timer = threading.Timer(0.3, memory_stream, (js, unique))
+        timer.start()
+        report = js.publish_many((f"{unique}.A", b"%d" % n) for n in range(2000))
+        timer.join()
+        assert report == PublishReport(2000, 0, 1, 2000, ())
+        stored = messages_in(js.stream(unique))
+        assert sorted(int(message.data) for message in stored) == list(range(2000))
+        js.delete_stream(unique)
+
+    def test_an_endless_iterable_without_a_stream_ends(self, js, unique):
+        """
+        After as many failures as the window is large nothing more is taken.
+        """
+        endless = ((f"nobody.{unique}", b"%d" % number) for number in itertools.count())
+        with timed(0.5, 3.0), pytest.raises(jetsync.PublishManyError) as caught:
+            js.publish_many(endless, window=50)
+        taken = int(next(endless)[1])
+        assert failed(caught) == list(range(taken))
+        assert 50 <= taken <= 100
+        assert not caught.value.report.exhausted
+        assert "no more messages were taken" in str(caught.value)
+
+    def test_a_stream_that_does_not_acknowledge(self, js, unique):
+        """
+        All outcomes are unknown once the time is over, and all messages are stored.
+        """
+        stream = memory_stream(js, unique, no_ack=True)
+        with timed(0.3, 1.0), pytest.raises(jetsync.PublishManyError) as caught:
+            js.publish_many(((f"{unique}.A", b"x") for _ in range(300)), ack_timeout=0.3)
+        report = caught.value.report
+        assert (report.count, report.first_sequence, report.last_sequence) == (0, None, None)
+        assert failed(caught) == list(range(300))
+        assert report.exhausted
+        assert {type(f.error) for f in report.failures} == {jetsync.PublishOutcomeUnknownError}
+        assert stream.info().state.messages == 300
+        js.delete_stream(unique)
+
+    def test_a_subject_that_the_user_may_not_publish_to(self, unique):
+        """
+        Its messages fail at once with the server's refusal, the others are stored.
+        """
+        users = [{"user": "u", "password": "p", "permissions": {"publish": {"deny": ["*.secret"]}}}]
+        with (
+            DevServer(config={"authorization": {"users": users}}) as server,
+            jetsync.connect(server.url, user="u", password="p") as client,
+        ):
+            js = client.jetstream()
+            stream = memory_stream(js, unique)
+            messages = [(f"{unique}.{'secret' if n % 4 == 1 else 'open'}", b"x") for n in range(40)]
+            with timed(0.0, 2.0), pytest.raises(jetsync.PublishManyError) as caught:
+                js.publish_many(messages)
+            assert failed(caught) == list(range(1, 40, 4))
+            errors = {type(f.error) for f in caught.value.report.failures}
+            assert errors == {jetsync.PermissionDeniedError}
+            assert stream.info().state.messages == 30
+
+
+class TestConnection:
+    def test_a_restart_in_the_middle(self, victim, fragile, unique):
+        """
+        Each message that is not reported is stored exactly once, and ids make the rest safe to
+        repeat.
+        """
+        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        counted = Numbered(unique, 20_000)
+        settled = []
+
+        def restart():
+            # Until nothing moves: what was answered before the pause is counted by then, and all
+            # that is taken and not acknowledged is in flight.
+            def still():
+                settled.append((counted.taken, counted.acked))
+                time.sleep(0.1)
+                in_flight = counted.taken - counted.acked
+                return in_flight and len(settled) > 3 and len({*settled[-3:]}) == 1
+
+            try:
+                eventually(still)
+            finally:
+                victim.kill()
+                victim.start()
+
+        def messages():
+            for number, (subject, data) in enumerate(counted):
+                if number == 5_000:
+                    # With the server stopped short, much is in flight when it is killed.
+                    victim.pause()
+                    restarting.append(pool.submit(restart))
+                yield OutboundMessage(subject, data, msg_id=f"id-{number}")
+
+        source = messages()
+        restarting = []
+        with ThreadPoolExecutor(1) as pool:
+            with pytest.raises(jetsync.PublishManyError) as caught:
+                fragile.publish_many(source, window=1000, ack_timeout=20, on_ack=counted.on_ack)
+            restarting[0].result(30)
+        report = caught.value.report
+        taken = counted.taken
+        assert taken == report.count + len(report.failures)
+        missing = {failure.index for failure in report.failures}
+        assert {type(f.error) for f in report.failures} == {jetsync.PublishOutcomeUnknownError}
+        stored = Counter(int(message.data) for message in messages_in(stream))
+        assert set(stored.values()) == {1}
+        assert set(range(taken)) - missing <= set(stored) <= set(range(taken))
+        again = fragile.publish_many(failure.message for failure in report.failures)
+        assert again.count == len(missing)
+        rest = fragile.publish_many(source)
+        stored = [int(message.data) for message in messages_in(stream)]
+        assert sorted(stored) == list(range(20_000))
+        assert rest.count == 20_000 - taken
+        fragile.delete_stream(unique)
+
+    def test_no_connection(self, victim, fragile, unique):
+        """
+        Nothing is sent, what was taken is reported as not sent, and it does not arrive later.
+        """
+        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        victim.stop()
+        messages = Numbered(unique, 100_000)
+        try:
+            eventually(lambda: not fragile._context.connection.is_connected)
+            with timed(0.3, 1.0), pytest.raises(jetsync.PublishManyError) as caught:
+                fragile.publish_many(messages, window=64, ack_timeout=0.3)
+        finally:
+            victim.start()
+        assert failed(caught) == list(range(messages.taken))
+        assert messages.taken <= 64
+        errors = {type(failure.error) for failure in caught.value.report.failures}
+        assert errors == {jetsync.DisconnectedError}
+        assert stream.info().state.messages == 0
+        fragile.delete_stream(unique)
+
+    def test_a_client_that_is_closed_meanwhile(self, victim, unique):
+        """
+        The call ends soon and everything in flight is reported as unknown.
+        """
+        client = jetsync.connect(victim.url)
+        js = client.jetstream()
+        memory_stream(js, unique, no_ack=True)
+        messages = Numbered(unique, 50)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(js.publish_many, messages, ack_timeout=20)
+            eventually(lambda: messages.taken == 50)
+            client.close()
+            with timed(0.0, 2.0), pytest.raises(jetsync.PublishManyError) as caught:
+                running.result(20)
+        assert failed(caught) == list(range(50))
+        with pytest.raises(jetsync.ConnectionClosedError):
+            js.publish_many(messages)
+
+
+class TestHooks:
+    def test_every_window_is_wrapped(self, nats_server, stream):
+        """
+        Wrapper hooks run around each window, and not around nothing.
+        """
+        recorder = HookRecorder("jetsync_publish")
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            client.jetstream().publish_many(
+                ((f"{stream.name}.A", b"x") for _ in range(1000)), window=100
+            )
+        calls = recorder.of("jetsync_publish")
+        # A window ends with the write that fills it, so there may be fewer than ten.
+        assert 5 <= len(calls) <= 10
+        assert {call["operation"].window for call in calls} == {100}
+        assert all(call.finished and call.error is None for call in calls)
+        recorder.clear()
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            client.jetstream().publish_many([])
+        assert recorder.calls == []
+
+    def test_a_window_that_fails_is_left_too(self, nats_server, unique):
+        """
+        Wrappers end also where messages failed or the iterable raised.
+        """
+        recorder = HookRecorder("jetsync_publish")
+
+        def broken():
+            yield f"nobody.{unique}", b"x"
+            raise LookupError
+
+        with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
+            js = client.jetstream()
+            with pytest.raises(LookupError):
+                js.publish_many(broken())
+            with pytest.raises(jetsync.PublishManyError):
+                js.publish_many([(f"nobody.{unique}", b"x")])
+        calls = recorder.of("jetsync_publish")
+        assert [call.finished for call in calls] == [True, True]
+        assert [call.result.failed for call in calls] == [1, 1]
+
+    def test_each_message_is_prepared_once(self, nats_server, js, unique):
+        """
+        A message that is sent again after "no stream" is not shown to plugins a second time.
+        """
+
+        class Count:
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                headers = jetsync.Headers(message.headers or {})
+                headers.add("Prepared", "yes")
+                return attrs.evolve(message, headers=headers)
+
+        timer = threading.Timer(0.1, memory_stream, (js, unique))
+        with jetsync.connect(nats_server.url, plugins=[Count()]) as client:
+            timer.start()
+            client.jetstream().publish_many((f"{unique}.A", b"%d" % n) for n in range(50))
+        timer.join()
+        stored = messages_in(js.stream(unique))
+        assert [message.headers.get_all("Prepared") for message in stored] == [["yes"]] * 50
+        js.delete_stream(unique)
+
+    def test_a_veto_fails_one_message(self, nats_server, stream):
+        """
+        The others are stored, and the failure names the plugin.
+        """
+
+        class Odd:
+            name = "odd"
+
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                if int(message.data) % 2:
+                    raise ValueError("odd")
+
+        with (
+            jetsync.connect(nats_server.url, plugins=[Odd()]) as client,
+            pytest.raises(jetsync.PublishManyError) as caught,
+        ):
+            client.jetstream().publish_many((f"{stream.name}.A", b"%d" % n) for n in range(10))
+        assert failed(caught) == [1, 3, 5, 7, 9]
+        assert {f.error.plugin for f in caught.value.report.failures} == {"odd"}
+        assert stream.info().state.messages == 5
+
+
+class TestCallbackThatRaises:
+    def test_every_ack_is_told_and_the_first_error_raised(self, js, stream):
+        """What on_ack raises is raised once all that was taken has ended, and hides no ack."""
+        subject = f"{stream.name}.x"
+        told = []
+
+        def on_ack(message, ack):
+            told.append(ack.sequence)
+            raise LookupError(ack.sequence)
+
+        with pytest.raises(LookupError, match="1"):
+            js.publish_many([(subject, b"%d" % number) for number in range(5)], on_ack=on_ack)
+
+        assert sorted(told) == [1, 2, 3, 4, 5]

@@ -1,0 +1,690 @@
+"""
+Publishing one message on real servers: what is acknowledged, what is refused, what is unknown.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import attrs
+import pytest
+from streams import memory_stream
+from waiting import eventually, timed
+
+import jetsync
+from jetsync import Expect, PubAck
+from jetsync.devserver import DevServer
+from jetsync.hookspecs import hookimpl
+
+VERSIONS = ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None]
+"""Servers whose answers differ; None is the newest."""
+
+WITH_TTL = VERSIONS[1:]
+
+
+class TestAck:
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_the_ack_says_where_the_message_is(self, js_of, unique, version):
+        """
+        Every server's form of an ack gives the same fields.
+        """
+        js = js_of(version)
+        memory_stream(js, unique)
+        assert js.publish(f"{unique}.A", b"1") == PubAck(stream=unique, sequence=1)
+        assert js.publish(f"{unique}.A", b"2", msg_id="m") == PubAck(stream=unique, sequence=2)
+        again = js.publish(f"{unique}.A", b"2", msg_id="m")
+        assert again == PubAck(stream=unique, sequence=2, duplicate=True)
+        js.delete_stream(unique)
+
+    def test_the_ack_names_the_domain(self, unique):
+        """
+        A server with a JetStream domain says so in each ack.
+        """
+        with (
+            DevServer(config={"jetstream": {"domain": "hub"}}) as server,
+            jetsync.connect(server.url) as client,
+        ):
+            js = client.jetstream(domain="hub")
+            memory_stream(js, unique)
+            expected = PubAck(stream=unique, sequence=1, domain="hub")
+            assert js.publish(f"{unique}.A") == expected
+
+    def test_the_ack_of_a_counter_has_its_value(self, js, unique):
+        """
+        A counter's value comes with the ack, exact however large it is.
+        """
+        memory_stream(js, unique, allow_msg_counter=True, allow_direct=True)
+        step = "10000000000000000000000001"
+        assert js.publish(f"{unique}.hits", headers={"Nats-Incr": "+5"}).value == 5
+        ack = js.publish(f"{unique}.hits", headers={"Nats-Incr": step})
+        assert ack.value == int(step) + 5
+        js.delete_stream(unique)
+
+    def test_what_was_sent_is_what_is_stored(self, js, stream):
+        """
+        Scenario 12: payloads of every kind, header values in order, case, blanks and accents.
+        """
+        headers = jetsync.Headers()
+        headers.add("A", "one")
+        headers.add("b", "ends with a blank ")
+        headers.add("A", "caf\u00e9")
+        for data in (b"bytes", bytearray(b"array"), memoryview(b"view"), "t\u00e9xt", b""):
+            sequence = js.publish(f"{stream.name}.A", data, headers=headers).sequence
+            stored = stream.get_message(sequence)
+            expected = data.encode() if isinstance(data, str) else bytes(data)
+            assert stored.data == expected
+            assert stored.subject == f"{stream.name}.A"
+            assert list(stored.headers.items()) == [
+                ("A", "one"),
+                ("b", "ends with a blank "),
+                ("A", "caf\u00e9"),
+            ]
+
+    def test_the_callers_headers_stay_as_they_are(self, js, stream):
+        """
+        Id, ttl and expectations go into the message, not into the caller's mapping.
+        """
+        headers = {"A": ["1", "2"], "Nats-Msg-Id": "old"}
+        before = {"A": ["1", "2"], "Nats-Msg-Id": "old"}
+        ack = js.publish(
+            f"{stream.name}.A", headers=headers, msg_id="new", expect=Expect(last_sequence=0)
+        )
+        assert headers == before
+        assert stream.get_message(ack.sequence).headers.get_all("Nats-Msg-Id") == ["new"]
+
+
+class TestDuplicates:
+    def test_an_id_counts_within_the_window(self, js, unique):
+        """
+        Scenario 44: the second message with an id is not stored, and is once the window passed.
+        """
+        stream = memory_stream(js, unique, duplicate_window=1)
+        first = js.publish(f"{unique}.A", b"1", msg_id="same")
+        second = js.publish(f"{unique}.A", b"2", msg_id="same")
+        assert (second.duplicate, second.sequence) == (True, first.sequence)
+        assert stream.info().state.last_seq == 1
+        later = eventually(
+            lambda: not (ack := js.publish(f"{unique}.A", b"3", msg_id="same")).duplicate and ack
+        )
+        assert later.sequence == 2
+        js.delete_stream(unique)
+
+
+class TestExpectations:
+    @pytest.fixture
+    def three(self, js, stream):
+        """
+        The test's stream with A at 1 and 2 and B at 3; the last one's id is "id-3".
+        """
+        js.publish(f"{stream.name}.A", b"1")
+        js.publish(f"{stream.name}.A", b"2")
+        js.publish(f"{stream.name}.B", b"3", msg_id="id-3")
+        return stream
+
+    @pytest.mark.parametrize(
+        ("subject", "expect"),
+        [
+            ("A", {"last_sequence": 3}),
+            ("A", {"last_subject_sequence": 2}),
+            ("new", {"last_subject_sequence": 0}),
+            ("A", {"last_subject_sequence": 3, "last_subject_sequence_subject": "{}.B"}),
+            ("A", {"last_subject_sequence": 3, "last_subject_sequence_subject": "{}.*"}),
+            ("A", {"last_msg_id": "id-3"}),
+            ("A", {"stream": "{}"}),
+            ("A", {"stream": "{}", "last_sequence": 3, "last_msg_id": "id-3"}),
+        ],
+    )
+    def test_what_holds_is_stored(self, js, three, subject, expect):
+        """
+        Scenario 45: expectations that hold, of the own subject, another one and several at once.
+        """
+        expect = {
+            name: value.format(three.name) if isinstance(value, str) else value
+            for name, value in expect.items()
+        }
+        ack = js.publish(f"{three.name}.{subject}", expect=Expect(**expect))
+        assert ack.sequence == 4
+
+    @pytest.mark.parametrize(
+        ("expect", "error", "err_code"),
+        [
+            (Expect(last_sequence=2), jetsync.WrongLastSequenceError, 10071),
+            (Expect(last_sequence=0), jetsync.WrongLastSequenceError, 10071),
+            (Expect(last_subject_sequence=1), jetsync.WrongLastSequenceError, 10071),
+            (Expect(last_subject_sequence=0), jetsync.WrongLastSequenceError, 10071),
+            (Expect(last_msg_id="id-2"), jetsync.WrongLastMessageIdError, 10070),
+            (Expect(stream="OTHER"), jetsync.WrongStreamError, 10060),
+        ],
+    )
+    def test_what_does_not_hold_is_not(self, js, three, expect, error, err_code):
+        """
+        Scenario 45: each expectation has its error, a zero counts as one, and nothing is stored.
+        """
+        with pytest.raises(error) as caught:
+            js.publish(f"{three.name}.A", expect=expect)
+        assert caught.value.err_code == err_code
+        assert caught.value.code == 400
+        assert three.info().state.last_seq == 3
+
+    def test_the_error_says_what_the_last_sequence_is(self, js, three):
+        """
+        What to try next is in the error, for the stream and for the subject.
+        """
+        for subject, expect, last in (
+            ("A", Expect(last_sequence=1), 3),
+            ("A", Expect(last_subject_sequence=1), 2),
+        ):
+            with pytest.raises(jetsync.WrongLastSequenceError) as caught:
+                js.publish(f"{three.name}.{subject}", expect=expect)
+            assert (caught.value.last_sequence, caught.value.stream) == (last, three.name)
+
+
+class TestNoStream:
+    def test_it_is_tried_three_times(self, js, unique):
+        """
+        Scenario 47: two waits of 250 ms and then the error, which knows the attempts.
+        """
+        subject = f"nobody.{unique}"
+        with timed(0.5, 1.0), pytest.raises(jetsync.NoStreamResponseError) as caught:
+            js.publish(subject)
+        assert (caught.value.subject, caught.value.attempts) == (subject, 3)
+        assert isinstance(caught.value, jetsync.PublishError)
+
+    def test_no_retries_means_one_attempt(self, js, unique):
+        """
+        Scenario 47: without retries the error comes at once.
+        """
+        with timed(0.0, 0.2), pytest.raises(jetsync.NoStreamResponseError):
+            js.publish(f"nobody.{unique}", retries=0)
+
+    def test_a_stream_that_appears_meanwhile_takes_it(self, js, unique):
+        """
+        Scenario 47: the stream is made after 300 ms, and the third attempt is stored.
+        """
+        timer = threading.Timer(0.3, memory_stream, (js, unique))
+        timer.start()
+        with timed(0.4, 1.0):
+            assert js.publish(f"{unique}.A") == PubAck(stream=unique, sequence=1)
+        timer.join()
+        js.delete_stream(unique)
+
+    def test_the_timeout_caps_the_retries(self, js, unique):
+        """
+        Scenario 48: of ten retries half a second apart those are made that the call's time allows,
+        and the next one is not waited for.
+        """
+        with timed(0.5, 1.0), pytest.raises(jetsync.NoStreamResponseError) as caught:
+            js.publish(f"nobody.{unique}", timeout=0.7, retries=10, retry_wait=0.5)
+        assert caught.value.attempts in {1, 2}
+
+
+class TestUnknownOutcome:
+    def test_a_stream_that_does_not_acknowledge(self, js, unique):
+        """
+        Scenario 49: the message is stored and no ack comes, so the outcome is unknown.
+        """
+        stream = memory_stream(js, unique, no_ack=True)
+        with timed(0.2, 0.5), pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
+            js.publish(f"{unique}.A", timeout=0.2)
+        assert isinstance(caught.value, TimeoutError)
+        assert (caught.value.subject, caught.value.msg_id) == (f"{unique}.A", None)
+        assert stream.info().state.messages == 1
+        js.delete_stream(unique)
+
+    def test_a_server_that_stands_still(self, victim, fragile, unique):
+        """
+        What was written is unknown and never "not stored"; with its id it can be sent again.
+        """
+        stream = memory_stream(fragile, unique)
+        victim.pause()
+        try:
+            with timed(0.3, 0.6), pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
+                fragile.publish(f"{unique}.A", b"once", msg_id="id-1", timeout=0.3)
+        finally:
+            victim.resume()
+        assert caught.value.msg_id == "id-1"
+        ack = fragile.publish(f"{unique}.A", b"once", msg_id="id-1")
+        assert (ack.sequence, ack.duplicate) == (1, True)
+        assert stream.info().state.messages == 1
+        fragile.delete_stream(unique)
+
+    def test_a_connection_that_is_lost_in_flight(self, victim, fragile, unique):
+        """
+        The call ends with the connection and does not wait out its time.
+        """
+        fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        victim.pause()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(fragile.publish, f"{unique}.A", b"?", timeout=20)
+            eventually(lambda: fragile._context.connection.statistics().requests_in_flight)
+            victim.kill()
+            with timed(0.0, 3.0), pytest.raises(jetsync.PublishOutcomeUnknownError):
+                waiting.result(20)
+        victim.start()
+
+    def test_a_client_that_is_closed_meanwhile(self, victim, unique):
+        """
+        Closing in another thread wakes the call, whose message may have been stored.
+        """
+        client = jetsync.connect(victim.url)
+        js = client.jetstream()
+        memory_stream(js, unique, no_ack=True)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(js.publish, f"{unique}.A", timeout=20)
+            eventually(lambda: client.statistics().requests_in_flight)
+            client.close()
+            with timed(0.0, 1.0), pytest.raises(jetsync.PublishOutcomeUnknownError):
+                waiting.result(20)
+        with pytest.raises(jetsync.ConnectionClosedError):
+            js.publish(f"{unique}.A")
+
+
+class TestDisconnected:
+    def test_an_error_is_not_followed_by_a_late_delivery(self, victim, fragile, unique):
+        """
+        Scenario 55: without a connection nothing is sent, not even once it is back.
+        """
+        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        client = fragile._context.connection
+        victim.stop()
+        try:
+            eventually(lambda: not client.is_connected)
+            with timed(0.5, 0.8), pytest.raises(jetsync.DisconnectedError) as caught:
+                fragile.publish(f"{unique}.A", b"late", timeout=0.5)
+        finally:
+            victim.start()
+        assert isinstance(caught.value, (ConnectionError, TimeoutError))
+        assert not isinstance(caught.value, jetsync.PublishOutcomeUnknownError)
+        eventually(lambda: client.is_connected)
+        assert fragile.publish(f"{unique}.A", b"now").sequence == 1
+        assert stream.get_message(1).data == b"now"
+        fragile.delete_stream(unique)
+
+    def test_a_connection_that_comes_back_in_time_is_enough(self, victim, fragile, unique):
+        """
+        A publish waits for the connection within its own time.
+        """
+        fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        victim.stop()
+        eventually(lambda: not fragile._context.connection.is_connected)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(fragile.publish, f"{unique}.A", timeout=20)
+            victim.start()
+            assert waiting.result(20).sequence == 1
+        fragile.delete_stream(unique)
+
+
+class TestRefused:
+    def test_wrong_arguments_send_nothing(self, client, js, stream):
+        """
+        Values are ValueErrors, types are TypeErrors, no byte is sent and the connection stays.
+        """
+        subject = f"{stream.name}.A"
+        values = [
+            {"subject": ""},
+            {"subject": "a b"},
+            {"subject": "a\r\nPUB x 0\r\n"},
+            {"subject": "a..b"},
+            {"subject": ".a"},
+            {"subject": "a."},
+            {"subject": "a.*"},
+            {"subject": "a.>"},
+            {"headers": {"": "x"}},
+            {"headers": {"a:b": "x"}},
+            {"headers": {"a b": "x"}},
+            {"headers": {"A": "x\r\nB: y"}},
+            {"headers": {"A": "x\ny"}},
+            {"headers": {"A\r": "x"}},
+            {"headers": {"A": 5}},
+            {"headers": {5: "x"}},
+            {"msg_id": ""},
+            {"msg_id": "a\nb"},
+            {"data": "\ud800"},
+            {"ttl": 0},
+            {"timeout": -1},
+            {"timeout": float("nan")},
+            {"retries": -1},
+            {"retry_wait": -0.1},
+        ]
+        types = [
+            {"subject": None},
+            {"subject": b"bytes"},
+            {"subject": 7},
+            {"data": None},
+            {"data": 5},
+            {"data": {"a": 1}},
+            {"headers": 5},
+            {"msg_id": 5},
+            {"timeout": "1"},
+            {"retries": 1.5},
+            {"retries": True},
+        ]
+        before = client.statistics().bytes_out
+        for fields in values:
+            with pytest.raises(jetsync.InvalidArgumentError) as caught:
+                js.publish(**{"subject": subject, **fields})
+            assert isinstance(caught.value, ValueError), fields
+        for fields in types:
+            with pytest.raises(jetsync.InvalidTypeError) as caught:
+                js.publish(**{"subject": subject, **fields})
+            assert isinstance(caught.value, TypeError), fields
+        assert client.statistics().bytes_out == before
+        assert js.publish(subject).sequence == 1
+        assert client.statistics().reconnects == 0
+
+    def test_a_wrong_expectation_is_refused_where_it_is_made(self):
+        """
+        Expectations that no server understands do not come into being.
+        """
+        for fields in (
+            {"last_sequence": -1},
+            {"last_subject_sequence_subject": "a"},
+            {"last_subject_sequence": 1, "last_subject_sequence_subject": "a b"},
+            {"stream": "a.b"},
+        ):
+            with pytest.raises(ValueError, match=r"."):
+                Expect(**fields)
+        for fields in ({"last_sequence": "1"}, {"last_msg_id": 5}):
+            with pytest.raises(TypeError):
+                Expect(**fields)
+
+    def test_a_payload_that_is_too_large(self, client, js, stream):
+        """
+        Scenario 51: one byte too many is found here, headers count, and the connection stays.
+        """
+        limit = client.server.max_payload
+        header = len(b"NATS/1.0\r\nA: b\r\n\r\n")
+        before = client.statistics().bytes_out
+        with pytest.raises(jetsync.MaxPayloadError) as caught:
+            js.publish(f"{stream.name}.A", bytes(limit + 1))
+        assert (caught.value.size, caught.value.limit) == (limit + 1, limit)
+        with pytest.raises(jetsync.MaxPayloadError):
+            js.publish(f"{stream.name}.A", bytes(limit - header + 1), headers={"A": "b"})
+        assert client.statistics().bytes_out == before
+        assert js.publish(f"{stream.name}.A", bytes(limit)).sequence == 1
+        assert js.publish(f"{stream.name}.A", bytes(limit - header), headers={"A": "b"})
+        assert client.statistics().reconnects == 0
+
+    def test_a_limit_of_the_stream(self, js, unique):
+        """
+        What the stream refuses is an error of its own class, and not stored.
+        """
+        stream = memory_stream(js, unique, max_msg_size=5, max_msgs=1, discard="new")
+        with pytest.raises(jetsync.MessageTooLargeError) as caught:
+            js.publish(f"{unique}.A", b"123456")
+        assert (caught.value.err_code, caught.value.stream) == (10054, unique)
+        js.publish(f"{unique}.A", b"12345")
+        with pytest.raises(jetsync.MaxMessagesError) as caught:
+            js.publish(f"{unique}.A", b"1")
+        assert caught.value.err_code == 10077
+        assert stream.info().state.messages == 1
+        js.delete_stream(unique)
+
+    def test_a_subject_that_the_user_may_not_publish_to(self, unique):
+        """
+        The server's refusal ends the call at once and the connection stays.
+        """
+        users = [{"user": "u", "password": "p", "permissions": {"publish": {"deny": ["*.secret"]}}}]
+        with (
+            DevServer(config={"authorization": {"users": users}}) as server,
+            jetsync.connect(server.url, user="u", password="p") as client,
+        ):
+            js = client.jetstream()
+            memory_stream(js, unique)
+            with timed(0.0, 1.0), pytest.raises(jetsync.PermissionDeniedError) as caught:
+                js.publish(f"{unique}.secret")
+            assert (caught.value.subject, caught.value.operation) == (
+                f"{unique}.secret",
+                "publish",
+            )
+            assert js.publish(f"{unique}.open").sequence == 1
+
+
+class TestTtl:
+    @pytest.fixture
+    def with_ttl(self, js_of, unique):
+        """
+        A factory of streams that take a ttl per message, by server version.
+        """
+        made = []
+
+        def with_ttl(version):
+            js = js_of(version)
+            made.append(js)
+            return js, memory_stream(js, unique, allow_msg_ttl=True, allow_direct=True)
+
+        yield with_ttl
+        for js in made:
+            js.delete_stream(unique)
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", WITH_TTL)
+    def test_values_from_one_second_up_are_stored(self, with_ttl, version):
+        """
+        Scenario 53: numbers, durations and "never", as they look in the stream and when read.
+        """
+        js, stream = with_ttl(version)
+        for given, stored, read in (
+            (1, "1", 1.0),
+            (1.0, "1", 1.0),
+            (1.5, "1.5s", 1.5),
+            (90.0, "90", 90.0),
+            (dt.timedelta(hours=1), "3600", 3600.0),
+            (dt.timedelta(milliseconds=2500), "2.5s", 2.5),
+            ("never", "never", "never"),
+        ):
+            sequence = js.publish(f"{stream.name}.A", ttl=given).sequence
+            message = stream.get_message(sequence)
+            assert (message.headers["Nats-TTL"], message.ttl) == (stored, read)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            0.5,
+            0,
+            -1,
+            "x",
+            "5",
+            "Never",
+            True,
+            float("nan"),
+            float("inf"),
+            1e12,
+            b"never",
+            [],
+            0.999,
+        ],
+    )
+    def test_other_values_are_refused_here(self, client, js, stream, value):
+        """
+        Scenario 53: whatever else is given is a ValueError, and nothing is sent.
+        """
+        before = client.statistics().bytes_out
+        with pytest.raises(jetsync.InvalidTtlError) as caught:
+            js.publish(f"{stream.name}.A", ttl=value)
+        assert isinstance(caught.value, ValueError)
+        assert client.statistics().bytes_out == before
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", WITH_TTL)
+    def test_headers_that_servers_take(self, with_ttl, version):
+        """
+        Headers that others wrote are stored as they are, and read as what the server makes of them.
+        """
+        js, stream = with_ttl(version)
+        for text, read in (
+            ("5", 5.0),
+            ("5s", 5.0),
+            ("1m30s", 90.0),
+            ("1h", 3600.0),
+            ("1000ms", 1.0),
+            ("1500ms", 1.5),
+            ("1.5s", 1.5),
+            ("never", "never"),
+            ("NEVER", "never"),
+            ("Never", "never"),
+            ("", None),
+            ("00", None),
+            ("99999999999", 99999999999.0),
+        ):
+            sequence = js.publish(f"{stream.name}.A", headers={"Nats-TTL": text}).sequence
+            message = stream.get_message(sequence)
+            assert (message.headers["Nats-TTL"], message.ttl) == (text, read)
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", WITH_TTL)
+    def test_headers_that_servers_refuse(self, with_ttl, version):
+        """
+        Each of them is 10165, and the stream stays empty.
+        """
+        js, stream = with_ttl(version)
+        refused = "0 0s 500ms 999ms -1 -5s 0.5 1.5 +5 1e3 5d 1w 5S abc 0x10 9999999999999999999"
+        for text in [*refused.split(), "2562048h", "5 "]:
+            with pytest.raises(jetsync.MessageTtlInvalidError) as caught:
+                js.publish(f"{stream.name}.A", headers={"Nats-TTL": text})
+            assert caught.value.err_code == 10165, text
+        assert stream.info().state.messages == 0
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", WITH_TTL)
+    def test_two_headers_and_a_header_in_lower_case(self, with_ttl, version):
+        """
+        The first of two counts; a name in another case is no time-to-live, here or in the server.
+        """
+        js, stream = with_ttl(version)
+        twice = js.publish(f"{stream.name}.A", headers={"Nats-TTL": ["5", "10"]}).sequence
+        lower = js.publish(f"{stream.name}.A", headers={"nats-ttl": "1"}).sequence
+        assert stream.get_message(twice).ttl == 5.0
+        assert stream.get_message(lower).ttl is None
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", WITH_TTL)
+    def test_a_stream_that_takes_none(self, js_of, unique, version):
+        """
+        Scenario 53: without allow_msg_ttl a ttl is 10166, also "never"; a wrong one stays 10165.
+        """
+        js = js_of(version)
+        stream = memory_stream(js, unique)
+        for ttl in (5, "never"):
+            with pytest.raises(jetsync.MessageTtlDisabledError) as caught:
+                js.publish(f"{unique}.A", ttl=ttl)
+            assert (caught.value.err_code, caught.value.stream) == (10166, unique)
+        with pytest.raises(jetsync.MessageTtlInvalidError):
+            js.publish(f"{unique}.A", headers={"Nats-TTL": "abc"})
+        assert stream.info().state.messages == 0
+        js.delete_stream(unique)
+
+    @pytest.mark.versions
+    def test_a_server_that_knows_none(self, js_of, unique):
+        """
+        With 2.10, a stream and a message with a time-to-live are refused before anything is sent.
+        """
+        js = js_of("2.10.26")
+        with pytest.raises(jetsync.NotSupportedError):
+            memory_stream(js, unique, allow_msg_ttl=True)
+        stream = js.create_or_update_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+        with pytest.raises(jetsync.NotSupportedError):
+            js.publish(f"{unique}.A", ttl=1)
+        assert stream.info().state.messages == 0
+        js.delete_stream(unique)
+
+    def test_it_expires(self, with_ttl):
+        """
+        Scenario 54: there at once, gone soon after its second; "never" outlives it.
+        """
+        js, stream = with_ttl(None)
+        short = js.publish(f"{stream.name}.A", b"short", ttl=1)
+        js.publish(f"{stream.name}.B", b"long", ttl="never")
+        published = time.monotonic()
+        assert stream.get_message(short.sequence).data == b"short"
+        eventually(lambda: stream.info().state.messages == 1, 3.0)
+        assert 0.8 <= time.monotonic() - published <= 2.2
+        with pytest.raises(jetsync.MessageNotFoundError):
+            stream.get_message(short.sequence)
+        assert stream.get_message(2).data == b"long"
+
+
+class TestPrepare:
+    def test_a_plugin_changes_the_message(self, nats_server, js, stream):
+        """
+        Subject, payload, headers and id are sent as the plugin leaves them.
+        """
+
+        class Stamp:
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                return attrs.evolve(
+                    message,
+                    subject=message.subject + ".stamped",
+                    data=bytes(message.data).upper(),
+                    headers={"Stamp": "1"},
+                    msg_id="stamped",
+                )
+
+        with jetsync.connect(nats_server.url, plugins=[Stamp()]) as client:
+            ack = client.jetstream().publish(f"{stream.name}.A", b"data")
+        stored = stream.get_message(ack.sequence)
+        assert (stored.subject, stored.data) == (f"{stream.name}.A.stamped", b"DATA")
+        assert dict(stored.headers.items()) == {"Stamp": "1", "Nats-Msg-Id": "stamped"}
+
+    def test_a_plugin_vetoes_the_message(self, nats_server, stream):
+        """
+        The error names the plugin and the hook, nothing is sent, and the next message passes.
+        """
+
+        class Veto:
+            name = "veto"
+
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                if message.data == b"no":
+                    raise KeyError("not this one")
+
+        with jetsync.connect(nats_server.url, plugins=[Veto()]) as client:
+            js = client.jetstream()
+            before = client.statistics().bytes_out
+            with pytest.raises(jetsync.PluginError) as caught:
+                js.publish(f"{stream.name}.A", b"no")
+            assert (caught.value.plugin, caught.value.hook) == ("veto", "jetsync_prepare_message")
+            assert isinstance(caught.value.__cause__, KeyError)
+            assert client.statistics().bytes_out == before
+            assert js.publish(f"{stream.name}.A", b"yes").sequence == 1
+
+    def test_what_a_plugin_leaves_is_checked_too(self, nats_server, stream):
+        """
+        A subject that a plugin breaks is found before it is sent.
+        """
+
+        class Breaks:
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                return attrs.evolve(message, subject="a b")
+
+        with jetsync.connect(nats_server.url, plugins=[Breaks()]) as client:
+            with pytest.raises(jetsync.InvalidSubjectError):
+                client.jetstream().publish(f"{stream.name}.A", b"x")
+            assert client.is_connected
+
+
+class TestThreads:
+    def test_many_threads_share_one_context(self, js, stream):
+        """
+        Each thread gets the ack of its own message.
+        """
+
+        def publish(number):
+            return [
+                (ack.sequence, b"%d-%d" % (number, turn))
+                for turn in range(25)
+                for ack in [js.publish(f"{stream.name}.{number}", b"%d-%d" % (number, turn))]
+            ]
+
+        with ThreadPoolExecutor(8) as pool:
+            acked = [pair for pairs in pool.map(publish, range(8)) for pair in pairs]
+        assert sorted(sequence for sequence, _ in acked) == list(range(1, 201))
+        for sequence, data in acked[::10]:
+            assert stream.get_message(sequence).data == data

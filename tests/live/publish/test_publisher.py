@@ -1,0 +1,1150 @@
+"""
+The publisher on real servers: its window, its futures and reports, and what goes wrong meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+import attrs
+import pytest
+from streams import memory_stream, messages_in
+from waiting import eventually, timed
+
+import jetsync
+from jetsync.devserver import DevServer
+from jetsync.hookspecs import hookimpl
+from jetsync.testing import CutProxy
+
+WORKER = "jetsync-publisher"
+
+
+def workers():
+    """
+    How many publishers have a thread.
+    """
+    return sum(thread.name == WORKER for thread in threading.enumerate())
+
+
+@pytest.fixture
+def fragile(victim):
+    """
+    A client of that server that reconnects soon.
+    """
+    with jetsync.connect(victim.url, reconnect_wait=0.05) as client:
+        yield client
+
+
+@pytest.fixture
+def paused(victim):
+    """
+    A context manager in which the server stands still.
+    """
+
+    @contextlib.contextmanager
+    def paused():
+        victim.pause()
+        try:
+            yield
+        finally:
+            victim.resume()
+
+    return paused
+
+
+@pytest.fixture
+def pool():
+    """
+    Threads for calls that are to wait.
+    """
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+@pytest.fixture
+def connected(nats_server):
+    """
+    A function from plugins to JetStream of a client that has them.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def connected(*plugins):
+            client = stack.enter_context(jetsync.connect(nats_server.url, plugins=plugins))
+            return client.jetstream()
+
+        yield connected
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    """
+    Every publisher's thread ends with it.
+    """
+    yield
+    eventually(lambda: workers() == 0)
+
+
+@pytest.fixture
+def silent(js, unique):
+    """
+    A subject whose stream stores and never acknowledges.
+    """
+    js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory", no_ack=True)
+    yield f"{unique}.A"
+    js.delete_stream(unique)
+
+
+def payloads(stream):
+    """
+    What a stream has, in order.
+    """
+    return [message.data for message in messages_in(stream)]
+
+
+class TestWindow:
+    def test_the_window_is_never_exceeded(self, fragile, paused, pool, unique):
+        """
+        100 publishes of 4 threads through 5 places: never more than 5 in flight, all are stored.
+        """
+        stream = memory_stream(fragile.jetstream(), unique)
+        most = 0
+        over = threading.Event()
+
+        def sample():
+            nonlocal most
+            while not over.wait(0.001):
+                most = max(most, publisher.pending)
+
+        with fragile.jetstream().publisher(window=5) as publisher:
+            sampler = pool.submit(sample)
+            with paused():
+                running = [
+                    pool.submit(
+                        lambda: [publisher.publish(f"{unique}.A", b"x" * 10) for _ in range(25)]
+                    )
+                    for _ in range(4)
+                ]
+                eventually(lambda: publisher.pending == 5)
+                time.sleep(0.1)
+                assert publisher.pending == 5
+                assert not any(publishing.done() for publishing in running)
+            futures = [future for publishing in running for future in publishing.result(20)]
+            sequences = sorted(future.result(20).sequence for future in futures)
+            over.set()
+            sampler.result(5)
+        assert most == 5
+        assert sequences == list(range(1, 101))
+        assert stream.info().state.messages == 100
+        fragile.jetstream().delete_stream(unique)
+
+    def test_the_window_is_limited_in_bytes(self, fragile, paused, pool, unique):
+        """
+        Publishing waits when the bytes in flight reach the limit, and goes on as acks arrive.
+        """
+        stream = memory_stream(fragile.jetstream(), unique)
+        payload = bytes(100_000)
+        with fragile.jetstream().publisher(window_bytes=1_000_000) as publisher:
+            publisher.publish(f"{unique}.A", payload).result(5)
+            with paused():
+                running = pool.submit(
+                    lambda: [publisher.publish(f"{unique}.A", payload) for _ in range(50)]
+                )
+                eventually(lambda: publisher.pending == 10)
+                with contextlib.suppress(FutureTimeoutError):
+                    running.result(0.1)
+                assert publisher.pending == 10
+                assert not running.done()
+            for future in running.result(20):
+                future.result(20)
+        assert stream.info().state.messages == 51
+        fragile.jetstream().delete_stream(unique)
+
+    def test_a_stall_ends_when_acks_time_out(self, js, silent):
+        """
+        With a full window and no acks, the next publish goes out once those before are given up.
+        """
+        publisher = js.publisher(window=5, ack_timeout=0.1)
+        futures = [publisher.publish(silent) for _ in range(5)]
+        assert publisher.pending == 5
+        with timed(0.05, 0.3):
+            futures.append(publisher.publish(silent))
+        assert futures[0].done()
+        eventually(lambda: publisher.pending == 0)
+        publisher.publish(silent).add_done_callback(lambda _: None)
+        assert publisher.pending == 1
+        for future in futures:
+            assert isinstance(future.exception(), jetsync.PublishOutcomeUnknownError)
+        publisher.close()
+
+    def test_a_window_of_one(self, js, stream):
+        """
+        One at a time works, too.
+        """
+        with js.publisher(window=1) as publisher:
+            futures = [publisher.publish(f"{stream.name}.A", b"%d" % n) for n in range(50)]
+        assert [future.result().sequence for future in futures] == list(range(1, 51))
+
+    def test_a_message_that_was_refused_takes_no_place(self, js, stream):
+        """
+        What cannot be sent raises in publish and is in no book.
+        """
+        subject = f"{stream.name}.A"
+        with js.publisher(window=2) as publisher:
+            for _ in range(5):
+                with pytest.raises(jetsync.InvalidSubjectError):
+                    publisher.publish("a b")
+                with pytest.raises(jetsync.InvalidTypeError):
+                    publisher.publish(subject, 5)
+                with pytest.raises(jetsync.InvalidTtlError):
+                    publisher.publish(subject, ttl=0)
+            assert publisher.publish(subject).result(5).sequence == 1
+            assert publisher.statistics().published == 1
+
+
+class TestFuture:
+    def test_a_message_that_is_stored(self, js, stream):
+        """
+        The future has the ack of its message, and says so.
+        """
+        subject = f"{stream.name}.A"
+        with js.publisher() as publisher:
+            future = publisher.publish(subject, "text", headers={"A": "1"}, msg_id="one")
+            ack = future.result(timeout=5)
+            again = publisher.publish(subject, "text", msg_id="one").result(5)
+        assert (ack.stream, ack.sequence, ack.duplicate) == (stream.name, 1, False)
+        assert (again.sequence, again.duplicate) == (1, True)
+        assert future.done()
+        assert future.exception() is None
+        assert repr(future) == f"<PublishFuture {subject} stored>"
+        assert future.message == jetsync.OutboundMessage(subject, "text", {"A": "1"}, "one")
+
+    def test_a_message_that_is_refused(self, js, stream):
+        """
+        Each asking raises the error anew, as it does in each thread.
+        """
+        subject = f"{stream.name}.A"
+        with js.publisher() as publisher:
+            future = publisher.publish(subject, expect=jetsync.Expect(last_sequence=7))
+            errors = []
+            for _ in range(2):
+                with pytest.raises(jetsync.WrongLastSequenceError) as caught:
+                    future.result(5)
+                errors.append(caught.value)
+            assert errors[0] is not errors[1]
+            assert isinstance(future.exception(), jetsync.WrongLastSequenceError)
+            assert repr(future) == f"<PublishFuture {subject} failed>"
+
+    def test_waiting_has_an_end(self, js, silent):
+        """
+        A wait that is over leaves the message in flight.
+        """
+        publisher = js.publisher(ack_timeout=0.5)
+        future = publisher.publish(silent)
+        with timed(0.05, 0.3), pytest.raises(jetsync.WaitTimeoutError):
+            future.result(timeout=0.05)
+        with pytest.raises(TimeoutError):
+            future.exception(timeout=0)
+        with pytest.raises(jetsync.InvalidTypeError):
+            future.result(timeout="1")
+        assert not future.done()
+        assert repr(future) == f"<PublishFuture {silent} pending>"
+        with pytest.raises(jetsync.PublishOutcomeUnknownError):
+            future.result()
+        publisher.close()
+
+    def test_many_threads_wait_for_one_message(self, fragile, paused, pool, unique):
+        """
+        All of them get the same ack.
+        """
+        js = fragile.jetstream()
+        memory_stream(js, unique)
+        with js.publisher() as publisher:
+            with paused():
+                future = publisher.publish(f"{unique}.A")
+                waiting = [pool.submit(future.result, 20) for _ in range(6)]
+                time.sleep(0.05)
+                assert not any(wait.done() for wait in waiting)
+            assert {wait.result(20).sequence for wait in waiting} == {1}
+        js.delete_stream(unique)
+
+    def test_polling_leaves_nothing_behind(self, fragile, paused, unique):
+        """
+        A thousand looks without waiting, at a message and at all of them, make no more waiters.
+        """
+        js = fragile.jetstream()
+        memory_stream(js, unique)
+
+        def waiters():
+            return sum(type(each).__name__ == "Signal" for each in gc.get_objects())
+
+        with js.publisher() as publisher, paused():
+            future = publisher.publish(f"{unique}.A")
+            before = waiters()
+            for _ in range(1000):
+                with pytest.raises(jetsync.WaitTimeoutError):
+                    future.result(timeout=0)
+                publisher.flush(timeout=0)
+            assert waiters() < before + 100
+        js.delete_stream(unique)
+
+    def test_callbacks_run_in_the_publishers_thread(self, fragile, paused, unique):
+        """
+        In the order in which they were added, with the future; at once where it is done already.
+        """
+        js = fragile.jetstream()
+        memory_stream(js, unique)
+        told = []
+
+        def callback(name):
+            return lambda future: told.append((name, future, threading.current_thread().name))
+
+        with js.publisher() as publisher:
+            with paused():
+                future = publisher.publish(f"{unique}.A")
+                future.add_done_callback(callback("first"))
+                future.add_done_callback(callback("second"))
+                assert told == []
+            publisher.flush()
+        assert told == [("first", future, WORKER), ("second", future, WORKER)]
+        future.add_done_callback(callback("late"))
+        assert told[2:] == [("late", future, threading.current_thread().name)]
+        js.delete_stream(unique)
+
+    def test_a_callback_that_raises(self, fragile, paused, unique, caplog):
+        """
+        It is logged and counted; other callbacks and messages go on, after sys.exit too.
+        """
+        js = fragile.jetstream()
+        memory_stream(js, unique)
+        told = []
+
+        def fail(error):
+            raise error
+
+        with js.publisher() as publisher, caplog.at_level(logging.ERROR, "jetsync"):
+            with paused():
+                future = publisher.publish(f"{unique}.A")
+                future.add_done_callback(lambda _: fail(LookupError("no use")))
+                future.add_done_callback(lambda _: fail(SystemExit(1)))
+                future.add_done_callback(told.append)
+            assert publisher.flush(20) == 0
+            assert publisher.publish(f"{unique}.A").result(5).sequence == 2
+            assert eventually(lambda: publisher.statistics().report_errors == 2)
+        assert told == [future]
+        assert [record.event for record in caplog.records] == ["callback_failed"] * 2
+        js.delete_stream(unique)
+
+    def test_a_callback_may_publish_and_never_waits_for_itself(self, js, stream):
+        """
+        What would wait for the publisher's own thread raises, or returns at once.
+        """
+        subject = f"{stream.name}.A"
+        seen = {}
+        over = threading.Event()
+
+        def chain(report):
+            # A callback of a future that is done already would run in the thread that adds it.
+            if report.message.data != b"first":
+                return
+            try:
+                second = publisher.publish(subject, b"second")
+                seen["second"] = second
+                for name, call in (
+                    ("result", second.result),
+                    ("publish", lambda: publisher.publish(subject, b"third")),
+                ):
+                    with pytest.raises(jetsync.WaitTimeoutError) as caught:
+                        call()
+                    seen[name] = str(caught.value)
+                seen["flush"] = publisher.flush()
+            finally:
+                over.set()
+
+        with js.publisher(window=1, on_report=chain) as publisher:
+            publisher.publish(subject, b"first")
+            assert over.wait(10)
+        assert "only this thread" in seen["result"]
+        assert "only this thread" in seen["publish"]
+        assert seen["flush"] == 1
+        assert seen["second"].result(5).sequence == 2
+        assert payloads(stream) == [b"first", b"second"]
+
+    def test_a_callback_may_close(self, js, stream):
+        """
+        The publisher then ends by itself, after what is in flight.
+        """
+        publisher = js.publisher()
+        futures = [publisher.publish(f"{stream.name}.A") for _ in range(100)]
+        futures[0].add_done_callback(lambda _: publisher.close())
+        assert [future.result(5).sequence for future in futures] == list(range(1, 101))
+        eventually(lambda: workers() == 0)
+        with pytest.raises(jetsync.HandleClosedError):
+            publisher.publish(f"{stream.name}.A")
+
+
+class TestReports:
+    def test_order_and_thread(self, js, stream, pool):
+        """
+        Reports come in the publisher's thread; per publishing thread in its order.
+        """
+        reports = []
+
+        def on_report(report):
+            reports.append((report, threading.current_thread().name))
+
+        def publish(name):
+            for number in range(2000):
+                publisher.publish(f"{stream.name}.{name}", b"%d" % number)
+
+        with js.publisher(window=500, on_report=on_report) as publisher:
+            for publishing in [pool.submit(publish, name) for name in "abc"]:
+                publishing.result(60)
+            assert publisher.flush() == 0
+        assert {thread for _, thread in reports} == {WORKER}
+        assert all(report.error is None for report, _ in reports)
+        for name in "abc":
+            subject = f"{stream.name}.{name}"
+            told = [report for report, _ in reports if report.message.subject == subject]
+            assert [report.message.data for report in told] == [b"%d" % n for n in range(2000)]
+            sequences = [report.ack.sequence for report in told]
+            assert sequences == sorted(sequences)
+
+    def test_a_report_that_raises(self, js, stream, caplog):
+        """
+        It is logged and counted, and the next ones come all the same.
+        """
+        told = []
+
+        def on_report(report):
+            told.append(report.ack.sequence)
+            if len(told) % 2:
+                raise LookupError("no use for it")
+
+        with (
+            caplog.at_level(logging.ERROR, "jetsync"),
+            js.publisher(on_report=on_report) as publisher,
+        ):
+            for _ in range(10):
+                publisher.publish(f"{stream.name}.A")
+            publisher.close()
+            assert publisher.statistics().report_errors == 5
+        assert told == list(range(1, 11))
+        assert len(caplog.records) == 5
+        assert caplog.records[0].exc_info[0] is LookupError
+
+    def test_an_ack_that_does_not_come(self, js, silent):
+        """
+        One report with the message and a timeout, none of success, and the future fails.
+        """
+        reports = []
+        with (
+            js.publisher(ack_timeout=0.05, on_report=reports.append) as publisher,
+            timed(0.04, 0.3),
+        ):
+            error = publisher.publish(silent, b"x", msg_id="id-1").exception()
+        assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+        assert isinstance(error, TimeoutError)
+        assert (error.subject, error.msg_id) == (silent, "id-1")
+        (report,) = reports
+        assert (report.message.data, report.ack, report.error) == (b"x", None, error)
+
+    def test_a_slow_report_does_not_hold_back_what_is_published(self, js, stream):
+        """
+        Messages go out while on_report takes its time, the last one too.
+        """
+        inside, proceed = threading.Event(), threading.Event()
+
+        def on_report(_):
+            inside.set()
+            assert proceed.wait(20)
+
+        with js.publisher(on_report=on_report) as publisher:
+            publisher.publish(f"{stream.name}.A")
+            assert inside.wait(10)
+            for _ in range(9):
+                publisher.publish(f"{stream.name}.A")
+            eventually(lambda: stream.info().state.messages == 10)
+            proceed.set()
+
+
+class TestRetry:
+    def test_until_the_stream_exists(self, js, unique):
+        """
+        A message that no stream takes is sent again until one does.
+        """
+        with (
+            js.publisher(window=1, retries=10, retry_wait=0.1) as publisher,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            future = publisher.publish(f"{unique}.A")
+
+            def make():
+                time.sleep(0.3)
+                memory_stream(js, unique)
+
+            making = pool.submit(make)
+            with timed(0.25, 1.0):
+                assert future.result(5).sequence == 1
+            making.result(5)
+        js.delete_stream(unique)
+
+    @pytest.mark.parametrize(
+        ("retries", "least", "most"), [(0, 0.0, 0.3), (2, 0.2, 0.6)], ids=["none", "two"]
+    )
+    def test_until_they_are_used_up(self, js, unique, retries, least, most):
+        """
+        Then the message has failed, and the error says how often it was tried.
+        """
+        with js.publisher(window=1, retries=retries, retry_wait=0.1) as publisher:
+            with timed(least, most):
+                error = publisher.publish(unique).exception()
+            assert isinstance(error, jetsync.NoStreamResponseError)
+            assert error.attempts == retries + 1
+            assert publisher.pending == 0
+
+    def test_others_go_on_meanwhile(self, js, stream, unique):
+        """
+        Messages that wait for another try hold up none that have a stream.
+        """
+        with js.publisher(retries=1, retry_wait=0.5) as publisher:
+            lost = [publisher.publish(f"{unique}-nowhere") for _ in range(10)]
+            with timed(0.0, 0.4):
+                stored = [publisher.publish(f"{stream.name}.A") for _ in range(10)]
+                assert [future.result(5).sequence for future in stored] == list(range(1, 11))
+            assert publisher.pending == 10
+            errors = [future.exception(5) for future in lost]
+        assert {type(error) for error in errors} == {jetsync.NoStreamResponseError}
+
+    def test_a_plugin_decides_without_a_lock(self, connected, unique):
+        """
+        It is asked in the publisher's thread, and may use the publisher itself.
+        """
+        asked = []
+
+        class Retry:
+            @hookimpl
+            def jetsync_retry(self, operation, error, attempt):
+                thread = threading.current_thread().name
+                asked.append((operation.subject, attempt, thread, publisher.statistics().pending))
+                return 0.01 if attempt < 3 else None
+
+        with connected(Retry).publisher(retries=9) as publisher:
+            assert isinstance(publisher.publish(unique).exception(5), jetsync.NoStreamResponseError)
+        assert asked == [(unique, attempt, WORKER, 1) for attempt in (1, 2, 3)]
+
+    def test_a_plugin_that_fails(self, connected, unique):
+        """
+        Its error is that message's outcome.
+        """
+
+        class Retry:
+            @hookimpl
+            def jetsync_retry(self):
+                raise LookupError("no idea")
+
+        with connected(Retry).publisher() as publisher:
+            error = publisher.publish(unique).exception(5)
+        assert isinstance(error, jetsync.PluginError)
+        assert isinstance(error.__cause__, LookupError)
+
+
+class TestConnection:
+    def test_a_restart_fails_what_is_in_flight(self, victim, fragile, unique):
+        """
+        All futures have ended with it, nothing is open, and the next messages are stored.
+        """
+        js = fragile.jetstream()
+        js.create_stream(name=unique, subjects=[f"{unique}.>"])
+        silent = js.create_stream(name=f"{unique}-N", subjects=[f"{unique}-N.>"], no_ack=True)
+        with js.publisher(ack_timeout=30) as publisher:
+            futures = [publisher.publish(f"{unique}-N.A", msg_id=f"{n}") for n in range(5)]
+            assert publisher.pending == 5
+            # A server that is about to stop may say that it has no stream, which allows a retry.
+            eventually(lambda: silent.info().state.messages == 5)
+            victim.restart()
+            eventually(lambda: fragile.is_connected)
+            for number, future in enumerate(futures):
+                error = future.exception(5)
+                assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+                assert "connection was lost" in str(error)
+                assert error.msg_id == str(number)
+            assert publisher.flush() == 0
+            assert publisher.pending == 0
+            eventually(lambda: js.stream(unique).info().config.name == unique)
+            assert publisher.publish(f"{unique}.A").result(10).sequence == 1
+        js.delete_stream(unique)
+        js.delete_stream(f"{unique}-N")
+
+    def test_a_cut_in_a_stream_of_messages(self, nats_server, js, stream):
+        """
+        Cut anywhere, again and again: each future tells the truth about its message.
+        """
+        subject = f"{stream.name}.A"
+        with (
+            CutProxy(nats_server.url) as proxy,
+            jetsync.connect(proxy.url, reconnect_wait=0.02) as client,
+            client.jetstream().publisher(window=300, ack_timeout=10) as publisher,
+        ):
+            futures = []
+            for number in range(6000):
+                if number % 1000 == 500:
+                    proxy.cut_after(to_server=777)
+                futures.append(publisher.publish(subject, b"%d" % number))
+            assert publisher.flush(30) == 0
+            assert proxy.statistics().cuts >= 3
+            outcomes = [future.exception() for future in futures]
+        stored = payloads(stream)
+        assert len(stored) == len(set(stored))
+        acked = {
+            future.message.data
+            for future, error in zip(futures, outcomes, strict=True)
+            if error is None
+        }
+        assert acked <= set(stored)
+        assert len(acked) >= 6000 - 6 * 300
+        for error in filter(None, outcomes):
+            assert isinstance(
+                error, (jetsync.PublishOutcomeUnknownError, jetsync.DisconnectedError)
+            )
+        unsent = {
+            future.message.data
+            for future, error in zip(futures, outcomes, strict=True)
+            if isinstance(error, jetsync.DisconnectedError)
+        }
+        assert not unsent & set(stored)
+
+    def test_without_a_connection(self, victim, fragile, pool, unique):
+        """
+        A publish raises by ack_timeout, nothing is sent later, and what was in flight has failed.
+        """
+        js = fragile.jetstream()
+        stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
+        silent = js.create_stream(name=f"{unique}-N", subjects=[f"{unique}-N.>"], no_ack=True)
+        publisher = js.publisher(ack_timeout=4)
+        flying = publisher.publish(f"{unique}-N.A")
+        eventually(lambda: silent.info().state.messages == 1)
+        victim.stop()
+        try:
+            eventually(lambda: not fragile.is_connected)
+            waiting = pool.submit(publisher.publish, f"{unique}.A", b"never")
+            with timed(0.0, 2.0):
+                assert isinstance(flying.exception(5), jetsync.PublishOutcomeUnknownError)
+            assert not waiting.done()
+            with timed(2.0, 5.0), pytest.raises(jetsync.DisconnectedError):
+                waiting.result(10)
+            assert publisher.pending == 0
+        finally:
+            victim.start()
+        eventually(lambda: fragile.is_connected)
+        assert publisher.publish(f"{unique}.A", b"later").result(10).sequence == 1
+        assert payloads(stream) == [b"later"]
+        publisher.close()
+        js.delete_stream(unique)
+        js.delete_stream(f"{unique}-N")
+
+    def test_a_publish_waits_for_the_connection(self, victim, fragile, pool, unique):
+        """
+        A connection that comes back in time takes the message; others are settled meanwhile.
+        """
+        js = fragile.jetstream()
+        js.create_stream(name=unique, subjects=[f"{unique}.>"])
+        with js.publisher(ack_timeout=20) as publisher:
+            publisher.publish(f"{unique}.A").result(5)
+            victim.stop()
+            try:
+                eventually(lambda: not fragile.is_connected)
+                waiting = pool.submit(publisher.publish, f"{unique}.A")
+                time.sleep(0.1)
+                assert not waiting.done()
+                assert publisher.flush(1) == 0
+            finally:
+                victim.start()
+            assert waiting.result(20).result(20).sequence == 2
+        js.delete_stream(unique)
+
+    def test_no_publisher_without_a_connection(self, victim, fragile):
+        """
+        It is not made, and leaves no subscription behind.
+        """
+        before = fragile.statistics().subscriptions
+        victim.stop()
+        try:
+            eventually(lambda: not fragile.is_connected)
+            with timed(0.1, 1.0), pytest.raises(jetsync.DisconnectedError):
+                fragile.jetstream().publisher(ack_timeout=0.2)
+        finally:
+            victim.start()
+        eventually(lambda: fragile.is_connected)
+        assert fragile.statistics().subscriptions == before
+
+    def test_the_client_is_closed_meanwhile(self, nats_server, silent, pool):
+        """
+        All futures end at once with an error, and so does who waits for room.
+        """
+        client = jetsync.connect(nats_server.url)
+        publisher = client.jetstream().publisher(window=10, ack_timeout=60)
+        futures = [publisher.publish(silent) for _ in range(10)]
+        waiting = pool.submit(publisher.publish, silent)
+        time.sleep(0.05)
+        with timed(0.0, 3.0):
+            client.close()
+            errors = [future.exception(5) for future in futures]
+            with pytest.raises(jetsync.ConnectionClosedError):
+                waiting.result(5)
+        assert {type(error) for error in errors} == {jetsync.PublishOutcomeUnknownError}
+        assert "closed" in str(errors[0])
+        with pytest.raises(jetsync.ConnectionClosedError):
+            publisher.publish(silent)
+        with pytest.raises(jetsync.ConnectionClosedError):
+            publisher.flush()
+        publisher.close()
+
+    def test_a_refused_subject(self, unique):
+        """
+        The server's permission error is the outcome of the messages to that subject only.
+        """
+        user = {
+            "user": "u",
+            "password": "p",
+            "permissions": {"publish": {"deny": ["secret.>"]}},
+        }
+        with (
+            DevServer(config={"authorization": {"users": [user]}}) as server,
+            jetsync.connect(server.url, user="u", password="p") as client,
+        ):
+            js = client.jetstream()
+            memory_stream(js, unique)
+            with js.publisher(ack_timeout=20) as publisher:
+                futures = []
+                for _ in range(20):
+                    futures += [
+                        publisher.publish(f"{unique}.A"),
+                        publisher.publish("secret.A"),
+                    ]
+                with timed(0.0, 5.0):
+                    errors = [future.exception(20) for future in futures]
+                assert errors[::2] == [None] * 20
+                for error in errors[1::2]:
+                    assert isinstance(error, jetsync.PermissionDeniedError)
+                    assert (error.subject, error.operation) == ("secret.A", "publish")
+
+    def test_acks_that_may_not_be_heard(self):
+        """
+        Where the server refuses the inbox, messages end as unknown and the next ones raise.
+        """
+        user = {
+            "user": "u",
+            "password": "p",
+            "permissions": {"subscribe": {"deny": ["_INBOX.>"]}},
+        }
+        with (
+            DevServer(config={"authorization": {"users": [user]}}) as server,
+            jetsync.connect(server.url, user="u", password="p") as client,
+        ):
+            publisher = client.jetstream().publisher(ack_timeout=20)
+            # Its own error, where that was quicker than the message.
+            expected = (jetsync.PublishError, jetsync.PermissionDeniedError)
+            with timed(0.0, 5.0), pytest.raises(expected):
+                publisher.publish("any.A").result(20)
+            eventually(lambda: workers() == 0)
+            with pytest.raises(jetsync.PermissionDeniedError):
+                publisher.publish("any.A")
+            publisher.close()
+
+
+class TestFlush:
+    def test_it_says_how_many_are_open(self, fragile, paused, unique):
+        """
+        At its timeout the open ones and those that have ended are all there are; later none.
+        """
+        js = fragile.jetstream()
+        memory_stream(js, unique)
+        with js.publisher(ack_timeout=20) as publisher:
+            futures = [publisher.publish(f"{unique}.A") for _ in range(500)]
+            with paused():
+                futures += [publisher.publish(f"{unique}.A") for _ in range(500)]
+                with timed(0.04, 0.3):
+                    still = publisher.flush(0.05)
+                assert still > 0
+                assert still + sum(future.done() for future in futures) == 1000
+                assert publisher.flush(timeout=0) == still
+            assert publisher.flush() == 0
+            assert all(future.done() for future in futures)
+        js.delete_stream(unique)
+
+    def test_it_does_not_wait_for_later_messages(self, js, stream, unique):
+        """
+        What others publish during the flush does not make it longer.
+        """
+        over = threading.Event()
+
+        def publish():
+            while not over.is_set():
+                publisher.publish(f"{stream.name}.A")
+
+        with js.publisher(window=100) as publisher, ThreadPoolExecutor(1) as pool:
+            publishing = pool.submit(publish)
+            try:
+                for _ in range(10):
+                    with timed(0.0, 5.0):
+                        assert publisher.flush() == 0
+            finally:
+                over.set()
+            publishing.result(5)
+
+    def test_messages_of_many_threads(self, js, stream, pool):
+        """
+        Each gets its own ack, whatever they do at the same time.
+        """
+
+        def publish(name):
+            ended = []
+            for number in range(300):
+                payload = b"%d/%d" % (name, number)
+                future = publisher.publish(f"{stream.name}.{name}", payload)
+                if number % 50 == 0:
+                    future.result(10)
+                ended.append((payload, future))
+            return ended
+
+        with js.publisher(window=64) as publisher:
+            running = [pool.submit(publish, name) for name in range(8)]
+            futures = [entry for publishing in running for entry in publishing.result(60)]
+            assert publisher.flush() == 0
+        stored = payloads(stream)
+        assert len(stored) == 2400
+        for payload, future in futures:
+            assert stored[future.result().sequence - 1] == payload
+        for name in range(8):
+            own = [payload for payload in stored if payload.startswith(b"%d/" % name)]
+            assert own == [b"%d/%d" % (name, number) for number in range(300)]
+
+    def test_statistics(self, js, stream, unique):
+        """
+        Every message is counted once, by how it ended.
+        """
+        subject = f"{stream.name}.A"
+        with js.publisher(window=50, retries=0) as publisher:
+            assert repr(publisher) == "<Publisher open pending=0 of 50>"
+            publisher.publish(subject, msg_id="1")
+            publisher.publish(subject, msg_id="1")
+            publisher.publish(subject)
+            publisher.publish(subject, expect=jetsync.Expect(stream="OTHER")).exception(5)
+            publisher.publish(f"{unique}-nowhere").exception(5)
+            assert publisher.flush() == 0
+            assert publisher.statistics() == jetsync.PublisherStatistics(
+                published=5, acknowledged=3, duplicates=1, failed=2, pending=0, report_errors=0
+            )
+        assert repr(publisher) == "<Publisher closed pending=0 of 50>"
+
+    def test_acks_of_several_streams(self, js, stream, unique):
+        """
+        Each ack names the stream that took the message.
+        """
+        other = f"{unique}-other"
+        memory_stream(js, other)
+        names = [stream.name, other, other, stream.name] * 100
+        with js.publisher() as publisher:
+            futures = [publisher.publish(f"{name}.A") for name in names]
+            assert [future.result(10).stream for future in futures] == names
+        js.delete_stream(other)
+
+
+class TestClose:
+    def test_leaving_waits_for_all(self, js, stream):
+        """
+        After the block everything is stored.
+        """
+        with js.publisher() as publisher:
+            futures = [publisher.publish(f"{stream.name}.A") for _ in range(3000)]
+        assert all(future.done() for future in futures)
+        assert stream.info().state.messages == 3000
+
+    def test_leaving_raises_what_nobody_asked_about(self, js, stream):
+        """
+        The report has these messages with their place; not those whose futures were asked.
+        """
+        subject = f"{stream.name}.A"
+        wrong = jetsync.Expect(stream="OTHER")
+
+        def body():
+            with js.publisher() as publisher:
+                publisher.publish(subject)
+                publisher.publish(subject, b"asked", expect=wrong).exception(5)
+                publisher.publish(subject, b"told", expect=wrong).add_done_callback(lambda _: None)
+                publisher.publish(subject, b"unseen", expect=wrong)
+                publisher.publish(subject)
+
+        with pytest.raises(jetsync.PublishManyError) as caught:
+            body()
+        report = caught.value.report
+        assert (report.count, report.first_sequence, report.last_sequence) == (2, 1, 2)
+        (failure,) = report.failures
+        assert (failure.index, failure.message.data) == (3, b"unseen")
+        assert isinstance(failure.error, jetsync.WrongStreamError)
+
+    def test_reported_failures_are_not_raised(self, js, stream):
+        """
+        on_report has seen them.
+        """
+        reports = []
+        with js.publisher(on_report=reports.append) as publisher:
+            publisher.publish(f"{stream.name}.A", expect=jetsync.Expect(stream="OTHER"))
+        assert isinstance(reports[0].error, jetsync.WrongStreamError)
+
+    def test_an_exception_of_the_body_is_the_callers(self, js, stream):
+        """
+        It is not hidden by failures of messages, and what was published is settled.
+        """
+        futures = []
+
+        def body():
+            with js.publisher() as publisher:
+                futures.append(publisher.publish(f"{stream.name}.A"))
+                publisher.publish(f"{stream.name}.A", expect=jetsync.Expect(stream="OTHER"))
+                raise LookupError("mine")
+
+        with pytest.raises(LookupError, match="mine"):
+            body()
+        assert futures[0].done()
+
+    def test_a_closed_publisher(self, js, stream):
+        """
+        It takes no more messages; closing and flushing again is harmless.
+        """
+        publisher = js.publisher()
+        publisher.publish(f"{stream.name}.A")
+        publisher.close()
+        publisher.close(timeout=1)
+        with pytest.raises(jetsync.HandleClosedError, match="publisher is closed"):
+            publisher.publish(f"{stream.name}.A")
+        assert publisher.flush() == 0
+        assert stream.info().state.messages == 1
+
+    def test_a_timeout(self, js, silent, pool):
+        """
+        It ends by its timeout; what is open fails as unknown, who waits for room is told.
+        """
+        publisher = js.publisher(window=10, ack_timeout=60)
+        futures = [publisher.publish(silent, msg_id=f"{n}") for n in range(10)]
+        waiting = pool.submit(publisher.publish, silent)
+        with timed(0.15, 1.5), pytest.raises(jetsync.PublishManyError) as caught:
+            publisher.close(timeout=0.2)
+        with pytest.raises(jetsync.HandleClosedError):
+            waiting.result(5)
+        assert len(caught.value.report.failures) == 10
+        for future in futures:
+            error = future.exception(0)
+            assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+            assert "closed" in str(error)
+        assert publisher.pending == 0
+
+    def test_a_timeout_while_messages_wait_for_another_try(self, js, unique):
+        """
+        They fail as not stored, which is certain.
+        """
+        publisher = js.publisher(retries=5, retry_wait=30)
+        future = publisher.publish(unique)
+        time.sleep(0.1)
+        with timed(0.0, 1.5), pytest.raises(jetsync.PublishManyError):
+            publisher.close(timeout=0.1)
+        assert isinstance(future.exception(0), jetsync.NoStreamResponseError)
+
+    def test_closing_takes_no_more_messages(self, js, silent, pool):
+        """
+        Other threads cannot keep a publisher open that is being closed.
+        """
+        publisher = js.publisher(ack_timeout=0.5)
+        publisher.publish(silent).add_done_callback(lambda _: None)
+        closing = pool.submit(publisher.close)
+        eventually(lambda: "closed" in repr(publisher))
+        with pytest.raises(jetsync.HandleClosedError):
+            publisher.publish(silent)
+        closing.result(5)
+
+    def test_its_subscription_ends_with_it(self, client, js, stream):
+        """
+        Nothing of it is left on the connection.
+        """
+        before = client.statistics().subscriptions
+        for _ in range(3):
+            with js.publisher() as publisher:
+                publisher.publish(f"{stream.name}.A")
+                assert client.statistics().subscriptions == before + 1
+        assert client.statistics().subscriptions == before
+
+
+class Windows:
+    """
+    Record the windows that are wrapped: where each was entered and left.
+    """
+
+    def __init__(self):
+        self.entered = []
+        self.left = []
+
+    @hookimpl(wrapper=True)
+    def jetsync_publish(self, operation):
+        self.entered.append((operation, threading.current_thread().name))
+        yield
+        self.left.append(threading.current_thread().name)
+
+
+class TestHooks:
+    def test_messages_are_prepared(self, connected, stream):
+        """
+        The future has the message that was sent; a veto raises and nothing is sent.
+        """
+
+        class Guard:
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                if message.data == b"refuse":
+                    raise ValueError("refused")
+                return attrs.evolve(message, headers={"Seen": "yes"})
+
+        with connected(Guard).publisher() as publisher:
+            future = publisher.publish(f"{stream.name}.A", b"x")
+            with pytest.raises(jetsync.PluginError) as caught:
+                publisher.publish(f"{stream.name}.A", b"refuse")
+            assert isinstance(caught.value.__cause__, ValueError)
+            assert future.result(5).sequence == 1
+            assert publisher.statistics().published == 1
+        assert future.message.headers == {"Seen": "yes"}
+        assert stream.get_message(1).headers["Seen"] == "yes"
+        assert stream.info().state.messages == 1
+
+    def test_every_window_is_wrapped(self, connected, stream):
+        """
+        Entered by who publishes its first message, left by the publisher's thread after the last.
+        """
+        windows = Windows()
+        with connected(windows).publisher(window=10) as publisher:
+            for _ in range(25):
+                publisher.publish(f"{stream.name}.A")
+            assert len(windows.entered) == 3
+            publisher.flush()
+            assert eventually(lambda: len(windows.left) == 3)
+            publisher.publish(f"{stream.name}.A")
+            assert len(windows.entered) == 4
+        me = threading.current_thread().name
+        assert [thread for _, thread in windows.entered] == [me] * 4
+        assert windows.left == [WORKER] * 4
+        operation, _ = windows.entered[0]
+        assert (operation.window, operation.messages, operation.subject) == (10, None, None)
+
+    def test_no_window_without_messages(self, connected, stream):
+        """
+        A publisher that publishes nothing enters nothing.
+        """
+        windows = Windows()
+        with connected(windows).publisher() as publisher:
+            publisher.flush()
+        assert windows.entered == windows.left == []
+
+    def test_a_message_is_prepared_inside_its_window(self, connected, stream):
+        """
+        So that a plugin that opens a span finds it open.
+        """
+        order = []
+
+        class Around:
+            @hookimpl(wrapper=True)
+            def jetsync_publish(self):
+                order.append("enter")
+                yield
+                order.append("leave")
+
+            @hookimpl
+            def jetsync_prepare_message(self, message):
+                order.append(message.data)
+
+        with connected(Around).publisher(window=2) as publisher:
+            for number in range(4):
+                publisher.publish(f"{stream.name}.A", b"%d" % number).result(5)
+        assert order.index(b"1") < order.index("leave")
+        without = [step for step in order if step != "leave"]
+        assert without == ["enter", b"0", b"1", "enter", b"2", b"3"]
+        assert order.count("leave") == 2
+
+    def test_windows_of_many_threads(self, connected, stream, pool):
+        """
+        Every message has a place in exactly one window, refused ones too.
+        """
+        windows = Windows()
+
+        def publish():
+            for number in range(100):
+                if number % 10 == 0:
+                    with pytest.raises(jetsync.InvalidSubjectError):
+                        publisher.publish("a b")
+                else:
+                    publisher.publish(f"{stream.name}.A")
+
+        with connected(windows).publisher(window=8) as publisher:
+            for publishing in [pool.submit(publish) for _ in range(4)]:
+                publishing.result(60)
+        assert len(windows.entered) == len(windows.left) == 400 // 8
+        assert stream.info().state.messages == 360
+
+    def test_a_wrapper_may_use_the_publisher(self, connected, stream):
+        """
+        What it publishes while it is entered is in no window.
+        """
+        entered = []
+
+        class Around:
+            @hookimpl(wrapper=True)
+            def jetsync_publish(self):
+                entered.append(publisher.publish(f"{stream.name}.own"))
+                yield
+
+        with connected(Around).publisher(window=5) as publisher:
+            for _ in range(10):
+                publisher.publish(f"{stream.name}.A")
+        assert len(entered) == 2
+        assert stream.info().state.messages == 12
+
+    def test_a_wrapper_that_fails_to_begin(self, connected, stream):
+        """
+        That publish raises, nothing is sent, and the next one tries again.
+        """
+        tries = itertools.count()
+
+        class Around:
+            @hookimpl(wrapper=True)
+            def jetsync_publish(self):
+                if next(tries) == 0:
+                    raise LookupError("not yet")
+                yield
+
+        with connected(Around).publisher() as publisher:
+            with pytest.raises(jetsync.PluginError) as caught:
+                publisher.publish(f"{stream.name}.A")
+            assert isinstance(caught.value.__cause__, LookupError)
+            assert publisher.publish(f"{stream.name}.A").result(5).sequence == 1
+
+    def test_a_wrapper_that_fails_at_its_end(self, connected, stream, caplog):
+        """
+        There is no call to fail any more: it is logged and counted.
+        """
+
+        class Around:
+            @hookimpl(wrapper=True)
+            def jetsync_publish(self):
+                yield
+                raise LookupError("too late")
+
+        with caplog.at_level(logging.ERROR, "jetsync"):
+            with connected(Around).publisher() as publisher:
+                future = publisher.publish(f"{stream.name}.A")
+            assert future.result(5).sequence == 1
+            assert publisher.statistics().report_errors == 1
+        assert caplog.records[-1].exc_info[0] is jetsync.PluginError

@@ -1,0 +1,232 @@
+"""
+Times-to-live of messages on real servers: which values they take, and what becomes of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from contextlib import suppress
+
+import pytest
+from waiting import eventually
+
+import jetsync
+from jetsync import MarkerReason
+
+VERSIONS = ("2.11.11", "2.12.8", "2.14.6")
+
+TAKEN = {
+    "5": 5,
+    "1": 1,
+    "5s": 5,
+    "1m30s": 90,
+    "1h": 3600,
+    "1000ms": 1,
+    "1500ms": 1.5,
+    "1.5s": 1.5,
+    "never": "never",
+    "NEVER": "never",
+    "Never": "never",
+    "": None,
+    "00": None,
+    "99999999999": 99999999999,
+}
+"""Values of ``Nats-TTL`` that servers take, and what they mean (facts 5.1)."""
+
+REFUSED = (
+    *("0", "0s", "500ms", "999ms", "-1", "-5s", "0.5", "1.5", "+5", "1e3", "5d", "1w", "5S"),
+    *("abc", "5 ", "0x10", "9999999999999999999", "2562048h"),
+)
+"""Values that they refuse."""
+
+
+@pytest.fixture
+def timed_stream(js, unique):
+    """
+    A stream in memory that takes times-to-live.
+    """
+    yield js.create_stream(
+        name=unique,
+        subjects=[f"{unique}.>"],
+        storage="memory",
+        allow_msg_ttl=True,
+        allow_direct=True,
+    )
+    with suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(unique)
+
+
+def read_soon(js, stream, *, direct=None, **options):
+    """
+    Publish a message and read it before it expires; again, if the machine was too slow for that.
+    """
+    for _ in range(5):
+        ack = js.publish(f"{stream.name}.a", b"x", **options)
+        with suppress(jetsync.MessageNotFoundError):
+            return stream.get_message(ack.sequence, direct=direct)
+    raise AssertionError("the message is never there")
+
+
+def check_header(js, stream, value):
+    """
+    Publish a message with the header *value*, and see what the server makes of it.
+    """
+    subject = f"{stream.name}.a"
+    headers = {"Nats-TTL": value}
+    if value in TAKEN:
+        for direct in (True, False):
+            stored = read_soon(js, stream, direct=direct, headers=headers)
+            assert stored.headers["Nats-TTL"] == value
+            assert stored.ttl == TAKEN[value]
+    else:
+        with pytest.raises(jetsync.MessageTtlInvalidError):
+            js.publish(subject, b"x", headers=headers)
+
+
+class TestValues:
+    @pytest.mark.parametrize("value", [*TAKEN, *REFUSED])
+    def test_headers(self, js, timed_stream, value):
+        """
+        Each form of the header is taken or refused as measured, and read back as it is meant.
+        """
+        check_header(js, timed_stream, value)
+
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_headers_on_older_servers(self, server_for, unique, version):
+        """
+        So do all servers from 2.11 on.
+        """
+        with jetsync.connect(server_for(version).url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(
+                name=unique,
+                subjects=[f"{unique}.>"],
+                storage="memory",
+                allow_msg_ttl=True,
+                allow_direct=True,
+            )
+            for value in (*TAKEN, *REFUSED):
+                check_header(js, stream, value)
+            js.delete_stream(unique)
+
+    @pytest.mark.parametrize(
+        ("ttl", "meaning"),
+        [
+            (1, 1),
+            (1.0, 1),
+            (2.5, 2.5),
+            (dt.timedelta(hours=1), 3600),
+            ("never", "never"),
+            (9_223_372_036, 9_223_372_036),
+        ],
+    )
+    def test_arguments(self, js, timed_stream, ttl, meaning):
+        """
+        What ``ttl`` takes is what servers take, and comes back as it was meant.
+        """
+        assert read_soon(js, timed_stream, ttl=ttl).ttl == meaning
+
+    def test_two_headers(self, js, timed_stream):
+        """
+        Of two headers the first one counts; one in small letters is none.
+        """
+        subject = f"{timed_stream.name}.a"
+        headers = jetsync.Headers([("Nats-TTL", "5"), ("Nats-TTL", "10")])
+        assert timed_stream.get_message(js.publish(subject, headers=headers).sequence).ttl == 5
+        ack = js.publish(subject, headers={"nats-ttl": "abc"})
+        assert timed_stream.get_message(ack.sequence).ttl is None
+
+    def test_not_allowed(self, js, stream):
+        """
+        A stream that takes no times refuses good ones and bad ones with different errors.
+        """
+        subject = f"{stream.name}.a"
+        for ttl in (5, "never"):
+            with pytest.raises(jetsync.MessageTtlDisabledError):
+                js.publish(subject, b"x", ttl=ttl)
+        for value in ("0", "abc"):
+            with pytest.raises(jetsync.MessageTtlInvalidError):
+                js.publish(subject, b"x", headers={"Nats-TTL": value})
+        assert stream.info().state.messages == 0
+
+    @pytest.mark.versions
+    def test_before_they_existed(self, server_for, unique):
+        """
+        A server before 2.11 keeps the header and nothing expires, so the stream is refused.
+        """
+        with jetsync.connect(server_for("2.10.26").url) as client:
+            js = client.jetstream()
+            with pytest.raises(jetsync.NotSupportedError, match=r"allow_msg_ttl.*2\.11"):
+                js.create_stream(name=unique, subjects=[unique], allow_msg_ttl=True)
+            js.delete_stream(unique)
+
+
+class TestExpiry:
+    def test_seconds(self, js, timed_stream):
+        """
+        A message goes after whole seconds of its time; ``never`` outlives the stream's own limit.
+        """
+        timed_stream.update(max_age=2.0, duplicate_window=2.0)
+        name = timed_stream.name
+        start = time.monotonic()
+        js.publish(f"{name}.cut", ttl=1.9)
+        js.publish(f"{name}.stays", ttl="never")
+        js.publish(f"{name}.old", ttl=3600)
+        eventually(lambda: timed_stream.info().state.messages < 3)
+        assert time.monotonic() - start > 0.9
+        eventually(lambda: timed_stream.info(">").state.subjects == {f"{name}.stays": 1})
+
+    @pytest.mark.parametrize(("history", "stored"), [(1, 1), (3, 4), (-1, 4)])
+    def test_raised(self, js, unique, history, stored):
+        """
+        Scenario 181: limit markers raise a shorter time, but for one message per subject.
+        """
+        stream = js.create_stream(
+            name=unique,
+            subjects=[f"{unique}.>"],
+            storage="memory",
+            max_msgs_per_subject=history,
+            subject_delete_marker_ttl=4,
+        )
+        assert read_soon(js, stream, ttl=1).ttl == stored
+        assert read_soon(js, stream, ttl=9).ttl == 9
+        js.delete_stream(unique)
+
+    def test_marker(self, js, unique):
+        """
+        The last message of a subject leaves a marker, which is recognised on every path.
+        """
+        stream = js.create_stream(
+            name=unique,
+            subjects=[f"{unique}.>"],
+            storage="memory",
+            max_msgs_per_subject=1,
+            allow_direct=True,
+            subject_delete_marker_ttl=60,
+        )
+        subject = f"{unique}.a"
+        consumer = stream.create_consumer(durable_name="d")
+        js.publish(subject, b"x", ttl=2)
+        first, marker = (consumer.next(expires=10) for _ in range(2))
+        assert (first.marker, first.data) == (None, b"x")
+        stored = [
+            stream.get_last(subject, direct=True),
+            stream.get_last(subject, direct=False),
+            stream.get_message(2),
+            *stream.get_last_for(subject),
+            *stream.scan(),
+            *stream.get_batch(5),
+        ]
+        assert len(stored) == 6
+        for message in (marker, *stored):
+            assert message.marker is MarkerReason.MAX_AGE
+            assert (message.data, message.sequence) == (b"", 2)
+            assert message.ttl == 60
+            assert message.headers["Nats-Rollup"] == "sub"
+        # A marker is a message: nothing can be expected of an empty subject.
+        with pytest.raises(jetsync.WrongLastSequenceError) as wrong:
+            js.publish(subject, expect=jetsync.Expect(last_subject_sequence=0))
+        assert wrong.value.last_sequence == 2
+        js.delete_stream(unique)

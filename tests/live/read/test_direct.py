@@ -1,0 +1,708 @@
+"""
+Direct reads on real servers (ADR-31), from 2.10 to the newest.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from contextlib import ExitStack
+
+import pytest
+from waiting import eventually, timed
+
+import jetsync
+from jetsync._api.messages import direct_get
+from jetsync.devserver import DevServer
+
+PAGED = ["2.11.11", "2.12.8", "2.14.6"]
+"""Older servers that know pages."""
+
+
+@pytest.fixture(params=[*PAGED, None])
+def any_server(request, server_for, nats_server):
+    """
+    Each server that knows pages.
+    """
+    return nats_server if request.param is None else server_for(request.param)
+
+
+@pytest.fixture
+def any_js(any_server):
+    """
+    JetStream of such a server.
+    """
+    with jetsync.connect(any_server.url) as client:
+        yield client.jetstream()
+
+
+def make_foo(js, unique, **config):
+    """
+    Make the stream of the scenarios: FOO.A and FOO.B take turns, 20 messages.
+    """
+    stream = js.create_stream(
+        name=unique,
+        subjects=[f"{unique}.>"],
+        **{"storage": "memory", "allow_direct": True, **config},
+    )
+    js.publish_many((f"{unique}.{'BA'[number % 2]}", b"%d" % number) for number in range(1, 21))
+    return stream
+
+
+@pytest.fixture
+def foo(any_js, unique):
+    """
+    That stream, on each server that knows pages.
+    """
+    stream = make_foo(any_js, unique)
+    yield stream
+    stream.delete()
+
+
+@pytest.fixture
+def newest(js, unique):
+    """
+    That stream, on the newest server.
+    """
+    stream = make_foo(js, unique)
+    yield stream
+    stream.delete()
+
+
+def sequences(batch):
+    """
+    List the sequences of messages, whose payload says the same.
+    """
+    messages = list(batch)
+    assert [int(message.data) for message in messages] == [each.sequence for each in messages]
+    return [message.sequence for message in messages]
+
+
+class Requests:
+    """
+    What a client asks of the direct API, with the bodies.
+    """
+
+    def __init__(self, watcher, name):
+        self._watcher = watcher
+        self._wire = watcher.subscribe(f"$JS.API.DIRECT.GET.{name}")
+        watcher.flush()
+
+    def bodies(self):
+        """
+        Return the requests so far, without the limit of bytes that each has.
+        """
+        self._watcher.flush()
+        found = []
+        while (request := self._wire.next(0.05)) is not None:
+            body = json.loads(request.data)
+            assert body.pop("max_bytes") > 0
+            found.append(body)
+        return found
+
+
+@pytest.fixture
+def requests(nats_server):
+    """
+    A function that listens to what is asked of a stream's direct API on the newest server.
+    """
+    with jetsync.connect(nats_server.url) as watcher:
+        yield lambda stream: Requests(watcher, stream.name)
+
+
+@pytest.mark.versions
+class TestBatchForms:
+    """
+    The six calls of ADR-31 for a batch.
+    """
+
+    def test_batch_and_subject(self, foo):
+        """
+        Scenario 168: from the first message on.
+        """
+        batch = foo.get_batch(3, subject=f"{foo.name}.B")
+        assert sequences(batch) == [2, 4, 6]
+        assert (batch.pending, batch.last_sequence) == (7, 6)
+
+    def test_batch_sequence_and_subject(self, foo):
+        """
+        Scenario 168: from a sequence on, whoever has it.
+        """
+        assert sequences(foo.get_batch(5, sequence=5, subject=f"{foo.name}.B")) == [
+            *(6, 8, 10, 12, 14)
+        ]
+        assert sequences(foo.get_batch(10, sequence=16, subject=f"{foo.name}.>")) == [
+            *(16, 17, 18, 19, 20)
+        ]
+
+    def test_batch_start_time_and_subject(self, foo):
+        """
+        Scenario 169: the time of message 6 is inclusive, to the nanosecond.
+        """
+        time_ns = foo.get_message(6).timestamp_ns
+        subject = f"{foo.name}.B"
+        assert sequences(foo.get_batch(3, start_time=time_ns, subject=subject)) == [6, 8, 10]
+        assert sequences(foo.get_batch(3, start_time=time_ns + 1, subject=subject)) == [8, 10, 12]
+
+    def test_batch_max_bytes_and_subject(self, foo):
+        """
+        Scenario 170: the first message is there whatever the limit.
+        """
+        batch = foo.get_batch(3, max_bytes=1, subject=f"{foo.name}.>")
+        assert sequences(batch) == [1]
+        assert (batch.pending, batch.last_sequence) == (19, 1)
+
+    def test_batch_max_bytes_sequence_and_subject(self, foo):
+        """
+        Scenario 170: a limit of one and a half messages gives two.
+        """
+        size = len(f"{foo.name}.A") + 1
+        batch = foo.get_batch(5, max_bytes=size * 3 // 2, sequence=4, subject=f"{foo.name}.>")
+        assert sequences(batch) == [4, 5]
+        assert (batch.pending, batch.last_sequence) == (15, 5)
+
+    def test_batch_max_bytes_start_time_and_subject(self, foo):
+        """
+        Both limits count.
+        """
+        time_ns = foo.get_message(6).timestamp_ns
+        arguments = {"start_time": time_ns, "subject": f"{foo.name}.>"}
+        assert sequences(foo.get_batch(2, max_bytes=10_000, **arguments)) == [6, 7]
+        assert sequences(foo.get_batch(9, max_bytes=1, **arguments)) == [6]
+
+    def test_without_a_subject(self, foo):
+        """
+        Scenario 168, 172: sequences alone; the numbers of what is left are right on all servers.
+        """
+        batch = foo.get_batch(10)
+        assert sequences(batch) == [*range(1, 11)]
+        assert (batch.pending, batch.last_sequence) == (10, 10)
+        batch = foo.get_batch(3)
+        assert sequences(batch) == [1, 2, 3]
+        assert batch.pending == 17
+        assert sequences(foo.get_batch(5, sequence=5)) == [5, 6, 7, 8, 9]
+        batch = foo.get_batch(10, sequence=16)
+        assert sequences(batch) == [16, 17, 18, 19, 20]
+        assert batch.pending == 0
+
+    def test_nothing_there(self, foo):
+        """
+        Scenario 168, 169: behind the end, in the future, of no subject: an empty batch.
+        """
+        future = dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=1)
+        for batch in (
+            foo.get_batch(10, sequence=21),
+            foo.get_batch(10, start_time=future),
+            foo.get_batch(10, subject=f"{foo.name}.C"),
+        ):
+            assert sequences(batch) == []
+            assert (batch.pending, batch.last_sequence) == (0, 0)
+
+
+@pytest.mark.versions
+class TestMultiLastForms:
+    """
+    The six calls of ADR-31 for several subjects.
+    """
+
+    def test_subjects(self, foo):
+        """
+        Scenario 174: names and wildcards, each message once.
+        """
+        names = [f"{foo.name}.A", f"{foo.name}.B"]
+        for subjects in (names, f"{foo.name}.*", [*names, f"{foo.name}.>", names[0]]):
+            batch = foo.get_last_for(subjects)
+            assert sequences(batch) == [19, 20]
+            assert (batch.up_to_sequence, batch.pending) == (20, 0)
+            assert (batch.missing, batch.vanished, batch.later) == ((), 0, ())
+
+    def test_subjects_up_to_sequence(self, foo):
+        """
+        Scenario 174: as it was, the sequence included.
+        """
+        batch = foo.get_last_for([f"{foo.name}.*"], up_to_sequence=5)
+        assert sequences(batch) == [4, 5]
+        assert batch.up_to_sequence == 5
+
+    def test_subjects_up_to_time(self, foo):
+        """
+        Scenario 174: as it was before that time, which is not included.
+        """
+        time_ns = foo.get_message(5).timestamp_ns
+        batch = foo.get_last_for([f"{foo.name}.*"], up_to_time=time_ns)
+        assert sequences(batch) == [3, 4]
+        assert batch.up_to_sequence == 4
+        assert sequences(foo.get_last_for([f"{foo.name}.*"], up_to_time=time_ns + 1)) == [4, 5]
+
+    def test_batch_and_subjects(self, foo):
+        """
+        Pages of one message, which servers 2.11 count wrongly.
+        """
+        batch = foo.get_last_for([f"{foo.name}.*"], batch=1)
+        assert sequences(batch) == [19, 20]
+
+    def test_batch_subjects_and_up_to_sequence(self, foo):
+        """
+        Pages of the past.
+        """
+        assert sequences(foo.get_last_for([f"{foo.name}.*"], batch=1, up_to_sequence=5)) == [4, 5]
+
+    def test_batch_subjects_and_up_to_time(self, foo):
+        """
+        Pages of what was before a time: the first one tells the sequence.
+        """
+        time_ns = foo.get_message(5).timestamp_ns
+        batch = foo.get_last_for([f"{foo.name}.*"], batch=1, up_to_time=time_ns)
+        assert sequences(batch) == [3, 4]
+
+    def test_nothing_there(self, foo):
+        """
+        Scenario 174: no such subject, before everything, and before time itself.
+        """
+        long_ago = dt.datetime(1990, 1, 1, tzinfo=dt.timezone.utc)
+        for batch in (
+            foo.get_last_for([f"{foo.name}.C"]),
+            foo.get_last_for([f"{foo.name}.B"], up_to_sequence=1),
+            foo.get_last_for([f"{foo.name}.B"], up_to_time=long_ago),
+        ):
+            assert sequences(batch) == []
+            assert batch.missing == ()
+
+
+class TestExamples:
+    """
+    The four examples of ADR-31, as the wire has them.
+    """
+
+    @pytest.fixture
+    def bucket(self, js, unique):
+        """
+        A bucket with the messages of the examples.
+        """
+        stream = js.create_stream(
+            name=f"KV_{unique}",
+            subjects=[f"$KV.{unique}.>"],
+            storage="memory",
+            max_msgs_per_subject=1,
+            allow_direct=True,
+        )
+        js.publish(f"$KV.{unique}.mykey1", b"hello")
+        js.publish(f"$KV.{unique}.mykey2", b"goodbye")
+        yield stream
+        stream.delete()
+
+    @staticmethod
+    def check(message, subject, sequence, data):
+        """
+        Compare a message with the example's.
+        """
+        assert message.subject.endswith(subject)
+        assert (message.sequence, message.data) == (sequence, data)
+
+    def test_direct_get_last_by_subj(self, client, bucket, unique):
+        """
+        The last message of a subject, asked for in JSON, is what the short form gives.
+        """
+        body = json.dumps({"last_by_subj": f"$KV.{unique}.mykey1"}).encode()
+        answer = client.request(f"$JS.API.DIRECT.GET.{bucket.name}", body)
+        assert answer.headers["Nats-Sequence"] == "1"
+        assert answer.data == b"hello"
+        (message,) = bucket.get_last_for([f"$KV.{unique}.mykey1"])
+        self.check(message, "mykey1", 1, b"hello")
+
+    def test_direct_get_next_by_subj_starting_at_seq(self, bucket, unique):
+        """
+        The next message of a subject from a sequence on.
+        """
+        self.check(bucket.get_next(f"$KV.{unique}.mykey2", 1), "mykey2", 2, b"goodbye")
+
+    def test_subject_appended_direct_get(self, client, bucket, unique):
+        """
+        The last message of a subject that is a part of the API's subject.
+        """
+        subject = f"$KV.{unique}.mykey1"
+        with client.subscribe(f"$JS.API.DIRECT.GET.{bucket.name}.>") as wire:
+            self.check(bucket.get_last(subject), "mykey1", 1, b"hello")
+            asked = wire.next(5)
+        assert asked.subject == f"$JS.API.DIRECT.GET.{bucket.name}.{subject}"
+        assert asked.data == b""
+
+    def test_illegal_subject_appended_direct_get(self, bucket, unique):
+        """
+        With a body that selects something, too, it is refused.
+        """
+        subject = f"$KV.{unique}.mykey2"
+        body = json.dumps({"seq": 1, "next_by_subj": subject}).encode()
+        context = bucket._context
+        with pytest.raises(jetsync.BadDirectRequestError, match="408 Bad Request"):
+            direct_get(context, bucket.name, body, context.deadline(5), subject=subject)
+
+
+class TestArguments:
+    """
+    What can not be asked is refused before anything is sent.
+    """
+
+    NAIVE = dt.datetime(2026, 1, 1)  # noqa: DTZ001
+    AWARE = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"batch": 0},
+            {"batch": -1},
+            {"batch": 1 << 63},
+            {"batch": "1"},
+            {"batch": True},
+            {"batch": 1, "sequence": 0},
+            {"batch": 1, "sequence": 1, "start_time": AWARE},
+            {"batch": 1, "start_time": NAIVE},
+            {"batch": 1, "start_time": "2026-01-01T00:00:00Z"},
+            {"batch": 1, "start_time": 1.5},
+            {"batch": 1, "max_bytes": 0},
+            {"batch": 1, "subject": "a..b"},
+            {"batch": 1, "subject": ""},
+            {"batch": 1, "timeout": -1},
+        ],
+    )
+    def test_batch(self, newest, requests, arguments):
+        """
+        Scenario 169: a sequence and a time exclude each other.
+        """
+        listener = requests(newest)
+        with pytest.raises((ValueError, TypeError)) as caught:
+            newest.get_batch(**arguments)
+        assert isinstance(caught.value, jetsync.JetSyncError)
+        assert listener.bodies() == []
+
+    @pytest.mark.parametrize(
+        ("subjects", "arguments"),
+        [
+            ([], {}),
+            ("", {}),
+            (["a", "b c"], {}),
+            (["a", 5], {}),
+            (None, {}),
+            (["a"], {"up_to_sequence": 1, "up_to_time": AWARE}),
+            (["a"], {"up_to_sequence": 0}),
+            (["a"], {"up_to_time": NAIVE}),
+            (["a"], {"batch": 0}),
+        ],
+    )
+    def test_several_subjects(self, newest, requests, subjects, arguments):
+        """
+        Scenario 174: no subjects, or two moments.
+        """
+        listener = requests(newest)
+        with pytest.raises((ValueError, TypeError)) as caught:
+            newest.get_last_for(subjects, **arguments)
+        assert isinstance(caught.value, jetsync.JetSyncError)
+        assert listener.bodies() == []
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"start": 0},
+            {"end": -1},
+            {"start": 1, "start_time": AWARE},
+            {"start_time": NAIVE},
+            {"page": 0},
+            {"max_bytes": 0},
+            {"subject": ">.a"},
+        ],
+    )
+    def test_scan(self, newest, requests, arguments):
+        """
+        The call refuses them, not the first message.
+        """
+        listener = requests(newest)
+        with pytest.raises(ValueError, match=r".+") as caught:
+            newest.scan(**arguments)
+        assert isinstance(caught.value, jetsync.JetSyncError)
+        assert listener.bodies() == []
+
+    @pytest.mark.parametrize("moment", [NAIVE, "now", True])
+    def test_a_time(self, newest, moment):
+        """
+        Reading at a time needs one that is somewhere.
+        """
+        with pytest.raises((ValueError, TypeError)):
+            newest.get_at(moment)
+
+
+@pytest.mark.versions
+class TestAtATime:
+    @pytest.mark.parametrize("direct", [True, False, None])
+    def test_the_first_message_since(self, foo, direct):
+        """
+        Inclusive, to the nanosecond, whoever answers.
+        """
+        sixth = foo.get_message(6)
+        assert foo.get_at(sixth.timestamp_ns, direct=direct).sequence == 6
+        assert foo.get_at(sixth.timestamp_ns + 1, direct=direct).sequence == 7
+        day = dt.timedelta(days=1)
+        assert foo.get_at(sixth.timestamp - day, direct=direct).sequence == 1
+        with pytest.raises(jetsync.MessageNotFoundError):
+            foo.get_at(sixth.timestamp + day, direct=direct)
+
+    def test_after_deletions(self, foo):
+        """
+        What was deleted is passed over.
+        """
+        time_ns = foo.get_message(6).timestamp_ns
+        foo.delete_message(6)
+        foo.delete_message(7)
+        assert foo.get_at(time_ns).sequence == 8
+
+
+@pytest.mark.versions
+class TestNotSupported:
+    def test_a_server_without_pages(self, server_for, unique):
+        """
+        Scenario 179: refused before 2.10 can answer with a wrong message, and at once.
+        """
+        with jetsync.connect(server_for("2.10.26").url) as client:
+            stream = make_foo(client.jetstream(), unique)
+            with client.subscribe(f"$JS.API.DIRECT.GET.{unique}") as wire:
+                for read in (
+                    lambda: stream.get_batch(3),
+                    lambda: stream.get_last_for([f"{unique}.A"]),
+                    lambda: stream.get_last_for([f"{unique}.A"], batch=1, up_to_sequence=5),
+                    stream.scan,
+                    lambda: stream.get_at(1),
+                ):
+                    with timed(0, 1), pytest.raises(jetsync.NotSupportedError) as caught:
+                        read()
+                    assert "2.10.26" in str(caught.value)
+                client.flush()
+                assert wire.next(0.05) is None
+            assert stream.get_message(3).sequence == 3
+            stream.delete()
+
+    @pytest.mark.parametrize("version", ["2.10.26", *PAGED, None])
+    def test_a_stream_without_direct_gets(self, server_for, nats_server, unique, version):
+        """
+        Scenario 167: told in less than a second, and nothing wrong is read.
+        """
+        server = nats_server if version is None else server_for(version)
+        with jetsync.connect(server.url) as client:
+            stream = make_foo(client.jetstream(), unique, allow_direct=False)
+            for read in (
+                lambda: stream.get_batch(3),
+                lambda: stream.get_last_for([f"{unique}.A"]),
+                stream.scan,
+                lambda: stream.get_message(1, direct=True),
+            ):
+                with timed(0, 1), pytest.raises(jetsync.NotSupportedError):
+                    read()
+            stream.delete()
+
+    def test_a_stream_that_allows_it_by_now(self, js, unique):
+        """
+        What was known of a stream is asked for again before it is refused; and a stream that
+        stopped allowing it says so at once.
+        """
+        stream = make_foo(js, unique, allow_direct=False)
+        with pytest.raises(jetsync.DirectNotSupportedError):
+            stream.get_batch(3)
+        js.update_stream(name=unique, allow_direct=True)
+        assert sequences(stream.get_batch(3)) == [1, 2, 3]
+        js.update_stream(name=unique, allow_direct=False)
+        with timed(0, 1), pytest.raises(jetsync.DirectNotSupportedError):
+            stream.get_batch(3)
+        stream.delete()
+        with timed(0, 1), pytest.raises(jetsync.StreamNotFoundError):
+            stream.get_batch(3)
+
+    @pytest.fixture
+    def readers(self, unique):
+        """
+        A function from what a user may not publish to that user's handle of the stream.
+        """
+        denied = {
+            "nothing": [f"$JS.API.DIRECT.GET.{unique}"],
+            "directly": [f"$JS.API.STREAM.MSG.GET.{unique}"],
+        }
+        users = [
+            {"user": name, "password": "x", "permissions": {"publish": {"deny": subjects}}}
+            for name, subjects in denied.items()
+        ]
+        users.append({"user": "admin", "password": "x"})
+        with ExitStack() as stack:
+            server = stack.enter_context(DevServer(config={"authorization": {"users": users}}))
+
+            def connect(name):
+                return stack.enter_context(jetsync.connect(server.url, user=name, password="x"))
+
+            make_foo(connect("admin").jetstream(), unique)
+            yield connect
+
+    def test_who_may_not_read_directly(self, readers, unique):
+        """
+        A user without the permission hears so at once, by name.
+        """
+        client = readers("nothing")
+        stream = client.jetstream().stream(unique)
+        for read in (lambda: stream.get_batch(3), stream.scan):
+            with timed(0, 2), pytest.raises(jetsync.PermissionDeniedError):
+                list(read())
+        assert client.statistics().subscriptions == 1
+
+    def test_who_may_only_read_directly(self, readers, unique):
+        """
+        The leader's API is not needed: what it would tell is a matter of servers that lag.
+        """
+        stream = readers("directly").jetstream().stream(unique)
+        assert sequences(stream.scan(subject=f"{unique}.A", page=3)) == [*range(1, 20, 2)]
+        assert sequences(stream.get_batch(30)) == [*range(1, 21)]
+        assert sequences(stream.get_last_for([f"{unique}.*"], up_to_sequence=5)) == [4, 5]
+        assert sequences(stream.get_last_for([f"{unique}.*"], batch=1)) == [19, 20]
+
+
+def reaches(js):
+    """
+    Tell whether somebody answers for a domain, which a leaf node hears of a moment after it began.
+    """
+    try:
+        return js.account_info(timeout=1)
+    except (jetsync.JetStreamNotEnabledError, jetsync.RequestTimeoutError):
+        return None
+
+
+class TestWhereItIsRead:
+    def test_prefix_and_domain(self, unique):
+        """
+        Scenario 177: every request goes to the domain.
+        """
+        with ExitStack() as stack:
+            config = {"jetstream": {"domain": "hub"}, "leafnodes": {"port": -1}}
+            hub = stack.enter_context(DevServer(config=config, name="hub"))
+            remote = f"nats-leaf://127.0.0.1:{hub.ports()['leafnodes']}"
+            config = {
+                "jetstream": {"domain": "leaf"},
+                "leafnodes": {"remotes": [{"urls": [remote]}]},
+            }
+            leaf = stack.enter_context(DevServer(config=config, name="leaf"))
+            client = stack.enter_context(jetsync.connect(leaf.url))
+            for js in (client.jetstream(domain="hub"), client.jetstream(prefix="$JS.hub.API")):
+                eventually(lambda js=js: reaches(js), 20)
+                stream = make_foo(js, unique)
+                with client.subscribe("$JS.*.*.DIRECT.>") as wire:
+                    client.flush()
+                    assert sequences(stream.get_batch(3)) == [1, 2, 3]
+                    assert sequences(stream.get_last_for([f"{unique}.*"])) == [19, 20]
+                    assert sequences(stream.scan(page=10)) == [*range(1, 21)]
+                    assert stream.get_at(0).sequence == 1
+                    subjects = {wire.next(5).subject for _ in range(5)}
+                assert subjects == {f"$JS.hub.API.DIRECT.GET.{unique}"}
+                stream.delete()
+
+    @pytest.mark.versions
+    def test_a_mirror(self, any_js, unique):
+        """
+        A mirror is read by its own name, and answers for its origin too: the messages are the same.
+        """
+        origin = make_foo(any_js, unique)
+        mirror = any_js.create_stream(
+            name=f"{unique}-M",
+            mirror=jetsync.StreamSource(name=unique),
+            storage="memory",
+            allow_direct=True,
+        )
+        eventually(lambda: mirror.info().state.last_seq == 20, 20)
+        for _ in range(20):
+            assert sequences(mirror.scan(page=6)) == [*range(1, 21)]
+            assert sequences(origin.scan(page=6)) == [*range(1, 21)]
+            assert sequences(origin.get_last_for([f"{unique}.*"])) == [19, 20]
+            assert sequences(mirror.get_last_for([f"{unique}.*"])) == [19, 20]
+        mirror.delete()
+        origin.delete()
+
+
+class TestPlugins:
+    def test_each_page_is_one_operation(self, nats_server, unique):
+        """
+        Pages are wrapped one by one, and each message is shown once, markers on every path.
+        """
+        seen, received, markers = [], [], []
+
+        class Listener:
+            @jetsync.hookimpl(wrapper=True)
+            def jetsync_fetch(self, operation):
+                result = yield
+                seen.append((operation.name, operation.sequence, operation.batch, result))
+
+            @jetsync.hookimpl
+            def jetsync_message_received(self, message):
+                received.append(message.sequence)
+
+            @jetsync.hookimpl
+            def jetsync_ttl_marker(self, message, reason):
+                markers.append((message.sequence, reason))
+
+        with jetsync.connect(nats_server.url, plugins=[Listener()]) as client:
+            js = client.jetstream()
+            stream = make_foo(js, unique)
+            marker = {"Nats-Marker-Reason": "MaxAge"}
+            js.publish(f"{unique}.C", b"21", headers=marker)
+            assert sequences(stream.scan(page=8)) == [*range(1, 22)]
+            assert seen == [
+                ("scan", 1, 8, 8),
+                ("scan", 9, 8, 8),
+                ("scan", 17, 5, 5),
+            ]
+            assert received == [*range(1, 22)]
+            assert sequences(stream.get_batch(2, sequence=20)) == [20, 21]
+            (message,) = stream.get_last_for([f"{unique}.C"])
+            assert message.marker is jetsync.MarkerReason.MAX_AGE
+            assert stream.get_message(21) == message
+            assert markers == [(21, jetsync.MarkerReason.MAX_AGE)] * 4
+            assert received[21:] == [20, 21, 21, 21]
+            assert [each[0] for each in seen[3:]] == ["get_batch", "get_last_for", "get_message"]
+            stream.delete()
+
+    def test_a_message_may_be_replaced_or_refused(self, nats_server, newest):
+        """
+        Scenario 168 with a plugin that changes what is read; a veto ends the read.
+        """
+
+        class Change:
+            @jetsync.hookimpl
+            def jetsync_message_received(self, message):
+                if message.sequence == 4:
+                    raise ValueError("no")
+                return jetsync.StoredMessage(
+                    message.stream, message.subject, message.sequence, 0, data=b"changed"
+                )
+
+        with jetsync.connect(nats_server.url, plugins=[Change()]) as client:
+            stream = client.jetstream().stream(newest.name)
+            assert stream.get_last(f"{newest.name}.A").data == b"changed"
+            assert {message.data for message in stream.get_batch(3)} == {b"changed"}
+            came = []
+            with pytest.raises(jetsync.PluginError):
+                came.extend(message.sequence for message in stream.scan())
+            assert client.statistics().subscriptions == 1
+
+    def test_a_wrapper_that_refuses(self, nats_server, newest):
+        """
+        The error of a wrapper reaches the caller, behind the messages that came.
+        """
+
+        class Refuse:
+            pages = 0
+
+            @jetsync.hookimpl(wrapper=True)
+            def jetsync_fetch(self, operation):
+                self.pages += 1
+                if self.pages == 3:
+                    raise ValueError("no more")
+                return (yield)
+
+        with jetsync.connect(nats_server.url, plugins=[Refuse()]) as client:
+            scan = client.jetstream().stream(newest.name).scan(page=5)
+            assert [next(scan).sequence for _ in range(10)] == [*range(1, 11)]
+            with pytest.raises(jetsync.PluginError):
+                next(scan)
+            assert list(scan) == []
+            assert client.statistics().subscriptions == 1

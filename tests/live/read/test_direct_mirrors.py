@@ -1,0 +1,242 @@
+"""
+Direct reads of a stream that has mirrors, which answer for it whatever they have of it.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from waiting import eventually
+
+import jetsync
+from jetsync.read import pages as _page_reader
+
+ROUNDS = 40
+"""How often each read is made: each time another server may answer."""
+
+
+@pytest.fixture(params=["2.11.11", None])
+def any_client(request, server_for, nats_server):
+    """
+    A client of the oldest server that knows pages, and of the newest.
+    """
+    server = nats_server if request.param is None else server_for(request.param)
+    with jetsync.connect(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def any_js(any_client):
+    """
+    A context of that client.
+    """
+    return any_client.jetstream()
+
+
+@pytest.fixture
+def mirrored(any_js, unique):
+    """
+    A function that makes a stream of 200 messages of ten subjects, and a mirror of it.
+    """
+    made = []
+
+    def mirrored(*, source=None, origin=None, **config):
+        stream = any_js.create_stream(
+            name=unique,
+            subjects=[f"{unique}.*"],
+            allow_direct=True,
+            storage="memory",
+            **(origin or {}),
+        )
+        made.append(stream)
+        any_js.publish_many((f"{unique}.{number % 10}", b"%d" % number) for number in range(200))
+        mirror = any_js.create_stream(
+            name=f"{unique}-M",
+            mirror=jetsync.StreamSource(name=unique, **(source or {})),
+            storage="memory",
+            **config,
+        )
+        made.append(mirror)
+
+        def answers():
+            try:
+                return stream.get_last(f"{unique}.1", direct=True).stream == mirror.name
+            except jetsync.MessageNotFoundError:
+                return True
+
+        # Mirrors answer from the moment on when they are not far behind.
+        eventually(lambda: mirror.info().state.last_seq >= 192 and answers(), 20)
+        return stream
+
+    yield mirrored
+    for stream in reversed(made):
+        stream.delete()
+
+
+@pytest.fixture(params=["filter", "transform", "start", "history", "size"])
+def partial(request, mirrored, unique):
+    """
+    A stream with a mirror that has one of its ten subjects, or less of each.
+    """
+    rename = jetsync.SubjectTransform(src=f"{unique}.1", dest=f"{unique}.2")
+    return {
+        "filter": lambda: mirrored(source={"filter_subject": f"{unique}.1"}),
+        "transform": lambda: mirrored(source={"subject_transforms": [rename]}),
+        "start": lambda: mirrored(source={"opt_start_seq": 150}),
+        "history": lambda: mirrored(max_msgs_per_subject=1),
+        "size": lambda: mirrored(max_msgs=20),
+    }[request.param]()
+
+
+@pytest.mark.versions
+class TestOneMessage:
+    def test_a_mirror_that_has_less(self, partial, unique):
+        """
+        What the stream has is found, whatever the mirror that answered has of it.
+        """
+        second = partial.get_message(2, direct=False)
+        for _ in range(ROUNDS):
+            assert partial.get_message(2).data == b"1"
+            assert partial.get_last(f"{unique}.2").data == b"192"
+            assert partial.get_last(f"{unique}.*").data == b"199"
+            assert partial.get_next(f"{unique}.*", 3).data == b"2"
+            assert partial.get_at(second.timestamp_ns).data == b"1"
+
+    def test_nothing_there(self, partial, unique):
+        """
+        What nobody has is still not found.
+        """
+        for _ in range(ROUNDS // 4):
+            for read in (
+                lambda: partial.get_message(1000),
+                lambda: partial.get_last(f"{unique}.absent"),
+                lambda: partial.get_next(f"{unique}.*", 1000),
+            ):
+                with pytest.raises(jetsync.MessageNotFoundError):
+                    read()
+
+    def test_a_key_of_a_bucket(self, any_js, unique):
+        """
+        A key is found where a mirror has others, and where a mirror has no history.
+        """
+        store = any_js.create_key_value(bucket=unique, history=5)
+        for number in range(10):
+            store.put(f"key.{number}", b"%d" % number)
+        few = any_js.create_stream(
+            name=f"{unique}-F",
+            mirror=jetsync.StreamSource(name=f"KV_{unique}", filter_subject=f"$KV.{unique}.key.1"),
+        )
+        eventually(lambda: few.info().state.messages == 1, 20)
+        for _ in range(ROUNDS):
+            assert store.get("key.2").value == b"2"
+            assert store.get("key.1").value == b"1"
+            with pytest.raises(jetsync.KeyNotFoundError):
+                store.get("absent")
+        few.delete()
+        any_js.delete_key_value(unique)
+
+
+@pytest.mark.versions
+class TestManyMessages:
+    def test_a_mirror_that_has_less(self, partial, unique):
+        """
+        All of them come, whatever the mirrors that answered have.
+        """
+        names = [f"{unique}.{number}" for number in range(10)]
+        everything = [b"%d" % number for number in range(200)]
+        moment = everything[140:150]
+        for _ in range(ROUNDS):
+            assert values(partial.scan()) == everything
+            assert values(partial.scan(page=150, subject=f"{unique}.2")) == everything[2::10]
+            batch = partial.get_batch(150, sequence=3)
+            assert values(batch) == everything[2:152]
+            assert batch.pending == 48
+            assert values(partial.get_batch(300, subject=f"{unique}.2")) == everything[2::10]
+            assert values(partial.get_last_for(f"{unique}.*")) == everything[190:]
+            assert values(partial.get_last_for(names[2:4])) == everything[192:194]
+            assert values(partial.get_last_for(f"{unique}.2")) == [b"192"]
+            assert values(partial.get_last_for(names, batch=4)) == everything[190:]
+            assert values(partial.get_last_for(names, up_to_sequence=150)) == moment
+
+    def test_nothing_there(self, partial, unique):
+        """
+        What nobody has is not there, and no error.
+        """
+        many = [f"{unique}.x{number}" for number in range(50)]
+        for _ in range(ROUNDS // 4):
+            assert values(partial.get_batch(10, sequence=1000)) == []
+            assert values(partial.scan(subject=f"{unique}.x")) == []
+            assert values(partial.get_last_for(many[:2])) == []
+            assert values(partial.get_last_for(many)) == []
+            assert values(partial.get_last_for([*many, f"{unique}.3"])) == [b"193"]
+
+    def test_a_complete_mirror_answers(self, any_client, mirrored, unique):
+        """
+        A mirror with all that its stream has may answer, and is asked about once.
+        """
+        stream = mirrored()
+        found = {message.stream for _ in range(ROUNDS) for message in stream.get_batch(10)}
+        assert found == {unique, f"{unique}-M"}
+        with any_client.subscribe("$JS.API.STREAM.INFO.>") as wire:
+            for _ in range(ROUNDS):
+                assert values(stream.get_batch(5)) == [b"0", b"1", b"2", b"3", b"4"]
+                assert stream.get_message(7).data == b"6"
+            any_client.flush()
+            assert wire.next(0.05) is None
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_only_a_mirror_answers(client, monkeypatch, unique, empty):
+    """
+    Where no other answers come, reads of many messages say so, by the mirror's name if it is known,
+    and bring nothing that has holes.
+    """
+    monkeypatch.setattr(_page_reader, "TRIES", 8)
+    js = client.jetstream()
+    stream = js.create_stream(name=unique, subjects=[f"{unique}.*"], allow_direct=True)
+    js.publish_many((f"{unique}.{number % 10}", b"%d" % number) for number in range(20))
+    other = "none" if empty else "1"
+    mirror = js.create_stream(
+        name=f"{unique}-M",
+        mirror=jetsync.StreamSource(name=unique, filter_subject=f"{unique}.{other}"),
+        allow_direct=True,
+    )
+    eventually(lambda: mirror.info().state.messages == (0 if empty else 2), 20)
+
+    def serve(wire):
+        for request in wire:
+            endpoint = request.subject.removeprefix("ELSE.API.")
+            endpoint = endpoint.replace(f"DIRECT.GET.{unique}", f"DIRECT.GET.{mirror.name}")
+            client.publish(f"$JS.API.{endpoint}", request.data, reply=request.reply)
+
+    with client.subscribe("ELSE.API.>") as wire:
+        thread = threading.Thread(target=serve, args=(wire,), daemon=True)
+        thread.start()
+        client.flush()
+        near = client.jetstream(prefix="ELSE.API").stream(unique)
+        assert near.get_last(f"{unique}.2").data == b"12"
+        for read in (
+            lambda: near.get_batch(20),
+            lambda: near.get_last_for(f"{unique}.*"),
+            lambda: near.get_last_for(f"{unique}.*", batch=3),
+        ):
+            with pytest.raises(jetsync.IncompleteMirrorError) as caught:
+                list(read())
+            assert caught.value.mirror == (None if empty else mirror.name)
+        if empty:
+            # The leader tells where to go on.
+            assert len(list(near.scan())) == 20
+        else:
+            with pytest.raises(jetsync.IncompleteMirrorError):
+                list(near.scan())
+    thread.join(20)
+    mirror.delete()
+    stream.delete()
+
+
+def values(messages):
+    """
+    List the payloads.
+    """
+    return [message.data for message in messages]

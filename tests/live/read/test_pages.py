@@ -1,0 +1,754 @@
+"""
+Direct reads over many pages: while others write and delete, while servers stall and connections
+are lost.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import signal
+import threading
+import time
+
+import pytest
+from waiting import CLUSTER_CLIENT, eventually, timed
+
+import jetsync
+from jetsync._io.mailbox import Mailbox
+from jetsync.devserver import DevServer
+from jetsync.testing import CutProxy
+
+PAGED = ["2.11.11", "2.12.8", "2.14.6"]
+
+
+@pytest.fixture(params=[*PAGED, None])
+def any_client(request, server_for, nats_server):
+    """
+    A client of each server that knows pages.
+    """
+    server = nats_server if request.param is None else server_for(request.param)
+    with jetsync.connect(server.url) as client:
+        yield client
+
+
+def make(client, name, count, *, size=16, subjects=1, **config):
+    """
+    Make a stream of so many messages, each with its sequence in front.
+    """
+    stream = client.jetstream().create_stream(
+        name=name,
+        subjects=[f"{name}.>"],
+        **{"storage": "memory", "allow_direct": True, **config},
+    )
+    write(client, name, range(1, count + 1), size=size, subjects=subjects)
+    return stream
+
+
+def write(client, name, numbers, *, size=16, subjects=1):
+    """
+    Publish messages with these numbers.
+    """
+    client.jetstream().publish_many(
+        (f"{name}.{number % subjects:05d}", (b"%d " % number).ljust(size, b"."))
+        for number in numbers
+    )
+
+
+def numbers(messages):
+    """
+    List the numbers of messages, which are their sequences too.
+    """
+    found = []
+    for message in messages:
+        assert int(message.data.split(b" ")[0]) == message.sequence
+        found.append(message.sequence)
+    return found
+
+
+def take_all(scan, came):
+    """
+    Append the sequences to a list, so that those before an error are seen.
+    """
+    for message in scan:
+        came.append(message.sequence)
+
+
+def subscriptions(client):
+    """
+    Count what the client listens to.
+    """
+    return client.statistics().subscriptions
+
+
+@pytest.mark.versions
+class TestScan:
+    def test_many_pages(self, any_client, unique):
+        """
+        Scenario 173: 2500 messages by pages of 1000 and of 64 KiB, each once and in order.
+        """
+        stream = make(any_client, unique, 2500, size=100)
+        scan = stream.scan(page=1000, max_bytes=64 << 10)
+        assert numbers(scan) == [*range(1, 2501)]
+        assert scan.last_sequence == 2500
+        assert numbers(stream.scan(start=700, end=1900, page=64)) == [*range(700, 1901)]
+        assert numbers(stream.scan(start=2400, end=9999)) == [*range(2400, 2501)]
+        assert numbers(stream.scan(start=2501)) == []
+        assert numbers(stream.scan(end=0)) == []
+        since = stream.get_message(2000).timestamp_ns
+        assert numbers(stream.scan(start_time=since, page=100)) == [*range(2000, 2501)]
+        stream.delete()
+
+    def test_gaps(self, any_client, unique):
+        """
+        Scenario 173: deleted messages are passed over, wherever a page ends.
+        """
+        stream = make(any_client, unique, 12, subjects=2)
+        for sequence in range(3, 9):
+            stream.delete_message(sequence)
+        assert numbers(stream.get_batch(5)) == [1, 2, 9, 10, 11]
+        for page in range(1, 7):
+            assert numbers(stream.scan(page=page)) == [1, 2, 9, 10, 11, 12]
+            odd = numbers(stream.scan(page=page, subject=f"{unique}.00001"))
+            assert odd == [1, 9, 11]
+        stream.delete_message(12)
+        stream.delete_message(11)
+        assert numbers(stream.scan(page=2)) == [1, 2, 9, 10]
+        stream.purge()
+        assert numbers(stream.scan()) == []
+        stream.delete()
+
+    def test_others_write_and_delete_meanwhile(self, any_client, unique):
+        """
+        Scenario 173: what is published meanwhile does not make it longer, and what is deleted
+        meanwhile is missing.
+        """
+        stream = make(any_client, unique, 300)
+        scan = stream.scan(page=50)
+        came = [next(scan).sequence for _ in range(60)]
+        write(any_client, unique, range(301, 401))
+        for sequence in (250, 270, 300):
+            stream.delete_message(sequence)
+        came += numbers(scan)
+        assert came == [n for n in range(1, 301) if n not in {250, 270, 300}]
+        assert scan.last_sequence == 299
+        stream.delete()
+
+    def test_all_is_purged_meanwhile(self, any_client, unique):
+        """
+        Scenario 173: then it ends behind what was read ahead.
+        """
+        stream = make(any_client, unique, 300)
+        scan = stream.scan(page=50)
+        came = [next(scan).sequence]
+        stream.purge()
+        came += numbers(scan)
+        assert came == [*range(1, len(came) + 1)]
+        assert 50 <= len(came) <= 100
+        stream.delete()
+
+    def test_an_empty_stream(self, any_client, unique):
+        """
+        Nothing is asked for, and nothing comes.
+        """
+        stream = make(any_client, unique, 0)
+        assert numbers(stream.scan()) == []
+        assert numbers(stream.get_batch(5)) == []
+        assert numbers(stream.get_last_for([">"])) == []
+        stream.delete()
+
+
+class TestPages:
+    @pytest.mark.versions
+    def test_each_page_is_one_answer(self, any_client, unique):
+        """
+        Pages have what one request brought, and together what a scan gives.
+        """
+        stream = make(any_client, unique, 250, subjects=2)
+        stream.delete_message(120)
+        pages = list(stream.scan(page=100).pages())
+        assert [len(page) for page in pages] == [100, 100, 49]
+        messages = [message for page in pages for message in page]
+        assert messages == list(stream.scan())
+        (page,) = stream.scan(start=10, end=15, subject=f"{unique}.00001").pages()
+        assert page.sequences == [11, 13, 15]
+        assert page.subjects == [f"{unique}.00001"] * 3
+        assert [data.split()[0] for data in page.data] == [b"11", b"13", b"15"]
+        assert page.timestamps_ns == [stream.get_message(n).timestamp_ns for n in (11, 13, 15)]
+        assert list(stream.scan(start=251).pages()) == []
+        stream.delete()
+
+    def test_the_end_of_a_page_comes_alone(self, client, unique, monkeypatch):
+        """
+        However the network cuts what comes, no page has messages of the next one.
+        """
+        stream = make(client, unique, 25)
+
+        def one_at_a_time(box):
+            return [box.frames.popleft()]
+
+        monkeypatch.setattr(Mailbox, "drain", one_at_a_time)
+        assert [len(page) for page in stream.scan(page=10).pages()] == [10, 10, 5]
+
+    def test_a_fault_comes_last(self, client, unique):
+        """
+        What came before a fault is given out before it is raised.
+        """
+        stream = make(client, unique, 300)
+        pages = stream.scan(page=100, timeout=1.0).pages()
+        assert next(pages).sequences == [*range(1, 101)]
+        stream.delete()
+        rest = []
+        with pytest.raises((jetsync.StreamNotFoundError, jetsync.NotSupportedError)):
+            rest.extend(pages)
+        # The second page may have been under way.
+        assert [len(page) for page in rest] in ([], [100])
+
+    def test_one_way_at_a_time(self, client, unique):
+        """
+        A scan is read message by message or page by page, not both.
+        """
+        stream = make(client, unique, 5)
+        before = subscriptions(client)
+        scan = stream.scan(page=2)
+        assert len(next(scan.pages())) == 2
+        with pytest.raises(jetsync.ConflictingUseError):
+            next(scan)
+        assert [len(page) for page in scan.pages()] == [2, 1]
+        scan = stream.scan(page=2)
+        assert next(scan).sequence == 1
+        with pytest.raises(jetsync.ConflictingUseError):
+            scan.pages()
+        scan.close()
+        with stream.scan(page=2) as scan:
+            pages = scan.pages()
+            next(pages)
+        assert list(pages) == []
+        assert subscriptions(client) == before
+        stream.delete()
+
+    def test_plugins_see_each_message(self, nats_server, unique):
+        """
+        What a plugin makes of a message is what a page has.
+        """
+
+        class Shouting:
+            @jetsync.hookimpl
+            def jetsync_message_received(self, message):
+                return jetsync.StoredMessage(
+                    "X", message.subject, message.sequence, 0, data=message.data.upper()
+                )
+
+        with jetsync.connect(nats_server.url, plugins=[Shouting()]) as client:
+            stream = make(client, unique, 3)
+            client.jetstream().publish(f"{unique}.x", b"soft")
+            (page,) = stream.scan(start=4).pages()
+            assert (page.data, page.timestamps_ns, page.sequences) == ([b"SOFT"], [0], [4])
+            stream.delete()
+
+
+class TestBounds:
+    def test_one_page_ahead_and_no_more(self, client, unique):
+        """
+        However slowly messages are taken, one page is asked for in advance.
+        """
+        stream = make(client, unique, 1000)
+        with client.subscribe(f"$JS.API.DIRECT.GET.{unique}") as wire:
+            client.flush()
+            scan = stream.scan(page=100)
+            for taken in range(1, 351):
+                assert next(scan).sequence == taken
+            client.flush()
+            asked = 0
+            while wire.next(0.1) is not None:
+                asked += 1
+            assert 4 <= asked <= 5
+            scan.close()
+        assert list(scan) == []
+        stream.delete()
+
+    def test_a_batch_may_be_more_than_a_page(self, client, unique):
+        """
+        What is asked for comes, in as many requests as the client can drain.
+        """
+        stream = make(client, unique, 300, size=20_000)
+        with client.subscribe(f"$JS.API.DIRECT.GET.{unique}") as wire:
+            client.flush()
+            batch = stream.get_batch(250)
+            assert numbers(batch) == [*range(1, 251)]
+            assert (batch.pending, batch.last_sequence) == (50, 250)
+            client.flush()
+            assert wire.next(5) is not None
+            assert wire.next(5) is not None
+        limit = 4_000_000
+        batch = stream.get_batch(1000, max_bytes=limit)
+        found = len(numbers(batch))
+        size = 20_000 + len(f"{unique}.00000")
+        assert found == -(-limit // size)
+        assert batch.pending == 300 - found
+        stream.delete()
+
+    def test_a_reader_who_takes_his_time(self, client, unique):
+        """
+        Scenario 170: the time of a page is that of waiting for it, so a slow reader is not late,
+        and the connection stands.
+        """
+        stream = make(client, unique, 200, size=15_000)
+        came = []
+        for message in stream.scan(page=100, timeout=1.5):
+            came.append(message.sequence)
+            if message.sequence % 100 == 1:
+                time.sleep(1.6)
+        assert came == [*range(1, 201)]
+        assert client.statistics().reconnects == 0
+        stream.delete()
+
+    def test_nothing_stays_behind(self, client, unique):
+        """
+        Every way of leaving a read ends its subscription.
+        """
+        stream = make(client, unique, 300)
+        before = subscriptions(client)
+        for read in (
+            lambda: stream.scan(page=10),
+            lambda: stream.get_batch(300, max_bytes=3000),
+            lambda: stream.get_last_for([f"{unique}.>"], batch=1, up_to_sequence=9),
+        ):
+            # Taken to the end, and twice.
+            whole = read()
+            first = numbers(whole)
+            assert first
+            assert numbers(whole) == []
+            assert subscriptions(client) == before
+            # Never begun.
+            unused = read()
+            del unused
+            # Left by break, with and without a name.
+            for _ in read():
+                break
+            with read() as named:
+                for _ in named:
+                    break
+            gc.collect()
+            assert subscriptions(client) == before
+            # Closed before, in the middle, and again.
+            early = read()
+            early.close()
+            early.close()
+            assert numbers(early) == []
+            assert "ended" in repr(early)
+            assert subscriptions(client) == before
+        stream.delete()
+
+    def test_other_threads_use_the_client_meanwhile(self, client, unique):
+        """
+        Eight scans and reads of many subjects at once.
+        """
+        stream = make(client, unique, 2000, subjects=50)
+        results = []
+
+        def work(number):
+            if number % 2:
+                results.append(numbers(stream.scan(page=97)) == [*range(1, 2001)])
+            else:
+                found = numbers(stream.get_last_for([f"{unique}.>"], batch=7))
+                results.append(found == [*range(1951, 2001)])
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert results == [True] * 8
+        stream.delete()
+
+
+@pytest.mark.versions
+class TestManySubjects:
+    def test_pages_of_one_moment(self, any_client, unique):
+        """
+        Scenario 175: 900 keys in 9 pages while 20 of them are updated: all as they were.
+        """
+        stream = make(any_client, unique, 900, subjects=900)
+        batch = stream.get_last_for([f"{unique}.>"], batch=100)
+        write(any_client, unique, range(1700, 1720), subjects=900)
+        found = numbers(batch)
+        assert found == [*range(1, 901)]
+        assert (batch.up_to_sequence, batch.missing, batch.vanished) == (900, (), 0)
+        stream.delete()
+
+    @pytest.mark.parametrize("reread", [False, True])
+    def test_a_stream_that_forgets(self, any_client, unique, reread):
+        """
+        Scenario 175: of a stream with one message per subject 20 keys are gone; they are named, or
+        read again.
+        """
+        stream = make(any_client, unique, 900, subjects=900, max_msgs_per_subject=1)
+        batch = stream.get_last_for([f"{unique}.>"], batch=100, reread=reread)
+        names = tuple(f"{unique}.{number % 900:05d}" for number in range(1700, 1720))
+        write(any_client, unique, range(1700, 1720), subjects=900)
+        write(any_client, unique, [9000], subjects=9001)
+        messages = list(batch)
+        at_the_moment = [each for each in messages if each.sequence <= batch.up_to_sequence]
+        assert len(at_the_moment) == 880
+        assert not {message.subject for message in at_the_moment} & set(names)
+        assert batch.vanished == 20
+        if reread:
+            assert (batch.later, batch.missing) == (names, ())
+            assert [each.sequence for each in messages[880:]] == [*range(901, 921)]
+        else:
+            assert (batch.later, batch.missing) == ((), names)
+            assert len(messages) == 880
+        stream.delete()
+
+    def test_what_was_removed_altogether(self, any_client, unique):
+        """
+        Scenario 175: a subject without any message left is named, too.
+        """
+        stream = make(any_client, unique, 30, subjects=30)
+        batch = stream.get_last_for([f"{unique}.>"], batch=10)
+        stream.delete_message(25)
+        assert numbers(batch) == [n for n in range(1, 31) if n != 25]
+        assert (batch.vanished, batch.missing) == (1, (f"{unique}.00025",))
+        stream.delete()
+
+    def test_more_than_a_server_resolves(self, any_client, unique):
+        """
+        Scenario 176: 1100 keys by a wildcard are split, or refused where that is not wanted.
+        """
+        stream = make(any_client, unique, 1100, subjects=1100)
+        for arguments in ({}, {"batch": 5}):
+            with pytest.raises(jetsync.TooManySubjectsError):
+                stream.get_last_for([f"{unique}.>"], split=False, **arguments)
+        batch = stream.get_last_for([f"{unique}.>"])
+        assert sorted(numbers(batch)) == [*range(1, 1101)]
+        assert (batch.up_to_sequence, batch.missing) == (1100, ())
+        batch = stream.get_last_for([f"{unique}.>"], batch=300, up_to_sequence=1050)
+        assert sorted(numbers(batch)) == [*range(1, 1051)]
+        time_ns = stream.get_message(1051).timestamp_ns
+        batch = stream.get_last_for([f"{unique}.>"], up_to_time=time_ns)
+        assert sorted(numbers(batch)) == [*range(1, 1051)]
+        stream.delete()
+
+    @pytest.mark.parametrize("keep", [-1, 5, 1])
+    @pytest.mark.parametrize("by_name", [False, True])
+    def test_subjects_that_came_after_the_moment(self, any_client, unique, keep, by_name):
+        """
+        Scenario 175: a subject that did not exist yet is not missing, as far as the stream's
+        history tells; where it keeps one message it can not be told.
+        """
+        stream = make(any_client, unique, 1500, subjects=1500, max_msgs_per_subject=keep)
+        subjects = [f"{unique}.>"]
+        if by_name:
+            subjects = [f"{unique}.{number:05d}" for number in range(1500)]
+        batch = stream.get_last_for(subjects, batch=300, up_to_sequence=1100)
+        # These were first written behind 1100, and are written again while pages are read.
+        write(any_client, unique, range(2700, 2720), subjects=1500)
+        assert sorted(numbers(batch)) == [*range(1, 1101)]
+        if keep == 1:
+            assert batch.missing == tuple(f"{unique}.{number:05d}" for number in range(1200, 1220))
+        else:
+            assert (batch.missing, batch.vanished) == ((), 0)
+        stream.delete()
+
+    def test_more_names_than_a_server_resolves(self, any_client, unique):
+        """
+        Scenario 176: names are split without asking for them; those without a message are left out.
+        """
+        stream = make(any_client, unique, 1500, subjects=1500)
+        names = [f"{unique}.{number:05d}" for number in range(1, 2600)]
+        batch = stream.get_last_for(names)
+        assert sorted(numbers(batch)) == [*range(1, 1500)]
+        assert (batch.up_to_sequence, batch.missing, batch.vanished) == (1500, (), 0)
+        batch = stream.get_last_for(names, up_to_sequence=1200)
+        assert sorted(numbers(batch)) == [*range(1, 1201)]
+        assert batch.missing == ()
+        stream.delete()
+
+    def test_values_that_fill_pages(self, any_client, unique):
+        """
+        Scenario 175: pages that end by their bytes, which servers 2.11 count wrongly.
+        """
+        stream = make(any_client, unique, 16, size=200_000, subjects=16)
+        batch = stream.get_last_for([f"{unique}.>"])
+        assert numbers(batch) == [*range(1, 17)]
+        assert (batch.missing, batch.vanished, batch.pending) == ((), 0, 0)
+        stream.delete()
+
+    def test_a_moment_that_has_not_come(self, any_client, unique):
+        """
+        Scenario 175: it is now, and stays so while pages are read.
+        """
+        stream = make(any_client, unique, 20, subjects=20)
+        batch = stream.get_last_for([f"{unique}.>"], batch=4, up_to_sequence=1000)
+        write(any_client, unique, range(21, 41), subjects=20)
+        assert numbers(batch) == [*range(1, 21)]
+        assert batch.up_to_sequence == 20
+        stream.delete()
+
+
+class TestReplicas:
+    """
+    Servers that are behind the leader, or older than it.
+    """
+
+    @pytest.fixture
+    def elsewhere(self, client):
+        """
+        A function that makes a context whose direct gets another stream answers, at random or
+        always, while all else is asked of the real one.
+        """
+        subscriptions, threads = [], []
+
+        def elsewhere(real, other, *, always=True):
+            wire = client.subscribe("ELSE.API.>")
+            subscriptions.append(wire)
+            chance = random.Random(1)
+
+            def forward():
+                for request in wire:
+                    endpoint = request.subject.removeprefix("ELSE.API.")
+                    if endpoint.startswith("DIRECT.GET") and (always or chance.random() < 0.5):
+                        endpoint = f"DIRECT.GET.{other}"
+                    if endpoint == f"STREAM.INFO.{other}":
+                        answer = client.request(f"$JS.API.{endpoint}", timeout=20)
+                        said = json.loads(answer.data)
+                        # Servers let no mirror fall behind on demand.
+                        said["config"] |= {"mirror": {"name": real}, "subjects": []}
+                        client.publish(request.reply, json.dumps(said))
+                        continue
+                    client.publish(f"$JS.API.{endpoint}", request.data, reply=request.reply)
+
+            threads.append(threading.Thread(target=forward, daemon=True))
+            threads[-1].start()
+            client.flush()
+            return client.jetstream(prefix="ELSE.API").stream(real)
+
+        yield elsewhere
+        for wire in subscriptions:
+            wire.close()
+        for thread in threads:
+            thread.join(20)
+
+    @pytest.mark.parametrize("always", [True, False])
+    def test_a_mirror_is_behind(self, client, elsewhere, unique, always):
+        """
+        What the server that answers has not got yet is asked of the leader, so that a scan ends
+        where the stream does.
+        """
+        behind = make(client, f"{unique}-M", 45)
+        real = make(client, unique, 60, subjects=2)
+        stream = elsewhere(unique, behind.name, always=always)
+        for page in (1, 10, 45, 100):
+            assert numbers(stream.scan(page=page)) == [*range(1, 61)]
+        assert numbers(stream.scan(start=50)) == [*range(50, 61)]
+        assert numbers(stream.scan(end=52)) == [*range(1, 53)]
+        since = real.get_message(47).timestamp_ns
+        assert numbers(stream.scan(start_time=since)) == [*range(47, 61)]
+        real.delete()
+        behind.delete()
+
+    @pytest.mark.versions
+    def test_a_replica_is_too_old(self, client, unique):
+        """
+        Scenario 179: what 2.10 answers in the place of a newer server is not taken for messages.
+        """
+        stream = make(client, unique, 3)
+        found = []
+
+        def old(request):
+            # As 2.10.26 does, whatever was asked: a message by its sequence, and silence.
+            block = (
+                f"NATS/1.0\r\nNats-Stream: {unique}\r\nNats-Subject: wrong\r\nNats-Sequence: 2"
+                "\r\nNats-Time-Stamp: 2026-11-20T16:38:27Z\r\n\r\n"
+            )
+            headers = jetsync.Headers.parse(block.encode())[2]
+            client.publish(request.reply, b"2 ", headers=headers)
+
+        with client.subscribe("OLD.API.>") as wire:
+
+            def serve():
+                for request in wire:
+                    endpoint = request.subject.removeprefix("OLD.API.")
+                    if endpoint.startswith("DIRECT.GET"):
+                        old(request)
+                    else:
+                        client.publish(f"$JS.API.{endpoint}", request.data, reply=request.reply)
+
+            thread = threading.Thread(target=serve, daemon=True)
+            thread.start()
+            client.flush()
+            there = client.jetstream(prefix="OLD.API").stream(unique)
+            for read in (
+                lambda: there.get_batch(3),
+                lambda: there.get_last_for([f"{unique}.>"], batch=1, up_to_sequence=2),
+                there.scan,
+            ):
+                with timed(0, 2), pytest.raises(jetsync.NotSupportedError):
+                    found.extend(read())
+        thread.join(20)
+        assert found == []
+        stream.delete()
+
+
+class TestFaults:
+    @pytest.fixture
+    def proxied(self, nats_server, client, unique):
+        """
+        A stream of 2000 messages of 100 bytes and more, read over a proxy.
+        """
+        made = make(client, unique, 2000, size=100, subjects=2000)
+        with (
+            CutProxy(nats_server.url) as proxy,
+            jetsync.connect(proxy.url, reconnect_wait=0.01) as reader,
+        ):
+            yield proxy, reader, reader.jetstream().stream(unique)
+        made.delete()
+
+    @pytest.mark.parametrize("reset", [False, True])
+    @pytest.mark.parametrize("read", ["scan", "get_batch", "get_last_for"])
+    def test_the_connection_is_lost_in_the_middle(self, proxied, unique, read, reset):
+        """
+        The read goes on behind the last message, at the same moment.
+        """
+        proxy, reader, stream = proxied
+        for after in (0, 1000, 60_000, 150_000):
+            proxy.cut_after(to_client=after, reset=reset)
+            if read == "scan":
+                came = numbers(stream.scan(page=300))
+            elif read == "get_batch":
+                came = numbers(stream.get_batch(2000))
+            else:
+                batch = stream.get_last_for([f"{unique}.>"], batch=300)
+                came = sorted(numbers(batch))
+                assert (batch.up_to_sequence, batch.missing) == (2000, ())
+            assert came == [*range(1, 2001)]
+        eventually(lambda: reader.statistics().reconnects == 4)
+        assert subscriptions(reader) == 1
+
+    def test_the_connection_is_lost_and_does_not_come_back(self, proxied):
+        """
+        What came is handed out, then the error of a call without a connection.
+        """
+        proxy, _, stream = proxied
+        scan = stream.scan(page=300, timeout=2)
+        next(scan)
+        proxy.refuse()
+        proxy.cut()
+        came = []
+        with timed(0.5, 5), pytest.raises(jetsync.DisconnectedError):
+            take_all(scan, came)
+        # How much of the page got through before the cut is the proxy's affair.
+        assert came == [*range(2, len(came) + 2)]
+
+    def test_the_server_stalls(self, unique):
+        """
+        The read ends by its time, after everything that came.
+        """
+        with DevServer() as server, jetsync.connect(server.url) as client:
+            stream = make(client, unique, 1000)
+            scan = stream.scan(page=100, timeout=2)
+            came = [next(scan).sequence]
+            server.pause()
+            try:
+                with timed(0.8, 5), pytest.raises(jetsync.RequestTimeoutError) as caught:
+                    take_all(scan, came)
+                assert caught.value.timeout == 2
+                assert came == [*range(1, len(came) + 1)]
+                with timed(0.8, 5), pytest.raises(jetsync.RequestTimeoutError):
+                    stream.get_batch(10, timeout=1)
+                with timed(0.8, 5), pytest.raises(jetsync.RequestTimeoutError):
+                    stream.get_last_for([f"{unique}.>"], timeout=1)
+            finally:
+                server.resume()
+            assert numbers(stream.scan()) == [*range(1, 1001)]
+            assert subscriptions(client) == 1
+
+    def test_ctrl_c(self, unique):
+        """
+        A waiting read is interrupted, leaves nothing behind, and can be made again.
+        """
+
+        def handler(*_):
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            with DevServer() as server, jetsync.connect(server.url) as client:
+                stream = make(client, unique, 300)
+                scan = stream.scan(page=100)
+                came = [next(scan).sequence]
+                server.pause()
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.3)
+                    with timed(0, 4), pytest.raises(KeyboardInterrupt):
+                        take_all(scan, came)
+                finally:
+                    server.resume()
+                assert list(scan) == []
+                assert subscriptions(client) == 1
+                came += numbers(stream.scan(start=came[-1] + 1))
+                assert came == [*range(1, 301)]
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+    def test_the_stream_is_deleted_meanwhile(self, client, unique):
+        """
+        It is told as what it is, at once.
+        """
+        stream = make(client, unique, 1000)
+        scan = stream.scan(page=10)
+        next(scan)
+        stream.delete()
+        with timed(0, 2), pytest.raises(jetsync.StreamNotFoundError):
+            list(scan)
+        assert subscriptions(client) == 1
+
+    def test_the_client_is_closed_meanwhile(self, nats_server, client, unique):
+        """
+        A waiting read is woken.
+        """
+        stream = make(client, unique, 1000)
+        with jetsync.connect(nats_server.url) as reader:
+            scan = reader.jetstream().stream(unique).scan(page=10)
+            next(scan)
+            reader.close()
+            with timed(0, 2), pytest.raises(jetsync.ConnectionClosedError):
+                list(scan)
+        stream.delete()
+
+    def test_the_server_restarts(self, unique, tmp_path):
+        """
+        A scan that is under way goes on at the server's next life.
+        """
+        with (
+            DevServer(store=tmp_path) as server,
+            jetsync.connect(server.url, reconnect_wait=0.05) as client,
+        ):
+            stream = make(client, unique, 1000, storage="file")
+            scan = stream.scan(page=100, timeout=20)
+            came = [next(scan).sequence for _ in range(150)]
+            server.kill()
+            server.start()
+            came += numbers(scan)
+            assert came == [*range(1, 1001)]
+            assert subscriptions(client) == 1
+
+
+class TestCluster:
+    def test_the_leader_is_killed_under_a_scan(self, unique):
+        """
+        Nobody may answer for a while, and a request may have gone down with its server; the scan
+        waits, asks again and goes on.
+        """
+        with (
+            DevServer(cluster=3) as server,
+            jetsync.connect(server.url, **CLUSTER_CLIENT) as client,
+        ):
+            stream = make(client, unique, 3000, storage="file", num_replicas=3)
+            scan = stream.scan(page=100, timeout=40)
+            came = [next(scan).sequence for _ in range(150)]
+            server.kill(int(stream.info().cluster.leader.rpartition("-")[2]))
+            came += numbers(scan)
+            assert came == [*range(1, 3001)]

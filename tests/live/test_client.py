@@ -1,0 +1,400 @@
+"""
+Core NATS on a real server: publish, request, subscribe, and the limits of all three.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import threading
+import time
+import tracemalloc
+
+import pytest
+from waiting import eventually, timed
+
+import jetsync
+from jetsync.testing import HookRecorder
+
+
+def publish_for(client, subject, seconds):
+    """
+    Publish in bursts for a while; return how many messages.
+    """
+    end, count = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        for _ in range(50):
+            client.publish(subject, b"x")
+        count += 50
+        time.sleep(0.0005)
+    client.flush()
+    return count
+
+
+@pytest.fixture
+def responder(nats_server, unique):
+    """
+    A service of another client that answers each request with its payload, doubled.
+    """
+    with jetsync.connect(nats_server.url) as other, other.subscribe(f"{unique}.double") as asked:
+        other.flush()
+
+        def answer():
+            for message in asked:
+                other.publish(message.reply, message.data * 2, headers=message.headers)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield asked.subject
+        asked.close()
+        thread.join(5)
+
+
+class TestPublish:
+    @pytest.mark.parametrize("data", [b"bytes", bytearray(b"array"), memoryview(b"view"), "täxt"])
+    def test_payloads(self, client, unique, data):
+        """
+        Every kind of payload arrives as its bytes; text as UTF-8.
+        """
+        with client.subscribe(unique) as subscription:
+            client.publish(unique, data)
+            message = subscription.next(5)
+        expected = data.encode() if isinstance(data, str) else bytes(data)
+        assert (message.data, message.subject, message.reply) == (expected, unique, "")
+
+    def test_what_is_reused_after_the_call_is_not_sent(self, client, unique):
+        """
+        A buffer may be changed as soon as publish has returned.
+        """
+        data = bytearray(b"first")
+        with client.subscribe(unique) as subscription:
+            client.publish(unique, data)
+            data[:] = b"later"
+            assert subscription.next(5).data == b"first"
+
+    def test_reply_and_headers(self, client, unique):
+        """
+        Both arrive, and the caller's headers are left as they are.
+        """
+        headers = {"A": ["1", "2"]}
+        with client.subscribe(unique) as subscription:
+            client.publish(unique, b"x", headers=headers, reply=f"{unique}.reply")
+            message = subscription.next(5)
+        assert (message.reply, message.headers.get_all("A")) == (f"{unique}.reply", ["1", "2"])
+        assert headers == {"A": ["1", "2"]}
+
+    @pytest.mark.parametrize("subject", ["", "a b", "a..b", ".a", "a.", "a.*", "a.>", "a\r\nPING"])
+    def test_a_bad_subject_sends_nothing(self, client, subject):
+        """
+        No server sees a subject that none would take.
+        """
+        before = client.statistics().bytes_out
+        for call in (client.publish, client.request, client.jetstream().publish):
+            with pytest.raises(jetsync.InvalidSubjectError):
+                call(subject, b"")
+        assert client.statistics().bytes_out == before
+
+    def test_too_large_a_message_is_refused_here(self, client, js, stream):
+        """
+        Scenario 51: one byte more than max_payload is a local error, and the connection lives on.
+        """
+        limit = client.server.max_payload
+        subject = f"{stream.name}.a"
+        for call in (client.publish, client.request, js.publish):
+            with pytest.raises(jetsync.MaxPayloadError) as caught:
+                call(subject, b"x" * (limit + 1))
+            assert (caught.value.size, caught.value.limit) == (limit + 1, limit)
+        assert js.publish(subject, b"x" * limit).sequence == 1
+        assert client.statistics().reconnects == 0
+
+    def test_headers_count(self, client, js, stream):
+        """
+        Scenario 51: headers and payload together may be as large as max_payload, and no larger.
+        """
+        limit = client.server.max_payload
+        subject = f"{stream.name}.a"
+        block = len("NATS/1.0\r\nA: b\r\n\r\n")
+        for call in (client.publish, client.request, js.publish):
+            with pytest.raises(jetsync.MaxPayloadError) as caught:
+                call(subject, b"x" * (limit - block + 1), headers={"A": "b"})
+            assert caught.value.size == limit + 1
+        assert js.publish(subject, b"x" * (limit - block), headers={"A": "b"}).sequence == 1
+        with pytest.raises(jetsync.MaxPayloadError):
+            client.publish(subject, headers={"A": "b" * limit})
+        client.flush()
+        assert client.statistics().reconnects == 0
+
+
+class TestRequest:
+    def test_the_reply_is_returned(self, client, responder):
+        """
+        Payload and headers of the first reply.
+        """
+        reply = client.request(responder, b"ab", headers={"K": "v"}, timeout=5)
+        assert (reply.data, reply.headers["K"]) == (b"abab", "v")
+
+    def test_many_at_once_are_not_mixed_up(self, client, responder):
+        """
+        Each of sixteen threads gets the answers to its own requests.
+        """
+
+        def ask(number):
+            data = [b"%d-%d;" % (number, turn) for turn in range(50)]
+            return [client.request(responder, one, timeout=20).data for one in data] == [
+                one * 2 for one in data
+            ]
+
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            assert list(pool.map(ask, range(16))) == [True] * 16
+        assert client.statistics().requests_in_flight == 0
+
+    def test_nobody_listens(self, client, unique):
+        """
+        NoRespondersError at once, with the subject; not a time-out.
+        """
+        with timed(0.0, 1.0), pytest.raises(jetsync.NoRespondersError) as caught:
+            client.request(unique, timeout=5)
+        assert caught.value.subject == unique
+
+    def test_nobody_answers(self, client, unique):
+        """
+        RequestTimeoutError after the time-out; an answer that comes later goes to nobody.
+        """
+        with client.subscribe(unique) as subscription:
+            with pytest.raises(jetsync.RequestTimeoutError) as caught:
+                client.request(unique, timeout=0.2)
+            assert (caught.value.subject, caught.value.timeout) == (unique, 0.2)
+            client.publish(subscription.next(5).reply, b"late")
+            client.flush()
+        assert client.statistics().requests_in_flight == 0
+        with pytest.raises(jetsync.NoRespondersError):
+            client.request(unique, timeout=5)
+
+
+class TestSubscribe:
+    def test_messages_come_in_order(self, client, unique):
+        """
+        All messages of a publisher, oldest first, through wildcards too.
+        """
+        with client.subscribe(f"{unique}.*") as star, client.subscribe(f"{unique}.>") as rest:
+            for number in range(1000):
+                client.publish(f"{unique}.a", b"%d" % number)
+            expected = [b"%d" % number for number in range(1000)]
+            assert [star.next(5).data for _ in range(1000)] == expected
+            assert [rest.next(5).data for _ in range(1000)] == expected
+
+    def test_next_waits_and_gives_up(self, client, unique):
+        """
+        None after the time-out; with 0 it only looks.
+        """
+        with client.subscribe(unique) as subscription:
+            with timed(0.2, 0.7):
+                assert subscription.next(0.2) is None
+            assert subscription.next(0) is None
+            client.publish(unique, b"1")
+            client.flush()
+            assert subscription.next(0).data == b"1"
+
+    def test_closing_ends_the_iteration(self, client, unique):
+        """
+        A thread that iterates stops, next() says that the subscription is closed, and the server
+        forgets it.
+        """
+        subscription = client.subscribe(unique)
+        got = []
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            iterating = pool.submit(got.extend, subscription)
+            client.publish(unique, b"1")
+            eventually(lambda: got)
+            subscription.close()
+            iterating.result(5)
+        assert [message.data for message in got] == [b"1"]
+        with pytest.raises(jetsync.HandleClosedError):
+            subscription.next(5)
+        subscription.close()
+        with pytest.raises(jetsync.NoRespondersError):
+            client.request(unique, timeout=5)
+
+    def test_draining_keeps_what_is_here(self, client, unique):
+        """
+        After drain() the messages that had arrived are taken, then the iteration ends.
+        """
+        subscription = client.subscribe(unique)
+        for number in range(10):
+            client.publish(unique, b"%d" % number)
+        client.flush()
+        subscription.drain()
+        client.publish(unique, b"too late")
+        client.flush()
+        assert [message.data for message in subscription] == [b"%d" % n for n in range(10)]
+
+    def test_draining_a_client_loses_nothing(self, nats_server, client, unique):
+        """
+        A member of a queue group that drains takes all that the server gave it until it left.
+        """
+        for _ in range(5):
+            with (
+                jetsync.connect(nats_server.url) as leaving,
+                client.subscribe(unique, queue="q") as staying,
+                concurrent.futures.ThreadPoolExecutor(3) as pool,
+            ):
+                parts = [pool.submit(list, leaving.subscribe(unique, queue="q"))]
+                leaving.flush()
+                parts.append(pool.submit(list, staying))
+                sent = pool.submit(publish_for, client, unique, 0.2)
+                time.sleep(0.1)
+                leaving.drain()
+                count = sent.result(5)
+                client.flush()
+                staying.drain()
+                assert sum(len(part.result(5)) for part in parts) == count
+                assert leaving.statistics().strays == 0
+
+    def test_threads_share_a_subscription(self, client, unique):
+        """
+        Each message goes to one of the threads that take.
+        """
+        subscription = client.subscribe(unique)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            parts = [pool.submit(list, subscription) for _ in range(4)]
+            for number in range(400):
+                client.publish(unique, b"%d" % number)
+            client.flush()
+            eventually(lambda: not subscription.pending)
+            subscription.drain()
+            got = [int(message.data) for part in parts for message in part.result(5)]
+        assert sorted(got) == list(range(400))
+
+    def test_queue_groups_share_the_messages(self, nats_server, client, unique):
+        """
+        Each message goes to one member of each group, and to everybody outside of groups.
+        """
+        with jetsync.connect(nats_server.url) as other:
+            members = [client.subscribe(unique, queue="q"), other.subscribe(unique, queue="q")]
+            alone = [other.subscribe(unique, queue="r"), other.subscribe(unique)]
+            other.flush()
+            client.flush()
+            for number in range(200):
+                client.publish(unique, b"%d" % number)
+            client.flush()
+            other.flush()
+            counts = [subscription.pending for subscription in (*members, *alone)]
+            assert counts[2:] == [200, 200]
+            assert sum(counts[:2]) == 200
+            assert min(counts[:2]) > 20
+            taken = collections.Counter(
+                member.next(1).data for member in members for _ in range(member.pending)
+            )
+            assert taken == collections.Counter(b"%d" % number for number in range(200))
+
+    def test_without_echo_own_messages_do_not_come_back(self, nats_server, client, unique):
+        """
+        echo=False: only what others publish.
+        """
+        with (
+            jetsync.connect(nats_server.url, echo=False) as quiet,
+            quiet.subscribe(unique) as subscription,
+        ):
+            quiet.publish(unique, b"own")
+            quiet.flush()
+            client.publish(unique, b"other")
+            assert subscription.next(5).data == b"other"
+            assert subscription.next(0) is None
+
+    def test_a_slow_consumer_is_told_once_and_goes_on(self, nats_server, unique, caplog):
+        """
+        Messages beyond the limit are dropped, the newest first; the next call raises once with
+        their number, and the calls after it return what is buffered.
+        """
+        recorder = HookRecorder("jetsync_status")
+        with (
+            jetsync.connect(nats_server.url, plugins=[recorder]) as client,
+            client.subscribe(unique, max_pending=100) as subscription,
+            caplog.at_level("WARNING", "jetsync.subscription"),
+        ):
+            for number in range(1000):
+                client.publish(unique, b"%d" % number)
+            client.flush(timeout=20)
+            assert (subscription.pending, subscription.dropped) == (100, 900)
+            with pytest.raises(jetsync.SlowConsumerError) as caught:
+                subscription.next(0)
+            assert (caught.value.subject, caught.value.dropped) == (unique, 900)
+            assert [subscription.next(0).data for _ in range(100)] == [
+                b"%d" % number for number in range(100)
+            ]
+            assert subscription.next(0) is None
+            for number in range(101):
+                client.publish(unique, b"%d" % number)
+            client.flush(timeout=20)
+            with pytest.raises(jetsync.SlowConsumerError) as caught:
+                next(subscription)
+            assert (caught.value.dropped, subscription.dropped) == (1, 901)
+            assert next(subscription).data == b"0"
+            events = eventually(
+                lambda: len(recorder.calls) == 4 and [call["event"] for call in recorder.calls]
+            )
+            assert {(event.kind.value, event.subject) for event in events} == {
+                ("slow_consumer", unique)
+            }
+            assert [events[1].dropped, events[3].dropped] == [900, 1]
+            told = [record.fields["subject"] for record in caplog.records]
+            assert told == [unique] * 2
+            assert caplog.records[1].fields["dropped"] == 1
+            assert client.statistics().reconnects == 0
+
+    def test_the_buffer_is_limited_in_bytes(self, nats_server, unique):
+        """
+        A subscription that nobody reads keeps no more bytes than its limit, whatever is published.
+        """
+        payload = bytes(1 << 20)
+        tracemalloc.start()
+        try:
+            with (
+                jetsync.connect(nats_server.url) as client,
+                client.subscribe(unique, max_pending_bytes=4 << 20) as subscription,
+            ):
+                # A message may be no larger than the server's max_payload, headers included.
+                for _ in range(100):
+                    client.publish(unique, payload[:-100], headers={"A": "b"})
+                    # The server disconnects a client for which it has to keep 64 MiB.
+                    client.flush(timeout=20)
+                assert subscription.pending == 4
+                assert subscription.dropped == 96
+                current, peak = tracemalloc.get_traced_memory()
+                assert current < 10 << 20
+                assert peak < 30 << 20
+                with pytest.raises(jetsync.SlowConsumerError, match="96 messages"):
+                    subscription.next(0)
+                assert len([subscription.next(0) for _ in range(4)]) == 4
+                client.publish(unique, b"more")
+                assert subscription.next(5).data == b"more"
+        finally:
+            tracemalloc.stop()
+
+    def test_one_message_is_always_kept(self, client, unique):
+        """
+        A message that is larger than the limit is delivered if the buffer is empty.
+        """
+        with client.subscribe(unique, max_pending_bytes=10) as subscription:
+            client.publish(unique, b"x" * 100)
+            assert subscription.next(5).data == b"x" * 100
+
+    @pytest.mark.parametrize("limit", [{"max_pending": 0}, {"max_pending_bytes": -1}])
+    def test_a_bad_limit(self, client, unique, limit):
+        """
+        A limit of a subscription is at least one.
+        """
+        with pytest.raises(jetsync.InvalidArgumentError):
+            client.subscribe(unique, **limit)
+
+    @pytest.mark.parametrize("subject", ["", "a b", "a..b", "a.>.b", "a\r\n"])
+    def test_a_bad_filter_sends_nothing(self, client, subject):
+        """
+        What no server would take is refused here, and so is a queue group with a blank.
+        """
+        before = client.statistics()
+        with pytest.raises(jetsync.InvalidArgumentError):
+            client.subscribe(subject)
+        with pytest.raises(jetsync.InvalidArgumentError):
+            client.subscribe("a", queue="b c")
+        assert client.statistics() == before

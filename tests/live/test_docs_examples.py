@@ -1,0 +1,38 @@
+"""
+The code in the README and in `docs/` runs.
+
+The page of a plugin is left to that plugin's own tests: what it needs is not installed here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from doc_pages import run_page, script_of
+
+ROOT = Path(__file__).parents[2]
+OF_PLUGINS = {
+    ROOT / "docs" / "plugins" / f"{folder.name.removeprefix('jetsync-')}.md"
+    for folder in (ROOT / "plugins").glob("jetsync-*")
+}
+PAGES = {ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - OF_PLUGINS
+SCRIPTS = {str(page.relative_to(ROOT)): page for page in sorted(PAGES) if script_of(page).strip()}
+
+
+def test_the_pages_have_examples():
+    """
+    The README, the start page and each how-to have code that runs.
+    """
+    how_to = {str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "howto").glob("*.md")}
+
+    assert {"README.md", "docs/index.md"} | how_to - {"docs/howto/index.md"} <= set(SCRIPTS)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("page", SCRIPTS)
+def test_examples_of_page_run(page, tmp_path):
+    """
+    The page's blocks run to their end.
+    """
+    run_page(SCRIPTS[page], tmp_path)

@@ -1,0 +1,129 @@
+"""
+Somebody who follows the tutorial, and nothing else, ends with the plugin that is in `examples/`.
+
+The tutorial's blocks are turned into one shell script: those with a caption are files, or what is
+added to one, and those in `shell` are typed in. It runs in an empty folder and makes a virtual
+environment of its own, with the interpreter that runs the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "plugins" / "tutorial.md").read_text("utf-8")
+EXAMPLE = ROOT / "examples" / "jetsync-stamp"
+
+BLOCK = re.compile(
+    r"^(?P<fence>```+)\{code-block\} (?P<language>\w+)\n"
+    r"(?::caption: (?P<path>[^\n,]+)(?P<added>, at the end)?\n\n)?"
+    r"(?P<text>.*?)\n(?P=fence)$",
+    re.MULTILINE | re.DOTALL,
+)
+END = "END-OF-THE-FILE"
+
+
+def script():
+    """
+    Return the tutorial as a shell script.
+    """
+    lines = ["set -e"]
+    for block in BLOCK.finditer(PAGE):
+        path, text = block["path"], block["text"]
+        if path:
+            # Two empty lines before what begins at the margin, as everywhere, one before a method.
+            text = "\n" + text if block["added"] else text
+            lines += [
+                f"mkdir -p $(dirname {path})",
+                f"cat {'>>' if block['added'] else '>'} {path} <<'{END}'\n{text}\n{END}",
+            ]
+        elif block["language"] == "shell":
+            lines.append(text)
+    return "\n".join(lines) + "\n"
+
+
+def files_of(folder):
+    """
+    Return the files of a plugin with what is in them, without what tools leave behind.
+    """
+    left = {".venv", "__pycache__", ".pytest_cache", "build"}
+    return {
+        str(path.relative_to(folder)): path.read_text("utf-8")
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and not left.intersection(path.relative_to(folder).parts)
+        and not any(part.endswith(".egg-info") for part in path.relative_to(folder).parts)
+    }
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """
+    The folder in which the tutorial was followed, and what was printed.
+    """
+    folder = tmp_path_factory.mktemp("tutorial")
+    # As in a fresh clone: nothing that an earlier build has left gets into this one.
+    clone = tmp_path_factory.mktemp("jetsync")
+    for name in ("LICENSE", "README.md", "pyproject.toml", "setup.cfg"):
+        shutil.copy(ROOT / name, clone)
+    shutil.copytree(ROOT / "jetsync", clone / "jetsync")
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JETSYNC_", "PYTHON", "PYTEST", "COVERAGE", "VIRTUAL_ENV"))
+    }
+    environment["JETSYNC"] = str(clone)
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    done = subprocess.run(
+        ["bash", "-c", script()],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=360,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return folder / "jetsync-stamp", done.stdout
+
+
+@pytest.mark.live
+@pytest.mark.timeout(400)
+def test_whoever_follows_it_has_a_plugin_that_works(followed):
+    """
+    It is installed, its tests pass, it is listed with its hooks, and its calls are shown.
+    """
+    _, output = followed
+
+    assert re.search(r"^=+ 7 passed in ", output, re.MULTILINE), output
+    listed = next(line for line in output.splitlines() if line.startswith("stamp "))
+    hooks = "jetsync_message_received, jetsync_prepare_message, jetsync_shared_headers"
+    assert listed.split(maxsplit=3) == ["stamp", "0.1.0", "installed", hooks]
+    shown = [line for line in output.splitlines() if line.startswith("jetsync.hooks: stamp ")]
+    assert [re.split(r"[ (]", line)[2] for line in shown] == [
+        "jetsync_shared_headers",
+        "jetsync_prepare_message",
+    ]
+    # What the page says that it prints, but for the time that it took.
+    without_time = [re.sub(r"\[\d+ us\]", "[n us]", line) for line in shown]
+    assert all(line in re.sub(r"\[\d+ us\]", "[n us]", PAGE) for line in without_time)
+
+
+@pytest.mark.live
+@pytest.mark.timeout(400)
+def test_the_example_is_what_the_tutorial_builds(followed):
+    """
+    File by file; so what the page says and what may be copied never differ.
+    """
+    folder, _ = followed
+
+    assert files_of(folder) == files_of(EXAMPLE)

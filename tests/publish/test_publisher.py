@@ -1,0 +1,700 @@
+"""
+The publisher on a lane that is a script: what comes too early, too late, or not at all.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from interrupts import interrupted_at
+from waiting import eventually, timed
+
+import jetsync
+from jetsync._hooks.manager import Plugins
+from jetsync._io.outbox import LaneState
+from jetsync._proto import frames
+from jetsync.publish.collecting import CollectingWindow, OrderedAckMailbox
+from jetsync.publish.future import PublishFuture
+from jetsync.publish.many import BLOCK_MESSAGES
+from jetsync.publish.publisher import KEPT_FAILURES, Publisher
+from jetsync.publish.window import WindowOptions
+from jetsync.testing import ScriptedTransport
+
+PLAIN = b'{"stream":"S","seq":%d}'
+NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
+
+
+class ScriptedLane:
+    """
+    A lane without a connection: keeps what is written, and does to it what a test says.
+    """
+
+    def __init__(self):
+        self.transport = ScriptedTransport()
+        self.state = LaneState.OPEN
+        self.epoch = 1
+        self.lost_epoch = 0
+        self.writes = []
+        """How many messages each write had."""
+
+        self.box = None
+        self.on_write = lambda commands: None
+        """Called with the messages of a write, before it returns."""
+
+    def open_box(self, subject, box):
+        self.box = box
+        return b"1000", b"SUB %b 1000\r\n" % subject
+
+    def write(self, block, deadline, epoch=None):
+        if self.state is LaneState.CLOSED:
+            raise jetsync.ConnectionClosedError
+        if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):
+            raise jetsync.ConnectionLostError
+        if self.state is not LaneState.OPEN:
+            time.sleep(deadline.remaining())
+            raise jetsync.DisconnectedError(timeout=deadline.total)
+        return self._take(block)
+
+    def post(self, block, timeout, epoch=None):
+        if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):
+            raise jetsync.ConnectionLostError
+        if self.state is not LaneState.OPEN:
+            raise jetsync.DisconnectedError(timeout=timeout)
+        return self._take(block)
+
+    def _take(self, block):
+        # Only what is new is looked at: there may be many writes.
+        before = len(self.transport.commands)
+        self.transport.write(block)
+        commands = [each for each in self.transport.commands[before:] if each.verb == "PUB"]
+        if commands:
+            self.writes.append(len(commands))
+            self.on_write(commands)
+        return self.epoch
+
+    def wait(self, receiver, deadline):
+        while not receiver.ready and deadline.remaining():
+            receiver.signal.wait(deadline.remaining())
+        return receiver.ready
+
+    def nudge(self):
+        pass
+
+    def prepare_wait(self):
+        pass
+
+    def leave(self, sid):
+        self.box = None
+
+    # The server's side.
+
+    @property
+    def payloads(self):
+        """
+        What was written, in order.
+        """
+        return [command.data for command in self.transport.published()]
+
+    def answer(self, command, data, header=None):
+        """
+        Answer one message.
+        """
+        self.box.push((command.reply.encode(), b"", header, data))
+        self.box.wake()
+
+    def ack(self, commands, first=1):
+        """
+        Acknowledge messages, with sequences from *first* on.
+        """
+        for sequence, command in enumerate(commands, first):
+            self.answer(command, PLAIN % sequence)
+
+    def lose(self):
+        """
+        Lose the connection.
+        """
+        self.state = LaneState.DOWN
+        self.lost_epoch = self.epoch
+        self.box.lost(self.epoch)
+
+    def reconnect(self):
+        """
+        Have a new one.
+        """
+        self.epoch += 1
+        self.state = LaneState.OPEN
+
+
+class ScriptedContext(SimpleNamespace):
+    """
+    What a publisher needs of a context and its connection.
+    """
+
+    def __init__(self, lane):
+        super().__init__(
+            lane=lane,
+            state="open",
+            plugins=Plugins(),
+            server=SimpleNamespace(max_payload=1 << 20, version="2.15.1"),
+            open_box=lane.open_box,
+        )
+        self.connection = self
+        self.inbox = "_INBOX"
+
+    def new_inbox(self):
+        return "_INBOX.x"
+
+    def check(self):
+        pass
+
+    def probe(self):
+        pass
+
+    def check_size(self, size):
+        raise jetsync.MaxPayloadError(size, 1 << 20)
+
+
+@pytest.fixture
+def lane():
+    """
+    A lane on which nothing is acknowledged by itself.
+    """
+    return ScriptedLane()
+
+
+@pytest.fixture
+def make(lane):
+    """
+    A function that makes publishers, which are closed after the test.
+    """
+    made = []
+
+    def make(*, on_report=None, size=4096, ack_timeout=20.0, **options):
+        options = WindowOptions(size=size, ack_timeout=ack_timeout, **options)
+        made.append(Publisher(ScriptedContext(lane), options, on_report))
+        return made[-1]
+
+    yield make
+    for publisher in made:
+        publisher.close(0, _raise=False)
+
+
+def reason(future):
+    """
+    The error of a future that has ended.
+    """
+    return future.exception(5)
+
+
+def stage(publisher, item):
+    """
+    Add a message as ``publish`` does, and no more.
+    """
+    return publisher._window.stage(item, PublishFuture(publisher._owner, item))
+
+
+class TestRaces:
+    def test_an_ack_before_the_write_returns(self, lane, make):
+        """
+        It is taken as any other: the message ends once, and nothing of it is left.
+        """
+        lane.on_write = lane.ack
+        reports = []
+        publisher = make(on_report=reports.append)
+        futures = []
+        for number in range(50):
+            futures.append(publisher.publish("a.b", b"%d" % number))
+            futures[-1].result(5)
+        assert publisher.pending == 0
+        eventually(lambda: len(reports) == 50)
+        assert publisher._window.pipeline.due() is None
+
+    def test_a_second_ack_changes_nothing(self, lane, make):
+        """
+        The first one counts.
+        """
+        publisher = make()
+        future = publisher.publish("a.b")
+        publisher.publish("a.b")
+        publisher.flush(0)
+        first, second = lane.transport.published()
+        lane.ack([first, first], 7)
+        assert future.result(5).sequence == 7
+        assert publisher.flush(0) == 1
+        lane.ack([second], 9)
+        assert publisher.flush(5) == 0
+        assert publisher.statistics().acknowledged == 2
+
+    def test_an_ack_of_nothing(self, lane, make):
+        """
+        An ack of a message that has ended, or never was, is ignored.
+        """
+        publisher = make()
+        publisher.publish("a.b").add_done_callback(lambda _: None)
+        (command,) = lane.transport.published()
+        lane.box.push((command.reply.encode() + b"77", b"", None, PLAIN % 1))
+        lane.ack([command], 2)
+        assert publisher.flush(5) == 0
+
+    def test_a_loss_right_after_the_write(self, lane, make):
+        """
+        What was written on the connection that is gone is unknown at once, acked or not before.
+        """
+
+        def lose(commands):
+            lane.ack(commands[:1])
+            lane.lose()
+
+        publisher = make()
+        lane.on_write = lose
+        first = publisher.publish("a.b")
+        assert first.result(5).sequence == 1
+        lane.reconnect()
+        lane.on_write = lambda _: lane.lose()
+        second = publisher.publish("a.b", msg_id="id")
+        error = reason(second)
+        assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+        assert (error.msg_id, publisher.pending) == ("id", 0)
+
+    def test_acks_that_came_before_the_loss_count(self, lane, make):
+        """
+        Also when the publisher learns of both at the same time.
+        """
+        publisher = make()
+        with publisher._lock:
+            # Nothing is settled meanwhile.
+            window = publisher._window
+            for number in range(10):
+                assert stage(publisher, ("a.b", b"%d" % number))
+            window.flush()
+            lane.ack(lane.transport.published()[:6])
+            lane.lose()
+            window.account()
+            acked = [number for number, *_ in window.pipeline.acked]
+            failed = [number for number, *_ in window.failures]
+            assert (acked, failed) == (list(range(6)), list(range(6, 10)))
+
+    def test_only_the_lost_connections_messages_are_lost(self, lane, make):
+        """
+        What went out on the next connection waits for its acks.
+        """
+        publisher = make()
+        before = publisher.publish("a.b", b"before")
+        publisher.flush(0)
+        lane.lose()
+        lane.reconnect()
+        after = publisher.publish("a.b", b"after")
+        assert isinstance(reason(before), jetsync.PublishOutcomeUnknownError)
+        publisher.flush(0)
+        assert not after.done()
+        lane.ack(lane.transport.published()[1:], 5)
+        assert after.result(5).sequence == 5
+
+
+class TestBlocks:
+    def test_many_messages_are_few_writes(self, lane, make):
+        """
+        Those in flight keep their order, and a block is never larger than it may be.
+        """
+        publisher = make(size=100_000)
+        for number in range(20_000):
+            publisher.publish("a.b", b"%d" % number)
+        publisher.flush(0)
+        assert lane.payloads == [b"%d" % number for number in range(20_000)]
+        assert max(lane.writes) <= BLOCK_MESSAGES + 1
+        assert len(lane.writes) < 10_000
+
+    def test_a_single_message_is_written_at_once(self, lane, make):
+        """
+        By the thread that publishes it.
+        """
+        publisher = make()
+        for number in range(5):
+            time.sleep(0.02)
+            # The worker looks for more for a moment, which may be long on a busy machine.
+            eventually(lambda: not publisher._attentive)
+            publisher.publish("a.b")
+            assert lane.writes == [1] * (number + 1)
+
+    def test_the_last_message_of_a_burst_is_written(self, lane, make):
+        """
+        Nobody has to flush, or to publish another one.
+        """
+        publisher = make()
+        for burst in range(1, 20):
+            for _ in range(burst):
+                publisher.publish("a.b")
+            eventually(lambda: sum(lane.writes) == publisher.pending, 2.0)
+
+    def test_acks_are_waited_for_one_by_one(self, lane, make):
+        """
+        Whoever asks for a result does not wait for others to fill the block.
+        """
+        lane.on_write = lane.ack
+        publisher = make()
+        with timed(0.0, 2.0):
+            for _ in range(200):
+                publisher.publish("a.b")
+                publisher.publish("a.b").result(5)
+
+
+class TestStaging:
+    def test_what_comes_as_it_closes_is_taken_back(self, lane, make, monkeypatch):
+        """
+        The message that was staged when nobody looks any more raises, and is not sent.
+        """
+        publisher = make()
+        stage_it = publisher._window.stage
+
+        def late(item, token):
+            publisher.close()
+            return stage_it(item, token)
+
+        monkeypatch.setattr(publisher._window, "stage", late)
+        with pytest.raises(jetsync.HandleClosedError):
+            publisher.publish("a.b")
+        assert (publisher.pending, lane.payloads) == (0, [])
+
+    def test_no_more_than_the_window_is_in_flight(self, lane, make):
+        """
+        What threads stage beyond it is written when there is room, in order.
+        """
+        publisher = make(size=3)
+        with publisher._lock:
+            futures = [stage(publisher, ("a.b", b"%d" % number))[1] for number in range(5)]
+        publisher.flush(0)
+        assert lane.payloads == [b"0", b"1", b"2"]
+        lane.ack(lane.transport.published())
+        eventually(lambda: len(lane.payloads) == 5)
+        lane.ack(lane.transport.published()[3:], 4)
+        assert [future.result(5).sequence for future in futures] == [1, 2, 3, 4, 5]
+
+    def test_an_interrupt_while_numbers_are_given(self, lane, make):
+        """
+        No message is lost or sent twice: those of the block are unknown.
+        """
+        publisher = make(ack_timeout=0.2)
+
+        class Interrupting(dict):
+            def __setitem__(self, number, token):
+                if number == 1 and 1 not in self:
+                    super().__setitem__(number, token)
+                    raise KeyboardInterrupt
+                super().__setitem__(number, token)
+
+        tokens = publisher._window.tokens = publisher._futures = Interrupting()
+        with publisher._lock:
+            futures = [stage(publisher, ("a.b", b"%d" % number))[1] for number in range(3)]
+            with pytest.raises(KeyboardInterrupt):
+                publisher._window.flush()
+        lane.on_write = lane.ack
+        assert publisher.publish("a.b", b"next").result(5).sequence == 1
+        errors = [reason(future) for future in futures]
+        assert [type(error) for error in errors] == [jetsync.PublishOutcomeUnknownError] * 3
+        assert (lane.payloads, tokens) == ([b"next"], {})
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize("size", [1, 100])
+    def test_between_any_two_steps(self, lane, make, size):
+        """
+        Wherever Ctrl-C meets a publish, the publisher goes on, and no message is sent twice.
+        """
+        lane.on_write = lane.ack
+        publisher = make(size=size, ack_timeout=0.05)
+        step, finished = 0, False
+        while not finished:
+            step += 1
+
+            def publish(payload=b"%d" % step):
+                publisher.publish("a.b")
+                publisher.publish("a.b", payload).result(5)
+
+            finished = interrupted_at(step, publish)
+            assert publisher.publish("a.b", b"after %d" % step).result(5)
+            assert publisher.flush(5) == 0
+            assert publisher.pending == 0
+        payloads = [payload for payload in lane.payloads if payload]
+        assert len(payloads) == len(set(payloads))
+        assert step > 50
+
+
+class TestFailures:
+    def test_the_client_is_closed_before_the_write(self, lane, make):
+        """
+        The messages that were collected fail with it: nothing was sent.
+        """
+        publisher = make()
+        with publisher._lock:
+            entry = stage(publisher, ("a.b", b""))
+            lane.state = LaneState.CLOSED
+        assert publisher.flush(5) == 0
+        assert isinstance(reason(entry[1]), jetsync.ConnectionClosedError)
+        assert lane.payloads == []
+        with pytest.raises(jetsync.ConnectionClosedError):
+            publisher.publish("a.b")
+        assert publisher.pending == 0
+
+    def test_the_connection_is_lost_before_the_write(self, lane, make):
+        """
+        What was collected goes out on the next connection, before what comes later.
+        """
+        publisher = make()
+        publisher.publish("a.b", b"0")
+        with publisher._lock:
+            window = publisher._window
+            for number in range(1, 4):
+                assert stage(publisher, ("a.b", b"%d" % number))
+            lane.lose()
+            window.flush()
+            assert window.pieces
+        time.sleep(0.1)
+        lane.reconnect()
+        publisher.publish("a.b", b"4")
+        publisher.flush(0)
+        assert lane.payloads == [b"%d" % number for number in range(5)]
+
+    def test_no_connection_comes_back(self, lane, make):
+        """
+        What was collected fails by the ack_timeout, as not sent.
+        """
+        window = CollectingWindow(ScriptedContext(lane), WindowOptions(ack_timeout=0.2))
+        assert window.stage(("a.b", b""), None)
+        lane.state = LaneState.DOWN
+        window.flush()
+        start = time.monotonic()
+        while not window.failures:
+            assert time.monotonic() - start < 2.0
+            time.sleep(window.due() - time.monotonic())
+            window.account()
+        ((number, _, error),) = window.failures
+        assert number == 0
+        assert isinstance(error, jetsync.DisconnectedError)
+        assert 0.15 < time.monotonic() - start < 1.0
+        lane.reconnect()
+        window.account()
+        assert lane.payloads == []
+        assert window.unsettled == 0
+
+    def test_publish_without_a_connection(self, lane, make):
+        """
+        It waits for as long as an ack may take, then raises, and no book has the message.
+        """
+        publisher = make(ack_timeout=0.1)
+        lane.lose()
+        with pytest.raises(jetsync.DisconnectedError):
+            publisher.publish("a.b")
+        assert publisher.pending == 0
+        assert lane.payloads == []
+        lane.reconnect()
+        lane.on_write = lane.ack
+        assert publisher.publish("a.b").result(5).sequence == 1
+
+    def test_an_interrupt_in_the_write(self, lane, make):
+        """
+        It reaches the caller; the message is unknown, and its number is not given again.
+        """
+        publisher = make(ack_timeout=0.2)
+
+        def interrupt(_):
+            raise KeyboardInterrupt
+
+        lane.on_write = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            publisher.publish("a.b", b"interrupted")
+        lane.on_write = lane.ack
+        future = publisher.publish("a.b", b"next")
+        assert future.result(5).sequence == 1
+        assert publisher.flush(5) == 0
+        replies = {command.reply for command in lane.transport.published()}
+        assert len(replies) == 2
+
+    def test_an_answer_that_is_no_ack(self, lane, make):
+        """
+        The outcome is unknown, with the reason; others are not touched.
+        """
+        publisher = make()
+        broken, fine = publisher.publish("a.b"), publisher.publish("a.b")
+        publisher.flush(0)
+        first, second = lane.transport.published()
+        lane.answer(first, b"no JSON")
+        lane.ack([second], 3)
+        error = reason(broken)
+        assert isinstance(error, jetsync.PublishOutcomeUnknownError)
+        assert isinstance(error.__cause__, jetsync.ProtocolError)
+        assert fine.result(5).sequence == 3
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_the_worker_itself_fails(self, lane, make, monkeypatch):
+        """
+        Nobody waits for ever: all that is open ends, and nothing more is taken.
+        """
+        publisher = make(size=2)
+        futures = [publisher.publish("a.b"), publisher.publish("a.b")]
+        waiting = []
+
+        def wait_for_room():
+            with pytest.raises(jetsync.HandleClosedError) as caught:
+                publisher.publish("a.b")
+            waiting.append(caught.value)
+
+        thread = threading.Thread(target=wait_for_room)
+        thread.start()
+
+        def fail():
+            raise LookupError("a bug")
+
+        monkeypatch.setattr(publisher._window, "account", fail)
+        lane.box.poke()
+        thread.join(5)
+        assert "a bug" in str(waiting[0])
+        for future in futures:
+            assert isinstance(reason(future), jetsync.PublishOutcomeUnknownError)
+        assert publisher.flush() == 0
+        assert publisher.statistics().failed == 2
+
+    def test_failures_are_kept_within_bounds(self, lane, make):
+        """
+        A publisher that lives long does not keep every failure that nobody asks about.
+        """
+        lane.on_write = lambda commands: [
+            lane.answer(command, b'{"error":{"code":400,"err_code":10071,"description":"no"}}')
+            for command in commands
+        ]
+        publisher = make()
+        for number in range(KEPT_FAILURES + 500):
+            future = publisher.publish("a.b", b"%d" % number)
+            if number % 2:
+                future.observed = True
+        assert publisher.flush(10) == 0
+        with pytest.raises(jetsync.PublishManyError) as caught:
+            publisher.close()
+        kept = [failure.index for failure in caught.value.report.failures]
+        assert kept == list(range(0, KEPT_FAILURES + 500, 2))
+
+    def test_in_a_forked_child(self, lane, make):
+        """
+        Leaving the block there waits for nothing: the thread is the parent's.
+        """
+        publisher = make()
+        publisher.publish("a.b")
+        publisher._connection.state = "forked"
+        publisher.close()
+        assert publisher.pending == 1
+        publisher._connection.state = "open"
+
+
+class TestRefused:
+    def test_one_that_is_sent_again(self, lane, make):
+        """
+        It goes out once more with the same number, and its ack is its outcome.
+        """
+        publisher = make(retry_wait=0.01)
+        future = publisher.publish("a.b", b"x")
+        (first,) = lane.transport.published()
+        lane.answer(first, b"", NO_RESPONDERS)
+        _, second = eventually(lambda: len(lane.payloads) == 2 and lane.transport.published())
+        assert (second.reply, second.data) == (first.reply, b"x")
+        lane.ack([second], 4)
+        assert future.result(5).sequence == 4
+        eventually(lambda: not publisher._window.account())
+        assert publisher._window._tried == {}
+        assert publisher._window.pipeline._resent == {}
+
+    def test_without_a_connection(self, lane):
+        """
+        The next attempt waits for one, for as long as an ack may take.
+        """
+        options = WindowOptions(ack_timeout=0.2, retry_wait=0.0)
+        window = CollectingWindow(ScriptedContext(lane), options)
+        for number in range(2):
+            assert window.stage(("a.b", b"%d" % number), None)
+        window.flush()
+        lane.state = LaneState.DOWN
+        for command in lane.transport.published():
+            lane.answer(command, b"", NO_RESPONDERS)
+        window.settle()
+        window.settle()
+        assert (window.unsettled, window.failures) == (2, [])
+        lane.reconnect()
+        time.sleep(window.due() - time.monotonic())
+        window.settle()
+        assert lane.payloads == [b"0", b"1"] * 2
+
+    def test_no_connection_comes_back(self, lane):
+        """
+        Then it fails with that: it is not stored.
+        """
+        options = WindowOptions(ack_timeout=0.1, retry_wait=0.0)
+        window = CollectingWindow(ScriptedContext(lane), options)
+        assert window.stage(("a.b", b""), None)
+        window.flush()
+        lane.state = LaneState.DOWN
+        lane.answer(*lane.transport.published(), b"", NO_RESPONDERS)
+        start = time.monotonic()
+        while not window.failures:
+            assert time.monotonic() - start < 2.0
+            window.settle()
+            time.sleep(0.01)
+        ((_, _, error),) = window.failures
+        assert isinstance(error, jetsync.DisconnectedError)
+        assert window.due() is None
+
+
+class TestOrderedAckMailbox:
+    def test_runs_and_single_acks_keep_their_order(self):
+        """
+        However the bytes are cut, acks are settled as they came.
+        """
+        box = OrderedAckMailbox(b"_INBOX.x.*")
+        splitter = frames.Splitter({b"1000": box})
+        box.learn(b"1000", b'{"stream":"S","seq":')
+        expected = list(range(300))
+        data = b""
+        for number in expected:
+            payload = PLAIN % number
+            if number % 37 == 5:
+                payload = b'{"stream":"S","seq":%d,"duplicate":true}' % number
+            data += b"MSG _INBOX.x.%d 1000 %d\r\n%b\r\n" % (number, len(payload), payload)
+        for start in range(0, len(data), 700):
+            splitter.feed(data[start : start + 700], [], [])
+        came = []
+        runs = 0
+        for acks in box.drain_acks():
+            if isinstance(acks, list):
+                runs += 1
+                came += [int(number) for number, _ in acks]
+            else:
+                came.append(int(acks[0].rpartition(b".")[2]))
+        assert came == expected
+        assert runs > 3
+        assert not box.ready
+
+    def test_kept_acks_of_a_run(self, lane):
+        """
+        They name the stream and come in order with those that are read one by one.
+        """
+        window = CollectingWindow(ScriptedContext(lane), WindowOptions(ack_timeout=5.0))
+        for number in range(6):
+            assert window.stage(("a.b", b"%d" % number), None)
+        window.flush()
+        commands = lane.transport.published()
+        lane.ack(commands[:1])
+        window.account()
+        box = window.box
+        box._acks.append([(b"1", b"2"), (b"2", b"3")])
+        lane.answer(commands[3], b'{"stream":"T","seq":9}')
+        box._acks.append([(b"4", b"4"), (b"5", b"5")])
+        window.account()
+        acks = [(number, ack.stream, ack.sequence) for number, _, ack in window.pipeline.acked]
+        assert acks == [
+            (0, "S", 1),
+            (1, "S", 2),
+            (2, "S", 3),
+            (3, "T", 9),
+            (4, "S", 4),
+            (5, "S", 5),
+        ]
