@@ -96,7 +96,7 @@ class TestPublish:
 
     def test_too_large_a_message_is_refused_here(self, client, js, stream):
         """
-        Scenario 51: one byte more than max_payload is a local error, and the connection lives on.
+        One byte more than max_payload is a local error, and the connection lives on.
         """
         limit = client.server.max_payload
         subject = f"{stream.name}.a"
@@ -109,7 +109,7 @@ class TestPublish:
 
     def test_headers_count(self, client, js, stream):
         """
-        Scenario 51: headers and payload together may be as large as max_payload, and no larger.
+        Headers and payload together may be as large as max_payload, and no larger.
         """
         limit = client.server.max_payload
         subject = f"{stream.name}.a"

@@ -36,7 +36,7 @@ class TestAdd:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_on_every_server(self, server_for, nats_server, unique, version):
         """
-        Scenario 189: what is added is summed, exactly, and 0 is something to add.
+        What is added is summed, exactly, and 0 is something to add.
         """
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:
@@ -118,7 +118,7 @@ class TestAdd:
 
     def test_a_plain_stream(self, js, stream):
         """
-        Scenario 189: it holds no counters, and nothing is stored.
+        It holds no counters, and nothing is stored.
         """
         counter = stream.counter(f"{stream.name}.n")
         for call in (counter.add, counter.load):
@@ -145,7 +145,7 @@ class TestAdd:
 
     def test_what_the_server_refuses(self, js, counting):
         """
-        Scenario 189: the errors of messages that are made by hand have classes of their own.
+        The errors of messages that are made by hand have classes of their own.
         """
         subject = f"{counting.name}.n"
         for data, headers, error, code in (
@@ -163,7 +163,7 @@ class TestLoad:
     @pytest.mark.parametrize("direct", [True, False])
     def test_a_missing_counter(self, js, counting, direct):
         """
-        Scenario 189: it is not found, which is something else than 0.
+        It is not found, which is something else than 0.
         """
         counting.update(allow_direct=direct)
         counter = counting.counter(f"{counting.name}.n")

@@ -63,7 +63,7 @@ class TestRoundTrip:
     @pytest.mark.parametrize("publish", ["publish", "publish_many", "request"])
     def test_headers_survive(self, client, js, direct, publish):
         """
-        Scenario 12: values, their order, the case of names, blanks and UTF-8, from every way of
+        Values, their order, the case of names, blanks and UTF-8, from every way of
         publishing to every way of reading.
         """
         subject = f"{direct.name}.a"
@@ -81,7 +81,7 @@ class TestRoundTrip:
 
     def test_a_core_subscription_sees_the_same(self, client, unique):
         """
-        Scenario 12 without JetStream, with a Headers object as with a mapping.
+        Headers survive a round trip without JetStream, as a Headers object and as a mapping.
         """
         with client.subscribe(unique) as subscription:
             for headers in (GIVEN, jetsync.Headers(GIVEN)):
@@ -134,7 +134,7 @@ class TestRefusal:
     )
     def test_line_ends_and_bad_names_send_nothing(self, client, js, direct, headers):
         """
-        Scenario 12: ValueError before any byte is sent, on every path.
+        ValueError before any byte is sent, on every path.
         """
         subject = f"{direct.name}.a"
         before = client.statistics().bytes_out

@@ -126,7 +126,7 @@ class TestFork:
     )
     def test_a_fork_costs_nobody_anything(self, nats_server, js, unique, leave):
         """
-        Scenario 6: in the child the inherited client says so at once and a new one works; the
+        In the child the inherited client says so at once and a new one works; the
         parent goes on as if nothing had happened, and each has its own connection.
         """
         output = run(FORK.replace("{leave}", leave), nats_server.url, unique)
@@ -139,7 +139,7 @@ class TestFork:
 
     def test_the_parents_subscription_gets_nothing_twice(self, nats_server, unique):
         """
-        Scenario 6: what is published while the child lives comes once, to the parent.
+        What is published while the child lives comes once, to the parent.
         """
         script = """
             import os, sys, time
@@ -199,7 +199,7 @@ class TestFork:
 class TestInterrupt:
     def test_ctrl_c_ends_a_wait_at_once(self, nats_server, js, stream):
         """
-        Scenario 8: KeyboardInterrupt within a second from next, a fetch, a subscription, a request
+        KeyboardInterrupt within a second from next, a fetch, a subscription, a request
         and a flush; the calls that follow work, and the server forgets the pulls.
         """
         script = """

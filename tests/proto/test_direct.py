@@ -110,7 +110,7 @@ class TestRequest:
 class TestBatchPages:
     def test_the_next_page_begins_behind_the_last_message(self):
         """
-        Scenario 173: while the end of a page says that messages are left.
+        While the end of a page says that messages are left.
         """
         engine = batch_read(limit=None)
         first, came = answer(engine, message(1), message(5), message(9), eob(2, 9))
@@ -148,7 +148,7 @@ class TestBatchPages:
 
     def test_nothing_there(self):
         """
-        Scenario 168: not found is an empty read, and none is left.
+        Not found is an empty read, and none is left.
         """
         engine = batch_read(sequence=21)
         _, came = answer(engine, status("404 Message Not Found"))
@@ -157,7 +157,7 @@ class TestBatchPages:
 
     def test_what_was_stored_behind_the_end_is_left_out(self):
         """
-        Scenario 173: publishing meanwhile does not make a scan longer.
+        Publishing meanwhile does not make a scan longer.
         """
         engine = batch_read(limit=None, end=3, page=100)
         request, came = answer(engine, message(2), message(3), message(4), message(5))
@@ -192,7 +192,7 @@ class TestBatchPages:
     )
     def test_sizes_are_those_of_servers(self, own, size):
         """
-        Scenario 170: subject, stored headers and payload count, and nothing that servers add.
+        Subject, stored headers and payload count, and nothing that servers add.
         """
         assert size_of((b"r", b"", *message(1, own=own, data=b"xyz"))) == size
 
@@ -295,7 +295,7 @@ class TestStatuses:
     @pytest.mark.parametrize("make", [batch_read, last_read])
     def test_an_old_server(self, make):
         """
-        Scenario 179: a first message without Nats-Num-Pending is not handed out.
+        A first message without Nats-Num-Pending is not handed out.
         """
         engine = make()
         _, came = answer(engine, message(7, subject="wrong", numbered=False))
@@ -324,7 +324,7 @@ class TestStatuses:
 class TestLastPages:
     def test_a_single_page_tells_its_moment(self):
         """
-        Scenario 175: its messages are kept back until then.
+        Its messages are kept back until then.
         """
         engine = last_read("a.*")
         _, came = answer(engine, message(3, left=1), message(4, left=0))
@@ -334,7 +334,7 @@ class TestLastPages:
 
     def test_more_pages_need_a_moment(self):
         """
-        Scenario 175: what the first one brought is dropped, as others may answer the rest.
+        What the first one brought is dropped, as others may answer the rest.
         """
         engine = last_read("a.*")
         _, came = answer(engine, message(3, left=2), message(4, left=1), eob(1, 4, up_to=9))
@@ -381,7 +381,7 @@ class TestLastPages:
 
     def test_nothing_there(self):
         """
-        Scenario 174: subjects without a message are no fault.
+        Subjects without a message are no fault.
         """
         engine = last_read()
         _, came = answer(engine, status("404 No Results"))
@@ -421,7 +421,7 @@ class TestLastPages:
 
     def test_what_vanished_is_counted(self):
         """
-        Scenario 175: the first message tells how many there have to be.
+        The first message tells how many there have to be.
         """
         engine = last_read("a.*", moment=9)
         answer(engine, message(3, left=4), eob(4, 3, up_to=9))
@@ -529,7 +529,7 @@ class TestLastPages:
 
     def test_too_many(self):
         """
-        Scenario 176: told apart, so that the subjects can be split.
+        Told apart, so that the subjects can be split.
         """
         engine = last_read()
         answer(engine, status("413 Too Many Results"))
@@ -563,7 +563,7 @@ class TestChunks:
 
     def test_no_more_than_a_server_resolves(self):
         """
-        Scenario 176: 1024 at once.
+        1024 at once.
         """
         parts = chunks([str(number) for number in range(2500)], BIG)
         assert [len(part) for part in parts] == [MAX_SUBJECTS, MAX_SUBJECTS, 452]
@@ -670,7 +670,7 @@ class TestProperties:
     @settings(max_examples=300, deadline=None)
     def test_a_scan_is_complete(self, start, meanwhile, page, old_counts, losses):
         """
-        Scenario 173: whatever is published and deleted between pages and whenever a connection is
+        Whatever is published and deleted between pages and whenever a connection is
         lost, each message that stays is read once, in order, and none behind the end.
         """
         model = ModelStream(0, old_counts)
@@ -711,7 +711,7 @@ class TestProperties:
         self, start, meanwhile, page, keep, old_counts, losses
     ):
         """
-        Scenario 175: whoever answers a page, and however far behind, each subject has its message
+        Whoever answers a page, and however far behind, each subject has its message
         of the moment; none is left out as long as the stream keeps them.
         """
         model = ModelStream(keep, old_counts)

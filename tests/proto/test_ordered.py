@@ -26,7 +26,7 @@ def reply(stream, consumer, name="R_1", head=b"$JS.ACK"):
 class TestConfig:
     def test_of_every_consumer(self):
         """
-        Scenario 157: nothing is acknowledged, nothing is stored.
+        Nothing is acknowledged, nothing is stored.
         """
         config = OrderedCursor(ConsumerConfig(filter_subject="a.>"), "R").next_config()
         assert config.name == "R_1"
@@ -38,14 +38,14 @@ class TestConfig:
 
     def test_before_any_message(self):
         """
-        Scenario 150: as the user configured it.
+        As the user configured it.
         """
         config = cursor(deliver_policy="by_start_sequence", opt_start_seq=3).next_config()
         assert (config.name, config.opt_start_seq) == ("R_2", 3)
 
     def test_behind_the_last_message(self):
         """
-        Scenario 150: from the last that was received, whatever the first one's policy.
+        From the last that was received, whatever the first one's policy.
         """
         made = cursor(deliver_policy="last_per_subject", filter_subjects=["a", "b"])
         assert made.take(reply(7, 1)) is Order.NEXT

@@ -179,7 +179,7 @@ class TestAdmit:
     )
     def test_forms(self, stage, item, tail, payload):
         """
-        Scenario 80: messages of all forms, with headers or without, become subject, headers, bytes.
+        Messages of all forms, with headers or without, become subject, headers, bytes.
         """
         staged = stage().admit(item)
         assert staged == (b"S.A", tail, payload)
@@ -327,7 +327,7 @@ class TestTtl:
     )
     def test_of_the_batch(self, stage, ttl, expected):
         """
-        Scenario 90: the batch's ttl is that of all messages that have none.
+        The batch's ttl is that of all messages that have none.
         """
         tail = f"Nats-TTL: {expected}\r\n\r\n".encode()
         part = stage(ttl)
@@ -365,7 +365,7 @@ class TestIds:
 @pytest.mark.parametrize("batch_id", ["x", "x" * 64, "a b.*>", "é" * 32, "%d"])
 def test_good_ids(batch_id):
     """
-    Scenario 81: an id may have any 64 bytes that can be seen.
+    An id may have any 64 bytes that can be seen.
     """
     assert AtomicOptions(batch_id=batch_id, timeout=1.0)
 
@@ -386,7 +386,7 @@ def test_good_ids(batch_id):
 )
 def test_bad_ids(batch_id, error):
     """
-    Scenario 81: an id that the server would refuse, or mistake for none, is refused here.
+    An id that the server would refuse, or mistake for none, is refused here.
     """
     with pytest.raises(error):
         AtomicOptions(batch_id=batch_id, timeout=1.0)

@@ -35,7 +35,7 @@ class TestRoundTrip:
         block = b"\r\n".join([b"NATS/1.0", *lines, b"", b""])
         assert encode_headers(Headers.parse(block)[2].items()) == block
 
-    def test_scenario(self):
+    def test_order_and_duplicates(self):
         """Two values, a lower-case name, a blank at the end and UTF-8 are kept."""
         pairs = [("A", "1"), ("A", "2"), ("b", "x "), ("C", "é")]
         block = encode_headers(pairs)

@@ -122,7 +122,7 @@ def earliest(nats_server):
 
 class TestBatches:
     def test_one_after_the_other(self, js, earliest):
-        """Scenario 197: batches follow each other, across restarts, and nothing new is no batch."""
+        """Batches follow each other, across restarts, and nothing new is no batch."""
         with numbered(js, 30) as stream:
             query = earliest(stream)
             assert query.all() == [[*range(1, 31)]]
@@ -136,7 +136,7 @@ class TestBatches:
             assert query.ends[-1]["from"] == 41
 
     def test_a_limit(self, js, earliest):
-        """Scenario 197: a batch has no more sequences than it may have, gaps included."""
+        """A batch has no more sequences than it may have, gaps included."""
         with numbered(js, 25) as stream:
             stream.delete_message(5)
             query = earliest(stream, maxOffsetsPerTrigger="10")
@@ -304,7 +304,7 @@ class TestStart:
 
 class TestLoss:
     def test_purged(self, js, earliest):
-        """Scenario 197: what was purged unread ends the query with both numbers, or is passed."""
+        """What was purged unread ends the query with both numbers, or is passed."""
         with numbered(js, 30) as stream:
             query = earliest(stream)
             lenient = earliest(stream, failOnDataLoss="false")

@@ -32,7 +32,7 @@ def read(js, stream, start=1, end=None, part=None, **options):
 
 class TestRange:
     def test_parts_are_the_stream(self, js):
-        """Scenario 196: parts that are read in any order, twice and half-way, are the stream."""
+        """Parts that are read in any order, twice and half-way, are the stream."""
         with numbered(js, 1000) as stream:
             whole = part_of(js, stream)
             parts = cut(stream.name, whole.created, 1, 1001, 4)
@@ -340,7 +340,7 @@ class TestOrigin:
             patiently(lambda: look(js, "no_such"), 5.0, "planning failed", "no_such")
 
     def test_sequences_that_no_long_holds(self, js):
-        """Scenario 200: a sequence is 64 bits without a sign, and none is cut."""
+        """A sequence is 64 bits without a sign, and none is cut."""
         largest = (1 << 63) - 1
         with numbered(js, 0, first_seq=largest - 4) as stream:
             js.publish(f"{stream.name}.0", b"%d ." % (largest - 4))

@@ -142,7 +142,7 @@ class TestBatch:
             eventually(lambda: not list(stream.consumer_names()))
 
     def test_a_task_fails_half_way(self, js, load):
-        """Scenario 196: a task that is tried again reads what it read before."""
+        """A task that is tried again reads what it read before."""
         with numbered(js, 1000) as stream:
 
             def fragile(batches):
@@ -214,7 +214,7 @@ class TestRefused:
 
 class TestBucket:
     def test_a_table(self, js, load, unique):
-        """Scenario 163: a row for each key that has a value, as of one moment."""
+        """A row for each key that has a value, as of one moment."""
         kv = js.create_key_value(bucket=unique, history=5, storage="memory")
         try:
             for number in range(6):
@@ -313,7 +313,7 @@ def batches(spark, nats_server, tmp_path):
 
 class TestStreaming:
     def test_from_checkpoint_to_checkpoint(self, js, batches):
-        """Scenario 197: the next run begins where the last one ended; no batch is too large."""
+        """The next run begins where the last one ended; no batch is too large."""
         with numbered(js, 50) as stream:
             query = batches(stream, startingOffsets="earliest", maxOffsetsPerTrigger=20)
             query.run()

@@ -82,7 +82,7 @@ def wait_until_gone(stream, name, within):
 class TestCreateAndUpdate:
     def test_creating_the_same_consumer_again_changes_nothing(self, stream):
         """
-        Scenario 29: the second call returns the consumer that is there.
+        The second call returns the consumer that is there.
         """
         first = stream.create_consumer(durable_name="c", max_deliver=5)
         again = stream.create_consumer(durable_name="c", max_deliver=5)
@@ -90,7 +90,7 @@ class TestCreateAndUpdate:
 
     def test_creating_another_consumer_of_that_name_is_refused(self, stream):
         """
-        Scenario 29: another configuration is 10148.
+        Another configuration is 10148.
         """
         stream.create_consumer(durable_name="c", max_deliver=5)
         with pytest.raises(jetsync.ConsumerExistsError) as caught:
@@ -99,7 +99,7 @@ class TestCreateAndUpdate:
 
     def test_updating_a_missing_consumer_is_refused(self, js, stream):
         """
-        Scenario 29: 10149 for an object; for keywords the read before finds nothing.
+        10149 for an object; for keywords the read before finds nothing.
         """
         with pytest.raises(jetsync.ConsumerDoesNotExistError) as caught:
             stream.update_consumer(jetsync.ConsumerConfig(durable_name="none"))
@@ -109,7 +109,7 @@ class TestCreateAndUpdate:
 
     def test_create_or_update_goes_both_ways(self, js, stream):
         """
-        Scenario 29: the first call creates, the second updates.
+        The first call creates, the second updates.
         """
         config = jetsync.ConsumerConfig(durable_name="c", max_deliver=5)
         assert stream.create_or_update_consumer(config).cached_info.config.max_deliver == 5
@@ -156,7 +156,7 @@ class TestCreateAndUpdate:
 
     def test_an_immutable_field_is_refused(self, stream):
         """
-        Scenario 30: 10012, and the configuration is as it was.
+        10012, and the configuration is as it was.
         """
         stream.create_consumer(durable_name="c")
         with pytest.raises(jetsync.ConsumerConfigInvalidError) as caught:
@@ -166,7 +166,7 @@ class TestCreateAndUpdate:
 
     def test_the_default_acknowledges_explicitly(self, client, stream):
         """
-        Scenario 41: on create and on update, whatever the server's own default is.
+        On create and on update, whatever the server's own default is.
         """
         stream.create_consumer(name="x")
         answer = client.request(f"$JS.API.CONSUMER.INFO.{stream.name}.x", b"")
@@ -204,7 +204,7 @@ class TestCreateAndUpdate:
     )
     def test_a_wrong_argument_sends_nothing(self, client, stream, fields):
         """
-        Scenario 31 and others: refused here, as a ValueError or TypeError of ours.
+        The client refuses it with a ValueError or TypeError of jetsync.
         """
         before = client.statistics().bytes_out
         with pytest.raises((jetsync.InvalidArgumentError, jetsync.InvalidTypeError)):
@@ -227,7 +227,7 @@ class TestFilters:
     )
     def test_filters_that_a_server_refuses(self, stream, fields, error, err_code):
         """
-        Scenario 31: overlapping ones, both fields, and an empty one in the list.
+        Overlapping ones, both fields, and an empty one in the list.
         """
 
         def full(value):
@@ -243,7 +243,7 @@ class TestFilters:
 
     def test_a_filter_outside_the_stream_is_warned_about(self, nats_server, unique, caplog):
         """
-        Scenario 31: the server accepts it, so the client says something, in the log and to plugins.
+        The server accepts it, so the client says something, in the log and to plugins.
         """
         events = []
 
@@ -284,7 +284,7 @@ class TestFilters:
 
     def test_the_filter_is_in_the_request_subject(self, client, stream):
         """
-        Scenario 33: a single one, so that permissions can be bound to it; several are not.
+        A single one, so that permissions can be bound to it; several are not.
         """
         name = stream.name
         with client.subscribe(f"$JS.API.CONSUMER.CREATE.{name}.>") as requests:
@@ -312,7 +312,7 @@ class TestFilters:
 class TestInfo:
     def test_info_is_fresh_and_cached_info_is_not(self, js, stream):
         """
-        Scenario 34: five published, two fetched.
+        Five published, two fetched.
         """
         consumer = stream.create_consumer(durable_name="c")
         for _ in range(5):
@@ -344,7 +344,7 @@ class TestInfo:
 
     def test_a_push_consumer_can_not_be_fetched_from(self, client, stream):
         """
-        Scenario 36: said before any pull is sent.
+        Said before any pull is sent.
         """
         push = stream.create_consumer(name="p", deliver_subject=f"{stream.name}-to")
         with client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.>") as pulls:
@@ -354,7 +354,7 @@ class TestInfo:
 
     def test_a_crowd_is_listed_in_pages(self, js, unique):
         """
-        Scenario 40: 300 by name and as handles, and none doubled by deleting meanwhile.
+        300 by name and as handles, and none doubled by deleting meanwhile.
         """
         stream = js.create_stream(name=unique, subjects=[unique], storage="memory")
         expected = [f"c{number:03d}" for number in range(300)]
@@ -374,14 +374,14 @@ class TestInfo:
 
     def test_an_idle_ephemeral_goes(self, stream):
         """
-        Scenario 43: after its inactive_threshold, counted from the last pull.
+        After its inactive_threshold, counted from the last pull.
         """
         consumer = stream.create_consumer(inactive_threshold=1)
         assert wait_until_gone(stream, consumer.name, within=5) > 0.5
 
     def test_a_waiting_pull_keeps_it(self, stream):
         """
-        Scenario 43: three times the threshold, and it is still there.
+        Three times the threshold, and it is still there.
         """
         consumer = stream.create_consumer(inactive_threshold=1)
         assert list(consumer.fetch(1, expires=3)) == []
@@ -391,7 +391,7 @@ class TestInfo:
 class TestReset:
     def test_nothing_acknowledged_begins_at_the_start(self, filled):
         """
-        Scenario 38: everything is pending again.
+        Everything is pending again.
         """
         consumer = filled.create_consumer(durable_name="c")
         list(consumer.fetch(5, expires=5))
@@ -400,7 +400,7 @@ class TestReset:
 
     def test_acknowledged_messages_are_done(self, filled):
         """
-        Scenario 38: with 1 to 3 acknowledged it begins at 4.
+        With 1 to 3 acknowledged it begins at 4.
         """
         consumer = filled.create_consumer(durable_name="c")
         for message in consumer.fetch(5, expires=5):
@@ -412,7 +412,7 @@ class TestReset:
 
     def test_to_a_sequence(self, filled):
         """
-        Scenario 38: forwards and backwards.
+        Forwards and backwards.
         """
         filled.create_consumer(durable_name="c")
         reset = filled.reset_consumer("c", 7)
@@ -421,7 +421,7 @@ class TestReset:
 
     def test_before_its_own_start(self, filled):
         """
-        Scenario 38: 10204.
+        10204.
         """
         filled.create_consumer(
             durable_name="c", deliver_policy="by_start_sequence", opt_start_seq=5
@@ -432,14 +432,14 @@ class TestReset:
 
     def test_of_a_missing_consumer(self, stream):
         """
-        Scenario 39: the server says nothing to that, the client does at once.
+        The server says nothing to that, the client does at once.
         """
         with timed(0.0, 1), pytest.raises(jetsync.ConsumerNotFoundError):
             stream.reset_consumer("none")
 
     def test_of_a_consumer_that_goes_in_between(self, stream, monkeypatch):
         """
-        Scenario 39: deleted after it was asked for; the silence is explained before the deadline.
+        Deleted after it was asked for; the silence is explained before the deadline.
         """
         stream.create_consumer(durable_name="c")
         context = stream._context

@@ -54,14 +54,14 @@ def connect_to(server, **options):
 class TestCreate:
     def test_creating_the_same_stream_again_changes_nothing(self, js, stream):
         """
-        Scenario 13: the second call returns the stream that is there.
+        The second call returns the stream that is there.
         """
         again = js.create_stream(name=stream.name, subjects=[f"{stream.name}.>"], storage="memory")
         assert again.cached_info.created == stream.cached_info.created
 
     def test_creating_another_stream_of_that_name_is_refused(self, js, stream):
         """
-        Scenario 13: another configuration is 10058.
+        Another configuration is 10058.
         """
         with pytest.raises(jetsync.StreamNameInUseError) as caught:
             js.create_stream(name=stream.name, subjects=[f"{stream.name}.A"], storage="memory")
@@ -69,7 +69,7 @@ class TestCreate:
 
     def test_an_overlapping_subject_is_refused(self, js, stream):
         """
-        Scenario 13: a second stream for the same subject is 10065.
+        A second stream for the same subject is 10065.
         """
         with pytest.raises(jetsync.SubjectOverlapError) as caught:
             js.create_stream(name=f"{stream.name}-2", subjects=[f"{stream.name}.A"])
@@ -128,7 +128,7 @@ class TestUpdate:
         self, server_for, nats_server, unique, version
     ):
         """
-        Scenario 15: raw configuration before and after an update that changes nothing are equal,
+        Raw configuration before and after an update that changes nothing are equal,
         with the server's own metadata, nanoseconds and what the models do not know.
         """
         server = nats_server if version is None else server_for(version)
@@ -205,7 +205,7 @@ class TestOlderServers:
         self, server_for, unique, version, fields, expected
     ):
         """
-        Scenario 16: whether the server drops it silently or refuses it, the error is the same.
+        Whether the server drops it silently or refuses it, the error is the same.
         """
         feature, level = expected
         with connect_to(server_for(version)) as client:
@@ -270,7 +270,7 @@ class TestOlderServers:
 class TestInfo:
     def test_deleted_details(self, filled):
         """
-        Scenario 17: the sequences only where they were asked for, their number always.
+        The sequences only where they were asked for, their number always.
         """
         filled.delete_message(3)
         filled.delete_message(5, secure=True)
@@ -289,7 +289,7 @@ class TestInfo:
 
     def test_subject_counts(self, js, stream):
         """
-        Scenario 18: the counts of the subjects that match, and of no others.
+        The counts of the subjects that match, and of no others.
         """
         a, b = f"{stream.name}.A", f"{stream.name}.B"
         for subject in [a] * 8 + [b] * 10:
@@ -346,7 +346,7 @@ class TestLists:
 
     def test_streams_come_in_pages(self, crowd):
         """
-        Scenario 20: 260 distinct ones, by name and as handles.
+        260 distinct ones, by name and as handles.
         """
         js = crowd.jetstream()
         expected = [f"S{number:03d}" for number in range(260)]
@@ -357,7 +357,7 @@ class TestLists:
     @pytest.mark.parametrize(("verb", "listing"), [("NAMES", "stream_names"), ("LIST", "streams")])
     def test_ten_of_them_cost_one_request(self, crowd, verb, listing):
         """
-        Scenario 20: a page is asked for when its first entry is wanted.
+        A page is asked for when its first entry is wanted.
         """
         js = crowd.jetstream()
         with crowd.subscribe(f"$JS.API.STREAM.{verb}") as requests:
@@ -420,7 +420,7 @@ class TestPurge:
     )
     def test_what_is_left(self, filled, arguments, left):
         """
-        Scenario 21: every combination, explicit zeros included, and the count that is returned.
+        Every combination, explicit zeros included, and the count that is returned.
         """
         if "subject" in arguments:
             arguments = {**arguments, "subject": f"{filled.name}.{arguments['subject']}"}
@@ -429,7 +429,7 @@ class TestPurge:
 
     def test_an_explicit_zero_is_on_the_wire(self, client, filled):
         """
-        Scenario 21: never dropped silently.
+        Never dropped silently.
         """
         with client.subscribe(f"$JS.API.STREAM.PURGE.{filled.name}") as requests:
             filled.purge(keep=0)
@@ -439,7 +439,7 @@ class TestPurge:
     @pytest.mark.parametrize("arguments", [{"sequence": 5, "keep": 3}, {"sequence": 0, "keep": 0}])
     def test_a_sequence_and_a_count_exclude_each_other(self, filled, arguments):
         """
-        Scenario 21: refused here, with nothing removed.
+        Refused here, with nothing removed.
         """
         with pytest.raises(jetsync.InvalidArgumentError, match="not both"):
             filled.purge(**arguments)
@@ -469,7 +469,7 @@ class TestMessages:
 
     def test_by_sequence(self, read):
         """
-        Scenario 23: everything about it.
+        Everything about it.
         """
         message = read.get_message(3)
         assert (message.stream, message.subject) == (read.name, f"{read.name}.A")
@@ -479,7 +479,7 @@ class TestMessages:
 
     def test_a_deleted_one(self, read):
         """
-        Scenario 23: 10037, whichever way it is read.
+        10037, whichever way it is read.
         """
         read.delete_message(3)
         for sequence in (3, 11):
@@ -489,7 +489,7 @@ class TestMessages:
 
     def test_next_and_last(self, read):
         """
-        Scenario 23: by subject, with and without wildcards.
+        By subject, with and without wildcards.
         """
         assert read.get_next(f"{read.name}.*", 4).sequence == 4
         assert read.get_next(f"{read.name}.A", 4).sequence == 5
@@ -502,7 +502,7 @@ class TestMessages:
 
     def test_headers_and_empty_payloads(self, js, read):
         """
-        Scenario 23: two values of one header stay two, and nothing is b"", not None.
+        Two values of one header stay two, and nothing is b"", not None.
         """
         headers = jetsync.Headers([("K", "one"), ("K", "two"), ("lower", "case")])
         for data in (b"", b"x"):
@@ -623,7 +623,7 @@ class TestMirrorsAndSources:
 
     def test_a_mirror_has_the_same_sequences(self, js, filled):
         """
-        Scenario 25: and takes no messages of its own.
+        And takes no messages of its own.
         """
         mirror = js.create_stream(
             name=f"{filled.name}-M", mirror=jetsync.StreamSource(filled.name), storage="memory"
@@ -641,7 +641,7 @@ class TestMirrorsAndSources:
 
     def test_a_source_renames_subjects(self, js, filled):
         """
-        Scenario 25: with a subject transform.
+        With a subject transform.
         """
         name = filled.name
         target = js.create_stream(
@@ -667,7 +667,7 @@ class TestMirrorsAndSources:
 class TestNotEnabled:
     def test_an_account_without_jetstream(self):
         """
-        Scenario 26: at once, with both numbers in the text.
+        At once, with both numbers in the text.
         """
         accounts = {
             "A": {"users": [{"user": "a", "password": "a"}]},
@@ -684,7 +684,7 @@ class TestNotEnabled:
 
     def test_a_server_without_jetstream(self):
         """
-        Scenario 26: nobody answers, which is an answer.
+        Nobody answers, which is an answer.
         """
         with DevServer(jetstream=False) as server, connect_to(server) as client:
             js = client.jetstream(timeout=5)
@@ -713,7 +713,7 @@ class TestDomain:
 
     def test_everything_goes_to_the_domain(self, leaf, unique):
         """
-        Scenario 27: the plain context sees none of it, and every API subject has the prefix.
+        The plain context sees none of it, and every API subject has the prefix.
         """
         _, here = leaf
         with connect_to(here) as client, connect_to(here) as watcher:
@@ -787,7 +787,7 @@ def subjects_seen(client, subscription):
 class TestLimits:
     def test_limits_are_typed_errors(self, js, unique):
         """
-        Scenario 28: each knows its numbers and its stream.
+        Each knows its numbers and its stream.
         """
         stream = js.create_stream(
             name=unique,
@@ -814,7 +814,7 @@ class TestLimits:
 
     def test_a_limit_per_subject(self, js, unique):
         """
-        Scenario 28: held against new messages where the stream says so.
+        Held against new messages where the stream says so.
         """
         stream = js.create_stream(
             name=unique,

@@ -78,7 +78,7 @@ class TestOnTheWire:
     )
     def test_bodies(self, js, stream, worker, wire, call, body):
         """
-        Scenario 160: each acknowledgement goes to the message's reply subject with its body.
+        Each acknowledgement goes to the message's reply subject with its body.
         """
         fill(js, stream, 1)
         message = worker.next(5)
@@ -179,7 +179,7 @@ class TestEffect:
 
     def test_a_confirmed_ack_is_stored(self, js, stream, worker):
         """
-        Scenario 162: once ack_sync returns, the server counts the message as done.
+        Once ack_sync returns, the server counts the message as done.
         """
         fill(js, stream, 20)
         for left in range(19, -1, -1):
@@ -199,7 +199,7 @@ class TestEffect:
 
     def test_work_in_progress(self, js, stream):
         """
-        Scenario 163: a message that is worked on beyond its ack wait is delivered once.
+        A message that is worked on beyond its ack wait is delivered once.
         """
         worker = stream.create_consumer(durable_name="worker", ack_wait=0.4)
         fill(js, stream, 1)
@@ -226,7 +226,7 @@ class TestEffect:
 
     def test_a_terminated_message(self, client, js, stream):
         """
-        Scenario 164: it does not come again, and the advisory has the reason.
+        It does not come again, and the advisory has the reason.
         """
         worker = stream.create_consumer(durable_name="worker", ack_wait=0.2)
         subject = f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream.name}.worker"
@@ -382,7 +382,7 @@ class TestOnce:
 
     def test_messages_that_no_consumer_delivered(self, client, unique):
         """
-        Scenario 166: with and without a reply subject there is nothing to acknowledge.
+        With and without a reply subject there is nothing to acknowledge.
         """
         with client.subscribe(unique) as messages:
             client.publish(unique, b"plain")
@@ -404,7 +404,7 @@ class TestOnce:
 class TestWithoutAServer:
     def test_a_server_that_stands_still(self, victim, fragile, unique):
         """
-        Scenario 162: without a confirmation the message is not done, and asking again is allowed.
+        Without a confirmation the message is not done, and asking again is allowed.
         """
         stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
         worker = stream.create_consumer(durable_name="worker")

@@ -58,7 +58,7 @@ def fragile(victim, unique):
 class TestIterator:
     def test_all_that_is_there_and_all_that_comes(self, js, stream, worker):
         """
-        Scenario 117: five before and five after the start, in order.
+        Five before and five after the start, in order.
         """
         fill(js, stream, 5)
         with worker.consume() as messages:
@@ -71,7 +71,7 @@ class TestIterator:
     @pytest.mark.parametrize(("size", "least", "most"), [(4, 25, 51), (1, 100, 101)])
     def test_pulls_of_a_small_buffer(self, js, stream, worker, size, least, most):
         """
-        Scenario 117: a pull fills the buffer; a buffer of one works.
+        A pull fills the buffer; a buffer of one works.
         """
         fill(js, stream, 100)
         with worker.consume(max_messages=size) as messages:
@@ -81,7 +81,7 @@ class TestIterator:
     @pytest.mark.parametrize(("limit", "least"), [(1, 10), (2, 5)])
     def test_bytes(self, js, stream, worker, limit, least):
         """
-        Scenario 118: a buffer of one or two messages by bytes; each of them comes, in order.
+        A buffer of one or two messages by bytes; each of them comes, in order.
         """
         fill(js, stream, 10, size=60)
         size = 60 + len(f"{stream.name}.A") + 80 + len(stream.name)
@@ -99,7 +99,7 @@ class TestIterator:
 
     def test_pulls_that_are_full_before_their_bytes(self, nats_server, js, stream):
         """
-        Scenario 135: the status that says so does not stall what follows, small or large.
+        The status that says so does not stall what follows, small or large.
         """
         recorder = HookRecorder("jetsync_status", "jetsync_fetch")
         stream.create_consumer(durable_name="few", max_batch=2)
@@ -129,7 +129,7 @@ class TestIterator:
 
     def test_stop_after(self, js, stream, worker):
         """
-        Scenario 119: exactly so many, all of them acknowledged, and nothing left at the server.
+        Exactly so many, all of them acknowledged, and nothing left at the server.
         """
         fill(js, stream, 100)
         messages = worker.consume(max_messages=40, stop_after=50)
@@ -145,7 +145,7 @@ class TestIterator:
 
     def test_two_at_once(self, js, stream, worker):
         """
-        Scenario 121: two consumptions of one consumer share its messages.
+        Two consumptions of one consumer share its messages.
         """
         fill(js, stream, 100)
         with worker.consume(max_messages=10) as one, worker.consume(max_messages=10) as other:
@@ -249,7 +249,7 @@ class TestIterator:
 class TestEnd:
     def test_stop_and_again(self, js, stream, worker):
         """
-        Scenario 122: what was not taken is delivered again at once.
+        What was not taken is delivered again at once.
         """
         fill(js, stream, 10)
         with worker.consume() as messages:
@@ -259,7 +259,7 @@ class TestEnd:
 
     def test_stop_discards(self, js, stream, worker):
         """
-        Scenario 123: after two of five, nothing more.
+        After two of five, nothing more.
         """
         fill(js, stream, 5)
         messages = worker.consume()
@@ -276,7 +276,7 @@ class TestEnd:
 
     def test_drain_delivers(self, js, stream, worker):
         """
-        Scenario 123: after two of five, three more, and then the end.
+        After two of five, three more, and then the end.
         """
         fill(js, stream, 5)
         messages = worker.consume()
@@ -308,7 +308,7 @@ class TestEnd:
     @pytest.mark.parametrize("threads", [1, 3])
     def test_whoever_waits_is_woken(self, worker, end, threads):
         """
-        Scenario 125: threads that wait in next() see the end at once.
+        Threads that wait in next() see the end at once.
         """
         messages = worker.consume()
 
@@ -326,7 +326,7 @@ class TestEnd:
 
     def test_timeout(self, js, stream, worker):
         """
-        Scenario 126: nothing came in time; the next message is still delivered.
+        Nothing came in time; the next message is still delivered.
         """
         messages = worker.consume()
         with timed(0.1, 0.3), pytest.raises(jetsync.WaitTimeoutError):
@@ -374,7 +374,7 @@ class TestEnd:
 class TestGone:
     def test_deleted(self, nats_server, js, stream, worker):
         """
-        Scenario 129: what was buffered is delivered, the error is raised once and told once.
+        What was buffered is delivered, the error is raised once and told once.
         """
         recorder = HookRecorder("jetsync_status")
         fill(js, stream, 3)
@@ -417,7 +417,7 @@ class TestGone:
 
     def test_deleted_while_disconnected(self, victim, fragile):
         """
-        Scenario 129: nobody answers the pull after the reconnect; one question tells why.
+        Nobody answers the pull after the reconnect; one question tells why.
         """
         _recorder, client, js, stream, worker = fragile
         messages = worker.consume(expires=2, heartbeat=1)
@@ -448,7 +448,7 @@ class TestGone:
 
     def test_the_server_is_gone_for_good(self, unique):
         """
-        Scenario 134: once the client gives up, so does the consumption, with that as its error.
+        Once the client gives up, so does the consumption, with that as its error.
         """
         recorder = HookRecorder("jetsync_status")
         with DevServer() as server:
@@ -470,7 +470,7 @@ class TestGone:
 class TestTrouble:
     def test_a_restart(self, victim, fragile):
         """
-        Scenario 127: everything comes once, soon, by one new pull.
+        Everything comes once, soon, by one new pull.
         """
         recorder, _client, js, stream, worker = fragile
         messages = worker.consume(expires=30, heartbeat=10)
@@ -498,7 +498,7 @@ class TestTrouble:
 
     def test_a_server_that_stands_still(self, victim, fragile):
         """
-        Scenario 128: missed heartbeats are told of, nothing ends, and then messages flow again.
+        Missed heartbeats are told of, nothing ends, and then messages flow again.
         """
         recorder, _client, js, stream, worker = fragile
         messages = worker.consume(expires=10, heartbeat=0.5)
@@ -524,7 +524,7 @@ class TestTrouble:
 
     def test_a_slow_user(self, js, stream, nats_server):
         """
-        Scenario 131: heartbeats that come while the user is away are no alarm.
+        Heartbeats that come while the user is away are no alarm.
         """
         recorder = HookRecorder("jetsync_status")
         stream.create_consumer(durable_name="w", ack_wait=30)
@@ -579,7 +579,7 @@ class TestTrouble:
 
     def test_a_pull_that_expires(self, nats_server, js, stream):
         """
-        Scenario 138: the next pull asks for what is missing, never for more than the buffer holds.
+        The next pull asks for what is missing, never for more than the buffer holds.
         """
         recorder = HookRecorder("jetsync_status", "jetsync_fetch")
         stream.create_consumer(durable_name="w")
@@ -713,14 +713,14 @@ class TestBounds:
     )
     def test_refused(self, worker, options):
         """
-        Scenario 136: options that make no sense are refused before anything is sent.
+        Options that make no sense are refused before anything is sent.
         """
         with pytest.raises(ValueError, match=r"\w+"):
             worker.consume(**options)
 
     def test_defaults(self, nats_server, stream, worker):
         """
-        Scenario 136: 500 messages, 30 seconds, a heartbeat every 15.
+        500 messages, 30 seconds, a heartbeat every 15.
         """
         recorder = HookRecorder("jetsync_fetch")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
@@ -736,7 +736,7 @@ class TestBounds:
 class TestCluster:
     def test_leaders_come_and_go(self, unique):
         """
-        Scenario 133: a leader that steps down and one whose server stops are told of, not fatal.
+        A leader that steps down and one whose server stops are told of, not fatal.
         """
         recorder = HookRecorder("jetsync_status")
         with (

@@ -104,7 +104,7 @@ def on_version(server_for, nats_server, unique):
 class TestFetch:
     def test_what_is_asked_for_is_there(self, js, stream, worker):
         """
-        Scenario 97: five of five in order, without waiting for more.
+        Five of five in order, without waiting for more.
         """
         fill(js, stream, 5)
         with timed(0.0, 0.5):
@@ -115,7 +115,7 @@ class TestFetch:
 
     def test_fewer_are_there(self, js, stream, worker):
         """
-        Scenario 98: the fetch waits for more and ends without an error.
+        The fetch waits for more and ends without an error.
         """
         fill(js, stream, 3)
         batch = worker.fetch(10, expires=0.4)
@@ -125,7 +125,7 @@ class TestFetch:
 
     def test_nothing_is_there(self, worker):
         """
-        Scenario 100: an empty fetch is no error and takes its time, not more.
+        An empty fetch is no error and takes its time, not more.
         """
         with timed(0.05, 0.3):
             assert list(worker.fetch(5, expires=0.05)) == []
@@ -164,7 +164,7 @@ class TestFetch:
 
     def test_threads_share_a_consumer(self, js, stream, worker):
         """
-        Scenario 110: four threads fetch 25 each of 100, and no message twice.
+        Four threads fetch 25 each of 100, and no message twice.
         """
         fill(js, stream, 100)
         with ThreadPoolExecutor(4) as pool:
@@ -192,7 +192,7 @@ class TestFetch:
 class TestNext:
     def test_none_when_nothing_came(self, worker):
         """
-        Scenario 111: after its time, and not much later.
+        After its time, and not much later.
         """
         with timed(0.05, 0.3):
             assert worker.next(0.05) is None
@@ -209,7 +209,7 @@ class TestNext:
 
     def test_the_consumer_is_deleted_meanwhile(self, stream, worker):
         """
-        Scenario 111: the wait ends with the reason.
+        The wait ends with the reason.
         """
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(worker.next, 20)
@@ -221,7 +221,7 @@ class TestNext:
 
     def test_a_thousand_in_order(self, js, stream, worker):
         """
-        Scenario 111: one after the other, each once.
+        One after the other, each once.
         """
         fill(js, stream, 1000)
         got = []
@@ -237,7 +237,7 @@ class TestNoWait:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_it_takes_what_is_there(self, on_version, version):
         """
-        Scenario 101: nothing, some, all; what is published later is not waited for.
+        Nothing, some, all; what is published later is not waited for.
         """
         recorder = HookRecorder("jetsync_status")
         js, stream = on_version(version, plugins=[recorder])
@@ -324,7 +324,7 @@ class TestNoWait:
 class TestNothingIsLost:
     def test_no_pull_is_left_behind(self, js, stream, worker):
         """
-        Scenario 102: after fetches that came back empty, each message goes to the next call.
+        After fetches that came back empty, each message goes to the next call.
         """
         forms = [
             lambda: worker.fetch(1, expires=5),
@@ -345,7 +345,7 @@ class TestNothingIsLost:
 
     def test_a_message_that_arrives_at_the_deadline(self, js, stream, worker):
         """
-        Scenario 103: it is returned by this call or by the next one, the first time it is sent.
+        It is returned by this call or by the next one, the first time it is sent.
         """
         subject = f"{stream.name}.A"
         expires = 0.1
@@ -368,7 +368,7 @@ class TestNothingIsLost:
     @pytest.mark.parametrize("leave", ["break", "close", "with", "raise", "drop", "next"])
     def test_what_was_not_taken_is_given_back(self, js, stream, worker, leave):
         """
-        Scenario 114: however a batch is left, the next fetch gets the rest within a second.
+        However a batch is left, the next fetch gets the rest within a second.
         """
         fill(js, stream, 10)
         batch = worker.fetch(20, expires=30)
@@ -460,7 +460,7 @@ class TestGone:
     @pytest.mark.parametrize("what", ["consumer", "stream"])
     def test_deleted_during_a_fetch(self, on_version, version, what):
         """
-        Scenario 105: first the messages that came, then the reason, at the time of the deletion.
+        First the messages that came, then the reason, at the time of the deletion.
         """
         js, stream = on_version(version)
         worker = stream.create_consumer(durable_name="worker")
@@ -551,7 +551,7 @@ class TestBytes:
 
     def test_an_exact_fit_ends_at_once(self, nats_server, client, sized):
         """
-        Scenario 106: the server sends no status at all, and the fetch does not wait for one.
+        The server sends no status at all, and the fetch does not wait for one.
         """
         with jetsync.connect(nats_server.url) as other:
             wire = other.subscribe(f"{client.options.inbox_prefix}.>")
@@ -572,7 +572,7 @@ class TestBytes:
 
     def test_the_next_message_does_not_fit(self, sized):
         """
-        Scenario 106: four fit, and the status says what ended the batch.
+        Four fit, and the status says what ended the batch.
         """
         batch = sized(4.2, expires=5)
         with timed(0.0, 0.5):
@@ -582,7 +582,7 @@ class TestBytes:
 
     def test_the_first_message_does_not_fit(self, sized):
         """
-        Scenario 106: nothing and no error; the status tells that it would be so for ever.
+        Nothing and no error; the status tells that it would be so for ever.
         """
         batch = sized(0.5, expires=5)
         with timed(0.0, 0.5):
@@ -593,7 +593,7 @@ class TestBytes:
 
     def test_more_bytes_than_there_are(self, sized):
         """
-        Scenario 106: all, when the time is over.
+        All, when the time is over.
         """
         batch = sized(50, expires=0.1)
         with timed(0.05, 0.5):
@@ -639,7 +639,7 @@ class TestLimits:
     )
     def test_the_consumers_own(self, js, stream, limits, options, error, limit):
         """
-        Scenario 107: more than the consumer allows is an error that knows the limit.
+        More than the consumer allows is an error that knows the limit.
         """
         limited = stream.create_consumer(durable_name="limited", **limits)
         with timed(0.0, 0.5), pytest.raises(error) as caught:
@@ -654,7 +654,7 @@ class TestLimits:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_too_many_pulls_wait(self, on_version, version):
         """
-        Scenario 107: the second fetch is refused, and the first goes on.
+        The second fetch is refused, and the first goes on.
         """
         js, stream = on_version(version)
         narrow = stream.create_consumer(durable_name="narrow", max_waiting=1)
@@ -680,7 +680,7 @@ class TestLimits:
 
     def test_options_that_make_no_sense(self, client, worker):
         """
-        Scenario 108 and its like: they are refused before a byte is sent.
+        Options that make no sense are refused before a byte is sent.
         """
         before = client.statistics().bytes_out
         for fields in (
@@ -807,7 +807,7 @@ class TestConnection:
 
     def test_a_server_that_does_not_come_back(self, victim, fragile, unique):
         """
-        Scenario 113: what came, then the reason, within its time; afterwards the handle works.
+        What came, then the reason, within its time; afterwards the handle works.
         """
         stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
         worker = stream.create_consumer(durable_name="worker", ack_wait=1)
@@ -959,7 +959,7 @@ class TestCluster:
 class TestStatuses:
     def test_a_status_is_reported_also_when_the_call_returns_normally(self, nats_server, stream):
         """
-        Scenario 194: an empty fetch, an empty next, an empty look and a batch that was cut short.
+        An empty fetch, an empty next, an empty look and a batch that was cut short.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
@@ -999,7 +999,7 @@ class TestStatuses:
 
     def test_status_lines_with_and_without_headers(self):
         """
-        Scenario 115: code, description and headers are told apart; a message has no status.
+        Code, description and headers are told apart; a message has no status.
         """
         parse = jetsync.Headers.parse
         code, description, headers = parse(b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n")

@@ -92,7 +92,7 @@ class TestThreads:
 
     def test_several(self, js, stream, worker):
         """
-        Scenario 139: four threads handle every message once, at the same time.
+        Four threads handle every message once, at the same time.
         """
         together = threading.Barrier(4, timeout=5)
 
@@ -110,7 +110,7 @@ class TestThreads:
 
     def test_order_by_subject(self, js, stream, worker):
         """
-        Scenario 139: messages of one subject one after the other, those of others meanwhile.
+        Messages of one subject one after the other, those of others meanwhile.
         """
         seen = collections.defaultdict(list)
         busy = collections.Counter()
@@ -223,7 +223,7 @@ class TestEnd:
     @pytest.mark.parametrize("end", ["stop", "drain"])
     def test_stop_discards_and_drain_delivers(self, js, stream, worker, end):
         """
-        Scenario 123: two of five before, then nothing or the other three; the last one returns.
+        Two of five before, then nothing or the other three; the last one returns.
         """
         gate, second = threading.Event(), threading.Event()
 
@@ -296,7 +296,7 @@ class TestEnd:
 
 class TestDrainedClient:
     """
-    Scenario 140: what is buffered is handled and acknowledged, then the client closes.
+    What is buffered is handled and acknowledged, then the client closes.
     """
 
     @pytest.mark.parametrize("shape", ["handler", "iterator"])
@@ -358,7 +358,7 @@ class TestErrors:
 
     def test_refused(self, js, stream, observed, caplog):
         """
-        Scenario 132: it is told of and logged, the others are handled, and it comes again at once.
+        It is told of and logged, the others are handled, and it comes again at once.
         """
         recorder, worker = observed
         log = Log(self.third)
@@ -377,7 +377,7 @@ class TestErrors:
 
     def test_left(self, js, stream, observed):
         """
-        Scenario 132: with "leave" nothing is said to the server.
+        With "leave" nothing is said to the server.
         """
         recorder, worker = observed
         log = Log(self.third)

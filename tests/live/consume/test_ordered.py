@@ -59,7 +59,7 @@ def ordered(stream):
 class TestReset:
     def test_deleted_under_the_reader(self, js, stream, ordered):
         """
-        Scenario 149: five more in order, from a consumer with the next name.
+        Five more in order, from a consumer with the next name.
         """
         fill(js, stream, 5)
         with ordered.consume() as messages:
@@ -109,7 +109,7 @@ class TestReset:
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6"])
     def test_on_older_servers(self, server_for, unique, version):
         """
-        Scenario 149: on every supported server.
+        On every supported server.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -137,7 +137,7 @@ class TestReset:
     )
     def test_begins_where_it_was(self, js, stream, options, before, after):
         """
-        Scenario 150: deleted before any message and after some, with each kind of start.
+        Deleted before any message and after some, with each kind of start.
         """
         if "filter_subjects" in options:
             wanted = options["filter_subjects"]
@@ -160,7 +160,7 @@ class TestReset:
 
     def test_new_is_not_moved(self, js, stream):
         """
-        Scenario 150: what was published since the start is new, though the consumer was deleted.
+        What was published since the start is new, though the consumer was deleted.
         """
         fill(js, stream, 3)
         with stream.ordered_consumer(deliver_policy="new") as ordered:
@@ -172,7 +172,7 @@ class TestReset:
 
     def test_the_connection_is_lost(self, js, client, stream, ordered):
         """
-        Scenario 151: with messages on their way, again and again.
+        With messages on their way, again and again.
         """
         fill(js, stream, 2000)
         got = []
@@ -186,7 +186,7 @@ class TestReset:
 
     def test_the_server_restarts(self, unique):
         """
-        Scenario 151: every message once and in order.
+        Every message once and in order.
         """
         with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
             js = client.jetstream()
@@ -217,7 +217,7 @@ class TestReset:
 
     def test_stop_after(self, js, stream, ordered):
         """
-        Scenario 154: counted across resets; no more than these are pulled.
+        Counted across resets; no more than these are pulled.
         """
         fill(js, stream, 200)
         got = []
@@ -235,7 +235,7 @@ class TestReset:
 class TestEnd:
     def test_the_stream_is_missing(self, js, stream):
         """
-        Scenario 152: an error at the start; once there is a stream, a new start works.
+        An error at the start; once there is a stream, a new start works.
         """
         ordered = stream.ordered_consumer()
         config = stream.config
@@ -251,7 +251,7 @@ class TestEnd:
 
     def test_gives_up(self, js, stream):
         """
-        Scenario 156: after as many attempts as it was allowed.
+        After as many attempts as it was allowed.
         """
         fill(js, stream, 1)
         with stream.ordered_consumer(max_reset_attempts=2) as ordered:
@@ -268,7 +268,7 @@ class TestEnd:
 
     def test_does_not_give_up(self, js, stream, ordered):
         """
-        Scenario 156: -1 goes on where there is soon a stream again.
+        -1 goes on where there is soon a stream again.
         """
         fill(js, stream, 1)
         config = stream.config
@@ -315,7 +315,7 @@ class TestEnd:
 
     def test_close_deletes(self, stream):
         """
-        Scenario 159: at once.
+        At once.
         """
         ordered = stream.ordered_consumer()
         assert list(stream.consumer_names()) == [ordered.name]
@@ -393,7 +393,7 @@ class TestUse:
 
     def test_conflicts(self, js, stream, ordered):
         """
-        Scenario 153: one use at a time, and the error names the other one.
+        One use at a time, and the error names the other one.
         """
         fill(js, stream, 4)
         messages = ordered.consume()
@@ -412,7 +412,7 @@ class TestUse:
 
     def test_two_threads(self, js, stream, ordered):
         """
-        Scenario 153: two that iterate at once.
+        Two that iterate at once.
         """
         messages = ordered.consume()
         with ThreadPoolExecutor(1) as pool:
@@ -426,7 +426,7 @@ class TestUse:
 
     def test_configuration(self, ordered, stream):
         """
-        Scenario 157: what is on the server.
+        What is on the server.
         """
         config = ordered.info().config
         assert config.ack_policy is jetsync.AckPolicy.NONE
@@ -447,7 +447,7 @@ class TestUse:
     )
     def test_options_that_do_not_fit(self, stream, options):
         """
-        Scenario 157: refused before anything is sent.
+        Refused before anything is sent.
         """
         with pytest.raises(jetsync.InvalidArgumentError):
             stream.ordered_consumer(**options)
@@ -457,7 +457,7 @@ class TestUse:
 class TestFetch:
     def test_timeouts_keep_the_position(self, js, stream, ordered):
         """
-        Scenario 158: no repeat after empty fetches; 1000 come in order, by one consumer.
+        No repeat after empty fetches; 1000 come in order, by one consumer.
         """
         got = []
         for start in range(0, 1000, 250):
@@ -471,7 +471,7 @@ class TestFetch:
 
     def test_left_early(self, js, stream, ordered):
         """
-        Scenario 158: what was not taken comes with the next fetch.
+        What was not taken comes with the next fetch.
         """
         fill(js, stream, 10)
         for message in ordered.fetch(5):
@@ -499,7 +499,7 @@ class TestFetch:
 
     def test_the_connection_is_lost(self, client, js, stream, ordered):
         """
-        Scenario 158: fetches across lost connections leave nothing out.
+        Fetches across lost connections leave nothing out.
         """
         fill(js, stream, 300)
         got = []

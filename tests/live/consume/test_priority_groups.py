@@ -62,7 +62,7 @@ def group(stream):
 class TestOverflow:
     def test_enough_is_pending(self, js, stream, group):
         """
-        Scenario 142: nothing below the threshold, messages from there on.
+        Nothing below the threshold, messages from there on.
         """
         worker = group("overflow")
         fill(js, stream, 100)
@@ -72,7 +72,7 @@ class TestOverflow:
 
     def test_enough_waits_for_acks(self, js, stream, group):
         """
-        Scenario 142: the same by acknowledgements that are outstanding.
+        The same by acknowledgements that are outstanding.
         """
         worker = group("overflow")
         fill(js, stream, 30)
@@ -99,7 +99,7 @@ class TestOverflow:
     @pytest.mark.parametrize("version", ["2.11.11", "2.12.8", "2.14.6"])
     def test_on_older_servers(self, server_for, unique, version):
         """
-        Scenario 142: both thresholds mean the same to them.
+        Both thresholds mean the same to them.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -126,7 +126,7 @@ class TestErrors:
     )
     def test_refused(self, js, stream, group, options, text):
         """
-        Scenario 143: options that do not fit the group, told by the server and known here.
+        Options that do not fit the group, told by the server and known here.
         """
         worker = group("pinned_client", priority_timeout=2)
         with pytest.raises(jetsync.InvalidGroupError, match=text):
@@ -136,7 +136,7 @@ class TestErrors:
 
     def test_refused_by_the_server(self, js, stream, group):
         """
-        Scenario 143: a consumption that learns it from the server ends with the same error.
+        A consumption that learns it from the server ends with the same error.
         """
         plain = stream.create_consumer(durable_name="worker")
         stream.delete_consumer("worker")
@@ -206,7 +206,7 @@ class TestPinned:
 
     def test_kept_and_sent(self, pinned):
         """
-        Scenario 144: every pull after the first message carries the id; the other client waits.
+        Every pull after the first message carries the id; the other client waits.
         """
         js, stream, _, first, second = pinned
         wire = jetsync.Client(js._context.connection)
@@ -257,7 +257,7 @@ class TestPinned:
 
     def test_another_client_is_pinned(self, pinned):
         """
-        Scenario 145: who was silent for too long is told so, and goes on without its id.
+        Who was silent for too long is told so, and goes on without its id.
         """
         js, stream, recorder, first, second = pinned
         fill(js, stream, 30)
@@ -280,7 +280,7 @@ class TestPinned:
 
     def test_unpinned(self, pinned):
         """
-        Scenario 146: the other client takes over at once.
+        The other client takes over at once.
         """
         js, stream, _, first, second = pinned
         fill(js, stream, 1)
@@ -316,7 +316,7 @@ for message in worker.consume(group="A", max_messages=10):
 
 def test_failover(js, nats_server, stream, group):
     """
-    Scenario 148: a pinned process that is killed loses its pin, and another gets all it had.
+    A pinned process that is killed loses its pin, and another gets all it had.
     """
     worker = group("pinned_client", priority_timeout=1, ack_wait=1)
     fill(js, stream, 20)
@@ -340,7 +340,7 @@ class TestPrioritized:
     @pytest.mark.parametrize(("wanted", "first", "second"), [(75, 75, 25), (100, 100, 0)])
     def test_the_lowest_number_comes_first(self, js, stream, group, wanted, first, second):
         """
-        Scenario 147: what the first asks for goes to it, and the rest to the second.
+        What the first asks for goes to it, and the rest to the second.
         """
         worker = group("prioritized")
         late = worker.fetch(100, group="A", priority=1, expires=1)
@@ -353,7 +353,7 @@ class TestPrioritized:
     @pytest.mark.parametrize("version", ["2.12.8", "2.14.6"])
     def test_on_older_servers(self, server_for, unique, version):
         """
-        Scenario 147: on all that know priorities.
+        On all that know priorities.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -397,7 +397,7 @@ class TestPrioritized:
 
     def test_a_number_out_of_range(self, js, stream, group):
         """
-        Scenario 147: it is refused here.
+        It is refused here.
         """
         worker = group("prioritized")
         for priority in (-1, 10):

@@ -128,7 +128,7 @@ class TestPublish:
 
     def test_wrappers_cost_next_to_nothing(self, nats_server, stream):
         """
-        Scenario 193: bulk publishing with a plugin that does nothing is as fast as without.
+        Bulk publishing with a plugin that does nothing is as fast as without.
         """
 
         class Idle:
@@ -326,7 +326,7 @@ class TestFetch:
 
     def test_two_plugins_see_one_another(self, watched, js, stream):
         """
-        Scenario 191: of two plugins on a publish, the one that runs later sees the final message.
+        Of two plugins on a publish, the one that runs later sees the final message.
         """
 
         class Route:

@@ -111,7 +111,7 @@ class TestConnect:
     @pytest.mark.parametrize("persist", [False, True], ids=["once", "persistent"])
     def test_nothing_listens(self, nobody, persist):
         """
-        Scenario 2: a connection error within the budget, and no thread is left; only a client that
+        A connection error within the budget, and no thread is left; only a client that
         is asked to be persistent uses the budget up.
         """
         before = io_threads()
@@ -457,7 +457,7 @@ class TestClose:
 class TestReconnect:
     def test_events_come_in_order(self, own_server, pool, caplog):
         """
-        Scenario 11: one restart is one disconnected and one reconnected event; handlers may call
+        One restart is one disconnected and one reconnected event; handlers may call
         the client, and one that raises keeps none of the others from running.
         """
         seen = []
@@ -827,7 +827,7 @@ class TestSilentServer:
 class TestThreads:
     def test_slow_users_do_not_cost_the_connection(self):
         """
-        Scenario 4: a thread that sleeps over a message, and a status hook that sleeps, stop neither
+        A thread that sleeps over a message, and a status hook that sleeps, stop neither
         the answers to the server's pings nor other subscriptions, nor requests.
         """
         asleep = threading.Event()
@@ -877,7 +877,7 @@ class TestThreads:
 
     def test_many_threads_share_one_client(self, js, unique):
         """
-        Scenario 5: 32 threads, each 50 times a publish and a read of what it stored; no answer goes
+        32 threads, each 50 times a publish and a read of what it stored; no answer goes
         to another thread.
         """
         made = js.create_stream(

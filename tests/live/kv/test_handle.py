@@ -25,7 +25,7 @@ def kv(make_bucket):
 
 def basics(kv):
     """
-    Scenario 183, on any server.
+    The basic operations on a key work on every server version.
     """
     assert kv.put("a", b"one") == 1
     assert kv.update("a", "two", 1) == 2
@@ -63,7 +63,7 @@ def basics(kv):
 class TestKeys:
     def test_basics(self, kv):
         """
-        Scenario 183: put, update, delete, create again, and what is not found.
+        Put, update, delete, create again, and what is not found.
         """
         basics(kv)
 
@@ -106,7 +106,7 @@ class TestKeys:
 
     def test_invalid_names(self, client, js, kv):
         """
-        Scenario 187: names that cannot be are refused before a byte is sent.
+        Names that cannot be are refused before a byte is sent.
         """
         sent = client.statistics().bytes_out
         for key in ("", ".a", "a..b", "a b", ">", "*", "a.*"):

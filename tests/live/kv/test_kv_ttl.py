@@ -31,7 +31,7 @@ class Events:
 
 def test_markers(nats_server, make_bucket, unique):
     """
-    Scenario 180: a key that expires leaves a marker, which is no value on any path.
+    A key that expires leaves a marker, which is no value on any path.
     """
     make_bucket(limit_marker_ttl=60)
     plugin = Events()
@@ -58,7 +58,7 @@ def test_markers(nats_server, make_bucket, unique):
 
 def test_markers_go(make_bucket):
     """
-    Scenario 180: the marker goes after its time, and leaves nothing behind.
+    The marker goes after its time, and leaves nothing behind.
     """
     kv = make_bucket(limit_marker_ttl=1)
     kv.create("a", b"1", ttl=1)
@@ -86,7 +86,7 @@ def test_markers_on_older_servers(server_for, unique, version):
 
 def test_raised(nats_server, make_bucket, unique, caplog):
     """
-    Scenario 181: a time that the bucket raises is warned of, on a plain publish too.
+    A time that the bucket raises is warned of, on a plain publish too.
     """
     make_bucket(history=3, limit_marker_ttl=50, atomic=True)
     plugin = Events()
@@ -172,7 +172,7 @@ def test_bad_times(make_bucket, ttl):
 
 def test_never(make_bucket):
     """
-    Scenario 182: what has ``never`` survives the bucket's own limit.
+    What has ``never`` survives the bucket's own limit.
     """
     kv = make_bucket(ttl=1, limit_marker_ttl=1)
     kv.put("a", b"1", ttl="never")

@@ -63,7 +63,7 @@ class TestInitial:
     )
     def test_what_is_there(self, kv, patterns, options, expected):
         """
-        Scenario 185: what is there comes first, once, and then the watch is up to date.
+        What is there comes first, once, and then the watch is up to date.
         """
         fill(kv)
         with kv.watch(*patterns, **options) as watch:
@@ -79,7 +79,7 @@ class TestInitial:
 
     def test_empty(self, kv):
         """
-        Scenario 185: a watch of an empty bucket is up to date at once.
+        A watch of an empty bucket is up to date at once.
         """
         with kv.watch() as watch, timed(0, 5):
             assert watch.is_current
@@ -249,7 +249,7 @@ class TestInitial:
     )
     def test_options_that_do_not_fit(self, kv, options):
         """
-        Scenario 185: options that exclude each other are a ValueError.
+        Options that exclude each other are a ValueError.
         """
         with pytest.raises(jetsync.InvalidArgumentError):
             kv.watch(**options)
@@ -268,7 +268,7 @@ class TestEnd:
     @pytest.mark.parametrize("how", ["next", "iterate", "initial"])
     def test_stop_wakes(self, kv, how):
         """
-        Scenario 185: stopping a watch wakes the thread that waits for an entry.
+        Stopping a watch wakes the thread that waits for an entry.
         """
         watch = kv.watch()
         ready = threading.Event()
@@ -399,7 +399,7 @@ class TestEnd:
 class TestTrouble:
     def test_restart(self, tmp_path):
         """
-        Scenario 185: over restarts of the server no revision is missed and none comes twice.
+        Over restarts of the server no revision is missed and none comes twice.
         """
         with DevServer(store=tmp_path) as server, jetsync.connect(server.url) as client:
             kv = client.jetstream().create_key_value(bucket="B")
@@ -455,7 +455,7 @@ class TestTrouble:
 class TestKeys:
     def test_filters(self, client, js, unique):
         """
-        Scenario 186: the server looks for the keys, and sends those and no values.
+        The server looks for the keys, and sends those and no values.
         """
         kv = js.create_key_value(bucket=unique, storage="memory")
         js.publish_many(

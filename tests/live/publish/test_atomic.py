@@ -27,7 +27,7 @@ OLD = ["2.10.26", "2.11.11", "2.12.0"]
 class TestCommit:
     def test_nothing_is_seen_before(self, everywhere):
         """
-        Scenario 67: others see and store as if there were no batch, until all of it is there.
+        Others see and store as if there were no batch, until all of it is there.
         """
         s = everywhere
         batch = s.js.atomic_batch()
@@ -43,7 +43,7 @@ class TestCommit:
     @pytest.mark.parametrize("ack_first", [True, False])
     def test_empty_answers(self, everywhere, ack_first):
         """
-        Scenario 68: an answer without a byte is a good one, for each message of a batch.
+        An answer without a byte is a good one, for each message of a batch.
         """
         s = everywhere
         with s.js.atomic_batch(ack_first=ack_first, ack_every=1) as batch:
@@ -53,7 +53,7 @@ class TestCommit:
 
     def test_without_a_last_message(self, everywhere):
         """
-        Scenario 71: two messages are two, the second one marked as the last.
+        Two messages are two, the second one marked as the last.
         """
         s = everywhere
         batch = s.js.atomic_batch()
@@ -80,7 +80,7 @@ class TestCommit:
 
     def test_a_thousand(self, everywhere):
         """
-        Scenario 72: 999 and one to commit, 1000 and none, and 1000 at once are as many as can be.
+        999 and one to commit, 1000 and none, and 1000 at once are as many as can be.
         """
         s = everywhere
         messages = [(s("A"), b"%d" % number) for number in range(1000)]
@@ -96,7 +96,7 @@ class TestCommit:
 
     def test_more_than_a_thousand(self, everywhere):
         """
-        Scenario 72: what is too large is refused, nothing is stored, and next time it is known.
+        What is too large is refused, nothing is stored, and next time it is known.
         """
         s = everywhere
         messages = [(s("A"), b"%d" % number) for number in range(1001)]
@@ -123,7 +123,7 @@ class TestCommit:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_another_limit(self, version):
         """
-        Scenario 72: the limit is what the server says, not what is usual.
+        The limit is what the server says, not what is usual.
         """
 
         def one_by_one(js, messages):
@@ -149,7 +149,7 @@ class TestCommit:
     @pytest.mark.parametrize("count", [1001, 1002, 1500])
     def test_more_than_a_thousand_at_once(self, everywhere, count):
         """
-        Scenario 72: so it is in one call, whose first attempt learns the limit.
+        So it is in one call, whose first attempt learns the limit.
         """
         s = everywhere
         for _ in range(2):
@@ -160,7 +160,7 @@ class TestCommit:
 
     def test_headers_of_none(self, everywhere):
         """
-        Scenario 80: messages without headers, with None and with some go through in one call.
+        Messages without headers, with None and with some go through in one call.
         """
         s = everywhere
         messages = [
@@ -176,7 +176,7 @@ class TestCommit:
 
     def test_ttl(self, everywhere):
         """
-        Scenario 90: a message's own ttl, and that of the batch for those that have none.
+        A message's own ttl, and that of the batch for those that have none.
         """
         s = everywhere
         s.stream.update(allow_msg_ttl=True)
@@ -208,7 +208,7 @@ class TestCommit:
 class TestBlock:
     def test_it_commits(self, batches):
         """
-        Scenario 70: leaving the block commits, unless that was done in it.
+        Leaving the block commits, unless that was done in it.
         """
         with batches.js.atomic_batch() as batch:
             batch.add(batches("A"), b"1")
@@ -223,7 +223,7 @@ class TestBlock:
 
     def test_an_exception_stores_nothing(self, batches):
         """
-        Scenario 70: what the block raises comes out as it is, and nothing is stored.
+        What the block raises comes out as it is, and nothing is stored.
         """
         error = LookupError("own")
         batch = batches.js.atomic_batch()
@@ -243,7 +243,7 @@ class TestBlock:
 
     def test_discarded_or_empty(self, batches):
         """
-        Scenario 70: a batch that was discarded, or is empty, is left without a word.
+        A batch that was discarded, or is empty, is left without a word.
         """
         with batches.js.atomic_batch() as batch:
             batch.add(batches("A"), b"1")
@@ -277,7 +277,7 @@ class TestBlock:
 
     def test_nothing_to_commit(self, batches):
         """
-        Scenario 71: an empty batch is refused here, and can be filled afterwards.
+        An empty batch is refused here, and can be filled afterwards.
         """
         batch = batches.js.atomic_batch()
         with pytest.raises(ValueError, match="at least one message"):
@@ -319,7 +319,7 @@ class TestIterables:
     @pytest.mark.parametrize("kind", [list, tuple, iter, lambda items: (i for i in items)])
     def test_of_all_kinds(self, batches, kind):
         """
-        Scenario 82: whatever yields messages will do.
+        Whatever yields messages will do.
         """
         messages = kind([(batches("A"), b"%d" % number) for number in range(4)])
         assert batches.js.publish_batch(messages).size == 4
@@ -327,7 +327,7 @@ class TestIterables:
 
     def test_that_raise(self, batches):
         """
-        Scenario 82: an exception of the iterable comes out, and nothing is stored.
+        An exception of the iterable comes out, and nothing is stored.
         """
 
         def broken():
@@ -341,7 +341,7 @@ class TestIterables:
 
     def test_that_are_empty(self, batches):
         """
-        Scenario 82: no messages are no batch.
+        No messages are no batch.
         """
         with pytest.raises(ValueError, match="at least one message"):
             batches.js.publish_batch([])
@@ -361,7 +361,7 @@ class TestIterables:
     @pytest.mark.parametrize("place", [0, 1])
     def test_that_give_nonsense(self, batches, item, error, place):
         """
-        Scenario 82: what can not be sent is refused, first or not, and nothing is stored.
+        What can not be sent is refused, first or not, and nothing is stored.
         """
         if isinstance(item, tuple) and item:
             item = (item[0].format(batches.name), *item[1:])

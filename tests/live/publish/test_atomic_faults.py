@@ -68,7 +68,7 @@ class TestAbandoned:
     @pytest.mark.parametrize("ack_first", [True, False])
     def test_idle(self, hasty, unique, ack_first):
         """
-        Scenario 85: plugins hear that the server gave the batch up, and its next use says why.
+        Plugins hear that the server gave the batch up, and its next use says why.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(hasty.url, plugins=[recorder]) as client:
@@ -118,7 +118,7 @@ class TestAbandoned:
 
     def test_idle_at_the_commit(self, hasty, unique):
         """
-        Scenario 85: at the commit it is told too, and all of it can be sent again.
+        At the commit it is told too, and all of it can be sent again.
         """
         with jetsync.connect(hasty.url) as client:
             js = client.jetstream()
@@ -138,7 +138,7 @@ class TestAbandoned:
     )
     def test_who_may_not_listen(self, version, since, unique, monkeypatch):
         """
-        Scenario 85: without advisories the answer is explained by the time that has passed.
+        Without advisories the answer is explained by the time that has passed.
         """
         monkeypatch.setattr("jetsync.publish.atomic_wire.IDLE_LIMIT", 1.0)
         deny = {"deny": "$JS.EVENT.>"}
@@ -163,7 +163,7 @@ class TestAbandoned:
     @pytest.mark.parametrize("ack_every", [0, 1])
     def test_a_gap(self, client, stream, monkeypatch, ack_every):
         """
-        Scenario 86: a message that got lost on the way takes the whole batch with it.
+        A message that got lost on the way takes the whole batch with it.
         """
         js = client.jetstream()
         batch = js.atomic_batch(ack_every=ack_every)
@@ -185,7 +185,7 @@ class TestAbandoned:
 class TestSlots:
     def test_fifty(self, js, stream):
         """
-        Scenario 84: the 51st open batch is refused, and a commit or a discard makes room for it.
+        The 51st open batch is refused, and a commit or a discard makes room for it.
         """
         batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
         for batch in batches:
@@ -213,7 +213,7 @@ class TestSlots:
     @pytest.mark.versions
     def test_fifty_on_an_older_server(self, server_for, unique):
         """
-        Scenario 84: before 2.14 the 51st is said to be incomplete; it is as little stored.
+        Before 2.14 the 51st is said to be incomplete; it is as little stored.
         """
         with jetsync.connect(server_for("2.12.8").url) as client:
             js = client.jetstream()
@@ -283,7 +283,7 @@ class TestSlots:
 class TestConnection:
     def test_a_restart_in_the_middle(self, victim, fragile, unique):
         """
-        Scenario 88: nothing of the batch is stored, and its next use ends it; it is never sent
+        Nothing of the batch is stored, and its next use ends it; it is never sent
         again by itself.
         """
         stream = batch_stream(fragile, unique, storage="file")

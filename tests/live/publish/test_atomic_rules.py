@@ -21,7 +21,7 @@ OLD = ["2.10.26", "2.11.11", "2.12.0"]
 class TestIds:
     def test_ids_of_batches(self, batches):
         """
-        Scenario 81: 64 characters are taken as they are, and those made up are all different.
+        64 characters are taken as they are, and those made up are all different.
         """
         js = batches.js
         ack = js.publish_batch([(batches("A"), b"")], batch_id="x" * 64)
@@ -37,7 +37,7 @@ class TestIds:
     @pytest.mark.versions
     def test_ids_of_messages(self, everywhere):
         """
-        Scenario 78: one duplicate refuses all, and what was refused leaves no id behind.
+        One duplicate refuses all, and what was refused leaves no id behind.
         """
         s = everywhere
         s.js.publish(s("A"), b"0", msg_id="m1")
@@ -56,7 +56,7 @@ class TestIds:
 
     def test_the_same_id_twice(self, batches):
         """
-        Scenario 78: two equal ids are noticed at once, and the batch is as it was.
+        Two equal ids are noticed at once, and the batch is as it was.
         """
         with batches.js.atomic_batch() as batch:
             batch.add(batches("A"), b"1", msg_id="m")
@@ -69,7 +69,7 @@ class TestIds:
 class TestExpectations:
     def test_what_does_not_hold(self, everywhere):
         """
-        Scenario 74: adding goes well, the commit is refused, and the stream is as it was.
+        Adding goes well, the commit is refused, and the stream is as it was.
         """
         s = everywhere
         s.js.publish(s("A"), b"0")
@@ -99,7 +99,7 @@ class TestExpectations:
 
     def test_only_on_the_first(self, everywhere):
         """
-        Scenario 75: the stream's last sequence is for the first message; the batch goes on.
+        The stream's last sequence is for the first message; the batch goes on.
         """
         s = everywhere
         with s.js.atomic_batch() as batch:
@@ -113,7 +113,7 @@ class TestExpectations:
 
     def test_of_a_subject_of_the_batch(self, everywhere):
         """
-        Scenario 76: nothing can be expected of a subject that it has written, of others all.
+        Nothing can be expected of a subject that it has written, of others all.
         """
         s = everywhere
         batch = s.js.atomic_batch()
@@ -143,7 +143,7 @@ class TestExpectations:
 
     def test_of_another_subject_without_a_sequence(self, everywhere):
         """
-        Scenario 77: a subject to look at needs a sequence; another stream is the server's to tell.
+        A subject to look at needs a sequence; another stream is the server's to tell.
         """
         s = everywhere
         batch = s.js.atomic_batch()

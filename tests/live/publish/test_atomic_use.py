@@ -287,7 +287,7 @@ class TestOptions:
     @pytest.mark.parametrize(("first", "answers"), [(True, 11), (False, 10)])
     def test_answers_that_are_waited_for(self, js, stream, first, answers):
         """
-        Scenario 89: every tenth of 99 messages is answered, the commit too, the first if wanted.
+        Every tenth of 99 messages is answered, the commit too, the first if wanted.
         """
         waited = []
         core = js._context.connection
@@ -309,7 +309,7 @@ class TestOptions:
 
     def test_one_answer_by_default(self, js, stream):
         """
-        Scenario 89: without options only the first message and the commit are answered.
+        Without options only the first message and the commit are answered.
         """
         js.publish_batch([(f"{stream.name}.A", b"")])
         before = js._context.connection.statistics().bytes_in
@@ -321,7 +321,7 @@ class TestOptions:
     @pytest.mark.parametrize("options", [{"ack_every": -1}, {"ttl": 0}, {"timeout": -1}])
     def test_nonsense(self, js, options):
         """
-        Scenario 89: options that mean nothing are refused before there is a batch.
+        Options that mean nothing are refused before there is a batch.
         """
         with pytest.raises(ValueError):  # noqa: PT011 - each has words of its own.
             js.atomic_batch(**options)
@@ -330,7 +330,7 @@ class TestOptions:
 class TestNotAllowed:
     def test_a_plain_stream(self, js, unique):
         """
-        Scenario 73: a stream that allows no batches is not sent one, and can come to allow them.
+        A stream that allows no batches is not sent one, and can come to allow them.
         """
         stream = batch_stream(js, unique, allow_atomic=False)
         for call in (
@@ -350,7 +350,7 @@ class TestNotAllowed:
     @pytest.mark.parametrize("ack_first", [True, False])
     def test_a_stream_that_allows_them_no_more(self, js, stream, ack_first):
         """
-        Scenario 73: the server's own word comes with the first answer, or with the commit.
+        The server's own word comes with the first answer, or with the commit.
         """
         js.publish_batch([(f"{stream.name}.A", b"0")])
         stream.update(allow_atomic=False)
@@ -367,7 +367,7 @@ class TestNotAllowed:
 
     def test_mirrors_and_asynchronous_streams(self, js, stream, unique):
         """
-        Scenario 92: the server refuses to make such streams; the plain ones take no batches.
+        The server refuses to make such streams; the plain ones take no batches.
         """
         name = f"{unique}-x"
         slow = {"storage": "file", "persist_mode": "async"}

@@ -66,7 +66,7 @@ class TestAck:
 
     def test_what_was_sent_is_what_is_stored(self, js, stream):
         """
-        Scenario 12: payloads of every kind, header values in order, case, blanks and accents.
+        Payloads of every kind, header values in order, case, blanks and accents.
         """
         headers = jetsync.Headers()
         headers.add("A", "one")
@@ -100,7 +100,7 @@ class TestAck:
 class TestDuplicates:
     def test_an_id_counts_within_the_window(self, js, unique):
         """
-        Scenario 44: the second message with an id is not stored, and is once the window passed.
+        The second message with an id is not stored, and is once the window passed.
         """
         stream = memory_stream(js, unique, duplicate_window=1)
         first = js.publish(f"{unique}.A", b"1", msg_id="same")
@@ -140,7 +140,7 @@ class TestExpectations:
     )
     def test_what_holds_is_stored(self, js, three, subject, expect):
         """
-        Scenario 45: expectations that hold, of the own subject, another one and several at once.
+        Expectations that hold, of the own subject, another one and several at once.
         """
         expect = {
             name: value.format(three.name) if isinstance(value, str) else value
@@ -162,7 +162,7 @@ class TestExpectations:
     )
     def test_what_does_not_hold_is_not(self, js, three, expect, error, err_code):
         """
-        Scenario 45: each expectation has its error, a zero counts as one, and nothing is stored.
+        Each expectation has its error, a zero counts as one, and nothing is stored.
         """
         with pytest.raises(error) as caught:
             js.publish(f"{three.name}.A", expect=expect)
@@ -186,7 +186,7 @@ class TestExpectations:
 class TestNoStream:
     def test_it_is_tried_three_times(self, js, unique):
         """
-        Scenario 47: two waits of 250 ms and then the error, which knows the attempts.
+        Two waits of 250 ms and then the error, which knows the attempts.
         """
         subject = f"nobody.{unique}"
         with timed(0.5, 1.0), pytest.raises(jetsync.NoStreamResponseError) as caught:
@@ -196,14 +196,14 @@ class TestNoStream:
 
     def test_no_retries_means_one_attempt(self, js, unique):
         """
-        Scenario 47: without retries the error comes at once.
+        Without retries the error comes at once.
         """
         with timed(0.0, 0.2), pytest.raises(jetsync.NoStreamResponseError):
             js.publish(f"nobody.{unique}", retries=0)
 
     def test_a_stream_that_appears_meanwhile_takes_it(self, js, unique):
         """
-        Scenario 47: the stream is made after 300 ms, and the third attempt is stored.
+        The stream is made after 300 ms, and the third attempt is stored.
         """
         timer = threading.Timer(0.3, memory_stream, (js, unique))
         timer.start()
@@ -214,7 +214,7 @@ class TestNoStream:
 
     def test_the_timeout_caps_the_retries(self, js, unique):
         """
-        Scenario 48: of ten retries half a second apart those are made that the call's time allows,
+        Of ten retries half a second apart those are made that the call's time allows,
         and the next one is not waited for.
         """
         with timed(0.5, 1.0), pytest.raises(jetsync.NoStreamResponseError) as caught:
@@ -225,7 +225,7 @@ class TestNoStream:
 class TestUnknownOutcome:
     def test_a_stream_that_does_not_acknowledge(self, js, unique):
         """
-        Scenario 49: the message is stored and no ack comes, so the outcome is unknown.
+        The message is stored and no ack comes, so the outcome is unknown.
         """
         stream = memory_stream(js, unique, no_ack=True)
         with timed(0.2, 0.5), pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
@@ -286,7 +286,7 @@ class TestUnknownOutcome:
 class TestDisconnected:
     def test_an_error_is_not_followed_by_a_late_delivery(self, victim, fragile, unique):
         """
-        Scenario 55: without a connection nothing is sent, not even once it is back.
+        Without a connection nothing is sent, not even once it is back.
         """
         stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
         client = fragile._context.connection
@@ -394,7 +394,7 @@ class TestRefused:
 
     def test_a_payload_that_is_too_large(self, client, js, stream):
         """
-        Scenario 51: one byte too many is found here, headers count, and the connection stays.
+        One byte too many is found here, headers count, and the connection stays.
         """
         limit = client.server.max_payload
         header = len(b"NATS/1.0\r\nA: b\r\n\r\n")
@@ -465,7 +465,7 @@ class TestTtl:
     @pytest.mark.parametrize("version", WITH_TTL)
     def test_values_from_one_second_up_are_stored(self, with_ttl, version):
         """
-        Scenario 53: numbers, durations and "never", as they look in the stream and when read.
+        Numbers, durations and "never", as they look in the stream and when read.
         """
         js, stream = with_ttl(version)
         for given, stored, read in (
@@ -501,7 +501,7 @@ class TestTtl:
     )
     def test_other_values_are_refused_here(self, client, js, stream, value):
         """
-        Scenario 53: whatever else is given is a ValueError, and nothing is sent.
+        Whatever else is given is a ValueError, and nothing is sent.
         """
         before = client.statistics().bytes_out
         with pytest.raises(jetsync.InvalidTtlError) as caught:
@@ -565,7 +565,7 @@ class TestTtl:
     @pytest.mark.parametrize("version", WITH_TTL)
     def test_a_stream_that_takes_none(self, js_of, unique, version):
         """
-        Scenario 53: without allow_msg_ttl a ttl is 10166, also "never"; a wrong one stays 10165.
+        Without allow_msg_ttl a ttl is 10166, also "never"; a wrong one stays 10165.
         """
         js = js_of(version)
         stream = memory_stream(js, unique)
@@ -594,7 +594,7 @@ class TestTtl:
 
     def test_it_expires(self, with_ttl):
         """
-        Scenario 54: there at once, gone soon after its second; "never" outlives it.
+        There at once, gone soon after its second; "never" outlives it.
         """
         js, stream = with_ttl(None)
         short = js.publish(f"{stream.name}.A", b"short", ttl=1)

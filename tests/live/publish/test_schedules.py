@@ -61,7 +61,7 @@ class TestAt:
     @pytest.mark.parametrize("version", ["2.12.8", "2.14.6", None])
     def test_on_every_server(self, server_for, nats_server, unique, version):
         """
-        Scenario 190: one second ahead it is published once, and the schedule is gone.
+        One second ahead it is published once, and the schedule is gone.
         """
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:
@@ -115,7 +115,7 @@ class TestAt:
 class TestAgain:
     def test_every(self, js, plan, out):
         """
-        Scenario 190: every second there is a message that names the schedule and the next one.
+        Every second there is a message that names the schedule and the next one.
         """
         name = plan.name
         js.schedule(f"{name}.plan.a", "tick", target=f"{name}.out.a", every=1)
@@ -169,7 +169,7 @@ class TestAgain:
 class TestRefused:
     def test_here(self, client, js, plan):
         """
-        Scenario 190: what makes no sense, before a byte is sent.
+        What makes no sense, before a byte is sent.
         """
         name = plan.name
         before = client.statistics().bytes_out
@@ -188,7 +188,7 @@ class TestRefused:
 
     def test_by_the_server(self, js, plan):
         """
-        Scenario 190: errors with classes of their own.
+        Errors with classes of their own.
         """
         name = plan.name
         for changes, error, code in (
@@ -230,7 +230,7 @@ class TestRefused:
 
     def test_a_plain_stream(self, js, stream):
         """
-        Scenario 190: it allows none, and nothing is stored.
+        It allows none, and nothing is stored.
         """
         with pytest.raises(jetsync.SchedulesDisabledError) as caught:
             js.schedule(f"{stream.name}.a", target=f"{stream.name}.b", at=soon())

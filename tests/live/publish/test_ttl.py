@@ -181,7 +181,7 @@ class TestExpiry:
     @pytest.mark.parametrize(("history", "stored"), [(1, 1), (3, 4), (-1, 4)])
     def test_raised(self, js, unique, history, stored):
         """
-        Scenario 181: limit markers raise a shorter time, but for one message per subject.
+        Limit markers raise a shorter time, but for one message per subject.
         """
         stream = js.create_stream(
             name=unique,

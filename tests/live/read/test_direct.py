@@ -38,7 +38,7 @@ def any_js(any_server):
 
 def make_foo(js, unique, **config):
     """
-    Make the stream of the scenarios: FOO.A and FOO.B take turns, 20 messages.
+    Make a stream of 20 messages, alternately on FOO.A and FOO.B.
     """
     stream = js.create_stream(
         name=unique,
@@ -118,7 +118,7 @@ class TestBatchForms:
 
     def test_batch_and_subject(self, foo):
         """
-        Scenario 168: from the first message on.
+        From the first message on.
         """
         batch = foo.get_batch(3, subject=f"{foo.name}.B")
         assert sequences(batch) == [2, 4, 6]
@@ -126,7 +126,7 @@ class TestBatchForms:
 
     def test_batch_sequence_and_subject(self, foo):
         """
-        Scenario 168: from a sequence on, whoever has it.
+        From a sequence on, whoever has it.
         """
         assert sequences(foo.get_batch(5, sequence=5, subject=f"{foo.name}.B")) == [
             *(6, 8, 10, 12, 14)
@@ -137,7 +137,7 @@ class TestBatchForms:
 
     def test_batch_start_time_and_subject(self, foo):
         """
-        Scenario 169: the time of message 6 is inclusive, to the nanosecond.
+        The time of message 6 is inclusive, to the nanosecond.
         """
         time_ns = foo.get_message(6).timestamp_ns
         subject = f"{foo.name}.B"
@@ -146,7 +146,7 @@ class TestBatchForms:
 
     def test_batch_max_bytes_and_subject(self, foo):
         """
-        Scenario 170: the first message is there whatever the limit.
+        The first message is there whatever the limit.
         """
         batch = foo.get_batch(3, max_bytes=1, subject=f"{foo.name}.>")
         assert sequences(batch) == [1]
@@ -154,7 +154,7 @@ class TestBatchForms:
 
     def test_batch_max_bytes_sequence_and_subject(self, foo):
         """
-        Scenario 170: a limit of one and a half messages gives two.
+        A limit of one and a half messages gives two.
         """
         size = len(f"{foo.name}.A") + 1
         batch = foo.get_batch(5, max_bytes=size * 3 // 2, sequence=4, subject=f"{foo.name}.>")
@@ -172,7 +172,7 @@ class TestBatchForms:
 
     def test_without_a_subject(self, foo):
         """
-        Scenario 168, 172: sequences alone; the numbers of what is left are right on all servers.
+        Sequences alone; the numbers of what is left are right on all servers.
         """
         batch = foo.get_batch(10)
         assert sequences(batch) == [*range(1, 11)]
@@ -187,7 +187,7 @@ class TestBatchForms:
 
     def test_nothing_there(self, foo):
         """
-        Scenario 168, 169: behind the end, in the future, of no subject: an empty batch.
+        Behind the end, in the future, of no subject: an empty batch.
         """
         future = dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=1)
         for batch in (
@@ -207,7 +207,7 @@ class TestMultiLastForms:
 
     def test_subjects(self, foo):
         """
-        Scenario 174: names and wildcards, each message once.
+        Names and wildcards, each message once.
         """
         names = [f"{foo.name}.A", f"{foo.name}.B"]
         for subjects in (names, f"{foo.name}.*", [*names, f"{foo.name}.>", names[0]]):
@@ -218,7 +218,7 @@ class TestMultiLastForms:
 
     def test_subjects_up_to_sequence(self, foo):
         """
-        Scenario 174: as it was, the sequence included.
+        As it was, the sequence included.
         """
         batch = foo.get_last_for([f"{foo.name}.*"], up_to_sequence=5)
         assert sequences(batch) == [4, 5]
@@ -226,7 +226,7 @@ class TestMultiLastForms:
 
     def test_subjects_up_to_time(self, foo):
         """
-        Scenario 174: as it was before that time, which is not included.
+        As it was before that time, which is not included.
         """
         time_ns = foo.get_message(5).timestamp_ns
         batch = foo.get_last_for([f"{foo.name}.*"], up_to_time=time_ns)
@@ -257,7 +257,7 @@ class TestMultiLastForms:
 
     def test_nothing_there(self, foo):
         """
-        Scenario 174: no such subject, before everything, and before time itself.
+        No such subject, before everything, and before time itself.
         """
         long_ago = dt.datetime(1990, 1, 1, tzinfo=dt.timezone.utc)
         for batch in (
@@ -367,7 +367,7 @@ class TestArguments:
     )
     def test_batch(self, newest, requests, arguments):
         """
-        Scenario 169: a sequence and a time exclude each other.
+        A sequence and a time exclude each other.
         """
         listener = requests(newest)
         with pytest.raises((ValueError, TypeError)) as caught:
@@ -391,7 +391,7 @@ class TestArguments:
     )
     def test_several_subjects(self, newest, requests, subjects, arguments):
         """
-        Scenario 174: no subjects, or two moments.
+        No subjects, or two moments.
         """
         listener = requests(newest)
         with pytest.raises((ValueError, TypeError)) as caught:
@@ -459,7 +459,7 @@ class TestAtATime:
 class TestNotSupported:
     def test_a_server_without_pages(self, server_for, unique):
         """
-        Scenario 179: refused before 2.10 can answer with a wrong message, and at once.
+        Refused before 2.10 can answer with a wrong message, and at once.
         """
         with jetsync.connect(server_for("2.10.26").url) as client:
             stream = make_foo(client.jetstream(), unique)
@@ -482,7 +482,7 @@ class TestNotSupported:
     @pytest.mark.parametrize("version", ["2.10.26", *PAGED, None])
     def test_a_stream_without_direct_gets(self, server_for, nats_server, unique, version):
         """
-        Scenario 167: told in less than a second, and nothing wrong is read.
+        Told in less than a second, and nothing wrong is read.
         """
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:
@@ -572,7 +572,7 @@ def reaches(js):
 class TestWhereItIsRead:
     def test_prefix_and_domain(self, unique):
         """
-        Scenario 177: every request goes to the domain.
+        Every request goes to the domain.
         """
         with ExitStack() as stack:
             config = {"jetstream": {"domain": "hub"}, "leafnodes": {"port": -1}}
@@ -663,7 +663,7 @@ class TestPlugins:
 
     def test_a_message_may_be_replaced_or_refused(self, nats_server, newest):
         """
-        Scenario 168 with a plugin that changes what is read; a veto ends the read.
+        A plugin changes the messages of a batch read, and a veto ends the read.
         """
 
         class Change:

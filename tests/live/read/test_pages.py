@@ -86,7 +86,7 @@ def subscriptions(client):
 class TestScan:
     def test_many_pages(self, any_client, unique):
         """
-        Scenario 173: 2500 messages by pages of 1000 and of 64 KiB, each once and in order.
+        2500 messages by pages of 1000 and of 64 KiB, each once and in order.
         """
         stream = make(any_client, unique, 2500, size=100)
         scan = stream.scan(page=1000, max_bytes=64 << 10)
@@ -102,7 +102,7 @@ class TestScan:
 
     def test_gaps(self, any_client, unique):
         """
-        Scenario 173: deleted messages are passed over, wherever a page ends.
+        Deleted messages are passed over, wherever a page ends.
         """
         stream = make(any_client, unique, 12, subjects=2)
         for sequence in range(3, 9):
@@ -121,7 +121,7 @@ class TestScan:
 
     def test_others_write_and_delete_meanwhile(self, any_client, unique):
         """
-        Scenario 173: what is published meanwhile does not make it longer, and what is deleted
+        What is published meanwhile does not make it longer, and what is deleted
         meanwhile is missing.
         """
         stream = make(any_client, unique, 300)
@@ -137,7 +137,7 @@ class TestScan:
 
     def test_all_is_purged_meanwhile(self, any_client, unique):
         """
-        Scenario 173: then it ends behind what was read ahead.
+        Then it ends behind what was read ahead.
         """
         stream = make(any_client, unique, 300)
         scan = stream.scan(page=50)
@@ -291,7 +291,7 @@ class TestBounds:
 
     def test_a_reader_who_takes_his_time(self, client, unique):
         """
-        Scenario 170: the time of a page is that of waiting for it, so a slow reader is not late,
+        The time of a page is that of waiting for it, so a slow reader is not late,
         and the connection stands.
         """
         stream = make(client, unique, 200, size=15_000)
@@ -368,7 +368,7 @@ class TestBounds:
 class TestManySubjects:
     def test_pages_of_one_moment(self, any_client, unique):
         """
-        Scenario 175: 900 keys in 9 pages while 20 of them are updated: all as they were.
+        900 keys in 9 pages while 20 of them are updated: all as they were.
         """
         stream = make(any_client, unique, 900, subjects=900)
         batch = stream.get_last_for([f"{unique}.>"], batch=100)
@@ -381,7 +381,7 @@ class TestManySubjects:
     @pytest.mark.parametrize("reread", [False, True])
     def test_a_stream_that_forgets(self, any_client, unique, reread):
         """
-        Scenario 175: of a stream with one message per subject 20 keys are gone; they are named, or
+        Of a stream with one message per subject 20 keys are gone; they are named, or
         read again.
         """
         stream = make(any_client, unique, 900, subjects=900, max_msgs_per_subject=1)
@@ -404,7 +404,7 @@ class TestManySubjects:
 
     def test_what_was_removed_altogether(self, any_client, unique):
         """
-        Scenario 175: a subject without any message left is named, too.
+        A subject without any message left is named, too.
         """
         stream = make(any_client, unique, 30, subjects=30)
         batch = stream.get_last_for([f"{unique}.>"], batch=10)
@@ -415,7 +415,7 @@ class TestManySubjects:
 
     def test_more_than_a_server_resolves(self, any_client, unique):
         """
-        Scenario 176: 1100 keys by a wildcard are split, or refused where that is not wanted.
+        1100 keys by a wildcard are split, or refused where that is not wanted.
         """
         stream = make(any_client, unique, 1100, subjects=1100)
         for arguments in ({}, {"batch": 5}):
@@ -435,7 +435,7 @@ class TestManySubjects:
     @pytest.mark.parametrize("by_name", [False, True])
     def test_subjects_that_came_after_the_moment(self, any_client, unique, keep, by_name):
         """
-        Scenario 175: a subject that did not exist yet is not missing, as far as the stream's
+        A subject that did not exist yet is not missing, as far as the stream's
         history tells; where it keeps one message it can not be told.
         """
         stream = make(any_client, unique, 1500, subjects=1500, max_msgs_per_subject=keep)
@@ -454,7 +454,7 @@ class TestManySubjects:
 
     def test_more_names_than_a_server_resolves(self, any_client, unique):
         """
-        Scenario 176: names are split without asking for them; those without a message are left out.
+        Names are split without asking for them; those without a message are left out.
         """
         stream = make(any_client, unique, 1500, subjects=1500)
         names = [f"{unique}.{number:05d}" for number in range(1, 2600)]
@@ -468,7 +468,7 @@ class TestManySubjects:
 
     def test_values_that_fill_pages(self, any_client, unique):
         """
-        Scenario 175: pages that end by their bytes, which servers 2.11 count wrongly.
+        Pages that end by their bytes, which servers 2.11 count wrongly.
         """
         stream = make(any_client, unique, 16, size=200_000, subjects=16)
         batch = stream.get_last_for([f"{unique}.>"])
@@ -478,7 +478,7 @@ class TestManySubjects:
 
     def test_a_moment_that_has_not_come(self, any_client, unique):
         """
-        Scenario 175: it is now, and stays so while pages are read.
+        It is now, and stays so while pages are read.
         """
         stream = make(any_client, unique, 20, subjects=20)
         batch = stream.get_last_for([f"{unique}.>"], batch=4, up_to_sequence=1000)
@@ -552,7 +552,7 @@ class TestReplicas:
     @pytest.mark.versions
     def test_a_replica_is_too_old(self, client, unique):
         """
-        Scenario 179: what 2.10 answers in the place of a newer server is not taken for messages.
+        What 2.10 answers in the place of a newer server is not taken for messages.
         """
         stream = make(client, unique, 3)
         found = []

@@ -27,7 +27,7 @@ class TestBasic:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_three(self, server_for, nats_server, unique, version):
         """
-        Scenario 93: three messages, numbers from 1, and a commit that counts them.
+        Three messages, numbers from 1, and a commit that counts them.
         """
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:

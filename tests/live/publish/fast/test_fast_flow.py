@@ -23,7 +23,7 @@ from jetsync.publish import fast_link as _fast_link
 class TestFlow:
     def test_small_window(self, js, stream):
         """
-        Scenario 94: never more in flight than flow times outstanding acks; multiples do not stall.
+        Never more in flight than flow times outstanding acks; multiples do not stall.
         """
         publisher = fast(js, flow=2)
         subject = f"{stream.name}.a"
@@ -41,7 +41,7 @@ class TestFlow:
 
     def test_hundred_thousand(self, js, stream):
         """
-        Scenario 94: all arrive, in order, and memory stays flat.
+        All arrive, in order, and memory stays flat.
         """
         count = 100_000
         subject = f"{stream.name}.a"

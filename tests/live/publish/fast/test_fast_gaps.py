@@ -21,7 +21,7 @@ class TestGaps:
     @pytest.mark.parametrize("how", ["add", "commit", "exit"])
     def test_fail(self, js, stream, how):
         """
-        Scenario 95: sequences 1, 2, 5, 6 in ``fail``: the first two are stored, the next call says
+        Sequences 1, 2, 5, 6 in ``fail``: the first two are stored, the next call says
         what is missing, and later ones that it is over.
         """
         subject = f"{stream.name}.a"
@@ -50,7 +50,7 @@ class TestGaps:
 
     def test_ok(self, nats_server, unique):
         """
-        Scenario 95: the same in ``ok``: the gap is reported, four are stored, and the commit counts
+        The same in ``ok``: the gap is reported, four are stored, and the commit counts
         them, not what the server counts.
         """
         events = []
