@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import call, config_of
+from jetsync._api.requests import config_of
 from jetsync._base.deadline import as_seconds
 from jetsync._base.fields import check_count
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
@@ -78,7 +78,7 @@ class JetStream:
         Raises:
             JetStreamNotEnabledError: the account or the server has no JetStream.
         """
-        answer = call(self._context, "INFO", None, self._context.deadline(timeout))
+        answer = self._context.api("INFO", None, self._context.deadline(timeout))
         answer.pop("type", None)
         return from_wire(AccountInfo, answer)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jetsync._api import consumers as _consumer_admin
-from jetsync._api import messages as _message_get
+from jetsync._api import messages as _messages
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of, sequence_number
 from jetsync.consume.consumer import Consumer
@@ -424,10 +424,7 @@ class Stream:
             DirectNotSupportedError: ``direct=True`` and the stream does not allow it.
         """
         request = {"seq": sequence_number(sequence, "sequence")}
-        operation = DirectReadOperation(name="get_message", stream=self._name, sequence=sequence)
-        return self._read(
-            request, operation, direct=direct, deadline=self._context.deadline(timeout)
-        )
+        return self._read("get_message", request, self._context.deadline(timeout), direct=direct)
 
     def get_last(
         self, subject: str, *, direct: bool | None = None, timeout: Seconds | None = None
@@ -445,10 +442,7 @@ class Stream:
             DirectNotSupportedError: ``direct=True`` and the stream does not allow it.
         """
         request = {"last_by_subj": validate_filter(subject)}
-        operation = DirectReadOperation(name="get_last", stream=self._name, subjects=(subject,))
-        return self._read(
-            request, operation, direct=direct, deadline=self._context.deadline(timeout)
-        )
+        return self._read("get_last", request, self._context.deadline(timeout), direct=direct)
 
     def get_next(
         self,
@@ -475,12 +469,7 @@ class Stream:
             "seq": sequence_number(sequence, "sequence"),
             "next_by_subj": validate_filter(subject),
         }
-        operation = DirectReadOperation(
-            name="get_next", stream=self._name, subjects=(subject,), sequence=sequence
-        )
-        return self._read(
-            request, operation, direct=direct, deadline=self._context.deadline(timeout)
-        )
+        return self._read("get_next", request, self._context.deadline(timeout), direct=direct)
 
     def get_at(
         self,
@@ -507,8 +496,7 @@ class Stream:
         request = {"start_time": time_text(time, "time")}
         deadline = self._context.deadline(timeout)
         require_level(self._context, self._name, deadline, "a read from a time")
-        operation = DirectReadOperation(name="get_at", stream=self._name)
-        return self._read(request, operation, direct=direct, deadline=deadline)
+        return self._read("get_at", request, deadline, direct=direct)
 
     # Many messages
 
@@ -718,25 +706,29 @@ class Stream:
         _stream_admin.delete_message(self._context, self._name, sequence, deadline, secure=secure)
 
     def _read(
-        self,
-        request: Mapping[str, Any],
-        operation: DirectReadOperation,
-        *,
-        direct: bool | None,
-        deadline: Deadline,
+        self, name: str, request: Mapping[str, Any], deadline: Deadline, *, direct: bool | None
     ) -> StoredMessage:
         """
-        Read one message in the way that is asked for, or that the stream allows.
+        Read one message from the leader or by a direct get, as asked for or as the stream allows.
         """
-        by_direct = bool(self._info.config.allow_direct) if direct is None else direct
-
-        def read() -> StoredMessage:
-            if by_direct:
-                return _message_get.read_one(
-                    self._context, self._name, request, deadline, direct=direct
-                )
-            return _message_get.leader_get(self._context, self._name, request, deadline)
-
-        wrap = self._context.plugins.wrap_fetch
-        message = read() if wrap is None else wrap(operation, read)
-        return _message_get.observed(self._context, message)
+        context = self._context
+        if direct is None:
+            get = (
+                _messages.confirmed_get if self._info.config.allow_direct else _messages.leader_get
+            )
+        else:
+            get = _messages.direct_get if direct else _messages.leader_get
+        wrap = context.plugins.wrap_fetch
+        if wrap is None:
+            message = get(context, self._name, request, deadline)
+        else:
+            subject = request.get("last_by_subj") or request.get("next_by_subj")
+            operation = DirectReadOperation(
+                name=name,
+                stream=self._name,
+                subjects=() if subject is None else (subject,),
+                sequence=request.get("seq"),
+            )
+            message = wrap(operation, lambda: get(context, self._name, request, deadline))
+        show = _messages.shown_by(context)
+        return message if show is None else show(message)

@@ -11,7 +11,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import call, config_of, evolve, pages, sequence_number
+from jetsync._api.requests import config_of, evolve, pages, sequence_number
 from jetsync._base import log as _log
 from jetsync._base.integers import read_count
 from jetsync.errors import (
@@ -150,7 +150,7 @@ def _put(
         request["action"] = action
     server = context.server.version
     try:
-        answer = call(context, endpoint, request, deadline, stream=stream)
+        answer = context.api(endpoint, request, deadline, stream=stream)
     except InvalidJsonError as error:
         reason = explain_refusal(error, asked, CONSUMER_NEEDS, server)
         if reason is None:
@@ -191,7 +191,7 @@ def delete(context: Context, stream: str, name: str, deadline: Deadline) -> None
     """
     Delete a consumer.
     """
-    call(context, _endpoint("DELETE", stream, name), None, deadline, stream=stream)
+    context.api(_endpoint("DELETE", stream, name), None, deadline, stream=stream)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def info(context: Context, stream: str, name: str, deadline: Deadline) -> Consum
     Ask for a consumer.
     """
     return consumer_info(
-        call(context, _endpoint("INFO", stream, name), None, deadline, stream=stream)
+        context.api(_endpoint("INFO", stream, name), None, deadline, stream=stream)
     )
 
 
@@ -345,7 +345,7 @@ def _command(
         _require(context, command, described)
     wait = max(0.0, deadline.remaining() - min(_PROBE_SECONDS, deadline.total / 4))
     try:
-        return call(context, endpoint, body, deadline.at_most(wait), stream=stream)
+        return context.api(endpoint, body, deadline.at_most(wait), stream=stream)
     except RequestTimeoutError as error:
         # Gone between the two requests? Then this raises the better error.
         _info_if_allowed(context, stream, name, deadline)

@@ -1,5 +1,5 @@
 """
-What the handles of one JetStream context share: a connection, the API prefix, the default timeout.
+One JetStream context: a connection with an API prefix, a default timeout and known streams.
 """
 
 from __future__ import annotations
@@ -9,31 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync._api.known_streams import StreamCache
 from jetsync._base.deadline import Deadline
-from jetsync.errors import from_api_error
+from jetsync.errors import JetStreamNotEnabledError, NoRespondersError, from_api_error
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jetsync._base.deadline import Seconds
-    from jetsync._hooks.manager import Plugins
     from jetsync._io.connection import Connection
-    from jetsync._io.lane import Lane
-    from jetsync.values.frame import Frame
     from jetsync.values.server_info import ServerInfo
 
 
 class Context:
     """
-    A connection with the API prefix and the default timeout of one JetStream context.
+    What the handles of one JetStream context share; any thread.
     """
 
-    __slots__ = ("connection", "default_timeout", "domain", "prefix", "streams")
+    __slots__ = ("connection", "default_timeout", "domain", "lane", "plugins", "prefix", "streams")
 
     def __init__(
         self, connection: Connection, *, prefix: str, domain: str | None, default_timeout: float
     ) -> None:
         self.connection = connection
+        self.lane = connection.lane
+        self.plugins = connection.plugins
         self.prefix = prefix
         self.domain = domain
         self.default_timeout = default_timeout
@@ -44,46 +43,44 @@ class Context:
         """The server that the client is connected to."""
         return self.connection.server
 
-    @property
-    def plugins(self) -> Plugins:
-        """The client's plugins."""
-        return self.connection.plugins
-
-    @property
-    def lane(self) -> Lane:
-        """The client's way in and out."""
-        return self.connection.lane
-
     def deadline(self, timeout: Seconds | None) -> Deadline:
-        """Make the deadline of one public call; None is the context's default."""
+        """Start the deadline of one public call; None means the context's default timeout."""
         return Deadline.after(self.default_timeout if timeout is None else timeout)
 
-    def request(self, subject: str, body: bytes, deadline: Deadline) -> Frame:
-        """Send one request to a whole subject and return the frame that answers it."""
-        return self.connection.request(subject, body, deadline)
-
     def api(
-        self, endpoint: str, body: Mapping[str, Any] | bytes | None, deadline: Deadline
+        self,
+        endpoint: str,
+        body: Mapping[str, Any] | None,
+        deadline: Deadline,
+        *,
+        stream: str | None = None,
     ) -> dict[str, Any]:
         """
         Send one request to the JetStream API and return its JSON answer.
 
+        Args:
+            endpoint: The subject after the API prefix.
+            body: The request; None sends an empty payload.
+            deadline: Of the call that this is a part of.
+            stream: The stream that errors name.
+
         Raises:
-            ApiError: The answer is an error; the subclass is chosen by ``err_code``.
-            NoRespondersError: Nobody serves that endpoint: no JetStream, an older server, or no
-                leader.
+            ApiError: The server refused; ``err_code`` selects the subclass.
+            JetStreamNotEnabledError: No server answers under this domain or prefix.
             RequestTimeoutError, ConnectionLostError: No answer came.
             DisconnectedError, ConnectionClosedError, PermissionDeniedError: As their names say.
         """
-        if body is None:
-            payload = b""
-        elif isinstance(body, bytes):
-            payload = body
-        else:
+        payload = b""
+        if body is not None:
             payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
-        frame = self.connection.request(f"{self.prefix}.{endpoint}", payload, deadline)
+        try:
+            frame = self.connection.request(f"{self.prefix}.{endpoint}", payload, deadline)
+        except NoRespondersError as refusal:
+            raise JetStreamNotEnabledError(
+                description=f"no JetStream answers on {refusal.subject!r}", stream=stream
+            ) from refusal
         answer = decode_json(frame[3])
         error = answer.get("error")
         if error is not None:
-            raise from_api_error(error)
+            raise from_api_error(error, stream)
         return answer

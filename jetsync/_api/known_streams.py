@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from jetsync.errors import (
-    JetStreamNotEnabledError,
-    NoRespondersError,
     NoStreamResponseError,
     ProtocolError,
     StreamNotFoundError,
@@ -27,9 +25,6 @@ from jetsync.values.stream_config import StreamConfig
 from jetsync.values.subjects import overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
 
@@ -100,7 +95,8 @@ class StreamCache:
             kept = self.kept(subject, epoch)
             if kept is not None:
                 return kept
-        names = self._ask("STREAM.NAMES", {"subject": subject}, deadline).get("streams") or ()
+        answer = self._context.api("STREAM.NAMES", {"subject": subject}, deadline)
+        names = answer.get("streams")
         if not names:
             raise NoStreamResponseError(subject)
         if not isinstance(names, list) or not isinstance(names[0], str):
@@ -128,7 +124,7 @@ class StreamCache:
 
     def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
         """Ask for a stream and keep what is said of it."""
-        answer = self._ask(f"STREAM.INFO.{name}", None, deadline)
+        answer = self._context.api(f"STREAM.INFO.{name}", None, deadline, stream=name)
         known = known_stream(name, from_wire(StreamConfig, answer.get("config") or {}), epoch)
         self._known[name] = known
         origin = known.config.mirror and known.config.mirror.name
@@ -170,13 +166,3 @@ class StreamCache:
         """Keep that the server refused the stream's advisories; until the connection changes."""
         kept = {each for each in self._denied if each[0] == known.epoch}
         self._denied = {*kept, (known.epoch, known.name)}
-
-    def _ask(
-        self, endpoint: str, body: Mapping[str, Any] | None, deadline: Deadline
-    ) -> dict[str, Any]:
-        try:
-            return self._context.api(endpoint, body, deadline)
-        except NoRespondersError as error:
-            raise JetStreamNotEnabledError(
-                description=f"no JetStream answers on {error.subject!r}"
-            ) from error

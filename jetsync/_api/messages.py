@@ -1,8 +1,7 @@
 """
-Read one stored message: by a direct get, which any replica answers, or over the leader's API.
+Read one stored message: by a direct get (ADR-31), which any replica answers, or from the leader.
 
-A direct get (ADR-31) is faster and may be a moment behind; the leader's API always knows the last
-message. Both end in the same :class:`StoredMessage`, whatever the payload: an empty one is ``b""``.
+A direct get is faster and may be a moment behind. The leader always knows the last message.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import reprlib
 from typing import TYPE_CHECKING, Any
 
 from jetsync._api.mirrors import may_answer
-from jetsync._api.requests import call
 from jetsync._base.integers import read_count
 from jetsync.errors import (
     BadDirectRequestError,
@@ -37,9 +35,8 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.mirrors import Reading
     from jetsync._base.deadline import Deadline
-    from jetsync.values.frame import Frame
 
-__all__ = ["direct_get", "leader_get", "observed", "read_direct", "read_one", "shown_by"]
+__all__ = ["confirmed_get", "direct_get", "leader_get", "shown_by"]
 
 
 def leader_get(
@@ -49,10 +46,10 @@ def leader_get(
     Ask the stream's leader for one message.
 
     Raises:
-        MessageNotFoundError: there is none.
-        StreamNotFoundError: the stream does not exist.
+        MessageNotFoundError: There is no such message.
+        StreamNotFoundError: The stream does not exist.
     """
-    answer = call(context, f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream)
+    answer = context.api(f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream)
     message = answer.get("message")
     if not isinstance(message, dict):
         raise ProtocolError(f"the answer has no message: {reprlib.repr(answer)}")
@@ -71,52 +68,34 @@ def leader_get(
             data,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the message can not be read: {error!r}") from error
+        raise ProtocolError(f"a message of stream {stream!r} cannot be read: {error!r}") from error
 
 
 def direct_get(
-    context: Context,
-    stream: str,
-    request: bytes,
-    deadline: Deadline,
-    *,
-    subject: str | None = None,
+    context: Context, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> StoredMessage:
     """
     Ask any replica of a stream, or of its mirrors, for one message.
 
-    Args:
-        context: Where to ask.
-        stream: The stream.
-        request: The JSON request; empty where ``subject`` is given.
-        deadline: Of the call that this is a part of.
-        subject: Ask for the last message of this subject in the short form, which needs no JSON and
-            can be allowed or denied by subject.
-
     Raises:
-        MessageNotFoundError: there is none.
-        DirectNotSupportedError: the stream does not allow it, or nobody answers at the moment.
+        MessageNotFoundError: The server that answered has no such message.
+        DirectNotSupportedError: The stream does not allow direct gets, or no server answers now.
     """
+    subject = request.get("last_by_subj")
     where = f"{context.prefix}.DIRECT.GET.{stream}"
     try:
         if subject is None:
-            frame = context.request(where, request, deadline)
+            frame = context.connection.request(where, json.dumps(request).encode(), deadline)
         else:
             try:
-                frame = context.request(f"{where}.{subject}", request, deadline)
+                # The short form needs no JSON, and permissions can be bound to the subject.
+                frame = context.connection.request(f"{where}.{subject}", b"", deadline)
             except MaxControlLineError:
                 # The subject is too long for the API subject, so send it in the body.
-                body = json.dumps({"last_by_subj": subject}).encode()
-                frame = context.request(where, body, deadline)
+                body = json.dumps(request).encode()
+                frame = context.connection.request(where, body, deadline)
     except NoRespondersError as error:
         raise DirectNotSupportedError(stream) from error
-    return read_direct(stream, frame)
-
-
-def read_direct(stream: str, frame: Frame) -> StoredMessage:
-    """
-    Return the message in the answer to a direct get, or raise what its status says.
-    """
     block = frame[2]
     if block is None:
         raise ProtocolError("an answer to a direct get has no headers")
@@ -125,55 +104,35 @@ def read_direct(stream: str, frame: Frame) -> StoredMessage:
         return StoredMessage.from_direct(block, frame[3])
     if code == 404:
         raise MessageNotFoundError(description=description or None, stream=stream)
-    if code == 503:
-        raise DirectNotSupportedError(stream)
-    by_code = {408: BadDirectRequestError, 412: RequiredApiLevelError}
-    raise by_code.get(code, UnknownStatusError)(code=code, description=description, stream=stream)
+    error_class = {408: BadDirectRequestError, 412: RequiredApiLevelError}.get(
+        code, UnknownStatusError
+    )
+    raise error_class(code=code, description=description, stream=stream)
 
 
-def read_one(
-    context: Context,
-    stream: str,
-    request: Mapping[str, Any],
-    deadline: Deadline,
-    *,
-    direct: bool | None,
+def confirmed_get(
+    context: Context, stream: str, request: Mapping[str, Any], deadline: Deadline
 ) -> StoredMessage:
     """
-    Read one message by a direct get, and from the leader where the answer may be wrong.
+    Read one message by a direct get, and ask the leader where the answer may be wrong.
 
-    A message of the stream itself is taken as it is. That there is none is asked of the leader, as
-    a replica may be behind and a mirror may have less; so is what a mirror has answered that may
-    have less. Who may not ask the leader has to take the first answer.
-
-    Args:
-        context: Where to ask.
-        stream: The stream.
-        request: What to ask the leader.
-        deadline: Of the whole call.
-        direct: True to take any direct answer; None to ask the leader where it is not enough.
+    A message from the stream itself is returned as it is. The leader is asked when there is no
+    message, as a replica may be behind, and when a mirror answers that may have less than the
+    stream. A user without permission to ask the leader has to trust the first answer.
 
     Raises:
-        MessageNotFoundError: there is none.
-        DirectNotSupportedError: with *direct*, where nobody answers.
+        MessageNotFoundError: There is no such message.
     """
-    subject = request.get("last_by_subj")
-    body = b"" if subject is not None else json.dumps(request).encode()
     message: StoredMessage | None = None
     nothing: MessageNotFoundError | None = None
     try:
-        message = direct_get(context, stream, body, deadline, subject=subject)
+        message = direct_get(context, stream, request, deadline)
         origin = message.stream
-        if direct or origin == stream:
-            return message
-        if may_answer(context, origin, stream, _reading(request), deadline):
+        if origin == stream or may_answer(context, origin, stream, _reading(request), deadline):
             return message
     except DirectNotSupportedError:
-        if direct:
-            raise
+        pass
     except MessageNotFoundError as error:
-        if direct:
-            raise
         nothing = error
     try:
         return leader_get(context, stream, request, deadline)
@@ -196,19 +155,12 @@ def _reading(request: Mapping[str, Any]) -> Reading:
     return "history" if "next_by_subj" in request or "start_time" in request else "message"
 
 
-def observed(context: Context, message: StoredMessage) -> StoredMessage:
-    """
-    Show a message to the plugins that look at what is handed out; return what they leave of it.
-    """
-    show = shown_by(context)
-    return message if show is None else show(message)
-
-
 def shown_by(context: Context) -> Callable[[StoredMessage], StoredMessage] | None:
     """
-    Return what shows messages to the plugins that look at them, ``None`` if no plugin does.
+    Return a function that passes messages through the plugins, None if no plugin wants them.
     """
-    received, marked = context.plugins.received, context.plugins.ttl_marker
+    plugins = context.plugins
+    received, marked = plugins.received, plugins.ttl_marker
     if received is None and marked is None:
         return None
 

@@ -13,24 +13,16 @@ import attrs
 
 from jetsync._base import log as _log
 from jetsync._base.integers import read_count
-from jetsync.errors import (
-    ApiError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    JetStreamNotEnabledError,
-    NoRespondersError,
-    ProtocolError,
-    from_api_error,
-)
+from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
 from jetsync.values.codec import ConfigModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from jetsync._api.context import Context
-    from jetsync._base.deadline import Deadline, Seconds
+    from jetsync._base.deadline import Seconds
 
-__all__ = ["call", "config_of", "evolve", "pages", "sequence_number"]
+__all__ = ["config_of", "evolve", "pages", "sequence_number"]
 
 _Config = TypeVar("_Config", bound=ConfigModel)
 
@@ -38,42 +30,6 @@ _logger = _log.get_logger("jetsync.management")
 
 LIST_INCOMPLETE: Final = "list_incomplete"
 """Log event: a cluster could not describe everything, because servers are down."""
-
-
-def call(
-    context: Context,
-    endpoint: str,
-    body: Mapping[str, Any] | None,
-    deadline: Deadline,
-    *,
-    stream: str | None = None,
-) -> dict[str, Any]:
-    """
-    Send one request to the JetStream API and return its answer.
-
-    Raises:
-        ApiError: the server refused; ``stream`` is set on it.
-        JetStreamNotEnabledError: nobody serves the API here, under this domain or prefix.
-        RequestTimeoutError, ConnectionLostError: no answer came.
-        DisconnectedError, ConnectionClosedError, PermissionDeniedError: as their names say.
-    """
-    try:
-        return context.api(endpoint, body, deadline)
-    except ApiError as error:
-        if error.stream is not None or stream is None:
-            raise
-        raise from_api_error(
-            {
-                "code": error.code,
-                "err_code": error.err_code,
-                "description": error.description,
-            },
-            stream,
-        ) from None
-    except NoRespondersError as error:
-        raise JetStreamNotEnabledError(
-            description=f"no JetStream answers on {error.subject!r}", stream=stream
-        ) from error
 
 
 def config_of(
@@ -163,7 +119,7 @@ def pages(
     offset = 0
     overlaps = False
     while True:
-        answer = call(context, endpoint, {**filters, "offset": offset}, context.deadline(timeout))
+        answer = context.api(endpoint, {**filters, "offset": offset}, context.deadline(timeout))
         entries = answer.get(key) or []
         try:
             missing = [*(answer.get("missing") or ()), *(answer.get("offline") or ())]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from jetsync._api.requests import call, config_of, evolve, pages, sequence_number
+from jetsync._api.requests import config_of, evolve, pages, sequence_number
 from jetsync._base.integers import read_count
 from jetsync.errors import (
     ApiError,
@@ -123,7 +123,7 @@ def _put(context: Context, action: str, config: StreamConfig, deadline: Deadline
     asked = to_wire(config)
     server = context.server.version
     try:
-        answer = call(context, f"STREAM.{action}.{name}", asked, deadline, stream=name)
+        answer = context.api(f"STREAM.{action}.{name}", asked, deadline, stream=name)
     except InvalidJsonError as error:
         reason = explain_refusal(error, asked, STREAM_NEEDS, server)
         if reason is None:
@@ -169,7 +169,7 @@ def info(
         request["deleted_details"] = True
     if subjects_filter is not None:
         request["subjects_filter"] = validate_filter(subjects_filter)
-    answer = call(context, endpoint, request or None, deadline, stream=name)
+    answer = context.api(endpoint, request or None, deadline, stream=name)
     found = stream_info(answer)
     if subjects_filter is None:
         return found
@@ -177,7 +177,7 @@ def info(
     offset = len(subjects)
     while 0 < offset < read_count(answer.get("total") or 0, "the total of a list"):
         page = {"subjects_filter": subjects_filter, "offset": offset}
-        answer = call(context, endpoint, page, deadline, stream=name)
+        answer = context.api(endpoint, page, deadline, stream=name)
         more = stream_info(answer).state.subjects
         if not more:
             break
@@ -190,7 +190,7 @@ def delete(context: Context, name: str, deadline: Deadline) -> None:
     """
     Delete a stream with its messages and consumers.
     """
-    call(context, f"STREAM.DELETE.{validate_name('stream', name)}", None, deadline, stream=name)
+    context.api(f"STREAM.DELETE.{validate_name('stream', name)}", None, deadline, stream=name)
 
 
 def purge(
@@ -217,7 +217,7 @@ def purge(
     if keep is not None:
         request["keep"] = sequence_number(keep, "keep", minimum=0)
     endpoint = f"STREAM.PURGE.{validate_name('stream', name)}"
-    answer = call(context, endpoint, request or None, deadline, stream=name)
+    answer = context.api(endpoint, request or None, deadline, stream=name)
     return read_count(answer.get("purged", 0), "the number of purged messages")
 
 
@@ -230,7 +230,7 @@ def delete_message(
     request = {"seq": sequence_number(sequence, "sequence"), "no_erase": not secure}
     endpoint = f"STREAM.MSG.DELETE.{validate_name('stream', name)}"
     try:
-        call(context, endpoint, request, deadline, stream=name)
+        context.api(endpoint, request, deadline, stream=name)
     except ApiError as error:
         if error.err_code != SEQUENCE_NOT_FOUND:
             raise

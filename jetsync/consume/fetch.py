@@ -28,9 +28,9 @@ from jetsync._proto.status import Effect, Status
 from jetsync.consume.acks import write_claim
 from jetsync.consume.inbox import PullInbox, give_back, message_maker, take_inbox
 from jetsync.errors import (
-    ApiError,
     ConflictingUseError,
     InvalidGroupError,
+    JetStreamNotEnabledError,
     JetSyncError,
     NoHeartbeatError,
     PinIdMismatchError,
@@ -529,11 +529,13 @@ class MessageBatch:
                 f"CONSUMER.INFO.{self._stream}.{self._consumer}",
                 None,
                 self._deadline.at_most(PROBE_WAIT),
+                stream=self._stream,
             )
             return from_wire(ConsumerInfo, answer)
-        except ApiError as error:
-            error.stream = self._stream
-            raise
+        except JetStreamNotEnabledError as error:
+            if error.__cause__ is None:
+                raise
+            return None  # No server answered.
         except (TransportError, RequestTimeoutError):
             # Leaderless, disconnected or not allowed to ask: asking for messages again will tell.
             return None

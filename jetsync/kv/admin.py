@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import call
 from jetsync._proto.kv import check_bucket, stream_of
 from jetsync.errors import (
     InvalidTypeError,
@@ -49,7 +48,7 @@ def config_of(
 def create(context: Context, wanted: KeyValueConfig, deadline: Deadline) -> StreamInfo:
     """Create the stream of a bucket, with transactions where that is possible."""
     if wanted.atomic is None and wanted.mirror is None:
-        level = from_wire(AccountInfo, call(context, "INFO", None, deadline)).api.level
+        level = from_wire(AccountInfo, context.api("INFO", None, deadline)).api.level
         if level >= ATOMIC_LEVEL:
             try:
                 return _stream_admin.create(context, wanted.to_stream_config(atomic=True), deadline)

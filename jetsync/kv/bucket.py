@@ -8,7 +8,7 @@ import contextlib
 from typing import TYPE_CHECKING, Literal
 
 from jetsync._api.context import Context
-from jetsync._api.messages import leader_get, observed
+from jetsync._api.messages import leader_get, shown_by
 from jetsync._proto.kv import STREAM_PREFIX, layout_of, why_gone
 from jetsync.errors import (
     BucketNotFoundError,
@@ -110,7 +110,8 @@ class Bucket:
                 found = leader_get(self.origin, layout.origin_stream, request, deadline)
         except MessageNotFoundError:
             return None
-        return stored_entry(self.name, key, observed(self.context, found))
+        show = shown_by(self.context)
+        return stored_entry(self.name, key, found if show is None else show(found))
 
     def write(
         self,

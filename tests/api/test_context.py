@@ -7,7 +7,13 @@ import pytest
 
 from jetsync._api.context import Context
 from jetsync._base.deadline import Deadline
-from jetsync.errors import ProtocolError, StreamNotFoundError
+from jetsync.errors import (
+    ApiError,
+    JetStreamNotEnabledError,
+    NoRespondersError,
+    ProtocolError,
+    StreamNotFoundError,
+)
 
 
 def soon():
@@ -21,9 +27,12 @@ class StubConnection:
     def __init__(self):
         self.lane, self.plugins, self.server = object(), object(), SimpleNamespace()
         self.requests, self.answers = [], []
+        self.error = None
 
     def request(self, subject, body, deadline):
         self.requests.append((subject, body))
+        if self.error is not None:
+            raise self.error
         return b"_INBOX.x", b"", None, self.answers.pop(0)
 
 
@@ -44,13 +53,12 @@ class TestApi:
         ("body", "sent"),
         [
             (None, b""),
-            (b"raw", b"raw"),
             ({}, b"{}"),
             ({"a": [1, None], "ü": "é"}, '{"a":[1,null],"ü":"é"}'.encode()),
         ],
     )
     def test_request(self, context, connection, body, sent):
-        """A request goes to the context's prefix, with compact JSON or the bytes as given."""
+        """A request goes to the context's prefix, with compact JSON or nothing."""
         connection.answers.append(b'{"type":"x","ok":true}')
 
         assert context.api("STREAM.INFO.S", body, soon()) == {"type": "x", "ok": True}
@@ -62,8 +70,25 @@ class TestApi:
         connection.answers.append(json.dumps({"type": "x", "error": error}).encode())
 
         with pytest.raises(StreamNotFoundError) as caught:
-            context.api("STREAM.INFO.S", None, soon())
+            context.api("STREAM.INFO.S", None, soon(), stream="S")
         assert (caught.value.code, caught.value.err_code) == (404, 10059)
+        assert caught.value.stream == "S"
+
+    def test_unknown_error(self, context, connection):
+        """An error with an unknown code is a plain ApiError with what the server said."""
+        error = {"code": 418, "err_code": 19999, "description": "teapot"}
+        connection.answers.append(json.dumps({"error": error}).encode())
+
+        with pytest.raises(ApiError, match="teapot") as caught:
+            context.api("STREAM.INFO.S", None, soon())
+        assert (caught.value.code, caught.value.err_code) == (418, 19999)
+
+    def test_no_responders(self, context, connection):
+        """If no server answers under the prefix, the error says that JetStream is not enabled."""
+        connection.error = NoRespondersError("$JS.hub.API.INFO")
+
+        with pytest.raises(JetStreamNotEnabledError, match=r"503.*10039"):
+            context.api("INFO", None, soon())
 
     @pytest.mark.parametrize("answer", [b"+OK", b"[]"])
     def test_nonsense(self, context, connection, answer):

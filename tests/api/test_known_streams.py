@@ -36,7 +36,7 @@ class Server:
         self.connection.is_connected = True
         return self.lane.epoch
 
-    def api(self, endpoint, body, deadline):
+    def api(self, endpoint, body, deadline, *, stream=None):
         self.asked.append(endpoint)
         if endpoint == "STREAM.NAMES":
             token = body["subject"].split(".")[0]
@@ -149,26 +149,13 @@ def test_deleted_between_the_questions(server, find, monkeypatch):
     """
     api = server.api
 
-    def vanishing(endpoint, body, deadline):
-        answer = api(endpoint, body, deadline)
+    def vanishing(endpoint, body, deadline, **named):
+        answer = api(endpoint, body, deadline, **named)
         server.streams.clear()
         return answer
 
     monkeypatch.setattr(server, "api", vanishing)
     with pytest.raises(errors.NoStreamResponseError):
-        find("S.A")
-
-
-def test_no_jetstream(server, find, monkeypatch):
-    """
-    Without JetStream nobody answers, which is said as what it is.
-    """
-
-    def nobody(endpoint, body, deadline):
-        raise errors.NoRespondersError("$JS.API.STREAM.NAMES")
-
-    monkeypatch.setattr(server, "api", nobody)
-    with pytest.raises(errors.JetStreamNotEnabledError, match=r"STREAM\.NAMES"):
         find("S.A")
 
 

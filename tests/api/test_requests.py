@@ -2,15 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from jetsync._api.requests import call, config_of, evolve, pages, sequence_number
+from jetsync._api.requests import config_of, evolve, pages, sequence_number
 from jetsync._base.deadline import Deadline
 from jetsync.errors import (
-    ApiError,
     InvalidArgumentError,
     InvalidTypeError,
-    JetStreamNotEnabledError,
-    NoRespondersError,
-    StreamNotFoundError,
 )
 from jetsync.values.stream_config import StreamConfig
 
@@ -37,14 +33,6 @@ class FakeServer:
         offset = min(body["offset"], len(names))
         page = names[offset : offset + self.limit] or None
         return {"total": len(names), "offset": offset, "limit": self.limit, "streams": page}
-
-
-class FailingServer:
-    def __init__(self, error):
-        self.error = error
-
-    def api(self, endpoint, body, deadline):
-        raise self.error
 
 
 def listed(server):
@@ -148,34 +136,6 @@ class TestPages:
         server.names.clear()
         assert first == NAMES[:10]
         assert list(found) == []
-
-
-class TestCall:
-    def test_no_responders_means_no_jetstream(self):
-        """
-        Nobody serves the API under this prefix; the error has both numbers.
-        """
-        server = FailingServer(NoRespondersError("$JS.API.INFO"))
-        with pytest.raises(JetStreamNotEnabledError, match=r"503.*10039"):
-            call(server, "INFO", None, Deadline.after(1))
-
-    def test_an_error_knows_its_stream(self):
-        """
-        So that who catches it need not.
-        """
-        server = FailingServer(StreamNotFoundError())
-        with pytest.raises(StreamNotFoundError) as caught:
-            call(server, "STREAM.INFO.S", None, Deadline.after(1), stream="S")
-        assert (caught.value.stream, caught.value.err_code) == ("S", 10059)
-
-    def test_an_unknown_error_keeps_its_numbers(self):
-        """
-        Plain ApiError, with what the server said.
-        """
-        server = FailingServer(ApiError(code=418, err_code=19999, description="teapot"))
-        with pytest.raises(ApiError, match="teapot") as caught:
-            call(server, "STREAM.INFO.S", None, Deadline.after(1), stream="S")
-        assert (caught.value.code, caught.value.err_code) == (418, 19999)
 
 
 class TestArguments:

@@ -445,10 +445,10 @@ class TestReset:
         context = stream._context
         plain = type(context).api
 
-        def api(self, endpoint, body, deadline):
+        def api(self, endpoint, body, deadline, **named):
             if endpoint.startswith("CONSUMER.RESET."):
                 plain(self, f"CONSUMER.DELETE.{stream.name}.c", None, deadline)
-            return plain(self, endpoint, body, deadline)
+            return plain(self, endpoint, body, deadline, **named)
 
         monkeypatch.setattr(type(context), "api", api)
         with timed(0.5, 1), pytest.raises(jetsync.ConsumerNotFoundError):

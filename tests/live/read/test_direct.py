@@ -327,15 +327,14 @@ class TestExamples:
         assert asked.subject == f"$JS.API.DIRECT.GET.{bucket.name}.{subject}"
         assert asked.data == b""
 
-    def test_illegal_subject_appended_direct_get(self, bucket, unique):
+    def test_illegal_direct_get(self, bucket, unique):
         """
-        With a body that selects something, too, it is refused.
+        A request that names two messages is refused.
         """
-        subject = f"$KV.{unique}.mykey2"
-        body = json.dumps({"seq": 1, "next_by_subj": subject}).encode()
+        request = {"seq": 1, "start_time": "2026-01-01T00:00:00Z"}
         context = bucket._context
         with pytest.raises(jetsync.BadDirectRequestError, match="408 Bad Request"):
-            direct_get(context, bucket.name, body, context.deadline(5), subject=subject)
+            direct_get(context, bucket.name, request, context.deadline(5))
 
 
 class TestArguments:
