@@ -203,7 +203,7 @@ def work(client: jetsync.Client, chance, report: Report, end: float) -> None:
         "consumer.info": lambda: made["consumer"].info(timeout=WAIT),
         "kv.put": lambda: made["kv"].put("key1", b"x"),
         "kv.get": lambda: made["kv"].get("key1"),
-        "kv.keys": lambda: made["kv"].keys("key1"),
+        "kv.keys": lambda: made["kv"].keys("key1", timeout=2),
         "kv.history": lambda: made["kv"].history("key1", timeout=2),
         "kv.watch": lambda: watch(made["kv"]),
     }
