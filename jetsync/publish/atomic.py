@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync.publish.atomic_staging import BatchItem
     from jetsync.publish.atomic_wire import BatchRun
-    from jetsync.publish.staged_window import Staged
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import BatchAck, Expect, Payload
 
@@ -209,7 +209,7 @@ class AtomicBatch(AtomicCommit):
         def begin() -> tuple[Callable[[], BatchRun], int]:
             self._check_open()
             run = self._run
-            last: tuple[Staged, ...] = ()
+            last: tuple[BatchItem, ...] = ()
             if subject is not None:
                 run, staged = self._admit(item, deadline)
                 last = (staged,)
@@ -326,7 +326,7 @@ class AtomicBatch(AtomicCommit):
             self._lose(error)
             raise error
 
-    def _admit(self, item: Any, deadline: Deadline) -> tuple[BatchRun, Staged]:
+    def _admit(self, item: Any, deadline: Deadline) -> tuple[BatchRun, BatchItem]:
         """Check a message; the lock is held."""
         run = self._run
         if run is not None:

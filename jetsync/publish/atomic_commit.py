@@ -38,12 +38,12 @@ from jetsync.errors import (
     TooManyInflightError,
     WaitTimeoutError,
 )
+from jetsync.publish.atomic_staging import Staging, Wire
 from jetsync.publish.atomic_wire import BatchRun
 from jetsync.publish.capability import require_atomic
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.retry import ask_retry, tell_retry
 from jetsync.publish.shared_headers import BatchPlugins
-from jetsync.publish.staged_window import Staging, Wire
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck
 from jetsync.values.subjects import validate_subject
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync.publish.atomic import AtomicBatch
-    from jetsync.publish.staged_window import Staged
+    from jetsync.publish.atomic_staging import BatchItem
 
 ID_BYTES: Final = 64
 """Bytes of a batch id at most (ADR-50)."""
@@ -245,7 +245,7 @@ class AtomicCommit:
         return run
 
     def _send_whole(
-        self, known: KnownStream, staging: Staging, items: Sequence[Staged], deadline: Deadline
+        self, known: KnownStream, staging: Staging, items: Sequence[BatchItem], deadline: Deadline
     ) -> BatchRun:
         """Send all messages, and the commit, in one go."""
         run = BatchRun(self._context, known, self._id, staging, whole=True)

@@ -29,16 +29,16 @@ from jetsync.errors import (
     RequestTimeoutError,
 )
 from jetsync.publish.abandoned import AbandonWatch
+from jetsync.publish.atomic_staging import Wire
 from jetsync.publish.capability import MARKER_LEVEL
 from jetsync.publish.errors import BatchOutcomeUnknownError
-from jetsync.publish.staged_window import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
-    from jetsync.publish.staged_window import Staged, Staging
+    from jetsync.publish.atomic_staging import BatchItem, Staging
 
 BLOCK_BYTES: Final = 1 << 20
 """Bytes of one write: 1 MiB. A larger batch is written in pieces, so that it is not held twice."""
@@ -78,7 +78,7 @@ class BatchRun:
         self.known = known
         self.staging = staging
         self.id = batch_id
-        self.engine: AtomicBatchEngine[Staged] = AtomicBatchEngine(
+        self.engine: AtomicBatchEngine[BatchItem] = AtomicBatchEngine(
             batch_id,
             hold_back=known.level < MARKER_LEVEL,
             ack_first=ack_first and not whole,
@@ -99,7 +99,7 @@ class BatchRun:
         self._opening: Waiter | None = None
         """The answer to the first message, where that is not waited for."""
 
-        self._asked: Entry[Staged] | None = None
+        self._asked: Entry[BatchItem] | None = None
         """The last message whose answer was asked for."""
 
         self._forgotten = False
@@ -130,7 +130,7 @@ class BatchRun:
             self._forgotten = True
             # A gap makes the server forget the batch at once; it takes no more than 50 at a time
             # and would keep this one for 10 s.
-            entry: Entry[Staged] = Entry(engine.next_sequence + 1, None)
+            entry: Entry[BatchItem] = Entry(engine.next_sequence + 1, None)
             block = self._wire.block(entry, engine.items[-1])
             self._context.lane.answer(block, self.known.epoch)
 
@@ -155,7 +155,7 @@ class BatchRun:
             stream=self.known.name, reason=f"the server gave it up: {reason}"
         )
 
-    def send_one(self, entry: Entry[Staged], deadline: Deadline) -> None:
+    def send_one(self, entry: Entry[BatchItem], deadline: Deadline) -> None:
         """Write one message of many, and wait for the answer if it asks for one."""
         if entry.asks or entry.sequence == 1:
             self.send((entry,), deadline)
@@ -169,7 +169,7 @@ class BatchRun:
             self._fail(error)
             raise
 
-    def send(self, entries: Sequence[Entry[Staged]], deadline: Deadline) -> BatchRun:
+    def send(self, entries: Sequence[Entry[BatchItem]], deadline: Deadline) -> BatchRun:
         """
         Write *entries*, wait for the answers that they ask for, and return this run.
 
@@ -213,7 +213,7 @@ class BatchRun:
                 self._context.connection.router.forget(opening)
         return self
 
-    def _ask(self, entry: Entry[Staged], pieces: list[bytes], deadline: Deadline) -> None:
+    def _ask(self, entry: Entry[BatchItem], pieces: list[bytes], deadline: Deadline) -> None:
         """Write what is collected and *entry*, and wait for the answer to that one."""
         engine, wire, epoch = self.engine, self._wire, self.known.epoch
         last = engine.items[-1]

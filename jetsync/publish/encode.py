@@ -1,208 +1,242 @@
 """
-From what a user gives to publish to the bytes that go out: checks, hooks, headers.
+Turn the messages that a caller publishes into the bytes that are sent.
 
-Everything that can be wrong with a message is found here, before a byte of it is sent.
+Every way to publish uses this encoder. It finds everything that can be wrong with a message before
+a byte of it is sent. The outputs are a whole frame, a block of frames, or the encoded parts for
+callers that learn the reply subject later or add headers.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jetsync._proto.frames import check_subject
+from jetsync.errors import JetSyncError
 from jetsync.publish.capability import require_message
-from jetsync.values.headers import SharedHeaders
+from jetsync.values.headers import SharedHeaders, encode_headers
 from jetsync.values.outbound import (
+    PublishFailure,
     coerce_outbound,
-    outbound_header_block,
+    message_of,
+    outbound_header_pairs,
     payload_bytes,
+    with_shared,
 )
 from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from jetsync._io.connection import Connection
+    from jetsync.values.outbound import OutboundMessage
 
-KNOWN_SUBJECTS = 4096
-"""How many checked subjects an encoder remembers; most programs publish to few."""
+Encoded: TypeAlias = "tuple[bytes, bytes, bytes, Sequence[tuple[str, str]]]"
+"""
+An encoded message: subject, header block (empty if there are no headers), payload, header pairs.
+"""
+
+KNOWN_SUBJECTS: Final = 4096
+"""How many checked subjects an encoder remembers. Most programs publish to few."""
+
+BLOCK_MESSAGES: Final = 512
+"""Messages in one write at most. Fewer cost more system calls; with more the server would idle."""
+
+BLOCK_BYTES: Final = 128 << 10
+"""Bytes of headers and payloads after which a write takes no further message: 128 KiB."""
 
 
 class Encoder:
     """
-    Make protocol blocks of messages for one connection; one per publishing thread or call.
+    Encode messages for one connection. Any thread may encode; one at a time may call ``renew``.
 
     Args:
-        suffix: What stands behind the number in a reply subject.
+        connection: Whose limits apply.
+        suffix: What follows the number in a reply subject.
+        check: Called once with each new subject, after it was found valid. May raise.
     """
 
-    __slots__ = (
-        "_check_size",
-        "_connection",
-        "_heads",
-        "_hpub",
-        "_limit",
-        "_pub",
-        "_shared",
-        "_shared_heads",
-        "_shared_pub",
-        "_shared_size",
-        "_subjects",
-        "_suffix",
-        "_version",
-    )
+    __slots__ = ("_check", "_connection", "_limit", "_suffix", "_version", "hpub", "pub", "targets")
 
-    def __init__(self, connection: Connection, suffix: bytes = b"") -> None:
-        self._suffix = suffix
-        self._pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
-        self._hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
-        self._check_size: Callable[[int], None] = connection.check_size
+    def __init__(
+        self,
+        connection: Connection,
+        suffix: bytes = b"",
+        check: Callable[[str], None] | None = None,
+    ) -> None:
         self._connection = connection
+        self._suffix = suffix
+        self._check = check
         self._limit = connection.server.max_payload
         self._version = connection.server.version
-        self._subjects: dict[str, bytes] = {}
-        self._heads: dict[str, bytes] = {}
-        self._shared_heads: dict[str, bytes] = {}
-        self._shared: SharedHeaders | None = None
+        # Formats of frames: subject, reply prefix, number, sizes, (headers,) payload.
+        self.pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
+        self.hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
+        self.targets: dict[str, bytes] = {}
+        """The subjects that were checked, as bytes."""
 
     def renew(self) -> bool:
         """
-        Take the limit of the server that there is now, and return whether what was encoded for
-        the one before has to be encoded again.
+        Adopt the limits of the current server; return whether earlier frames must be encoded again.
 
-        A server closes the connection for good when it gets more than it takes, and an older one
-        may ignore a header.
+        A server closes the connection for good if it gets more than its ``max_payload``, and an
+        older one may ignore a header.
         """
         before, server = self._limit, self._connection.server
         changed, self._limit = server.version != self._version, server.max_payload
         self._version = server.version
         return changed or self._limit < before
 
-    def encode(self, item: object, prefix: bytes, number: int) -> bytes:
+    def encode(self, item: Any) -> Encoded:
         """
-        Return the block that publishes *item*, as it is.
-
-        Its reply subject is *prefix*, *number* and the suffix; one formatting operation less than
-        to be given them joined.
+        Check *item* and return its encoded parts.
 
         Raises:
             InvalidSubjectError, InvalidHeaderError, InvalidTtlError, MaxPayloadError,
             MaxControlLineError, InvalidTypeError, NotSupportedError: The message cannot be sent.
         """
-        # A plain (subject, bytes) pair is what bulk publishing mostly gets. It is worth a path.
+        header: bytes = b""
+        pairs: Sequence[tuple[str, str]] = ()
+        # Bulk publishing mostly gets (subject, bytes) pairs, so they are looked for first.
         if type(item) is tuple and len(item) == 2:
             subject, data = item
-            payload = data if type(data) is bytes else bytes(payload_bytes(data))
-            header = None
         elif type(item) is tuple and len(item) == 3 and type(item[2]) is SharedHeaders:
             subject, data, shared = item
-            payload = data if type(data) is bytes else bytes(payload_bytes(data))
-            if shared is not self._shared:
-                self._take(shared)
-            try:
-                target = self._subjects[subject]
-            except (KeyError, TypeError):
-                target = self._learn(subject)
-            size = self._shared_size + len(payload)
-            if size > self._limit:
-                self._check_size(size)
-            return self._shared_pub % (target, prefix, number, size, payload)
+            header, pairs = shared.block, shared.pairs
         else:
             message = coerce_outbound(item)
-            subject = message.subject
-            payload = bytes(payload_bytes(message.data))
-            header = outbound_header_block(message)
-            if message.ttl is not None or message.expect is not None:
-                require_message(message, self._connection.server)
+            subject, data = message.subject, message.data
+            header, pairs = encode_message_headers(message, self._connection)
+        payload = data if type(data) is bytes else bytes(payload_bytes(data))
         try:
-            target = self._subjects[subject]
+            target = self.targets[subject]
         except (KeyError, TypeError):
             target = self._learn(subject)
-        size = len(payload)
-        if header is None:
-            if size > self._limit:
-                self._check_size(size)
-            return self._pub % (target, prefix, number, size, payload)
-        length = len(header)
-        size += length
+        size = len(header) + len(payload)
         if size > self._limit:
-            self._check_size(size)
-        return self._hpub % (target, prefix, number, length, size, header, payload)
+            self._connection.check_size(size)
+        return target, header, payload, pairs
 
-    def shared(self, shared: SharedHeaders) -> tuple[bytes, dict[str, bytes], int, int]:
+    def frame(self, item: Any, prefix: bytes, number: int) -> bytes:
         """
-        Return what it takes to encode pairs with these headers, for who does that in a loop.
+        Return the frame that publishes *item*; its reply subject is *prefix*, *number*, suffix.
 
-        Returns:
-            What to format with the subject, the prefix, the number, the size and the payload; the
-            subjects that are known; the size of the headers; and how large a payload may be.
+        Raises: as :meth:`encode`.
         """
-        if shared is not self._shared:
-            self._take(shared)
-        size = self._shared_size
-        return self._shared_pub, self._subjects, size, self._limit - size
-
-    def _take(self, shared: SharedHeaders) -> None:
-        """Prepare for messages with these headers, which come one after another as a rule."""
-        block = shared.block
-        self._shared, self._shared_size = shared, len(block)
-        self._shared_pub = b"HPUB %%b %%b%%d%b %d %%d\r\n%b%%b\r\n" % (
-            self._suffix, len(block), block.replace(b"%", b"%%"),
+        target, header, payload, _ = self.encode(item)
+        if not header:
+            return self.pub % (target, prefix, number, len(payload), payload)
+        length = len(header)
+        return self.hpub % (
+            target, prefix, number, length, length + len(payload), header, payload,
         )  # fmt: skip
 
-    def halves(self, item: object, prefix: bytes) -> tuple[bytes, bytes]:
+    def frames(
+        self,
+        items: Iterable[Any],
+        frames: list[bytes],
+        prefix: bytes,
+        number: int,
+        *,
+        flying: dict[int, Any] | None = None,
+        failures: list[PublishFailure] | None = None,
+        shared: SharedHeaders | None = None,
+        prepare: Callable[[OutboundMessage], OutboundMessage] | None = None,
+        most: int = BLOCK_MESSAGES,
+    ) -> bool:
         """
-        Return what :meth:`encode` does, up to the number and from there on.
+        Append the frames of *items* to *frames*, up to one block.
 
-        For who gets the number later. Any thread; *prefix* is the same in all calls.
+        Args:
+            items: The messages.
+            frames: Where the frames go, one for each item that was taken.
+            prefix: As for :meth:`frame`.
+            number: The number of the first item.
+            flying: Gets the items under their numbers.
+            failures: Gets the items that cannot be sent; their frames are empty. Without it, the
+                first error is raised.
+            shared: Headers that plugins add to all of them.
+            prepare: The plugins' hook for each message.
+            most: How many items to take.
+
+        Returns:
+            Whether *items* is exhausted.
         """
-        if type(item) is tuple and len(item) == 2:
-            subject, data = item
-            payload = data if type(data) is bytes else bytes(payload_bytes(data))
+        targets, limit, pub, size, length = self.targets, self._limit, self.pub, 0, 0
+        if prepare is not None:
+            targets = {}
+        if shared is not None:
+            block = shared.block
+            length = len(block)
+            limit -= length
+            pub = b"HPUB %%b %%b%%d%b %d %%d\r\n%b%%b\r\n" % (
+                self._suffix, length, block.replace(b"%", b"%%"),
+            )  # fmt: skip
+        last, append = number + most - 1, frames.append
+        for item in items:
+            # Pairs with a known subject are encoded here: a call would cost a third more.
+            if type(item) is tuple and len(item) == 2:
+                subject, data = item
+                if type(data) is bytes and type(subject) is str and subject in targets:
+                    payload_size = len(data)
+                    if payload_size <= limit:
+                        if flying is not None:
+                            flying[number] = item if shared is None else (subject, data, shared)
+                        payload_size += length
+                        append(pub % (targets[subject], prefix, number, payload_size, data))
+                        size += payload_size
+                        if number == last or size >= BLOCK_BYTES:
+                            return False
+                        number += 1
+                        continue
+            frame = b""
             try:
-                head = self._heads[subject]
-            except (KeyError, TypeError):
-                head = self._learn_head(subject, prefix)
-            size = len(payload)
-            if size > self._limit:
-                self._check_size(size)
-            return head, b"%b %d\r\n%b\r\n" % (self._suffix, size, payload)
-        if type(item) is tuple and len(item) == 3 and type(item[2]) is SharedHeaders:
-            subject, data, shared = item
-            payload = data if type(data) is bytes else bytes(payload_bytes(data))
-            try:
-                head = self._shared_heads[subject]
-            except (KeyError, TypeError):
-                head = self._learn_shared_head(subject, prefix)
-            header = shared.block
-            length = len(header)
-            size = length + len(payload)
-            if size > self._limit:
-                self._check_size(size)
-            return head, b"%b %d %d\r\n%b%b\r\n" % (self._suffix, length, size, header, payload)
-        block = self.encode(item, prefix, 0)
-        verb, target, _ = block.split(b" ", 2)
-        head = b"%b %b %b" % (verb, target, prefix)
-        return head, block[len(head) + 1 :]
-
-    def _learn_head(self, subject: str, prefix: bytes) -> bytes:
-        target = self._learn(subject)
-        if len(self._heads) >= KNOWN_SUBJECTS:
-            self._heads.clear()
-        head = self._heads[subject] = b"PUB %b %b" % (target, prefix)
-        return head
-
-    def _learn_shared_head(self, subject: str, prefix: bytes) -> bytes:
-        head = b"H" + self._learn_head(subject, prefix)
-        if len(self._shared_heads) >= KNOWN_SUBJECTS:
-            self._shared_heads.clear()
-        self._shared_heads[subject] = head
-        return head
+                sent = item if shared is None else with_shared(item, shared)
+                if prepare is not None:
+                    sent = prepare(coerce_outbound(sent))
+                frame = self.frame(sent, prefix, number)
+                if flying is not None:
+                    flying[number] = sent
+            except JetSyncError as error:
+                if failures is None:
+                    raise
+                failures.append(PublishFailure(number, message_of(item), error))
+            append(frame)
+            size += len(frame)
+            if number == last or size >= BLOCK_BYTES:
+                return False
+            number += 1
+        return True
 
     def _learn(self, subject: str) -> bytes:
         validate_subject(subject)
-        if len(self._subjects) >= KNOWN_SUBJECTS:
-            self._subjects.clear()
         target = subject.encode()
         check_subject(target, self._connection.inbox)
-        self._subjects[subject] = target
+        if self._check is not None:
+            self._check(subject)
+        if len(self.targets) >= KNOWN_SUBJECTS:
+            self.targets.clear()
+        self.targets[subject] = target
         return target
+
+
+def encode_message_headers(
+    message: OutboundMessage, connection: Connection
+) -> tuple[bytes, Sequence[tuple[str, str]]]:
+    """
+    Return the header block of a message and its pairs, both empty if it has no headers.
+
+    Raises:
+        InvalidHeaderError, InvalidTtlError, InvalidArgumentError, InvalidTypeError: A value cannot
+            be sent.
+        NotSupportedError: The server would ignore the time-to-live or a condition.
+    """
+    headers, ttl, expect = message.headers, message.ttl, message.expect
+    if ttl is None and expect is None and message.msg_id is None:
+        if headers is None:
+            return b"", ()
+        if type(headers) is SharedHeaders:
+            return headers.block, headers.pairs
+    pairs = outbound_header_pairs(message)
+    if ttl is not None or expect is not None:
+        require_message(message, connection.server)
+    return (encode_headers(pairs), pairs) if pairs else (b"", ())

@@ -31,15 +31,15 @@ from jetsync.errors import (
     InvalidArgumentError,
     WaitTimeoutError,
 )
+from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.fast_link import FastLink
-from jetsync.publish.many import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.shared_headers import BatchPlugins
 from jetsync.values.outbound import (
     BatchAck,
     Expect,
     OutboundMessage,
-    coerce_outbound,
     message_iterator,
+    with_ttl,
 )
 
 if TYPE_CHECKING:
@@ -339,9 +339,7 @@ class FastPublisher:
             try:
                 message = chunk[index]
                 if ttl is not None:
-                    message = coerce_outbound(message)
-                    if message.ttl is None:
-                        message = attrs.evolve(message, ttl=ttl)
+                    message = with_ttl(message, ttl)
                 chunk[index] = plugins.prepared(message, self._operation)
             except Exception as error:  # noqa: BLE001 - raised once what is before it has been sent.
                 del chunk[index:]

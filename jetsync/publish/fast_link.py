@@ -30,10 +30,9 @@ from jetsync.errors import (
     PublishOutcomeUnknownError,
     WaitTimeoutError,
 )
+from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.fast_stream import ASK_AGAIN, FastStream
-from jetsync.publish.many import BLOCK_MESSAGES
-from jetsync.publish.window import subject_of
-from jetsync.values.outbound import coerce_outbound
+from jetsync.values.outbound import coerce_outbound, subject_of
 from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
@@ -135,9 +134,14 @@ class FastLink:
         if not room:
             self._start(items[0], deadline)
             return 1
-        pieces, wrong = self.stream.encode_run(
-            islice(items, room), engine.prefix, engine.ledger.sent + 1
-        )
+        pieces: list[bytes] = []
+        wrong: JetSyncError | None = None
+        try:
+            self.stream.frames(
+                islice(items, room), pieces, engine.prefix, engine.ledger.sent + 1, most=room
+            )
+        except JetSyncError as error:
+            wrong = error
         count = len(pieces)
         if count:
             now = time.monotonic()

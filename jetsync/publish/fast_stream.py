@@ -16,22 +16,17 @@ from jetsync.errors import (
     FastPublishDisabledError,
     InvalidSubjectError,
     JetStreamNotEnabledError,
-    JetSyncError,
     NotSupportedError,
     RequestTimeoutError,
     TemporarilyUnavailableError,
 )
 from jetsync.publish.capability import require_fast
 from jetsync.publish.encode import Encoder
-from jetsync.publish.many import BLOCK_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
-    from jetsync._io.connection import Connection
 
 ASK_AGAIN: Final = 0.1
 """Seconds before a server that could not answer is asked again."""
@@ -48,65 +43,6 @@ _NOT_YET: Final = (
 """What a cluster answers while it looks for a leader."""
 
 
-class StreamEncoder(Encoder):
-    """
-    Encode messages for one stream: each subject is looked up once.
-    """
-
-    __slots__ = ("_check",)
-
-    def __init__(self, context: Connection, op: int, check: Callable[[str], None]) -> None:
-        super().__init__(context, SUFFIX[op])
-        self._check = check
-
-    def _learn(self, subject: str) -> bytes:
-        target = super()._learn(subject)
-        try:
-            self._check(subject)
-        except BaseException:
-            del self._subjects[subject]
-            raise
-        return target
-
-    def encode_run(
-        self, items: Iterable[Any], prefix: bytes, seq: int
-    ) -> tuple[list[bytes], JetSyncError | None]:
-        """
-        Return the blocks of as many of *items* as make one write, and why the next one cannot.
-        """
-        subjects, limit, pub, encode = self._subjects, self._limit, self._pub, self.encode
-        pieces: list[bytes] = []
-        append = pieces.append
-        size = 0
-        try:
-            for item in items:
-                # What bulk publishing mostly gets is encoded here: a call would cost a third more.
-                if type(item) is tuple and len(item) == 2:
-                    subject, data = item
-                    if type(data) is bytes and type(subject) is str and subject in subjects:
-                        length = len(data)
-                        if length <= limit:
-                            append(pub % (subjects[subject], prefix, seq, length, data))
-                            seq += 1
-                            size += length
-                            if size >= BLOCK_BYTES:
-                                break
-                            continue
-                piece = encode(item, prefix, seq)
-                append(piece)
-                seq += 1
-                size += len(piece)
-                if size >= BLOCK_BYTES:
-                    break
-        except JetSyncError as error:
-            return pieces, error
-        return pieces, None
-
-    def knows(self, subject: str) -> bool:
-        """Return whether something was encoded for *subject*."""
-        return subject in self._subjects
-
-
 class FastStream:
     """
     Know the stream of one publisher; not synchronised.
@@ -115,12 +51,13 @@ class FastStream:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._encoders = {
-            op: StreamEncoder(context.connection, op, self._check) for op in (START, APPEND, COMMIT)
+            op: Encoder(context.connection, SUFFIX[op], self._check)
+            for op in (START, APPEND, COMMIT)
         }
-        self.append = self._encoders[APPEND].encode
+        self.append = self._encoders[APPEND].frame
         """Encode a message that is neither the first nor the last one."""
 
-        self.encode_run = self._encoders[APPEND].encode_run
+        self.frames = self._encoders[APPEND].frames
 
         self.known: KnownStream | None = None
         self.epoch = 0
@@ -136,11 +73,11 @@ class FastStream:
 
     def encode(self, op: int, item: Any, prefix: bytes, seq: int) -> bytes:
         """Return the block that publishes *item*."""
-        return self._encoders[op].encode(item, prefix, seq)
+        return self._encoders[op].frame(item, prefix, seq)
 
     def has_sent(self, subject: str) -> bool:
         """Return whether something was encoded for *subject*."""
-        return any(encoder.knows(subject) for encoder in self._encoders.values())
+        return any(subject in encoder.targets for encoder in self._encoders.values())
 
     def admit(self, subject: str, deadline: Deadline, *, patient: bool) -> None:
         """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from jetsync import events
 from jetsync._base.deadline import Deadline
@@ -18,11 +18,11 @@ from jetsync._hooks.errors import PluginError
 from jetsync.errors import (
     ConnectionClosedError,
     DisconnectedError,
-    JetSyncError,
 )
+from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
-from jetsync.publish.window import Window, message_of
-from jetsync.values.outbound import PublishFailure, PublishReport, message_iterator, with_shared
+from jetsync.publish.window import Window
+from jetsync.values.outbound import PublishFailure, PublishReport, message_iterator, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from jetsync.publish.window import WindowOptions
     from jetsync.values.headers import SharedHeaders
     from jetsync.values.outbound import OutboundMessage, PubAck
-
-BLOCK_MESSAGES: Final = 512
-"""Messages in one write at most. Fewer cost more system calls; more let the server wait."""
-
-BLOCK_BYTES: Final = 128 << 10
-"""Bytes of one write after which no further message is added: 128 KiB."""
 
 
 class BulkPublish:
@@ -53,6 +47,7 @@ class BulkPublish:
     ) -> None:
         self._enter_wrappers = context.plugins.enter_publish
         self._ask_headers = context.plugins.shared_headers
+        self._prepare = context.plugins.prepare
         self._lane = context.lane
         self._options = options
         self._on_ack = on_ack
@@ -155,82 +150,26 @@ class BulkPublish:
                 break
             else:
                 return True
-        window, shared, first = self._window, self._shared, self._number
-        pieces: list[bytes] = []
+        window, first = self._window, self._number
+        frames: list[bytes] = []
         try:
-            if shared is None or window.prepares:
-                return self._encode_block(source, most, pieces)
-            return self._encode_shared(source, most, pieces, shared)
+            return window.encoder.frames(
+                source,
+                frames,
+                window.prefix,
+                first,
+                flying=window.pipeline.flying,
+                failures=self._unentered,
+                shared=self._shared,
+                prepare=self._prepare,
+                most=most,
+            )
         finally:
-            # Also when the source raised: what it gave before is published.
-            if pieces:
-                window.write(b"".join(pieces), range(first, self._number))
-
-    def _encode_block(self, source: Iterator[Any], most: int, pieces: list[bytes]) -> bool:
-        """Encode what makes one block; return whether the source is exhausted."""
-        window, shared, prepared = self._window, self._shared, None
-        if window.prepares:
-            prepared = window.prepared
-        # The loop over single messages: what it does not need is kept out of it.
-        encode, prefix, flying = window.encoder.encode, window.prefix, window.pipeline.flying
-        number = first = self._number
-        size = 0
-        try:
-            for item in source:
-                try:
-                    if shared is not None:
-                        item = with_shared(item, shared)  # noqa: PLW2901 - as below
-                    if prepared is not None:
-                        item = prepared(item)  # noqa: PLW2901 - the message is what plugins leave.
-                    piece = encode(item, prefix, number)
-                except JetSyncError as error:
-                    self._unentered.append(PublishFailure(number, message_of(item), error))
-                else:
-                    flying[number] = item
-                    pieces.append(piece)
-                    size += len(piece)
-                number += 1
-                if number - first >= most or size >= BLOCK_BYTES:
-                    return False
-        finally:
-            self._number = number
-        return True
-
-    def _encode_shared(
-        self, source: Iterator[Any], most: int, pieces: list[bytes], shared: SharedHeaders
-    ) -> bool:
-        """Do what :meth:`_encode_block` does, with headers that plugins give to all messages."""
-        window = self._window
-        encode, prefix, flying = window.encoder.encode, window.prefix, window.pipeline.flying
-        pub, subjects, added, limit = window.encoder.shared(shared)
-        number = first = self._number
-        size = 0
-        try:
-            for given in source:
-                piece = b""
-                # What mostly comes is encoded here, where a call would cost a fourth more.
-                if type(given) is tuple and len(given) == 2:
-                    subject, data = given
-                    if type(data) is bytes and type(subject) is str and subject in subjects:
-                        length = len(data)
-                        if length <= limit:
-                            piece = pub % (subjects[subject], prefix, number, added + length, data)
-                            flying[number] = (subject, data, shared)
-                if not piece:
-                    try:
-                        item = with_shared(given, shared)
-                        piece = encode(item, prefix, number)
-                        flying[number] = item
-                    except JetSyncError as error:
-                        self._unentered.append(PublishFailure(number, message_of(given), error))
-                pieces.append(piece)
-                size += len(piece)
-                number += 1
-                if number - first >= most or size >= BLOCK_BYTES:
-                    return False
-        finally:
-            self._number = number
-        return True
+            # Also if the source raised: the messages that it gave before are published.
+            self._number = first + len(frames)
+            block = b"".join(frames)
+            if block:
+                window.write(block, range(first, self._number))
 
     def _wait(self) -> None:
         """Wait for an answer, or for the moment at which something is given up or sent again."""

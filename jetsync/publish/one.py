@@ -28,13 +28,12 @@ from jetsync.errors import (
     PublishOutcomeUnknownError,
     RequestTimeoutError,
 )
-from jetsync.publish.capability import require_message
+from jetsync.publish.encode import encode_message_headers
 from jetsync.publish.retry import ask_retry, is_repeatable, still_unknown, tell_retry
 from jetsync.publish.ttl_floor import tell_if_raised
 from jetsync.values.outbound import (
     OutboundMessage,
     PubAck,
-    outbound_header_block,
     payload_bytes,
     with_shared,
 )
@@ -94,18 +93,16 @@ def _attempts(  # noqa: PLR0917 - one private step of publish_one.
     if plugins.prepare is not None:
         message = plugins.prepare(message)
     validate_subject(message.subject)
-    header = outbound_header_block(message)
-    if message.ttl is not None or message.expect is not None:
-        require_message(message, connection.server)
+    header, _ = encode_message_headers(message, connection)
     payload = payload_bytes(message.data)
-    connection.check_size(len(payload) + (0 if header is None else len(header)))
+    connection.check_size(len(payload) + len(header))
     subject = message.subject.encode()
     attempt = 1
     unknown: PublishOutcomeUnknownError | None = None
     while True:
         error: PublishError
         try:
-            frame = connection.ask(subject, header, payload, deadline)
+            frame = connection.ask(subject, header or None, payload, deadline)
             if not is_no_responders(frame):
                 ack = _read(frame[3], message)
                 if message.ttl is not None:

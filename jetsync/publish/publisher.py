@@ -29,11 +29,11 @@ from jetsync._base.locks import Latch, held_here, keep_interrupts, refuse_reentr
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Bell, Signal
 from jetsync.errors import HandleClosedError, PublishOutcomeUnknownError
-from jetsync.publish.collecting import CollectingWindow
+from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
 from jetsync.publish.hooks import WrappedWindow, WrappedWindows
-from jetsync.publish.many import BLOCK_MESSAGES
+from jetsync.publish.staged_window import CollectingWindow
 from jetsync.values.outbound import (
     Expect,
     OutboundMessage,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync.publish.collecting import Staged
+    from jetsync.publish.staged_window import Staged
     from jetsync.publish.window import WindowOptions
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload
@@ -482,7 +482,7 @@ class Publisher:
         with self._lock:
             self._stopped = HandleClosedError("publisher", reason=repr(error))
             staged = self._window.staged
-            open_futures = [*self._futures.values(), *(token for _, token, _, _ in staged)]
+            open_futures = [*self._futures.values(), *(token for _, token, _ in staged)]
             del staged[: len(open_futures) - len(self._futures)]
             for future in open_futures:
                 message = future.message

@@ -1,207 +1,262 @@
 """
-Messages of an atomic batch, from what a user gives to the bytes that go out.
+A window for messages that come one by one: it collects them into blocks.
 
-All that can be wrong with a message is found when it is added, long before the server would say so
-at the commit. What is kept of it is enough to send the batch once more, under another id.
+A write for each message costs more than the message. So messages wait in the window until the owner
+flushes. Any thread may add one; all else is the owner's, with its lock.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from jetsync._proto.batch import NO_COUNTERS, HeaderRules
-from jetsync._proto.frames import check_subject
-from jetsync.errors import BatchRuleError, InvalidArgumentError, InvalidSubjectError
-from jetsync.publish.capability import MARKER_LEVEL
-from jetsync.values import headers as names
-from jetsync.values.headers import SharedHeaders, encode_headers
-from jetsync.values.outbound import coerce_outbound, outbound_header_pairs, payload_bytes
-from jetsync.values.subjects import validate_subject
-from jetsync.values.ttl import ttl_header
+from jetsync._base.deadline import Deadline
+from jetsync._io.mailbox import AckMailbox
+from jetsync._io.outbox import LaneState
+from jetsync.errors import (
+    CallInSignalHandlerError,
+    ConnectionClosedError,
+    DisconnectedError,
+)
+from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
+from jetsync.publish.window import PATIENCE, Window
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jetsync._api.context import Context
-    from jetsync._api.known_streams import KnownStream
-    from jetsync._base.deadline import Deadline, Seconds
-    from jetsync._proto.batch import Entry
+    from jetsync.publish.encode import Encoded
+    from jetsync.publish.retry import Setback
+    from jetsync.publish.window import WindowOptions
+    from jetsync.values.frame import Frame
 
-    Staged = tuple[bytes, bytes, bytes]
-    """Subject, header lines behind those of the batch, payload."""
+    AckRun = list[tuple[bytes, bytes]]
 
-_MAGIC: Final = b"NATS/1.0\r\n"
-_NO_HEADERS: Final = b"\r\n"
-_COMMIT_SIZE: Final = len("Nats-Batch-Commit: 1\r\n")
-_DIGITS: Final = 4
-"""Digits of a batch sequence that sizes are checked with."""
+Staged: TypeAlias = "tuple[Any, Any, Encoded]"
+"""A message without a number: the item, its token and its encoded parts."""
+
+_AT_ONCE: Final = Deadline(0.0, 0.0)
 
 
-class Wire:
+class OrderedAckMailbox(AckMailbox):
     """
-    Make the protocol blocks of one batch.
-    """
-
-    __slots__ = ("_head", "_plain", "_size", "head_size")
-
-    def __init__(self, batch_id: str) -> None:
-        head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_MAGIC, batch_id.encode())
-        self._head = head
-        self._size = len(head) + len(b"\r\n")
-        self.head_size = self._size + _DIGITS + _COMMIT_SIZE
-        """Bytes that a batch adds to a message at most."""
-        escaped = head.replace(b"%", b"%%")
-        self._plain = b"HPUB %%b %%d %%d\r\n%b%%d\r\n%%b%%b\r\n" % escaped
-
-    def block(self, entry: Entry[Staged], last: Staged, reply: bytes = b"") -> bytes:
-        """
-        Return the block of *entry*; *last* is the message before an entry that has none.
-        """
-        sequence = b"%d" % entry.sequence
-        if entry.item is None:
-            target, tail, payload = last[0], _NO_HEADERS, b""
-        else:
-            target, tail, payload = entry.item
-        if not entry.commit and not reply:
-            size = self._size + len(sequence) + len(tail)
-            return self._plain % (
-                target, size, size + len(payload), entry.sequence, tail, payload,
-            )  # fmt: skip
-        commit = b"Nats-Batch-Commit: %b\r\n" % entry.commit if entry.commit else b""
-        header = b"%b%b\r\n%b%b" % (self._head, sequence, commit, tail)
-        size = len(header)
-        return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
-            target, reply, size, size + len(payload), header, payload,
-        )  # fmt: skip
-
-
-class Staging:
-    """
-    Check the messages of one batch; not synchronised.
-
-    Args:
-        context: Where the batch goes.
-        known: The stream it belongs to.
-        head_size: How many bytes the batch adds to a message.
-        ttl: The time-to-live of messages that have none of their own.
+    A mailbox that keeps single acks and runs of them in the order in which they came.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        known: KnownStream,
-        head_size: int,
-        ttl: Seconds | Literal["never"] | None,
-    ) -> None:
-        self._context = context
-        self._known = known
-        self._ttl = None if ttl is None else ttl_header(ttl)
-        self._rules = HeaderRules(counters=known.level >= MARKER_LEVEL)
-        self._targets: dict[str, bytes] = {}
-        self._head_size = head_size
-        self._stream_size: int | None
-        self._measure(known.config.max_msg_size)
-        self._largest = 0
-        """Bytes of the largest message that was taken, without what the batch adds."""
+    __slots__ = ("_acks", "on_failure")
 
-        self.count = 0
-        """How many messages were taken."""
+    def __init__(self, interest: bytes) -> None:
+        super().__init__(interest)
+        self._acks: deque[Frame | AckRun] = deque()
+        self.push = self._acks.append
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when nothing more will come, by whoever knows; must not wait."""
 
-    def _measure(self, largest: int | None) -> None:
-        """Set how large a message may be; *largest* is what the stream says."""
-        limit = self._context.server.max_payload
-        self._stream_size = largest if largest is not None and 0 < largest < limit else None
-        self._room = (self._stream_size or limit) - self._head_size
+    def fail(self, error: Exception) -> None:
+        """End every wait, and wake an owner who waits for something else."""
+        super().fail(error)
+        self.on_failure()
 
     @property
-    def has_message_ids(self) -> bool:
-        """Whether every message has an id, so that the batch cannot be stored twice."""
-        return 0 < self.count == self._rules.ids
+    def ready(self) -> bool:
+        """Whether a wait for this receiver is over."""
+        return bool(self._acks) or super().ready
 
-    def check_again(self, known: KnownStream, head_size: int) -> None:
+    def drain_acks(self) -> list[Frame | AckRun]:
+        """Take all acks that are there, oldest first; never blocks."""
+        acks = self._acks
+        return [acks.popleft() for _ in range(len(acks))]
+
+    def _take_run(self, data: bytes, position: int) -> int:
+        end = super()._take_run(data, position)
+        if self.runs:
+            self._acks.append(self.runs.popleft())
+        return end
+
+
+class CollectingWindow(Window):
+    """
+    A window that never waits for the connection, and settles in the order of the acks; not
+    synchronised, but that any thread may stage messages.
+    """
+
+    # A lock for each message makes four threads a fifth slower than one: who is woken with the lock
+    # has to wait for the interpreter. So a message is appended to a list, which needs none, and
+    # gets its number, with the owner's lock, when a block is written.
+
+    box: OrderedAckMailbox
+
+    def __init__(self, context: Context, options: WindowOptions) -> None:
+        super().__init__(context, options, keep_acks=True)
+        self.staged: list[Staged] = []
+        """Messages that have no number yet, oldest first."""
+
+        self.staged_bytes = 0
+        """About how many bytes these are: threads that stage at once may miss some."""
+
+        self.tokens: dict[int, Any] = {}
         """
-        Raise if what was admitted can not go to the stream as it is led now.
-
-        Args:
-            known: The stream.
-            head_size: How many bytes the batch adds to a message, with its next id.
-
-        Raises:
-            MaxPayloadError: The server takes only smaller messages, and would end the connection.
-            BatchRuleError: A message changes a counter, and the server would destroy it.
+        What the owner keeps for the messages that have one, in the order of the numbers; the owner
+        removes them.
         """
-        self._context.connection.check_size(self._largest + head_size)
-        if self._rules.changes_counters and known.level < MARKER_LEVEL:
-            raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
 
-    def admit(self, item: Any, deadline: Deadline) -> Staged:
-        """
-        Return what is kept of a message.
+        self.pieces: list[bytes] = []
+        """What has numbers and could not be written."""
 
-        Raises:
-            InvalidArgumentError, InvalidTypeError: It cannot be sent, or not in this batch.
-            WrongLastSequenceError, DuplicateMessageIdError: As the server would refuse it.
+        self._collected = 0
+        """How many bytes the pieces are."""
+
+        self.numbered_bytes = 0
         """
-        if type(item) is tuple and len(item) == 2 and self._ttl is None:
-            subject, data = item
-            payload = data if type(data) is bytes else bytes(payload_bytes(data))
-            pairs = []
-            tail = _NO_HEADERS
-        elif (
-            type(item) is tuple
-            and len(item) == 3
-            and type(item[2]) is SharedHeaders
-            and self._ttl is None
-        ):
-            subject, data, shared = item
-            payload = data if type(data) is bytes else bytes(payload_bytes(data))
-            pairs = shared.items()
-            tail = shared.block[len(_MAGIC) :]
-        else:
-            message = coerce_outbound(item)
-            subject = message.subject
-            payload = bytes(payload_bytes(message.data))
-            pairs = outbound_header_pairs(message)
-            if self._ttl is not None and all(name != names.TTL for name, _ in pairs):
-                pairs.append((names.TTL, self._ttl))
-            tail = encode_headers(pairs)[len(_MAGIC) :] if pairs else _NO_HEADERS
+        How many bytes have a number and have not ended. Kept up to date by :meth:`flush` and
+        :meth:`account`, because adding it up for each message would cost too much.
+        """
+
+        self.number = 0
+        """The next number."""
+
+        self._first = 0
+        """The number of the first piece."""
+
+        self._until = 0.0
+        """When the pieces fail for want of a connection."""
+
+    @property
+    def open_count(self) -> int:
+        """How many messages have not ended."""
+        return len(self.tokens) + len(self.staged)
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of the messages that are not acknowledged yet, staged ones included."""
+        self._measure()
+        return self.numbered_bytes + self.staged_bytes
+
+    def _measure(self) -> None:
+        self.numbered_bytes = super().open_bytes + self._collected
+
+    @property
+    def is_block(self) -> bool:
+        """Whether there is so much that waiting for more is no use."""
+        return len(self.staged) >= BLOCK_MESSAGES or self.staged_bytes >= BLOCK_BYTES
+
+    def stage(self, item: Any, token: Any) -> Staged | None:
+        """
+        Take a message, unless there is no connection at the moment, which None says. Any thread.
+
+        Raises what the encoder does; the message was not taken then.
+        """
+        if self._lane.state is not LaneState.OPEN:
+            return None
+        encoded = self.encoder.encode(item)
+        entry = (item, token, encoded)
+        self.staged_bytes += len(encoded[1]) + len(encoded[2])
+        self.staged.append(entry)
+        return entry
+
+    def flush(self) -> None:
+        """
+        Write what there is and has room, or keep it if there is no connection at the moment, or if
+        this is a signal handler that cannot write.
+        """
+        while (room := self.room) > 0 and self.staged:
+            self._write(self.staged[: min(room, BLOCK_MESSAGES)])
+            if self.pieces:
+                return
+        if self.pieces:
+            self._write([])
+
+    def _write(self, chunk: list[Staged]) -> None:
+        """Give the oldest staged messages their numbers, and write all that have one."""
+        pieces, first, epoch = self.pieces, self.number, self._lane.epoch
+        waiting = bool(pieces)
+        if not waiting:
+            self._first = first
         try:
-            target = self._targets[subject]
-        except (KeyError, TypeError):
-            target = self._learn(subject, deadline)
-        size = len(tail) + len(payload)
-        if size > self._room:
-            self._refuse_size(subject, size, deadline)
-        # Last, as what it takes it remembers.
-        self._rules.take(subject, pairs)
-        self.count += 1
-        self._largest = max(self._largest, size)
-        return target, tail, payload
+            self._enter(chunk)
+            pub, hpub, prefix = self.encoder.pub, self.encoder.hpub, self.prefix
+            for number, (_, _, (target, header, payload, _)) in enumerate(chunk, first):
+                size = len(payload)
+                if not header:
+                    frame = pub % (target, prefix, number, size, payload)
+                else:
+                    length = len(header)
+                    frame = hpub % (target, prefix, number, length, length + size, header, payload)
+                pieces.append(frame)
+            block = b"".join(pieces)
+            self._collected = len(block)
+            epoch = self._send(block, range(self._first, self.number), _AT_ONCE)
+            self._note(epoch)
+        except (DisconnectedError, CallInSignalHandlerError):
+            if not waiting:
+                self._until = time.monotonic() + self.options.ack_timeout
+        except ConnectionClosedError as error:
+            self._fail_collected(error)
+        except BaseException:
+            # Ctrl-C: in the write, where the lane ends the connection and nobody knows what the
+            # server got, or beside it. Whatever was done, it may be done again, but not sent again.
+            if self.number == first:
+                self._enter(chunk)
+            self._note(epoch)
+            raise
+        finally:
+            self._measure()
 
-    def _learn(self, subject: str, deadline: Deadline) -> bytes:
-        """Return the subject as bytes, if it belongs to the stream of the batch."""
-        validate_subject(subject)
-        encoded = subject.encode()
-        check_subject(encoded, self._context.connection.inbox)
-        if not self._known.takes(subject):
-            # The stream may have got more subjects since it was asked.
-            other = self._context.streams.find(subject, deadline, fresh=True)
-            if other.name != self._known.name:
-                raise InvalidSubjectError(
-                    subject,
-                    f"it belongs to stream {other.name!r}, and the batch to {self._known.name!r}",
-                )
-        self._targets[subject] = encoded
-        return encoded
+    def _enter(self, chunk: list[Staged]) -> None:
+        """Give the oldest staged messages their numbers."""
+        flying, tokens, first = self.pipeline.flying, self.tokens, self.number
+        for number, (item, token, _) in enumerate(chunk, first):
+            flying[number] = item
+            tokens[number] = token
+        if self.staged[:1] == chunk[:1]:
+            del self.staged[: len(chunk)]
+        self.staged_bytes = sum([len(parts[1]) + len(parts[2]) for _, _, parts in self.staged])
+        # Last: where Ctrl-C comes before, all this is done again.
+        self.number = first + len(chunk)
 
-    def _refuse_size(self, subject: str, size: int, deadline: Deadline) -> None:
-        """Raise, unless larger messages are taken by now than when the batch began."""
-        size += self._head_size
-        self._context.connection.check_size(size)
-        if self._stream_size is not None:
-            now = self._context.streams.find(subject, deadline, fresh=True)
-            self._measure(now.config.max_msg_size)
-        if self._stream_size is not None and size > self._stream_size:
-            raise InvalidArgumentError(
-                f"headers, those of the batch included, and payload take {size} bytes,"
-                f" the max_msg_size of stream {self._known.name!r} is {self._stream_size}",
-                argument="data",
-            )
+    def _note(self, epoch: int) -> None:
+        """Note that all that has a number went out on the connection *epoch*."""
+        self.pieces.clear()
+        size, self._collected = self._collected, 0
+        numbers = range(self._first, self.number)
+        self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout, size)
+
+    def _make_box(self, interest: bytes) -> AckMailbox:
+        return OrderedAckMailbox(interest)
+
+    def _take_acks(self) -> None:
+        for acks in self.box.drain_acks():
+            if isinstance(acks, list):
+                self.pipeline.settle_run(acks)
+            else:
+                self.pipeline.settle((acks,))
+
+    def due(self) -> float | None:
+        """Return when something is due next, on the monotonic clock; None if nothing is."""
+        due = super().due()
+        if self.pieces:
+            look = time.monotonic() + PATIENCE
+            due = look if due is None else min(due, look)
+        return due
+
+    def account(self) -> list[Setback]:
+        """Settle what the mailbox has learned; return the messages that have to be sent again."""
+        failure = self.box.failure
+        setbacks = super().account()
+        self.flush()
+        if failure is not None:
+            self._fail_collected(failure)
+        elif self.pieces and self._until <= time.monotonic():
+            self._fail_collected(DisconnectedError(timeout=self.options.ack_timeout))
+        self._measure()
+        return setbacks
+
+    def _fail_collected(self, error: Exception) -> None:
+        """Fail all that was not written."""
+        if not self.pieces:
+            self._first = self.number
+        self.pieces.clear()
+        self._collected = 0
+        self._enter(self.staged[:])
+        self.fail_unsent(range(self._first, self.number), error)

@@ -34,7 +34,12 @@ from jetsync.publish.retry import (
     still_unknown,
     tell_retries,
 )
-from jetsync.values.outbound import OutboundMessage, coerce_outbound, payload_bytes
+from jetsync.values.outbound import (
+    OutboundMessage,
+    coerce_outbound,
+    payload_bytes,
+    subject_of,
+)
 
 if TYPE_CHECKING:
     from jetsync._api.context import Context
@@ -204,7 +209,7 @@ class Window:
         for number in numbers:
             if number in flying:
                 try:
-                    pieces.append(self.encoder.encode(flying[number], self.prefix, number))
+                    pieces.append(self.encoder.frame(flying[number], self.prefix, number))
                 except JetSyncError as error:
                     self.failures.append((number, flying.pop(number), error))
         return b"".join(pieces)
@@ -365,7 +370,7 @@ class Window:
         for place, message in enumerate(due):
             number, item = message.number, message.item
             try:
-                block = self.encoder.encode(item, self.prefix, number)
+                block = self.encoder.frame(item, self.prefix, number)
                 epoch = self._lane.post(block, 0.0, epoch=self._epoch)
             except (DisconnectedError, ConnectionLostError):
                 # None of the others would fare better.
@@ -430,16 +435,3 @@ class Window:
         )
         unknown.__cause__ = error or self.box.failure
         return unknown
-
-
-def subject_of(item: Any) -> str:
-    """Return the subject of what stands for a message."""
-    return item[0] if isinstance(item, tuple) else coerce_outbound(item).subject
-
-
-def message_of(item: Any) -> OutboundMessage:
-    """Return what stands for a message as one, also if it never could be."""
-    try:
-        return coerce_outbound(item)
-    except JetSyncError:
-        return OutboundMessage(subject="")

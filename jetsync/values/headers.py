@@ -310,14 +310,15 @@ class SharedHeaders(Headers):
         InvalidHeaderError, InvalidTypeError: as ``Headers`` and ``encode_headers``.
     """
 
-    __slots__ = ("block", "parts")
+    __slots__ = ("block", "pairs", "parts")
 
     def __init__(self, *parts: HeadersInput | Iterable[tuple[str, str]]) -> None:
         pairs = [Headers(part).items() for part in parts]
         super().__init__(itertools.chain.from_iterable(pairs))
         self.parts = [({name.lower() for name, _ in part}, part) for part in pairs]
         """Names in lower case and pairs of what belongs together."""
-        self.block = encode_headers(self._pairs)
+        self.pairs = tuple(self._pairs)
+        self.block = encode_headers(self.pairs)
         """The whole header block of a message that has no other headers."""
 
     def add(self, name: str, value: str) -> None:

@@ -16,8 +16,8 @@ from jetsync.values.headers import (
     HeadersInput,
     SharedHeaders,
     check_headers,
-    encode_headers,
     header_pairs,
+    is_headers,
 )
 from jetsync.values.subjects import check_text, validate_filter, validate_name
 from jetsync.values.ttl import ttl_header
@@ -149,6 +149,28 @@ def coerce_outbound(item: object) -> OutboundMessage:
     )
 
 
+def message_of(item: object) -> OutboundMessage:
+    """Return *item* as an ``OutboundMessage`` for an error report, even if it is invalid."""
+    try:
+        return coerce_outbound(item)
+    except InvalidTypeError:
+        return OutboundMessage(subject="")
+
+
+def subject_of(item: Any) -> str:
+    """Return the subject of an ``OutboundMessage`` or a tuple."""
+    return item[0] if isinstance(item, tuple) else coerce_outbound(item).subject
+
+
+def with_ttl(item: object, ttl: Seconds | Literal["never"]) -> OutboundMessage:
+    """Return *item* as a message with this time-to-live, unless it already has one."""
+    message = coerce_outbound(item)
+    headers = message.headers
+    if message.ttl is not None or (is_headers(headers) and names.TTL in headers):
+        return message
+    return attrs.evolve(message, ttl=ttl)
+
+
 def check_readable(message: OutboundMessage) -> None:
     """
     Raise unless plugins know how to read a message: what cannot be sent either way is the caller's
@@ -197,24 +219,6 @@ def message_iterator(messages: Iterable[Any]) -> Iterator[Any]:
             f"messages must be an iterable of messages, not {type(messages).__name__}",
             argument="messages",
         ) from error
-
-
-def outbound_header_block(message: OutboundMessage) -> bytes | None:
-    """
-    Build the header block of a message; ``None`` when it has no headers.
-
-    Raises: as :func:`outbound_header_pairs`.
-    """
-    headers = message.headers
-    if (
-        type(headers) is SharedHeaders
-        and message.msg_id is None
-        and message.ttl is None
-        and message.expect is None
-    ):
-        return headers.block
-    pairs = outbound_header_pairs(message)
-    return encode_headers(pairs) if pairs else None
 
 
 def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:

@@ -49,8 +49,8 @@ def connection():
 
 @pytest.fixture
 def encode(connection):
-    """The encoder's method."""
-    return Encoder(connection).encode
+    """The encoder's method for one frame."""
+    return Encoder(connection).frame
 
 
 class TestBlocks:
@@ -85,7 +85,7 @@ class TestBlocks:
         """What a message asks for besides is in its headers."""
         connection.limit = 4096
         message = OutboundMessage("a", b"", msg_id="m", ttl=5, expect=Expect(last_sequence=0))
-        block = Encoder(connection).encode(message, PREFIX, 1)
+        block = Encoder(connection).frame(message, PREFIX, 1)
         assert b"\r\nNats-Msg-Id: m\r\nNats-TTL: 5\r\nNats-Expected-Last-Sequence: 0\r\n" in block
 
     def test_no_headers_after_all(self, encode):
@@ -173,8 +173,80 @@ class TestKnownSubjects:
         encoder = Encoder(connection)
         for number in range(35):
             subject = f"a.{number}"
-            assert encoder.encode((subject, b""), b"r", 0).startswith(b"PUB %b " % subject.encode())
-            assert len(encoder._subjects) <= 10
+            assert encoder.frame((subject, b""), b"r", 0).startswith(b"PUB %b " % subject.encode())
+            assert len(encoder.targets) <= 10
+
+
+class TestParts:
+    def test_all(self, connection):
+        """The parts are what a frame is made of."""
+        encoder = Encoder(connection)
+        assert encoder.encode(("a.b", "x")) == (b"a.b", b"", b"x", ())
+        header = b"NATS/1.0\r\nA: 1\r\n\r\n"
+        assert encoder.encode(("a.b", b"x", {"A": "1"})) == (b"a.b", header, b"x", [("A", "1")])
+
+    def test_a_payload_that_changes_later(self, connection):
+        """The payload is a copy: the caller may use its buffer again."""
+        data = bytearray(b"one")
+        parts = Encoder(connection).encode(("a.b", data))
+        data[:] = b"two"
+        assert parts[2] == b"one"
+
+    def test_a_subject_that_the_caller_refuses(self, connection):
+        """The encoder asks about each new subject once, and forgets one that is refused."""
+        asked = []
+
+        def check(subject):
+            asked.append(subject)
+            if subject == "b":
+                raise InvalidSubjectError(subject, "it belongs elsewhere")
+
+        encoder = Encoder(connection, check=check)
+        for _ in range(2):
+            encoder.encode(("a", b""))
+            with pytest.raises(InvalidSubjectError):
+                encoder.encode(("b", b""))
+        assert asked == ["a", "b", "b"]
+
+
+class TestBlock:
+    def test_ends(self, connection):
+        """A block ends with the messages asked for, with enough bytes, or with the messages."""
+        connection.limit = 1 << 20
+        encoder = Encoder(connection)
+        for items, most, count, over in (
+            ([("a", b"")] * 5, 3, 3, False),
+            ([("a", b"")] * 5, 9, 5, True),
+            ([("a", b"x" * (100 << 10))] * 5, 9, 2, False),
+        ):
+            frames = []
+            assert encoder.frames(items, frames, PREFIX, 1, most=most) is over
+            assert len(frames) == count
+
+    def test_failures(self, connection):
+        """A message that cannot be sent has an empty frame and a failure, or ends the block."""
+        encoder = Encoder(connection, b".s")
+        items = [("a", b""), ("a b", b""), ("a", b"1")]
+        frames, failures, flying = [], [], {}
+        assert encoder.frames(items, frames, PREFIX, 4, flying=flying, failures=failures)
+        assert frames[0] == b"PUB a _INBOX.r.4.s 0\r\n\r\n"
+        assert frames[1:] == [b"", b"PUB a _INBOX.r.6.s 1\r\n1\r\n"]
+        assert [(failure.index, failure.message.subject) for failure in failures] == [(5, "a b")]
+        assert list(flying) == [4, 6]
+        frames.clear()
+        with pytest.raises(InvalidSubjectError):
+            encoder.frames(items, frames, PREFIX, 4)
+        assert len(frames) == 1
+
+    def test_plugins(self, connection):
+        """A plugin's hook sees each message, and its message is sent."""
+        encoder = Encoder(connection)
+        frames, flying = [], {}
+        items = [("a", b"1"), ("a", b"2")]
+        changed = OutboundMessage("b", b"3")
+        encoder.frames(items, frames, PREFIX, 1, flying=flying, prepare=lambda message: changed)
+        assert frames[1] == b"PUB b _INBOX.r.2 1\r\n3\r\n"
+        assert flying == {1: changed, 2: changed}
 
 
 class TestSharedHeaders:
@@ -188,31 +260,34 @@ class TestSharedHeaders:
         encoder = Encoder(connection)
         other = SharedHeaders({"C": "3"})
         for shared in (self.SHARED, other, self.SHARED):
-            expected = encoder.encode(OutboundMessage("a.b", b"x", shared.to_dict()), PREFIX, 7)
-            assert encoder.encode(("a.b", b"x", shared), PREFIX, 7) == expected
-            assert encoder.encode(OutboundMessage("a.b", b"x", shared), PREFIX, 7) == expected
-            head, tail = encoder.halves(("a.b", "x", shared), PREFIX)
-            assert head + b"7" + tail == expected
-        assert encoder.encode(("a.b", b"x", self.SHARED), PREFIX, 7) == (
+            expected = encoder.frame(OutboundMessage("a.b", b"x", shared.to_dict()), PREFIX, 7)
+            assert encoder.frame(("a.b", b"x", shared), PREFIX, 7) == expected
+            assert encoder.frame(OutboundMessage("a.b", b"x", shared), PREFIX, 7) == expected
+        assert encoder.frame(("a.b", b"x", self.SHARED), PREFIX, 7) == (
             b"HPUB a.b _INBOX.r.7 %d %d\r\n%bx\r\n"
             % (len(self.BLOCK), len(self.BLOCK) + 1, self.BLOCK)
         )
 
-    def test_in_a_loop(self, connection):
-        """What is formatted outside has the same parts."""
+    def test_in_a_block(self, connection):
+        """Pairs in a block get them, whether their subject is known or not."""
         encoder = Encoder(connection)
-        expected = encoder.encode(("a.b", b"x", self.SHARED), PREFIX, 7)
-        pub, subjects, size, limit = encoder.shared(self.SHARED)
-        assert (size, limit) == (len(self.BLOCK), connection.limit - len(self.BLOCK))
-        assert pub % (subjects["a.b"], PREFIX, 7, size + 1, b"x") == expected
+        expected = [encoder.frame(("a.b", b"x", self.SHARED), PREFIX, n) for n in (7, 8)]
+        frames, flying = [], {}
+        items = [("a.b", b"x")] * 2
+        encoder.targets.clear()
+        assert encoder.frames(items, frames, PREFIX, 7, flying=flying, shared=self.SHARED)
+        assert frames == expected
+        assert flying == dict.fromkeys((7, 8), ("a.b", b"x", self.SHARED))
 
     def test_too_large(self, connection):
         """They count for the size, also where they alone would fit."""
         encoder = Encoder(connection)
         item = ("a.b", b"x" * (connection.limit - len(self.BLOCK) + 1), self.SHARED)
-        for call in (encoder.encode, lambda *given: encoder.halves(*given[:2])):
-            with pytest.raises(MaxPayloadError):
-                call(item, PREFIX, 7)
+        with pytest.raises(MaxPayloadError):
+            encoder.frame(item, PREFIX, 7)
+        encoder.frame(("a.b", b""), PREFIX, 7)
+        with pytest.raises(MaxPayloadError):
+            encoder.frames([item[:2]], [], PREFIX, 7, shared=self.SHARED)
 
     def test_with_those_of_a_message(self):
         """What a message has itself stays, and it is not changed; a pair needs no copy."""

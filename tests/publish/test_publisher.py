@@ -16,10 +16,10 @@ import jetsync
 from jetsync._hooks.manager import Plugins
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
-from jetsync.publish.collecting import CollectingWindow, OrderedAckMailbox
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.many import BLOCK_MESSAGES
 from jetsync.publish.publisher import KEPT_FAILURES, Publisher
+from jetsync.publish.staged_window import CollectingWindow, OrderedAckMailbox
 from jetsync.publish.window import WindowOptions
 from jetsync.testing import ScriptedTransport
 

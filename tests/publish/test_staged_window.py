@@ -17,7 +17,7 @@ from jetsync._api.known_streams import KnownStream
 from jetsync._base.deadline import Deadline
 from jetsync._proto.batch import Entry
 from jetsync.publish.atomic_commit import AtomicOptions
-from jetsync.publish.staged_window import Staging, Wire
+from jetsync.publish.atomic_staging import Staging, Wire
 from jetsync.values.headers import Headers
 from jetsync.values.stream_config import StreamConfig
 
@@ -150,9 +150,10 @@ def stage(streams):
             raise errors.MaxPayloadError(size, MAX_PAYLOAD)
 
     def stage(ttl=None):
+        server = SimpleNamespace(max_payload=MAX_PAYLOAD, version="2.15.1")
         context = SimpleNamespace(
-            server=SimpleNamespace(max_payload=MAX_PAYLOAD),
-            connection=SimpleNamespace(check_size=check_size, inbox="_INBOX"),
+            server=server,
+            connection=SimpleNamespace(check_size=check_size, inbox="_INBOX", server=server),
             streams=streams,
         )
         staging = Staging(context, streams.known("S"), Wire("b1").head_size, ttl)

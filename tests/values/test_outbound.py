@@ -13,20 +13,20 @@ from jetsync.errors import (
     InvalidTtlError,
     InvalidTypeError,
 )
-from jetsync.values.headers import Headers
+from jetsync.values.headers import Headers, encode_headers
 from jetsync.values.outbound import (
     Expect,
     OutboundMessage,
     coerce_outbound,
-    outbound_header_block,
+    outbound_header_pairs,
     payload_bytes,
 )
 
 
 def sent(**fields):
     """The headers that are sent for a message with these fields."""
-    block = outbound_header_block(OutboundMessage("a", **fields))
-    return None if block is None else Headers.parse(block)[2].items()
+    pairs = outbound_header_pairs(OutboundMessage("a", **fields))
+    return Headers.parse(encode_headers(pairs))[2].items() if pairs else None
 
 
 class TestExpect:
