@@ -46,6 +46,9 @@ ARGUMENTS = {
     "keys": ["a", "b"],
     "plugin": "p",
     "hook": "jetsync_publish",
+    "message": "it failed",
+    "reason": "it is late",
+    "reply": "r.1",
 }
 
 
@@ -201,7 +204,32 @@ class TestApiErrors:
         """A class made without arguments says what servers say."""
         error = errors.MessageNotFoundError()
         assert (error.code, error.err_code, error.stream) == (404, 10037, None)
-        assert str(error) == "no message found (code 404, err_code 10037)"
+        assert str(error) == "no message found (404, err_code 10037)"
+
+    @pytest.mark.parametrize(
+        ("error", "text"),
+        [
+            (
+                errors.ConsumerNotFoundError(stream="ORDERS", consumer="worker"),
+                "consumer 'worker' not found on stream 'ORDERS' (404, err_code 10014)",
+            ),
+            (
+                errors.ConsumerConfigInvalidError(
+                    stream="S", consumer="c", description="max deliver is set"
+                ),
+                "consumer 'c' on stream 'S': max deliver is set (500, err_code 10012)",
+            ),
+            (errors.StreamNotFoundError(stream="S"), "stream 'S' not found (404, err_code 10059)"),
+            (
+                errors.MaxMessagesError(stream="S"),
+                "stream 'S': maximum messages exceeded (503, err_code 10077)",
+            ),
+            (ApiError(code=500, description="new"), "new (500)"),
+        ],
+    )
+    def test_names(self, error, text):
+        """The text names the stream and the consumer that the error is about."""
+        assert str(error) == text
 
     @pytest.mark.parametrize(
         ("err_code", "description", "last"),

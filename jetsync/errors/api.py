@@ -1,12 +1,14 @@
 """
-Answers of the JetStream API, publishes that were not acknowledged, and key-value errors.
+Errors that a server answers with, and publishes without an answer.
+
+The server identifies an API error by its ``err_code``. ``ERROR_CLASSES`` maps each code to a class.
 """
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from jetsync.errors.base import JetSyncError, trailing_number
 from jetsync.errors.transport import ProtocolError
@@ -14,15 +16,27 @@ from jetsync.errors.transport import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from typing_extensions import Unpack
+
+ERROR_CLASSES: dict[int, type[ApiError]] = {}
+
+
+class _Fields(TypedDict, total=False):
+    code: int | None
+    err_code: int | None
+    description: str | None
+    stream: str | None
+    consumer: str | None
+
 
 class ApiError(JetSyncError):
     """
-    A server answered with an error; the class is chosen by ``err_code``, unknown codes stay plain.
+    A server answered with an error. The subclass depends on ``err_code``.
+
+    Codes that jetsync does not know raise this class. ``stream`` and ``consumer`` are None if the
+    request was not about one, or the server's answer does not show which.
     """
 
-    #: What servers send for this class: status code, error code, description. Used where the client
-    #: finds the same fault by another way, for instance a direct get that says 404 without an error
-    #: code.
     usual: ClassVar[tuple[int, int, str]] = (500, 0, "JetStream error")
 
     def __init__(
@@ -32,614 +46,541 @@ class ApiError(JetSyncError):
         err_code: int | None = None,
         description: str | None = None,
         stream: str | None = None,
+        consumer: str | None = None,
     ) -> None:
         self.code = self.usual[0] if code is None else code
         self.err_code = self.usual[1] if err_code is None else err_code
         self.description = self.usual[2] if description is None else description
         self.stream = stream
-        where = "" if stream is None else f", stream {stream!r}"
-        super().__init__(f"{self.description} (code {self.code}, err_code {self.err_code}{where})")
+        self.consumer = consumer
+        numbers = f"{self.code}, err_code {self.err_code}" if self.err_code else f"{self.code}"
+        super().__init__(f"{self._named()} ({numbers})")
+
+    def __init_subclass__(cls, *, usual: tuple[int, int, str] | None = None) -> None:
+        """
+        Register the class for an ``err_code``.
+
+        Args:
+            usual: Status code, ``err_code`` and description of errors that jetsync itself raises,
+                for example if a direct get answers 404 without an ``err_code``.
+        """
+        if usual is not None:
+            cls.usual = usual
+            ERROR_CLASSES[usual[1]] = cls
+
+    def _named(self) -> str:
+        """
+        Return the description with the names of the stream and the consumer.
+        """
+        text = self.description
+        if self.consumer is not None:
+            where = "" if self.stream is None else f" on stream {self.stream!r}"
+            if text.startswith("consumer "):
+                return f"consumer {self.consumer!r} {text[9:]}{where}"
+            return f"consumer {self.consumer!r}{where}: {text}"
+        if self.stream is None:
+            return text
+        if text == "stream not found":
+            return f"stream {self.stream!r} not found"
+        return f"stream {self.stream!r}: {text}"
 
 
-class BadRequestError(ApiError):
+class BadRequestError(ApiError, usual=(400, 10003, "bad request")):
     """
-    The request makes no sense to the server, for instance a purge with both a sequence and a keep
-    count.
-    """
-
-    usual = (400, 10003, "bad request")
-
-
-class InvalidJsonError(ApiError):
-    """
-    The server could not read the request; since 2.12 also for a field it does not know.
-    """
-
-    usual = (400, 10025, "invalid JSON")
-
-
-class JetStreamNotEnabledError(ApiError):
-    """
-    The server or the account has no JetStream.
-    """
-
-    usual = (503, 10039, "JetStream not enabled for account")
-
-
-class TemporarilyUnavailableError(ApiError):
-    """
-    The JetStream cluster has no leader at the moment; try again.
-    """
-
-    usual = (503, 10008, "JetStream system temporarily unavailable")
-
-
-class InsufficientResourcesError(ApiError):
-    """
-    The account or the server has no room left for what was asked.
+    The server rejected the request as contradictory, such as a purge by sequence and by count.
     """
 
-    usual = (503, 10023, "insufficient resources")
 
-
-class TooManyRequestsError(ApiError):
+class InvalidJsonError(ApiError, usual=(400, 10025, "invalid JSON")):
     """
-    The server sheds load; try again later.
+    The server could not parse the request. Since 2.12, unknown fields are rejected too.
     """
 
-    usual = (429, 10167, "too many requests")
 
-
-class ApiLevelRequiredError(ApiError):
+class JetStreamNotEnabledError(ApiError, usual=(503, 10039, "JetStream not enabled for account")):
     """
-    The request demanded an API level that the server does not have.
+    JetStream is not enabled on the server or for the account.
     """
 
-    usual = (412, 10185, "JetStream minimum api level required")
 
-
-class MaxStreamsError(ApiError):
+class TemporarilyUnavailableError(
+    ApiError, usual=(503, 10008, "JetStream temporarily unavailable")
+):
     """
-    The account may not have more streams.
+    The JetStream cluster has no leader at the moment. Try again.
     """
 
-    usual = (400, 10027, "maximum number of streams reached")
+
+class InsufficientResourcesError(ApiError, usual=(503, 10023, "insufficient resources")):
+    """
+    The account or the server has too little memory or disk space left for the request.
+    """
 
 
-class StreamNotFoundError(ApiError):
+class TooManyRequestsError(ApiError, usual=(429, 10167, "too many requests")):
+    """
+    The server is overloaded. Try again later.
+    """
+
+
+class ApiLevelRequiredError(ApiError, usual=(412, 10185, "JetStream minimum api level required")):
+    """
+    The request needs an API level that the server does not have.
+    """
+
+
+class MaxStreamsError(ApiError, usual=(400, 10027, "maximum number of streams reached")):
+    """
+    The account has reached its maximum number of streams.
+    """
+
+
+class StreamNotFoundError(ApiError, usual=(404, 10059, "stream not found")):
     """
     The stream does not exist.
     """
 
-    usual = (404, 10059, "stream not found")
 
-
-class StreamNameInUseError(ApiError):
+class StreamNameInUseError(ApiError, usual=(400, 10058, "stream name already in use")):
     """
-    A stream of that name exists with another configuration.
+    A stream with this name and another configuration exists.
     """
 
-    usual = (400, 10058, "stream name already in use with a different configuration")
 
-
-class SubjectOverlapError(ApiError):
+class SubjectOverlapError(ApiError, usual=(400, 10065, "subjects overlap with an existing stream")):
     """
-    Another stream already takes one of the subjects.
+    Another stream already captures one of the subjects.
     """
 
-    usual = (400, 10065, "subjects overlap with an existing stream")
 
-
-class StreamConfigInvalidError(ApiError):
+class StreamConfigInvalidError(ApiError, usual=(500, 10052, "stream configuration is invalid")):
     """
-    The stream configuration contradicts itself; the description says where.
+    The server rejected the stream configuration. The description says why.
     """
 
-    usual = (500, 10052, "stream configuration is invalid")
 
-
-class StreamSealedError(ApiError):
+class StreamSealedError(ApiError, usual=(400, 10109, "invalid operation on sealed stream")):
     """
-    The stream is sealed and takes no more changes.
+    The stream is sealed and cannot change.
     """
 
-    usual = (400, 10109, "invalid operation on sealed stream")
 
-
-class MirrorAtomicError(StreamConfigInvalidError):
+class MirrorAtomicError(
+    StreamConfigInvalidError, usual=(400, 10198, "mirrors cannot allow atomic batches")
+):
     """
-    A mirror can not allow atomic batches.
-    """
-
-    usual = (400, 10198, "stream mirrors can not also use atomic publishing")
-
-
-class MirrorFastPublishError(StreamConfigInvalidError):
-    """
-    A mirror can not allow fast ingest.
+    A mirror cannot allow atomic batches.
     """
 
-    usual = (400, 10209, "stream mirrors can not also use batch publishing")
 
-
-class MessageNotFoundError(ApiError):
+class MirrorFastPublishError(
+    StreamConfigInvalidError, usual=(400, 10209, "mirrors cannot allow fast ingest")
+):
     """
-    There is no message at that sequence, subject or time.
+    A mirror cannot allow fast ingest.
     """
 
-    usual = (404, 10037, "no message found")
+
+class MessageNotFoundError(ApiError, usual=(404, 10037, "no message found")):
+    """
+    The stream has no message with that sequence, subject or time.
+    """
 
 
-class ConsumerNotFoundError(ApiError):
+class ConsumerNotFoundError(ApiError, usual=(404, 10014, "consumer not found")):
     """
     The consumer does not exist.
     """
 
-    usual = (404, 10014, "consumer not found")
 
-
-class ConsumerExistsError(ApiError):
+class ConsumerExistsError(ApiError, usual=(400, 10148, "consumer already exists")):
     """
-    A consumer of that name exists with another configuration.
+    A consumer with this name and another configuration exists.
     """
 
-    usual = (400, 10148, "consumer already exists")
 
-
-class ConsumerDoesNotExistError(ConsumerNotFoundError):
+class ConsumerDoesNotExistError(
+    ConsumerNotFoundError, usual=(400, 10149, "consumer does not exist")
+):
     """
-    The consumer that was to be updated does not exist.
-    """
-
-    usual = (400, 10149, "consumer does not exist")
-
-
-class MaxConsumersError(ApiError):
-    """
-    The stream or account may not have more consumers.
+    The consumer to update does not exist.
     """
 
-    usual = (400, 10026, "maximum consumers limit reached")
 
-
-class ConsumerConfigInvalidError(ApiError):
+class MaxConsumersError(ApiError, usual=(400, 10026, "maximum consumers limit reached")):
     """
-    The consumer configuration was refused, for instance a change to a field that can not change.
+    The stream or account has reached its maximum number of consumers.
     """
 
-    usual = (500, 10012, "consumer configuration is invalid")
+
+class ConsumerConfigInvalidError(ApiError, usual=(500, 10012, "consumer configuration is invalid")):
+    """
+    The server rejected the consumer configuration, such as a change to a field that is fixed.
+    """
 
 
-class DuplicateFilterSubjectsError(ConsumerConfigInvalidError):
+class DuplicateFilterSubjectsError(
+    ConsumerConfigInvalidError, usual=(400, 10136, "filter given twice")
+):
     """
     Both ``filter_subject`` and ``filter_subjects`` were given.
     """
 
-    usual = (400, 10136, "consumer cannot have both FilterSubject and FilterSubjects specified")
 
-
-class OverlappingFilterSubjectsError(ConsumerConfigInvalidError):
+class OverlappingFilterSubjectsError(
+    ConsumerConfigInvalidError, usual=(400, 10138, "filters overlap")
+):
     """
     Two filters of the consumer match the same subjects.
     """
 
-    usual = (400, 10138, "consumer subject filters cannot overlap")
 
-
-class EmptyFilterSubjectError(ConsumerConfigInvalidError):
+class EmptyFilterSubjectError(ConsumerConfigInvalidError, usual=(400, 10139, "empty filter")):
     """
-    One of the filters of the consumer is empty.
+    One of the consumer's filters is empty.
     """
 
-    usual = (400, 10139, "consumer filter in FilterSubjects cannot be empty")
 
-
-class PriorityPolicyWithoutGroupError(ConsumerConfigInvalidError):
+class PriorityPolicyWithoutGroupError(
+    ConsumerConfigInvalidError, usual=(400, 10159, "no priority group")
+):
     """
-    A priority policy was set without a priority group.
-    """
-
-    usual = (400, 10159, "setting PriorityPolicy requires at least one PriorityGroup to be set")
-
-
-class PriorityGroupNotFoundError(ApiError):
-    """
-    The consumer has no priority group of that name.
+    The configuration has a priority policy but no priority group.
     """
 
-    usual = (400, 10160, "provided priority group does not exist for this consumer")
 
-
-class PriorityGroupNameError(ConsumerConfigInvalidError):
+class PriorityGroupNotFoundError(ApiError, usual=(400, 10160, "priority group does not exist")):
     """
-    The name of a priority group has forbidden characters or more than 16 of them.
+    The consumer has no priority group with this name.
     """
 
-    usual = (400, 10162, "invalid priority group name")
 
-
-class PushWithPriorityGroupError(ConsumerConfigInvalidError):
+class PriorityGroupNameError(
+    ConsumerConfigInvalidError, usual=(400, 10162, "invalid priority group")
+):
     """
-    A push consumer can not have priority groups.
-    """
-
-    usual = (400, 10178, "priority groups can not be used with push consumers")
-
-
-class PriorityGroupWithoutPolicyError(ConsumerConfigInvalidError):
-    """
-    Priority groups were set without a priority policy.
+    The name of a priority group has forbidden characters or more than 16 characters.
     """
 
-    usual = (400, 10196, "priority groups need a priority policy")
 
-
-class FlowControlAckPolicyError(ConsumerConfigInvalidError):
+class PushWithPriorityGroupError(ConsumerConfigInvalidError, usual=(400, 10178, "push consumer")):
     """
-    The ack policy ``flow_control`` is for push consumers only.
+    A push consumer cannot have priority groups.
     """
 
-    usual = (400, 10218, "flow control ack policy needs a push consumer")
 
-
-class InvalidResetError(ApiError):
+class PriorityGroupWithoutPolicyError(
+    ConsumerConfigInvalidError, usual=(400, 10196, "no priority policy")
+):
     """
-    A consumer can not be reset to that sequence.
+    The configuration has priority groups but no priority policy.
     """
 
-    usual = (400, 10204, "invalid reset")
+
+class FlowControlAckPolicyError(
+    ConsumerConfigInvalidError, usual=(400, 10218, "not a push consumer")
+):
+    """
+    Only push consumers can have the ack policy ``flow_control``.
+    """
 
 
-class MessageTooLargeError(ApiError):
+class InvalidResetError(ApiError, usual=(400, 10204, "invalid reset")):
+    """
+    The consumer cannot be reset to that sequence.
+    """
+
+
+class MessageTooLargeError(ApiError, usual=(400, 10054, "message size exceeds maximum allowed")):
     """
     The message is larger than the stream's ``max_msg_size``.
     """
 
-    usual = (400, 10054, "message size exceeds maximum allowed")
 
-
-class MaxMessagesError(ApiError):
+class MaxMessagesError(ApiError, usual=(503, 10077, "maximum messages exceeded")):
     """
-    The stream is at one of its limits and discards new messages; the description names the limit.
+    The stream has reached a limit and discards new messages. The description names the limit.
     """
 
-    usual = (503, 10077, "maximum messages exceeded")
 
-
-class RollupNotPermittedError(ApiError):
+class RollupNotPermittedError(ApiError, usual=(500, 10111, "rollup not permitted")):
     """
-    The stream does not allow roll-ups, or not at this place of a batch.
+    The stream does not allow roll-ups, or not on this message of a batch.
     """
 
-    usual = (500, 10111, "rollup not permitted")
 
-
-class WrongStreamError(ApiError):
+class WrongStreamError(ApiError, usual=(400, 10060, "expected stream does not match")):
     """
-    The message went to another stream than the one expected.
+    The message reached another stream than the expected one.
     """
 
-    usual = (400, 10060, "expected stream does not match")
 
-
-class WrongLastMessageIdError(ApiError):
+class WrongLastMessageIdError(ApiError, usual=(400, 10070, "wrong last msg ID")):
     """
-    The last message id of the stream is not the one expected.
+    The stream's last message ID is not the expected one.
     """
 
-    usual = (400, 10070, "wrong last msg ID")
 
-
-class WrongLastSequenceError(ApiError):
+class WrongLastSequenceError(ApiError, usual=(400, 10071, "wrong last sequence")):
     """
-    The last sequence of the stream or subject is not the one expected; ``last_sequence`` is the
-    real one where known.
+    The last sequence of the stream or subject is not the expected one.
     """
 
-    usual = (400, 10071, "wrong last sequence")
+    last_sequence: int | None
+    """The actual last sequence, or None if the server did not send it."""
 
-    def __init__(
-        self,
-        *,
-        code: int | None = None,
-        err_code: int | None = None,
-        description: str | None = None,
-        stream: str | None = None,
-    ) -> None:
-        super().__init__(code=code, err_code=err_code, description=description, stream=stream)
+    def __init__(self, **fields: Unpack[_Fields]) -> None:
+        super().__init__(**fields)
         self.last_sequence = trailing_number(self.description)
 
 
-class SubjectCheckUnavailableError(ApiError):
+class SubjectCheckUnavailableError(
+    ApiError, usual=(503, 10163, "last sequence by subject unavailable")
+):
     """
-    The expected last sequence of the subject can not be checked at the moment; try again.
-    """
-
-    usual = (503, 10163, "last sequence by subject temporarily unavailable")
-
-
-class MissingExpectedSequenceError(ApiError):
-    """
-    A subject to check was given without the sequence expected on it.
+    The server cannot check the subject's expected last sequence at the moment. Try again.
     """
 
-    usual = (400, 10193, "missing sequence for expected last sequence per subject")
 
-
-class DuplicateMessageInProcessError(ApiError):
+class MissingExpectedSequenceError(ApiError, usual=(400, 10193, "missing expected sequence")):
     """
-    A message with the same id is being stored right now.
+    The message names a subject to check, but not the sequence expected on it.
     """
 
-    usual = (409, 10158, "duplicate message id is in process")
 
-
-class MessageTtlInvalidError(ApiError):
+class DuplicateMessageInProcessError(
+    ApiError, usual=(409, 10158, "duplicate message id is in process")
+):
     """
-    The server can not use the message's time-to-live.
+    The server is storing a message with the same ID at this moment.
     """
 
-    usual = (400, 10165, "invalid per-message TTL")
+
+class MessageTtlInvalidError(ApiError, usual=(400, 10165, "invalid per-message TTL")):
+    """
+    The server rejected the message's time-to-live.
+    """
 
 
-class MessageTtlDisabledError(ApiError):
+class MessageTtlDisabledError(ApiError, usual=(400, 10166, "per-message TTL is disabled")):
     """
     The stream does not allow a time-to-live per message (``allow_msg_ttl``).
     """
 
-    usual = (400, 10166, "per-message TTL is disabled")
 
-
-class CounterDisabledError(ApiError):
+class CounterDisabledError(ApiError, usual=(400, 10168, "message counters is disabled")):
     """
-    The stream does not hold counters (``allow_msg_counter``).
+    The stream does not allow counters (``allow_msg_counter``).
     """
 
-    usual = (400, 10168, "message counters is disabled")
 
-
-class CounterIncrementMissingError(ApiError):
+class CounterIncrementMissingError(
+    ApiError, usual=(400, 10169, "message counter increment is missing")
+):
     """
     A message to a counter stream has no increment.
     """
 
-    usual = (400, 10169, "message counter increment is missing")
 
-
-class CounterPayloadError(ApiError):
+class CounterPayloadError(ApiError, usual=(400, 10170, "message counter has payload")):
     """
     A message to a counter stream has a payload.
     """
 
-    usual = (400, 10170, "message counter has payload")
 
-
-class CounterIncrementInvalidError(ApiError):
+class CounterIncrementInvalidError(ApiError, usual=(400, 10171, "invalid counter increment")):
     """
     The increment of a counter is not an integer.
     """
 
-    usual = (400, 10171, "message counter increment is invalid")
 
-
-class SchedulesDisabledError(ApiError):
+class SchedulesDisabledError(ApiError, usual=(400, 10188, "message schedules is disabled")):
     """
     The stream does not allow message schedules (``allow_msg_schedules``).
     """
 
-    usual = (400, 10188, "message schedules is disabled")
 
-
-class SchedulePatternInvalidError(ApiError):
+class SchedulePatternInvalidError(ApiError, usual=(400, 10189, "message schedule is invalid")):
     """
-    The schedule can not be read, or repeats faster than once a second.
+    The server cannot parse the schedule, or it repeats more often than once a second.
     """
 
-    usual = (400, 10189, "message schedules pattern is invalid")
 
-
-class ScheduleTargetInvalidError(ApiError):
+class ScheduleTargetInvalidError(ApiError, usual=(400, 10190, "schedule target is invalid")):
     """
-    The target of a schedule is missing, outside the stream, or the schedule's own subject.
+    The schedule's target is missing, outside the stream, or the schedule's own subject.
     """
 
-    usual = (400, 10190, "message schedules target is invalid")
 
-
-class ScheduleTtlInvalidError(ApiError):
+class ScheduleTtlInvalidError(ApiError, usual=(400, 10191, "schedule TTL is invalid")):
     """
-    The time-to-live of scheduled messages is invalid.
+    The time-to-live of the scheduled messages is invalid.
     """
 
-    usual = (400, 10191, "message schedules invalid per-message TTL")
 
-
-class ScheduleRollupInvalidError(ApiError):
+class ScheduleRollupInvalidError(ApiError, usual=(400, 10192, "schedule rollup is invalid")):
     """
-    A schedule may replace the messages of its target's subject, ``sub``, and nothing else.
+    The only roll-up that a schedule allows is ``sub``, which replaces messages on its target.
     """
 
-    usual = (400, 10192, "message schedules invalid rollup")
 
-
-class ScheduleSourceInvalidError(ApiError):
+class ScheduleSourceInvalidError(ApiError, usual=(400, 10203, "schedule source is invalid")):
     """
-    The source of a schedule is outside the stream, or the schedule's or target's own subject.
+    The schedule's source is outside the stream, or is the subject of the schedule or its target.
     """
 
-    usual = (400, 10203, "message schedules source is invalid")
 
-
-class ScheduleTimeZoneInvalidError(ApiError):
+class ScheduleTimeZoneInvalidError(ApiError, usual=(400, 10223, "schedule time zone is invalid")):
     """
     The server does not know the schedule's time zone.
     """
 
-    usual = (400, 10223, "message schedules time zone is invalid")
 
-
-class AtomicPublishDisabledError(ApiError):
+class AtomicPublishDisabledError(ApiError, usual=(400, 10174, "atomic publish is disabled")):
     """
-    The stream does not take atomic batches (``allow_atomic``).
+    The stream does not allow atomic batches (``allow_atomic``).
     """
 
-    usual = (400, 10174, "atomic publish is disabled")
 
-
-class BatchSequenceMissingError(ApiError):
+class BatchSequenceMissingError(ApiError, usual=(400, 10175, "atomic publish sequence is missing")):
     """
-    A message of a batch carries no usable batch sequence.
+    A message of a batch has no valid batch sequence.
     """
 
-    usual = (400, 10175, "atomic publish sequence is missing")
 
-
-class BatchIncompleteError(ApiError):
+class BatchIncompleteError(ApiError, usual=(400, 10176, "atomic publish batch is incomplete")):
     """
-    The server does not have the whole batch: a gap, an idle time-out, a restart, or a batch that
-        has already ended.
+    The server does not have the whole batch.
+
+    The cause is a gap, an idle timeout, a server restart, or that the batch has already ended.
+    ``reason`` says what jetsync knows about it.
     """
 
-    usual = (400, 10176, "atomic publish batch is incomplete")
-
-    def __init__(
-        self,
-        *,
-        code: int | None = None,
-        err_code: int | None = None,
-        description: str | None = None,
-        stream: str | None = None,
-        reason: str | None = None,
-    ) -> None:
-        super().__init__(code=code, err_code=err_code, description=description, stream=stream)
-        #: What the client knows about the cause, for instance that the batch lay idle too long.
+    def __init__(self, *, reason: str | None = None, **fields: Unpack[_Fields]) -> None:
+        super().__init__(**fields)
         self.reason = reason
         if reason is not None:
             self.args = (f"{self}: {reason}",)
 
 
-class BatchUnsupportedHeaderError(ApiError):
+class BatchUnsupportedHeaderError(
+    ApiError, usual=(400, 10177, "atomic publish unsupported header")
+):
     """
-    A message of a batch carries a header that batches can not have.
-    """
-
-    usual = (400, 10177, "atomic publish unsupported header used")
-
-
-class BatchIdInvalidError(ApiError):
-    """
-    The batch id is longer than 64 bytes.
+    A message of a batch has a header that batches do not allow.
     """
 
-    usual = (400, 10179, "atomic publish batch ID is invalid")
 
-
-class BatchTooLargeError(ApiError):
+class BatchIdInvalidError(ApiError, usual=(400, 10179, "atomic publish batch ID is invalid")):
     """
-    The batch has more messages than the server takes; ``limit`` is the server's number.
+    The batch ID is longer than 64 bytes.
     """
 
-    usual = (400, 10199, "atomic publish batch is too large")
 
-    def __init__(
-        self,
-        *,
-        code: int | None = None,
-        err_code: int | None = None,
-        description: str | None = None,
-        stream: str | None = None,
-    ) -> None:
-        super().__init__(code=code, err_code=err_code, description=description, stream=stream)
-        self.limit = trailing_number(self.description)
-
-
-class BatchCommitInvalidError(ApiError):
+class BatchTooLargeError(ApiError, usual=(400, 10199, "atomic publish batch is too large")):
     """
-    The server does not know that way to commit a batch.
+    The batch has more messages than the server accepts.
     """
 
-    usual = (400, 10200, "atomic publish batch commit is invalid")
+    @property
+    def limit(self) -> int | None:
+        """
+        The server's limit in messages, or None if the server did not send it.
+        """
+        return trailing_number(self.description)
 
 
-class DuplicateMessageIdError(ApiError):
+class BatchCommitInvalidError(ApiError, usual=(400, 10200, "atomic publish commit is invalid")):
     """
-    A message id of the batch was already stored, or is twice in the batch; nothing of the batch was
-    stored.
-    """
-
-    usual = (400, 10201, "atomic publish batch contains duplicate message id")
-
-
-class TooManyInflightError(ApiError):
-    """
-    Too many batches are open on the stream or server.
+    The server does not know this way to commit a batch.
     """
 
-    usual = (429, 10210, "atomic publish too many inflight")
 
-
-class FastTooManyInflightError(TooManyInflightError):
+class DuplicateMessageIdError(ApiError, usual=(400, 10201, "batch has a duplicate message id")):
     """
-    Too many fast-ingest batches are open on the stream.
+    A message ID of the batch is already stored, or is in the batch twice. Nothing was stored.
     """
 
-    usual = (429, 10211, "batch publish too many inflight")
 
-
-class FastPublishDisabledError(ApiError):
+class TooManyInflightError(ApiError, usual=(429, 10210, "atomic publish too many inflight")):
     """
-    The stream does not take fast ingest (``allow_batched``).
+    The stream or server has too many open batches.
     """
 
-    usual = (400, 10205, "batch publish is disabled")
 
-
-class FastPatternInvalidError(ApiError):
+class FastTooManyInflightError(
+    TooManyInflightError, usual=(429, 10211, "too many batches in flight")
+):
     """
-    The server could not read the reply subject of a fast-ingest message.
-    """
-
-    usual = (400, 10206, "batch publish pattern is invalid")
-
-
-class FastBatchIdInvalidError(ApiError):
-    """
-    The id of a fast-ingest batch is longer than 64 bytes.
+    The stream has too many open fast-ingest batches.
     """
 
-    usual = (400, 10207, "batch publish ID is invalid")
 
-
-class FastBatchUnknownError(ApiError):
+class FastPublishDisabledError(ApiError, usual=(400, 10205, "batch publish is disabled")):
     """
-    The fast-ingest batch has ended, timed out, or never began.
+    The stream does not allow fast ingest (``allow_batched``).
     """
 
-    usual = (400, 10208, "batch publish ID unknown")
+
+class FastPatternInvalidError(ApiError, usual=(400, 10206, "batch publish pattern is invalid")):
+    """
+    The server cannot parse the reply subject of a fast-ingest message.
+    """
 
 
-def _all_subclasses(cls: type[ApiError]) -> list[type[ApiError]]:
-    found: list[type[ApiError]] = []
-    for child in cls.__subclasses__():
-        found += [child, *_all_subclasses(child)]
-    return found
+class FastBatchIdInvalidError(ApiError, usual=(400, 10207, "batch publish ID is invalid")):
+    """
+    The fast-ingest batch ID is longer than 64 bytes.
+    """
 
 
-#: Which class stands for which ``err_code``. Codes that share a class with another are named; the
-#: rest is ``usual``.
-ERROR_CLASSES: Mapping[int, type[ApiError]] = {
-    **{cls.usual[1]: cls for cls in _all_subclasses(ApiError)},
-    10002: InsufficientResourcesError,
-    10028: InsufficientResourcesError,
-    10047: InsufficientResourcesError,
-    10076: JetStreamNotEnabledError,
-    10164: WrongLastSequenceError,
-}
+class FastBatchUnknownError(ApiError, usual=(400, 10208, "batch publish ID unknown")):
+    """
+    The fast-ingest batch has ended, timed out, or never started.
+    """
+
+
+# Several codes share these classes.
+for _code in (10002, 10028, 10047):
+    ERROR_CLASSES[_code] = InsufficientResourcesError
+ERROR_CLASSES[10076] = JetStreamNotEnabledError
+ERROR_CLASSES[10164] = WrongLastSequenceError
+
+
+def from_api_error(
+    error: Mapping[str, Any], stream: str | None = None, consumer: str | None = None
+) -> ApiError:
+    """
+    Return the error for the ``error`` object of an API answer or a publish ack.
+
+    Missing and malformed fields get default values.
+
+    Raises:
+        ProtocolError: *error* is not a JSON object.
+    """
+    if not isinstance(error, Mapping):
+        raise ProtocolError(f"the error in an answer is not a JSON object: {reprlib.repr(error)}")
+    err_code = _as_int(error.get("err_code"), 0)
+    description = error.get("description")
+    return ERROR_CLASSES.get(err_code, ApiError)(
+        code=_as_int(error.get("code"), 500),
+        err_code=err_code,
+        description=description if isinstance(description, str) and description else None,
+        stream=stream,
+        consumer=consumer,
+    )
+
+
+def _as_int(value: object, default: int) -> int:
+    return value if type(value) is int and 0 <= value < 1 << 31 else default
+
+
+# Key-value errors name the bucket and the key instead of the stream and the subject.
 
 
 class BucketNotFoundError(StreamNotFoundError):
     """
-    There is no bucket of that name, or not the one that was watched, as ``reason`` says then.
+    The bucket does not exist, or it was replaced while it was watched.
     """
 
     def __init__(self, bucket: str, *, reason: str | None = None) -> None:
@@ -652,10 +593,10 @@ class BucketNotFoundError(StreamNotFoundError):
 
 class WrongLastRevisionError(WrongLastSequenceError):
     """
-    A key is not at the revision that a change expects; nothing was changed.
+    A key is not at the expected revision. Nothing was changed.
 
-    ``last_sequence`` is the revision that it is at, 0 where there is none and None where that is
-    not known. Of a transaction, ``key`` is None if it could not be found out which one it was.
+    ``last_sequence`` is the key's revision: 0 if it has none, None if the revision is not known.
+    ``key`` is None if a transaction failed and jetsync could not find out because of which key.
     """
 
     def __init__(
@@ -666,14 +607,12 @@ class WrongLastRevisionError(WrongLastSequenceError):
         expected: int | None = None,
         last_sequence: int | None = None,
     ) -> None:
+        at = "the expected revision" if expected is None else f"revision {expected}"
         what = "a key" if key is None else f"key {key!r}"
-        text = f"{what} of bucket {bucket!r} is not at the revision expected"
-        if expected is not None:
-            text = f"{what} of bucket {bucket!r} is not at revision {expected}"
+        text = f"{what} of bucket {bucket!r} is not at {at}"
         if last_sequence is not None:
             text += f": it is at {last_sequence}" if last_sequence else ": it does not exist"
         super().__init__(description=text, stream=f"KV_{bucket}")
-        # The server's text is about sequences, and its code the same for all of them.
         self.args = (text,)
         self.bucket = bucket
         self.key = key
@@ -683,20 +622,22 @@ class WrongLastRevisionError(WrongLastSequenceError):
 
 class KeyExistsError(WrongLastRevisionError):
     """
-    The key that was to be created has a value already; nothing was changed.
+    The key to create already has a value. Nothing was changed.
     """
 
     def __init__(self, bucket: str, key: str, *, last_sequence: int | None = None) -> None:
         super().__init__(bucket, key, expected=0, last_sequence=last_sequence)
         at = "" if last_sequence is None else f" at revision {last_sequence}"
-        self.description = f"key {key!r} of bucket {bucket!r} has a value already{at}"
+        self.description = f"key {key!r} of bucket {bucket!r} already has a value{at}"
         self.args = (self.description,)
 
 
 class KeyNotFoundError(JetSyncError, KeyError):
     """
-    The bucket has no value under that key, or not at that revision: there never was one, or it was
-    deleted, or it expired.
+    The bucket has no value for the key, or not at the given revision.
+
+    ``deleted_at`` is the revision of the marker that ended the value, and ``reason`` is
+    ``"deleted"``, ``"purged"`` or ``"expired"``. Both are None if the bucket has no marker.
     """
 
     def __init__(
@@ -709,76 +650,51 @@ class KeyNotFoundError(JetSyncError, KeyError):
         reason: str | None = None,
     ) -> None:
         at = "" if revision is None else f" at revision {revision}"
-        text = f"no key {key!r}{at} in bucket {bucket!r}"
+        text = f"key {key!r} not found{at} in bucket {bucket!r}"
         if deleted_at is not None:
             text += f": {reason or 'deleted'} at revision {deleted_at}"
         super().__init__(text)
         self.bucket = bucket
         self.key = key
         self.revision = revision
-        #: The revision of the marker that says so, where there is one.
         self.deleted_at = deleted_at
-        #: ``"deleted"``, ``"purged"`` or ``"expired"``, where there is such a marker.
         self.reason = reason
 
 
 class KeysVanishedError(JetSyncError):
     """
-    Values of the moment that was asked for are not in the bucket any more, as newer ones have taken
-    their place.
+    A snapshot cannot be completed, because newer values have replaced values that belong to it.
     """
 
     def __init__(self, bucket: str, keys: Sequence[str], *, revision: int | None = None) -> None:
         names = ", ".join(map(repr, keys[:5])) + (", ..." if len(keys) > 5 else "")
-        at = "the moment asked for" if revision is None else f"revision {revision}"
+        at = "the time of the snapshot" if revision is None else f"revision {revision}"
         super().__init__(
-            f"{len(keys)} keys of bucket {bucket!r} had values at {at} that are gone: {names}"
+            f"bucket {bucket!r} no longer has the values that {len(keys)} keys had at {at}: {names}"
         )
         self.bucket = bucket
         self.keys = tuple(keys)
         self.revision = revision
 
 
-def from_api_error(error: Mapping[str, Any], stream: str | None = None) -> ApiError:
-    """
-    Make the error that a server's ``error`` object stands for; do not raise it.
-
-    Args:
-        error: The object under ``error`` in an API answer or a publish acknowledgement. Missing
-            fields are tolerated.
-        stream: The stream the answer is about, where known.
-
-    Raises:
-        ProtocolError: *error* is not an object.
-    """
-    if not isinstance(error, Mapping):
-        raise ProtocolError(f"the error of an answer is no JSON object: {reprlib.repr(error)}")
-    code = _as_int(error.get("code"), 500)
-    err_code = _as_int(error.get("err_code"), 0)
-    said = error.get("description")
-    description = said if isinstance(said, str) and said else None
-    cls = ERROR_CLASSES.get(err_code, ApiError)
-    return cls(code=code, err_code=err_code, description=description, stream=stream)
-
-
-def _as_int(value: object, default: int) -> int:
-    return value if type(value) is int and 0 <= value < 1 << 31 else default
+# Publishes.
 
 
 class PublishError(JetSyncError):
     """
-    A publish did not end with an acknowledgement.
+    A publish was not acknowledged.
     """
 
-    def __init__(self, message: str = "publish failed", *, subject: str | None = None) -> None:
+    def __init__(self, message: str, *, subject: str | None = None) -> None:
         super().__init__(message)
         self.subject = subject
 
 
 class NoStreamResponseError(PublishError):
     """
-    No stream takes the subject, or its stream has no leader at the moment; the message was not
-    stored.
+    No stream captures the subject, or its stream has no leader at the moment.
+
+    The message was not stored.
     """
 
     def __init__(self, subject: str, *, attempts: int = 1) -> None:
@@ -789,7 +705,9 @@ class NoStreamResponseError(PublishError):
 
 class PublishOutcomeUnknownError(PublishError, TimeoutError):
     """
-    The message was sent and no acknowledgement came: whether it was stored is unknown.
+    The message was sent, but no ack arrived. It may or may not be stored.
+
+    ``timeout`` is in seconds.
     """
 
     def __init__(
@@ -803,7 +721,7 @@ class PublishOutcomeUnknownError(PublishError, TimeoutError):
         why = reason or "no acknowledgement came"
         if timeout is not None:
             why += f" within {timeout:g} s"
-        advice = "repeat it without a msg_id and it may be stored twice"
+        advice = "repeating it without a msg_id may store it twice"
         if msg_id is not None:
             advice = f"repeating it with msg_id {msg_id!r} is safe within the duplicate window"
         super().__init__(
@@ -816,7 +734,10 @@ class PublishOutcomeUnknownError(PublishError, TimeoutError):
 
 class BatchGapError(PublishError):
     """
-    Messages of a fast-ingest batch were lost on the way and the batch was to fail on gaps.
+    Messages of a fast-ingest batch that does not allow gaps did not reach the server.
+
+    ``first_missing`` is the batch sequence of the first lost message and ``sequence`` that of the
+    message that arrived instead.
     """
 
     def __init__(self, first_missing: int, sequence: int, *, batch_id: str | None = None) -> None:
@@ -830,8 +751,9 @@ class BatchGapError(PublishError):
 
 class AtomicityError(PublishError):
     """
-    The server does not know batches and stored messages of one singly: what is named here is in the
-    stream.
+    The server does not support atomic batches and stored messages of the batch one by one.
+
+    ``sequence`` is the stream sequence of the last one.
     """
 
     def __init__(

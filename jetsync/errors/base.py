@@ -5,15 +5,12 @@ The root of the error tree.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 
 def _rebuild(cls: type[JetSyncError], args: tuple[Any, ...], state: dict[str, Any]) -> JetSyncError:
     """
-    Make an error anew from its pickled state.
-
-    The constructor is passed by on purpose: it takes data and composes the text, which both are in
-    the state already.
+    Recreate an error from its pickled state, without calling its constructor.
     """
     error = cls.__new__(cls)
     error.args = args
@@ -26,17 +23,18 @@ class JetSyncError(Exception):
     The root of every error that jetsync raises.
     """
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(message)
+    _default_text: ClassVar[str] = ""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(self._default_text if message is None else message)
 
     def __str__(self) -> str:
-        # KeyError would show the repr of the text and OSError looks at errno first. One rule for
-        # the whole tree.
-        return str(self.args[0]) if self.args else ""
+        # KeyError would return the repr of the text, and OSError would look at errno.
+        return str(self.args[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # BaseException rebuilds with cls(*args) and OSError drops what it does not know. Neither
-        # fits keyword data.
+        # BaseException would call cls(*args), which does not fit constructors with keywords.
+        # OSError would drop the attributes.
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 

@@ -12,10 +12,11 @@ from jetsync.errors.base import JetSyncError, trailing_number
 
 class StatusError(JetSyncError):
     """
-    A status line that ends a pull or a direct get with a fault.
+    A status line of the server ended a pull or a direct get.
+
+    ``code`` is 0 if jetsync detected the fault without a status line of the server.
     """
 
-    #: Code and text where the client finds the fault by itself. Code 0 never comes from a server.
     usual: ClassVar[tuple[int, str]] = (0, "fault")
 
     def __init__(
@@ -35,177 +36,141 @@ class StatusError(JetSyncError):
         where += [f"consumer {consumer!r}"] if consumer is not None else []
         super().__init__(f"{text} ({', '.join(where)})" if where else text)
 
+    def __init_subclass__(cls, *, usual: tuple[int, str] | None = None) -> None:
+        """
+        Set the code and text for errors that jetsync raises without a status line of the server.
+        """
+        if usual is not None:
+            cls.usual = usual
 
-class ConsumerDeletedError(StatusError):
+
+class ConsumerDeletedError(StatusError, usual=(409, "Consumer Deleted")):
     """
-    The consumer, or its stream, was deleted while a pull waited.
-    """
-
-    usual = (409, "Consumer Deleted")
-
-
-class NotPullConsumerError(StatusError):
-    """
-    The consumer is a push consumer and can not be pulled from.
-    """
-
-    usual = (409, "Consumer is push based")
-
-
-class ConsumerUnavailableError(StatusError):
-    """
-    Nobody answers for the consumer: it is gone, or it has no leader at the moment.
+    The consumer or its stream was deleted while a pull was outstanding.
     """
 
-    usual = (503, "No Responders")
 
-
-class _LimitStatusError(StatusError):
+class NotPullConsumerError(StatusError, usual=(409, "Consumer is push based")):
     """
-    A status whose text ends with the limit that was exceeded.
+    The consumer is a push consumer and does not accept pull requests.
     """
 
-    def __init__(
-        self,
-        *,
-        code: int | None = None,
-        description: str | None = None,
-        consumer: str | None = None,
-        stream: str | None = None,
-    ) -> None:
-        super().__init__(code=code, description=description, consumer=consumer, stream=stream)
-        self.limit = trailing_number(self.description)
 
-
-class MaxRequestBatchError(_LimitStatusError):
+class ConsumerUnavailableError(StatusError, usual=(503, "No Responders")):
     """
-    The pull asked for more messages than the consumer's ``max_batch``; ``limit`` is that number.
+    No server answers for the consumer: it does not exist, or it has no leader at the moment.
     """
 
-    usual = (409, "Exceeded MaxRequestBatch")
 
-
-class MaxRequestMaxBytesError(_LimitStatusError):
+class MaxRequestBatchError(StatusError, usual=(409, "Exceeded MaxRequestBatch")):
     """
-    The pull asked for more bytes than the consumer's ``max_bytes``; ``limit`` is that number.
+    The pull asked for more messages than the consumer's ``max_batch``.
     """
 
-    usual = (409, "Exceeded MaxRequestMaxBytes")
+    @property
+    def limit(self) -> int | None:
+        """
+        The consumer's ``max_batch``, or None if the server did not send it.
+        """
+        return trailing_number(self.description)
 
 
-class MaxRequestExpiresError(StatusError):
+class MaxRequestMaxBytesError(StatusError, usual=(409, "Exceeded MaxRequestMaxBytes")):
     """
-    The pull would live longer than the consumer's ``max_expires``; ``limit`` is the server's text,
-    such as ``"2s"``.
+    The pull asked for more bytes than the consumer's ``max_bytes``.
     """
 
-    usual = (409, "Exceeded MaxRequestExpires")
+    @property
+    def limit(self) -> int | None:
+        """
+        The consumer's ``max_bytes``, or None if the server did not send it.
+        """
+        return trailing_number(self.description)
 
-    def __init__(
-        self,
-        *,
-        code: int | None = None,
-        description: str | None = None,
-        consumer: str | None = None,
-        stream: str | None = None,
-    ) -> None:
-        super().__init__(code=code, description=description, consumer=consumer, stream=stream)
+
+class MaxRequestExpiresError(StatusError, usual=(409, "Exceeded MaxRequestExpires")):
+    """
+    The pull asked for a longer expiry than the consumer's ``max_expires``.
+    """
+
+    @property
+    def limit(self) -> str | None:
+        """
+        The server's text for ``max_expires``, such as ``"2s"``, or None if it did not send one.
+        """
         found = re.search(r" of (\S+)\s*$", self.description)
-        self.limit: str | None = found[1] if found else None
+        return found[1] if found else None
 
 
-class MaxWaitingError(StatusError):
+class MaxWaitingError(StatusError, usual=(409, "Exceeded MaxWaiting")):
     """
-    The consumer has as many waiting pulls as it takes.
-    """
-
-    usual = (409, "Exceeded MaxWaiting")
-
-
-class MessageSizeExceedsMaxBytesError(StatusError):
-    """
-    The next message alone is larger than the pull's byte limit; repeating the pull would not end.
+    The consumer already has ``max_waiting`` outstanding pulls.
     """
 
-    usual = (409, "Message Size Exceeds MaxBytes")
 
-
-class LeadershipChangeError(StatusError):
+class MessageSizeExceedsMaxBytesError(StatusError, usual=(409, "Message Size Exceeds MaxBytes")):
     """
-    The consumer moved to another server; pull again.
+    The next message is larger than the pull's ``max_bytes``. Pull again with a higher limit.
     """
 
-    usual = (409, "Leadership Change")
 
-
-class ServerShutdownError(StatusError):
+class LeadershipChangeError(StatusError, usual=(409, "Leadership Change")):
     """
-    The server of the consumer is shutting down; pull again.
+    The consumer moved to another server. Pull again.
     """
 
-    usual = (409, "Server Shutdown")
 
-
-class BadPullRequestError(StatusError):
+class ServerShutdownError(StatusError, usual=(409, "Server Shutdown")):
     """
-    The server could not use the pull request.
+    The consumer's server is shutting down. Pull again.
     """
 
-    usual = (400, "Bad Request")
+
+class BadPullRequestError(StatusError, usual=(400, "Bad Request")):
+    """
+    The server rejected the pull request as malformed.
+    """
 
 
 class InvalidGroupError(BadPullRequestError):
     """
-    The priority group of a pull is missing, unknown, or does not fit the consumer's policy.
+    The pull names no priority group, an unknown one, or one that the consumer's policy forbids.
     """
 
-    usual = (400, "Bad Request - Invalid Priority Group")
 
-
-class PinIdMismatchError(StatusError):
+class PinIdMismatchError(StatusError, usual=(423, "Nats-Pin-Id mismatch")):
     """
     Another client is pinned to the priority group.
     """
 
-    usual = (423, "Nats-Wrong-Pin-Id")
 
-
-class RequiredApiLevelError(StatusError):
+class RequiredApiLevelError(StatusError, usual=(412, "Required Api Level")):
     """
-    The request demanded an API level that the server does not have.
+    The request needs an API level that the server does not have.
     """
 
-    usual = (412, "Required Api Level")
 
-
-class NoHeartbeatError(StatusError):
+class NoHeartbeatError(StatusError, usual=(0, "no heartbeat received")):
     """
-    Neither messages nor heartbeats came for two heartbeat times: the pull, the server or the way to
-        it is dead.
-    """
+    Neither a message nor a heartbeat arrived for two heartbeat intervals.
 
-    usual = (0, "no heartbeat received")
-
-
-class BadDirectRequestError(StatusError):
-    """
-    The server could not use a direct get request.
+    The pull, the server or the connection is broken.
     """
 
-    usual = (408, "Bad Request")
 
-
-class TooManySubjectsError(StatusError):
+class BadDirectRequestError(StatusError, usual=(408, "Bad Request")):
     """
-    More subjects match than one direct get may resolve; only narrower filters help.
+    The server rejected the direct get request as malformed.
     """
 
-    usual = (413, "Too Many Results")
 
-
-class UnknownStatusError(StatusError):
+class TooManySubjectsError(StatusError, usual=(413, "Too Many Results")):
     """
-    A status line that jetsync does not know.
+    The filter of a direct get matches more subjects than the server resolves. Narrow the filter.
     """
 
-    usual = (0, "unknown status")
+
+class UnknownStatusError(StatusError, usual=(0, "unknown status")):
+    """
+    jetsync does not know the status line that the server sent.
+    """

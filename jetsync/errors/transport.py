@@ -14,18 +14,18 @@ _QUERY = re.compile("[?#]")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]*)(?::\d{0,5})?/?")
 _HOST_AND_PATH = re.compile(rf"{_HOST.pattern}(?:(?<=/)[^:]*)?")
 _LIKE_URL = re.compile(
-    # A URL without the punctuation behind it, or a word with an "@".
+    # A URL without the punctuation after it, or a word with an "@".
     r"[A-Za-z][A-Za-z0-9+.-]*://\S*?(?=[)'\",;:.]*(?:\s|$))|(?:(?!://)\S)*@\S*"
 )
 
 
 def redact_url(url: str) -> str:
     """
-    Return the URL, or comma-separated URLs, without secrets, so that it may be shown or logged.
+    Return a URL, or comma-separated URLs, with all secrets replaced by ``***``.
 
-    User name, password and token become ``***``, and so do query and fragment. Only what is
-    certainly a host, a port or the path of a WebSocket URL is kept. Of a URL that cannot be
-    divided safely only the scheme is kept.
+    The result can be shown and logged. It keeps the scheme, the hosts, the ports and the path of a
+    WebSocket URL. The user name, password, token, query and fragment are replaced. If the parts
+    cannot be told apart for certain, only the scheme is kept.
     """
     return ",".join(_redact_one(one) for one in _NEXT_URL.split(url))
 
@@ -38,7 +38,7 @@ def _redact_one(url: str) -> str:
     hosts, mark = (rest, "") if found is None else (rest[: found.start()], found[0])
     # Other schemes have no path, so a "/" is part of a token.
     shape = _HOST_AND_PATH if scheme.strip().lower() in {"ws://", "wss://"} else _HOST
-    # With a "?" before the "@", the "@" may be part of the query, and what follows it of a secret.
+    # If a "?" precedes the "@", the "@" may be part of the query and the host part of a secret.
     if _QUERY.search(login) or not all(shape.fullmatch(host.strip()) for host in hosts.split(",")):
         return f"{scheme}***"
     shown = f"{scheme}***@{hosts}" if at else f"{scheme}{hosts}"
@@ -47,23 +47,25 @@ def _redact_one(url: str) -> str:
 
 def redact_text(text: str) -> str:
     """
-    Return a text in which :func:`redact_url` was applied to each word that may be a URL.
+    Apply :func:`redact_url` to each word of the text that may be a URL.
     """
     return _LIKE_URL.sub(lambda found: redact_url(found[0]), text)
 
 
 class TransportError(JetSyncError):
     """
-    Something is wrong with the connection or with core NATS; JetStream was not reached.
+    The connection or core NATS failed. JetStream did not process the request.
     """
 
 
 class ConnectError(TransportError, ConnectionError):
     """
-    No connection could be made.
+    jetsync could not connect to a server.
+
+    ``server`` is the URL without secrets, if one server is to blame.
     """
 
-    def __init__(self, reason: str = "can not connect", *, server: str | None = None) -> None:
+    def __init__(self, reason: str, *, server: str | None = None) -> None:
         self.server = None if server is None else redact_url(server)
         super().__init__(reason if self.server is None else f"{reason} ({self.server})")
         self.reason = reason
@@ -71,8 +73,9 @@ class ConnectError(TransportError, ConnectionError):
 
 class ConnectTimeoutError(ConnectError, TimeoutError):
     """
-    No connection could be made within ``connect_timeout``, which is a total over all servers and
-    tries.
+    jetsync could not connect within ``connect_timeout``, which covers all servers and attempts.
+
+    ``timeout`` is in seconds.
     """
 
     def __init__(
@@ -85,22 +88,23 @@ class ConnectTimeoutError(ConnectError, TimeoutError):
 
 class AuthenticationError(ConnectError):
     """
-    The server refused the login or let it expire, or jetsync could not make the login.
+    The server rejected or expired the credentials, or jetsync could not load them.
     """
 
 
 class ConnectionClosedError(TransportError, ConnectionError):
     """
-    The client was closed, before or during this call.
+    The client was closed before or during this call.
     """
 
-    def __init__(self, message: str = "the client is closed") -> None:
-        super().__init__(message)
+    _default_text = "the client is closed"
 
 
 class DisconnectedError(TransportError, ConnectionError, TimeoutError):
     """
-    There was no connection until the deadline passed; nothing of this call was sent.
+    The client was disconnected until the deadline passed. Nothing of this call was sent.
+
+    ``timeout`` is in seconds.
     """
 
     def __init__(
@@ -127,14 +131,15 @@ class DisconnectedError(TransportError, ConnectionError, TimeoutError):
 
 class ConnectionLostError(TransportError, ConnectionError):
     """
-    The connection was lost while this call waited for its answer; the call stores nothing and may
-    be repeated.
+    The connection was lost before the reply to a request arrived.
+
+    The request stores nothing, so you can repeat it.
     """
 
     def __init__(self, *, subject: str | None = None, reason: str | None = None) -> None:
-        text = "the connection was lost while waiting for the answer"
+        text = "the connection was lost before the reply arrived"
         if subject is not None:
-            text += f" to a request on {subject!r}"
+            text = f"the connection was lost before the reply to {subject!r} arrived"
         super().__init__(text if reason is None else f"{text}: {reason}")
         self.subject = subject
         self.reason = reason
@@ -142,7 +147,7 @@ class ConnectionLostError(TransportError, ConnectionError):
 
 class NoRespondersError(TransportError):
     """
-    Nobody listens on the subject of a request.
+    No server or client is subscribed to the subject of a request.
     """
 
     def __init__(self, subject: str) -> None:
@@ -152,7 +157,7 @@ class NoRespondersError(TransportError):
 
 class PermissionDeniedError(TransportError, PermissionError):
     """
-    The server does not let this user publish or subscribe to the subject.
+    The user has no permission to publish or subscribe to the subject.
     """
 
     def __init__(self, subject: str, operation: str) -> None:
@@ -163,9 +168,9 @@ class PermissionDeniedError(TransportError, PermissionError):
 
 class SlowConsumerError(TransportError):
     """
-    A subscription dropped messages because its buffer was full; it stays open.
+    The subscription's buffer was full and messages were dropped. The subscription stays open.
 
-    ``dropped`` is how many messages it dropped since the last such error.
+    ``dropped`` is the number of messages dropped since the last such error.
     """
 
     def __init__(self, subject: str, dropped: int) -> None:
@@ -179,29 +184,29 @@ class SlowConsumerError(TransportError):
 
 class ForkedProcessError(TransportError, RuntimeError):
     """
-    A client is used in a process forked from the one that made it; connect again in the child.
+    The client was created before this process was forked. Connect again in the child process.
     """
 
-    def __init__(
-        self, message: str = "this client belongs to the parent process: connect again in the child"
-    ) -> None:
-        super().__init__(message)
+    _default_text = "this client belongs to the parent process: connect again in the child"
 
 
 class SubscriptionLimitError(TransportError):
     """
-    The server refused a subscription because the connection or the account has too many.
+    The server rejected a subscription because the connection or account has too many.
     """
 
-    def __init__(self, subject: str, reason: str = "maximum subscriptions exceeded") -> None:
-        super().__init__(f"the server refused the subscription to {subject!r}: {reason}")
+    def __init__(self, subject: str) -> None:
+        super().__init__(
+            f"the server rejected the subscription to {subject!r}: maximum subscriptions exceeded"
+        )
         self.subject = subject
-        self.reason = reason
 
 
 class RequestTimeoutError(JetSyncError, TimeoutError):
     """
-    No answer came within the deadline to a request that stores nothing.
+    The reply to a request did not arrive in time. The request stores nothing.
+
+    ``timeout`` is in seconds.
     """
 
     def __init__(self, subject: str, timeout: float, *, what: str | None = None) -> None:
@@ -212,5 +217,5 @@ class RequestTimeoutError(JetSyncError, TimeoutError):
 
 class ProtocolError(JetSyncError):
     """
-    A server or a header block said something that can not be understood.
+    The server sent something that jetsync cannot parse.
     """

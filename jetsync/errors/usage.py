@@ -1,28 +1,32 @@
 """
-Misuse found before anything is sent, and calls on handles and messages that cannot take them.
+Arguments that are rejected before anything is sent, and calls that an object's state forbids.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from jetsync.errors.base import JetSyncError
 
 
 class InvalidArgumentError(JetSyncError, ValueError):
     """
-    An argument has a value that can not work; nothing was sent.
+    An argument has an invalid value. Nothing was sent.
+
+    ``argument`` is the name of the argument, if one argument is to blame.
     """
 
-    def __init__(self, message: str = "invalid argument", *, argument: str | None = None) -> None:
+    def __init__(self, message: str, *, argument: str | None = None) -> None:
         super().__init__(message)
         self.argument = argument
 
 
 class InvalidSubjectError(InvalidArgumentError):
     """
-    A subject or a subject filter that no server would take.
+    No server accepts this subject or subject filter.
     """
 
-    def __init__(self, subject: str, reason: str = "not a valid subject") -> None:
+    def __init__(self, subject: str, reason: str) -> None:
         super().__init__(f"invalid subject {subject!r}: {reason}", argument="subject")
         self.subject = subject
         self.reason = reason
@@ -30,10 +34,12 @@ class InvalidSubjectError(InvalidArgumentError):
 
 class InvalidNameError(InvalidArgumentError):
     """
-    A name of a stream, consumer, domain, bucket or key that contains what names may not contain.
+    The name of a stream, consumer, domain, bucket or key contains forbidden characters.
+
+    ``kind`` says which of these it is the name of.
     """
 
-    def __init__(self, kind: str, name: str, reason: str = "not a valid name") -> None:
+    def __init__(self, kind: str, name: str, reason: str) -> None:
         super().__init__(f"invalid {kind} name {name!r}: {reason}", argument=kind)
         self.kind = kind
         self.name = name
@@ -42,7 +48,7 @@ class InvalidNameError(InvalidArgumentError):
 
 class InvalidBucketError(InvalidNameError):
     """
-    A name that no key-value bucket can have, or the name of a stream that is no bucket.
+    The name is not valid for a key-value bucket, or belongs to a stream that is not a bucket.
     """
 
     def __init__(self, name: str, reason: str = "use letters, digits, '-' and '_'") -> None:
@@ -51,20 +57,20 @@ class InvalidBucketError(InvalidNameError):
 
 class InvalidKeyError(InvalidNameError):
     """
-    A key, or a pattern of keys, that no key-value bucket can have.
+    The key or key pattern is not valid in a key-value bucket.
     """
 
-    def __init__(self, name: str, reason: str = "not a valid key") -> None:
+    def __init__(self, name: str, reason: str) -> None:
         super().__init__("key", name, reason)
 
 
 class InvalidHeaderError(InvalidArgumentError):
     """
-    A header name or value that would break the header block, such as one with a line end in it.
+    A header name or value would corrupt the header block, for example because of a line end.
     """
 
-    def __init__(self, name: str, reason: str = "not a valid header") -> None:
-        # The value is left out: headers carry tokens often enough.
+    def __init__(self, name: str, reason: str) -> None:
+        # The message leaves out the value, because headers often carry tokens.
         super().__init__(f"invalid header {name!r}: {reason}", argument="headers")
         self.name = name
         self.reason = reason
@@ -72,37 +78,34 @@ class InvalidHeaderError(InvalidArgumentError):
 
 class BatchRuleError(InvalidHeaderError):
     """
-    A header that a message of an atomic batch can not have, or not at this place; the batch is as
-    it was before.
+    An atomic batch does not allow this header, or not on this message. The batch is unchanged.
     """
-
-    def __init__(self, name: str, reason: str = "not in an atomic batch") -> None:
-        super().__init__(name, reason)
 
 
 class InvalidTtlError(InvalidArgumentError):
     """
-    A message time-to-live that is neither whole seconds from 1 up nor ``"never"``.
+    A message's time-to-live is neither a whole number of seconds from 1 up nor ``"never"``.
     """
 
     def __init__(
         self, value: object, reason: str = 'give seconds >= 1, a timedelta or "never"'
     ) -> None:
-        # Only the text is kept: the value may be anything at all, an object that can not be pickled
-        # included.
         super().__init__(f"invalid ttl {value!r}: {reason}", argument="ttl")
+        # Only the repr is kept, because the value may be an object that cannot be pickled.
         self.value = repr(value)
         self.reason = reason
 
 
 class MaxPayloadError(InvalidArgumentError):
     """
-    Headers and payload together are larger than the server takes; the connection is not touched.
+    Headers and payload exceed the server's ``max_payload``. Nothing was sent.
+
+    ``size`` and ``limit`` are bytes.
     """
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
-            f"headers and payload take {size} bytes, the server's max_payload is {limit}",
+            f"headers and payload have {size} bytes, but the server's max_payload is {limit}",
             argument="data",
         )
         self.size = size
@@ -111,15 +114,15 @@ class MaxPayloadError(InvalidArgumentError):
 
 class MaxControlLineError(InvalidArgumentError):
     """
-    Subject, reply subject and queue together are longer than a server takes; nothing was sent.
+    The subject makes the protocol line longer than servers accept. Nothing was sent.
 
-    ``size`` and ``limit`` are bytes of the protocol line.
+    ``size`` and ``limit`` are bytes of the line, with the subject, the reply subject and the queue.
     """
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
-            f"the subject is too long: with the reply subject or queue, the line has {size} bytes,"
-            f" and servers take {limit}",
+            f"the subject is too long: with the reply subject and queue, the protocol line has "
+            f"{size} bytes, but servers accept {limit}",
             argument="subject",
         )
         self.size = size
@@ -128,17 +131,19 @@ class MaxControlLineError(InvalidArgumentError):
 
 class InvalidTypeError(JetSyncError, TypeError):
     """
-    An argument is of a type that has no meaning here; nothing was sent.
+    An argument has the wrong type. Nothing was sent.
+
+    ``argument`` is the name of the argument, if one argument is to blame.
     """
 
-    def __init__(self, message: str = "invalid type", *, argument: str | None = None) -> None:
+    def __init__(self, message: str, *, argument: str | None = None) -> None:
         super().__init__(message)
         self.argument = argument
 
 
 class ConfigurationError(JetSyncError):
     """
-    The environment, a saved context or an optional dependency is not what the options ask for.
+    An environment variable, a saved context or an optional dependency is missing or invalid.
     """
 
 
@@ -146,36 +151,33 @@ class CallInSignalHandlerError(JetSyncError, RuntimeError):
     """
     A signal handler made a call that needs a lock of the call it interrupted.
 
-    The handler interrupted another jetsync call of the same thread, and that call holds something
-    which the new call needs. Nothing was sent. Set a flag in the handler and act on it after the
-    handler has returned, or make the call in another thread.
+    The handler interrupted another jetsync call of the same thread, which holds the lock. Nothing
+    was sent. Set a flag in the handler and make the call after the handler has returned, or make
+    the call in another thread.
     """
 
-    def __init__(
-        self,
-        message: str = (
-            "this signal handler interrupted another jetsync call of the same thread; "
-            "set a flag in the handler and make the call after it has returned"
-        ),
-    ) -> None:
-        super().__init__(message)
+    _default_text = (
+        "this signal handler interrupted another jetsync call of the same thread; "
+        "set a flag in the handler and make the call after it has returned"
+    )
 
 
 class WaitTimeoutError(JetSyncError, TimeoutError):
     """
-    A wait inside this process ended at its timeout; what was waited for goes on and may be waited
-    for again.
+    A wait inside this process timed out. The operation continues, and you can wait for it again.
+
+    ``timeout`` is in seconds.
     """
 
     def __init__(self, what: str, timeout: float) -> None:
-        super().__init__(f"{what} was not there within {timeout:g} s")
+        super().__init__(f"timed out after {timeout:g} s waiting for {what}")
         self.what = what
         self.timeout = timeout
 
 
 class NotSupportedError(JetSyncError):
     """
-    The server, or the stream on it, can not do what was asked.
+    The server is too old for the call, or the stream does not allow it.
     """
 
     def __init__(self, feature: str, *, needs: str, server: str | None = None) -> None:
@@ -188,7 +190,7 @@ class NotSupportedError(JetSyncError):
 
 class DirectNotSupportedError(NotSupportedError):
     """
-    The stream does not allow direct gets, or nobody answers them.
+    The stream does not allow direct gets, or no server answers them.
     """
 
     def __init__(self, stream: str, *, needs: str = "allow_direct on the stream") -> None:
@@ -198,11 +200,11 @@ class DirectNotSupportedError(NotSupportedError):
 
 class IncompleteMirrorError(DirectNotSupportedError):
     """
-    A mirror that has less than its stream, or may have, answers the direct gets of that stream, so
-    that they would leave messages out; ``mirror`` is ``None`` where answers do not tell their name.
+    A mirror that may lack messages answers the stream's direct gets.
 
-    Servers have every mirror answer. A consumer reads the stream itself; and a mirror with a filter
-    of its own can be read by its own name.
+    The server passes direct gets of a stream to all of its mirrors. Read the stream with a consumer
+    instead. To read a mirror with a filter of its own, use the mirror's name. ``mirror`` is None
+    if the answers do not name it.
     """
 
     def __init__(self, stream: str, mirror: str | None = None) -> None:
@@ -217,11 +219,10 @@ class IncompleteMirrorError(DirectNotSupportedError):
 
 class NotJetStreamMessageError(JetSyncError):
     """
-    The message did not come from a JetStream consumer, so there is nothing to acknowledge and no
-    metadata.
+    The message did not come from a JetStream consumer, so it has no metadata and takes no acks.
     """
 
-    def __init__(self, subject: str, reply: str = "") -> None:
+    def __init__(self, subject: str, reply: str) -> None:
         super().__init__(
             f"message on {subject!r} is not from a JetStream consumer (reply {reply!r})"
         )
@@ -231,10 +232,10 @@ class NotJetStreamMessageError(JetSyncError):
 
 class MessageAlreadyAckedError(JetSyncError):
     """
-    The message was already acknowledged, refused or terminated.
+    The message was already acknowledged, negatively acknowledged or terminated.
     """
 
-    def __init__(self, subject: str, reply: str = "") -> None:
+    def __init__(self, subject: str, reply: str) -> None:
         super().__init__(f"message on {subject!r} is already acknowledged (reply {reply!r})")
         self.subject = subject
         self.reply = reply
@@ -242,7 +243,7 @@ class MessageAlreadyAckedError(JetSyncError):
 
 class AcksNotWantedError(JetSyncError):
     """
-    The consumer takes no acknowledgements; to servers its messages are done once they were sent.
+    The consumer's ack policy is ``none``, so its messages take no acks.
     """
 
     def __init__(self, consumer: str, *, stream: str) -> None:
@@ -256,15 +257,17 @@ class AcksNotWantedError(JetSyncError):
 
 class HandleClosedError(JetSyncError):
     """
-    The handle has ended and takes no more calls.
+    The object is closed and takes no more calls.
+
+    ``what`` names the kind of object, and ``reason`` says why it is closed, if that is known.
     """
 
-    def __init__(self, what: str = "handle", *, reason: str | None = None) -> None:
-        super().__init__(
-            f"the {what} is closed" if reason is None else f"the {what} is closed: {reason}"
-        )
-        self.what = what
+    _kind: ClassVar[str] = "handle"
+
+    def __init__(self, what: str | None = None, *, reason: str | None = None) -> None:
+        self.what = what or self._kind
         self.reason = reason
+        super().__init__(f"the {self.what} is closed" + (f": {reason}" if reason else ""))
 
 
 class ConsumptionClosedError(HandleClosedError):
@@ -272,28 +275,26 @@ class ConsumptionClosedError(HandleClosedError):
     The consumption was stopped or drained and yields no more messages.
     """
 
-    def __init__(self, what: str = "consumption", *, reason: str | None = None) -> None:
-        super().__init__(what, reason=reason)
+    _kind = "consumption"
 
 
 class BatchClosedError(HandleClosedError):
     """
-    The batch was committed, discarded or refused and takes no more messages.
+    The batch was committed, discarded or rejected and takes no more messages.
     """
 
-    def __init__(self, what: str = "batch", *, reason: str | None = None) -> None:
-        super().__init__(what, reason=reason)
+    _kind = "batch"
 
 
 class ConflictingUseError(JetSyncError, RuntimeError):
     """
-    The handle is in use by another call in a way that shuts this one out.
+    Another call is using the object in a way that excludes this call.
     """
 
 
 class ResetAttemptsExceededError(JetSyncError):
     """
-    An ordered consumer could not be made again as often as it was allowed to try.
+    An ordered consumer could not be recreated within the permitted number of attempts.
     """
 
     def __init__(self, stream: str, attempts: int) -> None:
@@ -304,5 +305,5 @@ class ResetAttemptsExceededError(JetSyncError):
 
 class DevServerError(JetSyncError):
     """
-    A local nats-server could not be found, started or stopped.
+    jetsync could not find, start or stop a local nats-server.
     """
