@@ -150,7 +150,7 @@ def _put(
         request["action"] = action
     server = context.server.version
     try:
-        answer = context.api(endpoint, request, deadline, stream=stream)
+        answer = context.api(endpoint, request, deadline, stream=stream, consumer=name)
     except InvalidJsonError as error:
         reason = explain_refusal(error, asked, CONSUMER_NEEDS, server)
         if reason is None:
@@ -191,7 +191,8 @@ def delete(context: Context, stream: str, name: str, deadline: Deadline) -> None
     """
     Delete a consumer.
     """
-    context.api(_endpoint("DELETE", stream, name), None, deadline, stream=stream)
+    endpoint = _endpoint("DELETE", stream, name)
+    context.api(endpoint, None, deadline, stream=stream, consumer=name)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -256,9 +257,8 @@ def info(context: Context, stream: str, name: str, deadline: Deadline) -> Consum
     """
     Ask for a consumer.
     """
-    return consumer_info(
-        context.api(_endpoint("INFO", stream, name), None, deadline, stream=stream)
-    )
+    endpoint = _endpoint("INFO", stream, name)
+    return consumer_info(context.api(endpoint, None, deadline, stream=stream, consumer=name))
 
 
 def names(context: Context, stream: str, timeout: Seconds | None) -> Iterator[str]:
@@ -266,7 +266,7 @@ def names(context: Context, stream: str, timeout: Seconds | None) -> Iterator[st
     Return an iterator over the names of consumers, in pages of 1024.
     """
     endpoint = f"CONSUMER.NAMES.{validate_name('stream', stream)}"
-    return pages(context, endpoint, "consumers", {}, name_of=str, timeout=timeout)
+    return pages(context, endpoint, "consumers", {}, name_of=str, timeout=timeout, stream=stream)
 
 
 def infos(context: Context, stream: str, timeout: Seconds | None) -> Iterator[ConsumerInfo]:
@@ -274,7 +274,9 @@ def infos(context: Context, stream: str, timeout: Seconds | None) -> Iterator[Co
     Return an iterator over consumers, in pages of 256.
     """
     endpoint = f"CONSUMER.LIST.{validate_name('stream', stream)}"
-    found = pages(context, endpoint, "consumers", {}, name_of=_name_of, timeout=timeout)
+    found = pages(
+        context, endpoint, "consumers", {}, name_of=_name_of, timeout=timeout, stream=stream
+    )
     return map(consumer_info, found)
 
 
@@ -345,7 +347,7 @@ def _command(
         _require(context, command, described)
     wait = max(0.0, deadline.remaining() - min(_PROBE_SECONDS, deadline.total / 4))
     try:
-        return context.api(endpoint, body, deadline.at_most(wait), stream=stream)
+        return context.api(endpoint, body, deadline.at_most(wait), stream=stream, consumer=name)
     except RequestTimeoutError as error:
         # Gone between the two requests? Then this raises the better error.
         _info_if_allowed(context, stream, name, deadline)

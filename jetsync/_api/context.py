@@ -54,6 +54,7 @@ class Context:
         deadline: Deadline,
         *,
         stream: str | None = None,
+        consumer: str | None = None,
     ) -> dict[str, Any]:
         """
         Send one request to the JetStream API and return its JSON answer.
@@ -63,6 +64,7 @@ class Context:
             body: The request; None sends an empty payload.
             deadline: Of the call that this is a part of.
             stream: The stream that errors name.
+            consumer: The consumer that errors name.
 
         Raises:
             ApiError: The server refused; ``err_code`` selects the subclass.
@@ -82,5 +84,5 @@ class Context:
         answer = decode_json(frame[3])
         error = answer.get("error")
         if error is not None:
-            raise from_api_error(error, stream)
+            raise from_api_error(error, stream, consumer)
         return answer

@@ -98,6 +98,7 @@ def pages(
     *,
     name_of: Callable[[Any], str],
     timeout: Seconds | None,
+    stream: str | None = None,
 ) -> Iterator[Any]:
     """
     Yield the entries of a list endpoint, asking for a page only when its first entry is wanted.
@@ -114,12 +115,14 @@ def pages(
         filters: Further fields of the request.
         name_of: Tells the name of an entry.
         timeout: Seconds for each page; ``None`` means the context's default.
+        stream: The stream that errors name.
     """
     seen: set[str] = set()
     offset = 0
     overlaps = False
     while True:
-        answer = context.api(endpoint, {**filters, "offset": offset}, context.deadline(timeout))
+        page = {**filters, "offset": offset}
+        answer = context.api(endpoint, page, context.deadline(timeout), stream=stream)
         entries = answer.get(key) or []
         try:
             missing = [*(answer.get("missing") or ()), *(answer.get("offline") or ())]

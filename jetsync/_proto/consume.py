@@ -38,7 +38,6 @@ from jetsync._proto.pull import (
 )
 from jetsync._proto.status import Effect, Status
 from jetsync.errors import (
-    ApiError,
     BadPullRequestError,
     ConsumerDeletedError,
     ConsumerNotFoundError,
@@ -484,10 +483,8 @@ class ConsumeEngine:
         if not answers:
             return frames
         for answer in answers:
-            gone = read_gone(answer[3])
+            gone = read_gone(answer[3], self.options.stream, self.options.consumer)
             if gone is not None:
-                if isinstance(gone, ApiError):
-                    gone.stream = self.options.stream
                 self.fail(gone)
             if answer[0] == self._probe:
                 self._probe = None
@@ -509,13 +506,15 @@ def read_duration(text: str) -> float | None:
     return None
 
 
-def read_gone(answer: bytes) -> JetSyncError | None:
+def read_gone(
+    answer: bytes, stream: str | None = None, consumer: str | None = None
+) -> JetSyncError | None:
     """Return the error in a consumer info reply, or ProtocolError if the reply is malformed."""
     if not answer:
         return None
     try:
         found = decode_json(answer).get("error")
-        error = None if found is None else from_api_error(found)
+        error = None if found is None else from_api_error(found, stream, consumer)
     except ProtocolError as broken:
         return broken
     return error if isinstance(error, (ConsumerNotFoundError, StreamNotFoundError)) else None

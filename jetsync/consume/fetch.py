@@ -530,6 +530,7 @@ class MessageBatch:
                 None,
                 self._deadline.at_most(PROBE_WAIT),
                 stream=self._stream,
+                consumer=self._consumer,
             )
             return from_wire(ConsumerInfo, answer)
         except JetStreamNotEnabledError as error:

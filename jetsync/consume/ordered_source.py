@@ -213,7 +213,7 @@ class OrderedSource:
         if info.delivered.consumer_seq:
             # Somebody else's, with the same name and settings.
             self._live = ""
-            raise ConsumerExistsError(stream=self.stream)
+            raise ConsumerExistsError(stream=self.stream, consumer=config.name)
         self._send_again()
         self.cursor.made(info.delivered.stream_seq)
         self.info, self.fresh, self._epoch = info, True, epoch

@@ -58,7 +58,7 @@ class FutureOwner:
     def check_thread(self, what: str) -> None:
         """Raise if this is the thread that would have to bring about what it is to wait for."""
         if threading.get_ident() == self.thread:
-            raise WaitTimeoutError(f"{what}, which only this thread can bring about,", 0.0)
+            raise WaitTimeoutError(f"{what}, which only this thread can bring about", 0.0)
 
 
 class PublishFuture:

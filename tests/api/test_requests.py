@@ -25,7 +25,7 @@ class FakeServer:
     def deadline(self, timeout):
         return Deadline.after(5 if timeout is None else timeout)
 
-    def api(self, endpoint, body, deadline):
+    def api(self, endpoint, body, deadline, **named):
         assert endpoint == "STREAM.NAMES"
         self.before_page()
         self.offsets.append(body["offset"])
