@@ -16,7 +16,7 @@ from jetsync.counters import Counter, read_entries
 from jetsync.errors import InvalidArgumentError
 from jetsync.events import DirectReadOperation
 from jetsync.read import direct as _direct
-from jetsync.read.pages import require_level
+from jetsync.read.pages import check_stream
 from jetsync.values.codec import time_text
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.subjects import validate_filter
@@ -495,7 +495,9 @@ class Stream:
         """
         request = {"start_time": time_text(time, "time")}
         deadline = self._context.deadline(timeout)
-        require_level(self._context, self._name, deadline, "a read from a time")
+        check_stream(
+            self._context, self._name, deadline, feature="a read from a time", direct=False
+        )
         return self._read("get_at", request, deadline, direct=direct)
 
     # Many messages

@@ -54,17 +54,6 @@ class KnownStream:
         return any(overlap(subject, each) for each in self.config.subjects or ())
 
 
-def known_stream(name: str, config: StreamConfig, epoch: int) -> KnownStream:
-    """Return what a configuration that was just asked for tells of its stream."""
-    return KnownStream(
-        name=name,
-        config=config,
-        level=api_level_of(config.metadata) or 0,
-        version=(config.metadata or {}).get("_nats.ver"),
-        epoch=epoch,
-    )
-
-
 class StreamCache:
     """
     The streams that were asked for, until the connection changes; any thread.
@@ -125,7 +114,14 @@ class StreamCache:
     def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
         """Ask for a stream and keep what is said of it."""
         answer = self._context.api(f"STREAM.INFO.{name}", None, deadline, stream=name)
-        known = known_stream(name, from_wire(StreamConfig, answer.get("config") or {}), epoch)
+        config = from_wire(StreamConfig, answer.get("config") or {})
+        known = KnownStream(
+            name=name,
+            config=config,
+            level=api_level_of(config.metadata) or 0,
+            version=(config.metadata or {}).get("_nats.ver"),
+            epoch=epoch,
+        )
         self._known[name] = known
         origin = known.config.mirror and known.config.mirror.name
         if origin:

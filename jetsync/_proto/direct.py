@@ -358,7 +358,7 @@ class BatchRead(PagedRead):
         """Whether nothing behind the last message is wanted."""
         return self._end is not None and self._position > self._end and self._start_time is None
 
-    def behind(self) -> dict[str, object]:
+    def next_request(self) -> dict[str, object]:
         """Return the request for the first message that the next page should have."""
         subject = ">" if self._subject is None else self._subject
         if self._start_time is not None:

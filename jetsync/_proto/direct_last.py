@@ -159,7 +159,7 @@ class LastRead(PagedRead):
         """How many messages less came than there were when their part was first asked for."""
         return max(0, self._expected - self.received)
 
-    def begin_anew(self, moment: int, time: str | None = None) -> None:
+    def begin_again(self, moment: int, time: str | None = None) -> None:
         """Begin with a moment that was fixed elsewhere; only while nothing was handed out."""
         self._reset()
         self.cut = False

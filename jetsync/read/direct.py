@@ -1,19 +1,18 @@
 """
-Reading many stored messages without a consumer (ADR-31): batches, many subjects at one moment, and
-whole streams page by page.
+Read many stored messages without a consumer (ADR-31): batches, the last messages of many subjects,
+and whole streams.
 
-The reads run in the thread that iterates and leave nothing behind on the server: it answers a
-request, and knows nothing of the one before it.
+The reads run in the thread that iterates and leave nothing on the server, which answers each
+request by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from jetsync._api import streams as _stream_admin
-from jetsync._api.known_streams import known_stream
 from jetsync._api.requests import sequence_number
+from jetsync._api.streams import info as stream_info
 from jetsync._base.deadline import as_seconds
 from jetsync._proto.direct import BatchRead
 from jetsync.errors import (
@@ -22,8 +21,8 @@ from jetsync.errors import (
     InvalidTypeError,
     PermissionDeniedError,
 )
-from jetsync.read.last import LastReader
-from jetsync.read.pages import PAGE, PAGE_BYTES, PageReader, check_stream, repeated, require_pages
+from jetsync.read.last import LastPlan
+from jetsync.read.pages import PAGE, PAGE_BYTES, PageReader, ReadPlan, check_stream, repeated
 from jetsync.values.codec import time_text
 from jetsync.values.subjects import validate_filter
 
@@ -39,16 +38,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectBatch", "StreamScan"]
 
-LARGEST: Final = (1 << 63) - 1
-"""What servers take for a number."""
 
-
-class _Reading:
+class _Messages:
     """
-    What all reads of many messages are to their users.
+    The iteration over the messages of one page reader.
     """
 
-    def __init__(self, reader: PageReader[Any]) -> None:
+    def __init__(self, reader: PageReader) -> None:
         self._reader = reader
         self._running: Generator[Any, None, None] | None = None
 
@@ -56,12 +52,12 @@ class _Reading:
         reader = self._reader
         return (
             f"<{type(self).__name__} {reader.name} of {reader.stream!r} {reader.state} "
-            f"received={reader.engine.received}>"
+            f"received={reader.plan.engine.received}>"
         )
 
     def __iter__(self) -> Iterator[StoredMessage]:
-        # The iteration keeps the reader alive, and the reader nothing of this: whoever lets go of
-        # both ends the read.
+        # The iteration refers to the reader and not to this object. The read ends when nothing
+        # refers to either of them.
         if self._running is None:
             self._running = self._reader.messages()
         return self._running
@@ -75,107 +71,111 @@ class _Reading:
     @property
     def last_sequence(self) -> int:
         """
-        The stream sequence of the last message that came, 0 before there is one.
+        The stream sequence of the last message that has arrived, 0 before the first.
         """
-        sequence: int = self._reader.engine.last_sequence
-        return sequence
+        return self._reader.plan.engine.last_sequence
 
     def close(self) -> None:
         """
-        End the read now; what has not been taken is dropped. Safe to repeat.
+        End the read now and drop the messages that were not taken; safe to repeat.
         """
         if self._running is not None:
             self._running.close()
         self._reader.close()
 
 
-class DirectBatch(_Reading):
+class DirectBatch(_Messages):
     """
     The messages of one direct read, as they arrive (ADR-31).
 
-    Iterate over it once, one thread at a time. A fault is raised at the end of the iteration, after
-    the messages that did arrive. The attributes are complete once the iteration is. A batch that is
-    left early may be closed, is closed at the end of a ``with`` block, and closes itself when
-    nothing refers to it any more; reading changes nothing, so there is nothing to give back.
+    Iterate over it once, in one thread at a time. Errors are raised at the end of the iteration,
+    after the messages that did arrive. The attributes are final when the iteration ends.
+
+    To end a batch early, call :meth:`close`, use it in a ``with`` block, or drop all references to
+    it.
     """
+
+    def __init__(self, reader: PageReader, last: LastPlan | None = None) -> None:
+        super().__init__(reader)
+        self._last = last
 
     @property
     def pending(self) -> int | None:
         """
-        How many messages the stream had left behind this batch; ``None`` before that is known.
+        How many messages the stream has after this batch; ``None`` before that is known.
         """
-        pending: int | None = self._reader.engine.pending
-        return pending
+        return self._reader.plan.engine.pending
 
     @property
     def up_to_sequence(self) -> int | None:
         """
         The stream sequence that all messages are consistent with, for reads of several subjects.
 
-        Give it to another ``get_last_for`` to read other subjects as of the same moment.
+        Pass it to another ``get_last_for`` to read other subjects as of the same moment.
         """
-        return getattr(self._reader.engine, "moment", None)
+        return None if self._last is None else self._last.engine.moment
 
     @property
     def missing(self) -> tuple[str, ...]:
         """
-        Subjects that had a message at the moment of the read which is gone now, so that their state
-        at that moment can not be told; sorted.
+        Subjects whose message of the moment is gone, so that their state at that moment is unknown;
+        sorted.
 
-        Streams that keep one message per subject lose the old one when a new one comes, which may
-        happen between two pages of a read. A subject is named here if that can not be ruled out: if
-        the moment is in the past, or subjects are asked for by name, one that was written for the
-        first time while the read was under way may be among them.
+        A stream that keeps one message per subject drops the old one when a new one is stored,
+        which may happen between two pages of a read. Where that cannot be ruled out, the subject is
+        listed. So if the moment is in the past, or the subjects are given by name, a subject that
+        was written for the first time during the read may be listed too.
         """
-        return getattr(self._reader, "missing", ())
+        return () if self._last is None else self._last.missing
 
     @property
     def vanished(self) -> int:
         """
-        How many messages of the moment could not be read, as far as is known; 0 if it is whole.
+        How many messages of the moment could not be read, as far as is known; 0 if none is missing.
         """
-        return getattr(self._reader, "vanished", 0)
+        return 0 if self._last is None else self._last.vanished
 
     @property
     def later(self) -> tuple[str, ...]:
         """
-        Subjects that vanished and were read again: their messages come last, and are the only ones
-        with a sequence behind :attr:`up_to_sequence`. Sorted.
+        Subjects that were missing and have been read again; sorted.
+
+        Their messages come last, and only these have a sequence above :attr:`up_to_sequence`.
         """
-        return getattr(self._reader, "later", ())
+        return () if self._last is None else self._last.later
 
 
-class StreamScan(_Reading, Iterator["StoredMessage"]):
+class StreamScan(_Messages, Iterator["StoredMessage"]):
     """
     The messages of a stream in their order, read page by page.
 
-    An iterator, over messages or with :meth:`pages` over pages of them: one thread at a time.
-    Letting go of it, :meth:`close` and the end of a ``with`` block end the read.
+    An iterator over messages or, with :meth:`pages`, over pages; one thread at a time. To end a
+    scan early, call :meth:`close`, use it in a ``with`` block, or drop all references to it.
     """
 
-    def __init__(self, reader: PageReader[Any]) -> None:
+    def __init__(self, reader: PageReader) -> None:
         super().__init__(reader)
         self._by_pages = False
 
     def __next__(self) -> StoredMessage:
         return next(iter(self))
 
-    def __iter__(self) -> Iterator[StoredMessage]:  # noqa: PYI034  (what is behind it ends with it)
+    def __iter__(self) -> Iterator[StoredMessage]:  # noqa: PYI034  (see the base class)
         if self._by_pages:
             raise ConflictingUseError("the scan is read page by page")
         return super().__iter__()
 
     def pages(self) -> Iterator[StoredPage]:
         """
-        Iterate over what the scan has left by pages, none of them empty.
+        Iterate over the rest of the scan in non-empty pages.
 
-        For programs that take many messages at once, such as those that make tables: a page has the
+        For programs that process many messages at once, for example into tables. A page has the
         parts of its messages as columns, in a third of the time that asking each message takes.
-        Pages have as many messages as ``page`` and ``max_bytes`` of the scan allow, or fewer. A
-        fault is raised behind the last page.
+        Pages have up to ``page`` messages and ``max_bytes`` bytes. Errors are raised after the last
+        page has been yielded.
 
         Raises:
-            ConflictingUseError: The scan is read message by message already.
+            ConflictingUseError: The scan is already read message by message.
         """
         if self._running is None:
             self._by_pages = True
@@ -185,74 +185,55 @@ class StreamScan(_Reading, Iterator["StoredMessage"]):
         return self._running
 
 
-class BatchReader(PageReader[BatchRead]):
+class SequencePlan(ReadPlan):
     """
-    The pages of a batch: what ends it early has to be the end of the stream.
+    The pages of a batch or a scan; the leader is asked where a server has no more messages.
+
+    A replica or a mirror may be behind the leader. A user without permission to ask the leader has
+    to trust it.
 
     Args:
-        alone: Whether the stream has no replicas, so that its own answers are those of its leader.
+        engine: What to request.
+        end: The last sequence of a scan, None for a batch.
+        alone: Whether the stream has no replicas, so that its own answers are the leader's.
     """
 
-    def __init__(self, *args: Any, alone: bool, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self._alone = alone
+    engine: BatchRead
 
-    def more(self) -> bool:
-        """
-        Ask again for what the leader has behind the last message, if who answered has no more.
-        """
-        engine = self.engine
-        if not engine.drained or (self._alone and engine.from_itself):
-            return False
-        try:
-            message = self.first_at_leader(engine.behind())
-        except PermissionDeniedError:
-            # Who may only read directly has to take the word of servers.
-            message = None
-        if message is None:
-            engine.drained = False
-            return False
-        engine.go_on(message.sequence)
-        self.try_again(wait=self._tries > 0)
-        return True
-
-
-class ScanReader(PageReader[BatchRead]):
-    """
-    The pages of a scan: where a page ends before the end, the leader is asked whether that is all.
-    """
-
-    def __init__(self, *args: Any, end: int, **named: Any) -> None:
-        super().__init__(*args, **named)
+    def __init__(self, engine: BatchRead, *, end: int | None = None, alone: bool = False) -> None:
+        super().__init__(engine)
         self._end = end
+        self._alone = alone
         self._from_leader: list[StoredMessage] = []
 
-    def _next(self) -> list[StoredMessage]:
-        run = super()._next()
-        if not run:
-            run, self._from_leader = self._from_leader, []
-        return run
-
-    def more(self) -> bool:
-        """
-        Look behind the last message where the server that answered has no more.
-
-        A replica or a mirror may be behind the leader, and has then not seen all there is. Who may
-        not ask the leader has to take its word.
-        """
+    def extend(self, reader: PageReader) -> bool:
+        """Look for messages at the leader; return whether to request another page."""
         engine = self.engine
         if not engine.drained or engine.reached_end or self._from_leader:
             return False
+        if self._alone and engine.from_itself:
+            return False
         try:
-            message = self.first_at_leader(engine.behind())
+            message = reader.first_at_leader(engine.next_request())
         except PermissionDeniedError:
             message = None
-        if message is None or message.sequence > self._end:
+        if message is None or (self._end is not None and message.sequence > self._end):
             engine.drained = False
             return False
+        if self._end is None:
+            engine.go_on(message.sequence)
+            reader.try_again(wait=reader.tries > 0)
+            return True
+        # A scan takes the leader's message, and continues after it.
         engine.skip(message.sequence)
         self._from_leader.append(message)
         return False
+
+    def rest(self, reader: PageReader) -> list[StoredMessage]:
+        """Return the message that the leader had."""
+        del reader
+        found, self._from_leader = self._from_leader, []
+        return found
 
 
 def get_batch(
@@ -267,7 +248,7 @@ def get_batch(
     timeout: Seconds | None,
 ) -> DirectBatch:
     """
-    Read up to so many messages; see :meth:`jetsync.Stream.get_batch`.
+    Start a read of up to *batch* messages; see :meth:`jetsync.Stream.get_batch`.
     """
     seconds = as_seconds(context.default_timeout if timeout is None else timeout)
     engine = BatchRead(
@@ -281,8 +262,8 @@ def get_batch(
     )
     deadline = context.deadline(seconds)
     known = check_stream(context, stream, deadline)
-    alone = (known.config.num_replicas or 1) == 1
-    reader = BatchReader(context, stream, engine, name="get_batch", seconds=seconds, alone=alone)
+    plan = SequencePlan(engine, alone=(known.config.num_replicas or 1) == 1)
+    reader = PageReader(context, stream, plan, name="get_batch", seconds=seconds)
     reader.begin(deadline)
     return DirectBatch(reader)
 
@@ -301,15 +282,16 @@ def get_last_for(
     known_last: int,
 ) -> DirectBatch:
     """
-    Read the last message of each subject; see :meth:`jetsync.Stream.get_last_for`.
+    Start a read of the last message of each subject; see :meth:`jetsync.Stream.get_last_for`.
 
-    The stream has reached the sequence *known_last* for sure.
+    The caller knows that the stream has reached the sequence *known_last*.
     """
     seconds = as_seconds(context.default_timeout if timeout is None else timeout)
     names = _filters(subjects)
     if up_to_sequence is not None and up_to_time is not None:
         raise InvalidArgumentError(
-            "read up to a sequence or up to a time, not both", argument="up_to_time"
+            "up_to_sequence and up_to_time exclude each other: give one of them",
+            argument="up_to_time",
         )
     moment = None if up_to_sequence is None else _number(up_to_sequence, "up_to_sequence")
     time = None if up_to_time is None else time_text(up_to_time, "up_to_time")
@@ -317,12 +299,10 @@ def get_last_for(
     deadline = context.deadline(seconds)
     check_stream(context, stream, deadline)
     if moment is not None and moment > known_last:
-        # Servers look up to where they are: the next page would see what was stored meanwhile.
-        last = repeated(
-            lambda until: _stream_admin.info(context, stream, until), deadline
-        ).state.last_seq
-        moment = min(moment, last) or None
-    reader = LastReader(
+        # With a sequence in the future, the next page would contain newer messages than the first.
+        info = repeated(lambda until: stream_info(context, stream, until), deadline)
+        moment = min(moment, info.state.last_seq) or None
+    plan = LastPlan(
         context,
         stream,
         names,
@@ -331,10 +311,10 @@ def get_last_for(
         page=page,
         split=split,
         reread=reread,
-        seconds=seconds,
     )
+    reader = PageReader(context, stream, plan, name="get_last_for", seconds=seconds)
     reader.begin(deadline)
-    return DirectBatch(reader)
+    return DirectBatch(reader, plan)
 
 
 def scan(
@@ -350,24 +330,25 @@ def scan(
     timeout: Seconds | None,
 ) -> StreamScan:
     """
-    Read a stream in pages; see :meth:`jetsync.Stream.scan`.
+    Start a read of a stream in pages; see :meth:`jetsync.Stream.scan`.
     """
     seconds = as_seconds(context.default_timeout if timeout is None else timeout)
     beginning = _beginning(start, start_time, "start")
     last = None if end is None else _number(end, "end", minimum=0)
-    arguments: dict[str, Any] = {
-        "page": PAGE if page is None else _number(page, "page"),
-        "page_bytes": PAGE_BYTES if max_bytes is None else _number(max_bytes, "max_bytes"),
-        "subject": None if subject is None else validate_filter(subject),
-    }
+    page = PAGE if page is None else _number(page, "page")
+    page_bytes = PAGE_BYTES if max_bytes is None else _number(max_bytes, "max_bytes")
+    subject = None if subject is None else validate_filter(subject)
     deadline = context.deadline(seconds)
-    info = repeated(lambda until: _stream_admin.info(context, stream, until), deadline)
-    require_pages(known_stream(stream, info.config, context.lane.epoch), context.server.version)
+    check_stream(context, stream, deadline)
     if last is None:
+        info = repeated(lambda until: stream_info(context, stream, until), deadline)
         last = info.state.last_seq
-    engine = BatchRead(stream, end=last, **beginning, **arguments)
+    engine = BatchRead(
+        stream, subject=subject, end=last, page=page, page_bytes=page_bytes, **beginning
+    )
     engine.done = engine.reached_end or not last
-    reader = ScanReader(context, stream, engine, name="scan", seconds=seconds, end=last)
+    plan = SequencePlan(engine, end=last)
+    reader = PageReader(context, stream, plan, name="scan", seconds=seconds)
     reader.begin(deadline)
     return StreamScan(reader)
 
@@ -379,7 +360,7 @@ def _beginning(
         return {"sequence": 1 if sequence is None else _number(sequence, name)}
     if sequence is not None:
         raise InvalidArgumentError(
-            f"begin at a sequence or at a time, not both: {name} and start_time are given",
+            f"{name} and start_time exclude each other: give one of them",
             argument="start_time",
         )
     return {"start_time": time_text(start_time, "start_time")}
@@ -387,14 +368,14 @@ def _beginning(
 
 def _number(value: int, name: str, *, minimum: int = 1) -> int:
     """
-    Return a number that servers take.
+    Return an integer that servers accept.
 
     Raises:
-        InvalidTypeError: It is no whole number.
-        InvalidArgumentError: It is too small, or more than 63 bits.
+        InvalidTypeError: The value is not an integer.
+        InvalidArgumentError: It is less than *minimum*, or 2**63 or more.
     """
     given = sequence_number(value, name, minimum=minimum)
-    if given > LARGEST:
+    if given >= 1 << 63:
         raise InvalidArgumentError(f"{name} must be less than 2**63, not {given}", argument=name)
     return given
 
@@ -405,15 +386,17 @@ def _filters(subjects: Iterable[str] | str) -> tuple[str, ...]:
 
     Raises:
         InvalidArgumentError: There is none.
-        InvalidTypeError, InvalidSubjectError: One of them can not be used.
+        InvalidTypeError, InvalidSubjectError: One of them is not valid.
     """
     if isinstance(subjects, str):
         subjects = (subjects,)
     elif not isinstance(subjects, Iterable):
         raise InvalidTypeError(
-            f"subjects must be texts, not {type(subjects).__name__}", argument="subjects"
+            f"subjects must be strings, not {type(subjects).__name__}", argument="subjects"
         )
     found = tuple(dict.fromkeys(validate_filter(each) for each in subjects))
     if not found:
-        raise InvalidArgumentError("there is no subject to read", argument="subjects")
+        raise InvalidArgumentError(
+            "subjects is empty: give at least one subject", argument="subjects"
+        )
     return found

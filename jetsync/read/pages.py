@@ -1,19 +1,18 @@
 """
-Driving a read in pages: asking, waiting, going on after what passes.
+Read stored messages in pages: send requests, wait for answers, and continue after failures.
 
 A :class:`PageReader` runs one engine of :mod:`jetsync._proto.direct` in the thread that iterates.
-The next page is asked for as soon as the end of the open one was seen, before its messages are
-handed out: the server works while the caller does, and no more than one page is ahead of it.
+It requests the next page as soon as the open one ends, before it hands out the messages. So the
+server works while the caller does, and at most one page is read ahead.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import functools
 import itertools
 import time
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from jetsync._api.messages import leader_get, shown_by
 from jetsync._api.mirrors import known_answers, may_answer
@@ -23,7 +22,7 @@ from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
-from jetsync._proto.direct import NEEDS_PAGES, PagedRead
+from jetsync._proto.direct import NEEDS_PAGES
 from jetsync.errors import (
     ConnectionLostError,
     DirectNotSupportedError,
@@ -45,82 +44,54 @@ if TYPE_CHECKING:
     from jetsync._api.known_streams import KnownStream
     from jetsync._api.mirrors import Reading
     from jetsync._hooks.calls import Entered
-    from jetsync._proto.direct import PageRequest
+    from jetsync._proto.direct import PagedRead, PageRequest
     from jetsync.values.frame import Frame
+    from jetsync.values.stream_info import StreamInfo
 
+# Messages of one request at most. Measured with payloads of 16 bytes to 64 KiB: pages of 1,000 to
+# 10,000 messages are equally fast on an idle machine, and smaller ones are faster on a busy one.
 PAGE: Final = 2000
-"""
-Messages of one request at most.
 
-Measured with payloads of 16 bytes to 64 KiB: pages of 1000 to 10 000 messages are equally fast on
-an idle machine, and smaller ones are faster on a busy one.
-"""
-
+# Bytes of one request, without what servers add. There is no flow control, and a server drops a
+# connection with 64 MiB pending or one that reads nothing for ten seconds; 2 MiB fit into the
+# buffers of the sockets. Measured as above, 1 to 16 MiB are equally fast.
 PAGE_BYTES: Final = 2 << 20
-"""
-Bytes of one request, as nothing slows its answer down: 2 MiB, without what servers add.
 
-A server drops a connection that has 64 MiB waiting or takes nothing for ten seconds; this much
-fits into the buffers of the sockets. Measured as above, 1 to 16 MiB are equally fast.
-"""
-
+# Seconds before the next request when no server answered; doubled each time up to the limit.
 RETRY_WAIT: Final = 0.05
-"""Seconds before a page is asked for again that nobody took; doubled each time."""
-
 RETRY_WAIT_LIMIT: Final = 1.0
 
+# Requests for one page while replicas or mirrors answer that have less than the stream. If three of
+# four that answer are such mirrors, one in 100 million pages fails.
 TRIES: Final = 64
-"""
-How often a page is asked for again, of which another stream or a replica has less: with three
-mirrors in four of those that answer, one in 100 million pages is in vain.
-"""
 
+# Seconds before a replica that is behind is asked again; doubled each time up to RETRY_WAIT.
 LAG_WAIT: Final = 0.002
-"""Seconds before a server is asked again that has not got far enough; doubled each time."""
 
+# Seconds to wait for the stream's info when no server answered a request.
 PROBE_WAIT: Final = 1.0
-"""Seconds to wait for the stream's info when nobody answered a request."""
 
+# Seconds of silence on an open page before the reader checks whether a replica is gone; doubled
+# each time that the page is requested again.
 SILENCE: Final = 2.0
-"""
-Seconds without a message of an open page after which to look whether a replica has gone; doubled
-each time that the page is asked for again.
-"""
 
-PASSING: Final = (
+# Errors of a request for the stream's info that say nothing about the stream.
+TRANSIENT: Final = (
     JetStreamNotEnabledError,
     RequestTimeoutError,
     TemporarilyUnavailableError,
     TransportError,
 )
-"""Errors of asking for the stream that say nothing about it."""
 
 T = TypeVar("T")
-EngineT = TypeVar("EngineT", bound=PagedRead)
-
-
-def require_pages(known: KnownStream, server: str) -> None:
-    """
-    Raise unless *known* answers direct reads of many messages.
-
-    Raises:
-        NotSupportedError: Its server is too old, and might answer with another message.
-        DirectNotSupportedError: The stream does not allow direct gets.
-    """
-    if not known.level:
-        raise NotSupportedError(
-            "a direct read of many messages", needs=NEEDS_PAGES, server=known.version or server
-        )
-    if not known.config.allow_direct:
-        raise DirectNotSupportedError(known.name)
 
 
 def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
     """
-    Return what *call* returns, which asks something and stores nothing.
+    Return what *call* returns, which only reads.
 
-    It is made again if the connection was lost, or if nobody answered: a request that meets a
-    change of leader gets no answer, however long it waits.
+    The call is repeated if the connection is lost or no server answers. A request that arrives
+    during a change of leader never gets an answer.
     """
     while True:
         attempt = deadline.at_most(max(PROBE_WAIT, deadline.remaining() / 2.0))
@@ -135,104 +106,136 @@ def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
                 raise RequestTimeoutError(error.subject, deadline.total) from error
 
 
-def require_level(context: Context, stream: str, deadline: Deadline, feature: str) -> None:
-    """
-    Raise NotSupportedError if the stream's server is older than 2.11.
-    """
-    for fresh in (False, True):
-        ask = functools.partial(context.streams.named, stream, fresh=fresh)
-        known = repeated(ask, deadline)
-        if known.level:
-            return
-    raise NotSupportedError(
-        feature, needs=NEEDS_PAGES, server=known.version or context.server.version
-    )
-
-
 def check_stream(
-    context: Context, name: str, deadline: Deadline, *, fresh: bool = False
+    context: Context,
+    name: str,
+    deadline: Deadline,
+    *,
+    feature: str = "a direct read of many messages",
+    direct: bool = True,
+    fresh: bool = False,
 ) -> KnownStream:
     """
-    Return the stream if it answers direct reads of many messages; with *fresh* it is asked anew.
+    Return the stream if its server is 2.11 or later and, with *direct*, it allows direct gets.
 
-    Raises: as :func:`require_pages`, and StreamNotFoundError.
+    Args:
+        context: Where to ask.
+        name: The stream.
+        deadline: Of the call that this is a part of.
+        feature: What the error says is not supported.
+        direct: Whether the stream has to allow direct gets.
+        fresh: Ask the server even if the stream is known.
+
+    Raises:
+        NotSupportedError: The server is older and might answer with another message.
+        DirectNotSupportedError: The stream does not allow direct gets.
+        StreamNotFoundError: The stream does not exist.
     """
     known = repeated(lambda until: context.streams.named(name, until, fresh=fresh), deadline)
-    try:
-        require_pages(known, context.server.version)
-    except NotSupportedError:
-        if fresh:
-            raise
-        # It may have been changed since it was asked for.
-        return check_stream(context, name, deadline, fresh=True)
-    return known
+    if known.level and (known.config.allow_direct or not direct):
+        return known
+    if not fresh:
+        # The stream may have changed since it was last described.
+        return check_stream(context, name, deadline, feature=feature, direct=direct, fresh=True)
+    if known.level:
+        raise DirectNotSupportedError(name)
+    server = known.version or context.server.version
+    raise NotSupportedError(feature, needs=NEEDS_PAGES, server=server)
 
 
-class PageReader(Generic[EngineT]):
+class ReadPlan:
+    """
+    The engine of a read, and what the read does besides requesting pages.
+    """
+
+    def __init__(self, engine: PagedRead) -> None:
+        self.engine = engine
+
+    @property
+    def reading(self) -> Reading:
+        """What a mirror has to have in order to answer."""
+        return "history"
+
+    def recover(self, reader: PageReader) -> bool:
+        """Return whether the open page has to be requested again, after it has ended."""
+        del reader
+        return False
+
+    def extend(self, reader: PageReader) -> bool:
+        """Return whether there is another page, although the engine is done."""
+        del reader
+        return False
+
+    def held(self) -> Sequence[Frame]:
+        """Return the frames that are kept back when the read fails."""
+        return ()
+
+    def rest(self, reader: PageReader) -> list[StoredMessage]:
+        """Return the messages that follow the last page."""
+        del reader
+        return []
+
+
+class PageReader:
     """
     The pages of one read; one thread at a time.
 
     Args:
         context: Where to read.
         stream: The stream.
-        engine: What to ask and what the answers mean.
+        plan: What to request and what the answers mean.
         name: The method that reads, for plugins.
-        seconds: How long to wait for one page. Time that the caller spends with the messages does
-            not count.
+        seconds: Seconds to wait for one page, without the time that the caller spends with it.
     """
 
     def __init__(
-        self, context: Context, stream: str, engine: EngineT, *, name: str, seconds: float
+        self, context: Context, stream: str, plan: ReadPlan, *, name: str, seconds: float
     ) -> None:
         self._sid: bytes | None = None
         self.context = context
         self.stream = stream
-        self.engine = engine
+        self.plan = plan
         self.name = name
         self.seconds = seconds
-        self._where = f"{context.prefix}.DIRECT.GET.{stream}".encode()
+        # Seconds left for the open page.
+        self.left = seconds
+        # How often a server answered the open page that has less than the stream, and which mirror.
+        self.tries = 0
+        self._mirror: str | None = None
+        self._lag_wait = LAG_WAIT
+        self._retry_wait = RETRY_WAIT
+        self._silence = SILENCE
+        self._target = f"{context.prefix}.DIRECT.GET.{stream}".encode()
         self._numbers = itertools.count(1)
-        self._inbox = b""
-        self._box = Mailbox()
+        self._inbox = context.connection.new_inbox().encode()
+        self._box = Mailbox(self._inbox + b".*", hears_denials=True)
         self._line = b""
         self._epoch = 0
-        self._left = seconds
-        """Seconds left for the open page."""
-
-        self._pause = RETRY_WAIT
-        self._silence = SILENCE
-        self._lag_wait = LAG_WAIT
-        self._tries = 0
-        self._mirror: str | None = None
-        """Who had less than the stream when it answered last."""
-
-        self._page_received = 0
+        self._received_before_page = 0
         self._pages_ended = 0
+        # How many pages had ended when the last messages arrived.
         self._run_began = 0
-        """How many pages had ended as the last messages were taken."""
-
         self._entered: Entered | None = None
         self._error: Exception | None = None
-        self._ready: list[StoredMessage] | None = None
-        """What came with the call, before the iteration began; ``None`` from then on."""
+        # The messages that arrived during the call, until the iteration begins.
+        self._first: list[StoredMessage] | None = None
 
     def __del__(self) -> None:
-        # Nobody iterates any more; what is still on its way is dropped.
-        self._leave()
+        self._unsubscribe()
 
     @property
     def state(self) -> str:
         """One word for a repr."""
-        return "ended" if self.engine.done and not self._ready else "open"
+        return "ended" if self.plan.engine.done and not self._first else "open"
 
     def begin(self, deadline: Deadline) -> None:
         """
-        Ask for the first page and wait until it begins to come, so that a refusal is raised here.
+        Request the first page and wait for its first messages, so that the call raises a refusal.
         """
-        self._left = deadline.remaining()
+        self.left = deadline.remaining()
         try:
-            self._ready = self._next()
-            if not self._ready:
+            self._first = self._next()
+            if not self._first:
                 self._raise()
         except BaseException:
             self.close()
@@ -242,10 +245,8 @@ class PageReader(Generic[EngineT]):
         """
         End the read now; safe to repeat.
         """
-        self.engine.done = True
-        self._ready = []
-        self._leave()
-        self._leave_page(None)
+        self._first = []
+        self._end(None)
 
     def messages(self) -> Generator[StoredMessage, None, None]:
         """Yield the messages; every way out ends the read."""
@@ -259,19 +260,19 @@ class PageReader(Generic[EngineT]):
                         yield show(message)
 
     def pages(self) -> Generator[StoredPage, None, None]:
-        """Yield the messages by pages, none of them empty; every way out ends the read."""
+        """Yield the messages as non-empty pages; every way out ends the read."""
         show = shown_by(self.context)
         with self._iteration():
             for page in self._joined():
                 yield StoredPage(page if show is None else [show(each) for each in page])
 
     def _joined(self) -> Iterator[list[StoredMessage]]:
-        """Yield what came of each page, as soon as its end is known."""
+        """Yield the messages of each page as soon as it has ended."""
         page: list[StoredMessage] = []
         number = 0
         while run := self._next_run():
             if page and self._run_began > number:
-                # The end of a page came alone: what came behind it is of the next one.
+                # The end of a page arrived alone, and these messages are of the next one.
                 yield page
                 page = []
             number = self._run_began
@@ -283,13 +284,13 @@ class PageReader(Generic[EngineT]):
             yield page
 
     def _next_run(self) -> list[StoredMessage]:
-        """Return what came with the call, and then what comes; none at the end."""
-        run, self._ready = self._ready, None
+        """Return the messages that arrived during the call, then those that arrive."""
+        run, self._first = self._first, None
         return self._next() if run is None else run
 
     @contextlib.contextmanager
     def _iteration(self) -> Iterator[None]:
-        """Raise behind the block what ended the read; every way out ends it."""
+        """Raise after the block what ended the read; every way out ends it."""
         error: BaseException | None = None
         try:
             yield
@@ -298,12 +299,10 @@ class PageReader(Generic[EngineT]):
             error = None if isinstance(raised, GeneratorExit) else raised
             raise
         finally:
-            self.engine.done = True
-            self._leave()
-            self._leave_page(error)
+            self._end(error)
 
-    def everything(self) -> list[StoredMessage]:
-        """Return all messages, of which plugins see nothing yet, or raise why they did not come."""
+    def read_all(self) -> list[StoredMessage]:
+        """Return all messages, without showing them to plugins, or raise why they did not come."""
         found: list[StoredMessage] = []
         try:
             while run := self._next():
@@ -314,144 +313,101 @@ class PageReader(Generic[EngineT]):
         return found
 
     def _raise(self) -> None:
-        """Raise what ended the read, if it was a fault."""
+        """Raise the error that ended the read, if there is one."""
         error, self._error = self._error, None
         if error is not None:
             try:
                 raise error
             finally:
-                # The traceback holds this frame and this frame would hold the error: a cycle.
+                # The traceback holds this frame, and this frame would hold the error: a cycle.
                 del error
 
     def _next(self) -> list[StoredMessage]:
         """
-        Return the next messages, none at the end; a fault is kept until all that came is out.
+        Return the next messages, none at the end; errors are kept until all messages are out.
         """
+        plan = self.plan
         run: list[StoredMessage] = []
         while not run and self._error is None:
             try:
-                if not self.engine.is_open and not self._go_on():
+                if not plan.engine.is_open and not self._continue():
+                    run = plan.rest(self)
+                    if not run:
+                        self._unsubscribe()
                     break
                 if self._wait():
                     self._run_began = self._pages_ended
-                    run = stored_messages(self.engine.take(self._box.drain()))
-                    if not self.engine.is_open:
+                    run = stored_messages(plan.engine.take(self._box.drain()))
+                    if not plan.engine.is_open:
                         self._end_page()
-            except Exception as error:  # noqa: BLE001  (also what a plugin puts in its place)
-                self._fail(error)
+            except Exception as error:  # noqa: BLE001  (also an error that a plugin raises instead)
+                self._error = error
+                try:
+                    self._end(error)
+                except Exception as raised:  # noqa: BLE001  (the error of a plugin)
+                    self._error = raised
         if not run and self._error is not None:
-            run = stored_messages(self.rest())
+            run = stored_messages(plan.held())
         return run
 
-    def rest(self) -> Sequence[Frame]:
-        """Return what the engine keeps back, as nothing more will come."""
-        return ()
-
-    def _go_on(self) -> bool:
-        """Ask for the next page; return False if there is none."""
-        engine = self.engine
+    def _continue(self) -> bool:
+        """Request the next page; return False if there is none."""
+        engine = self.plan.engine
         if engine.unanswered:
-            self._look_why_unanswered()
-        elif engine.done and not self.more():
-            self._leave()
+            self._wait_for_server()
+        elif engine.done and not self.plan.extend(self):
             return False
         self._ask()
         return True
 
-    def more(self) -> bool:
-        """Return whether the engine has more to ask, though it said that it is done."""
-        return False
-
-    def recovers(self) -> bool:
-        """Return whether the engine can go on after all, though its page ended without an end."""
-        return False
-
-    @property
-    def reading(self) -> Reading:
-        """What a mirror has to have in order to answer."""
-        return "history"
-
-    def _look_who_answered(self, stranger: str) -> None:
-        """See that the page may be asked for again, which another stream has answered."""
-        with self.spending() as deadline:
-            if stranger and may_answer(self.context, stranger, self.stream, self.reading, deadline):
-                return
-        self._mirror = stranger or None
-        self.try_again()
-
-    def try_again(self, *, wait: bool = False) -> None:
-        """
-        Count how often a page has to be asked for again, as who answered has less than the stream.
-
-        Args:
-            wait: Whether to give it a moment.
-
-        Raises:
-            IncompleteMirrorError: That was too often.
-        """
-        self._tries += 1
-        if self._tries > TRIES or self._left <= self._lag_wait:
-            raise IncompleteMirrorError(self.stream, self._mirror)
-        if wait:
-            with self.spending():
-                time.sleep(self._lag_wait)
-            self._lag_wait = min(2.0 * self._lag_wait, RETRY_WAIT)
-
-    def first_at_leader(self, request: dict[str, object]) -> StoredMessage | None:
-        """
-        Return the first message that the leader has; None if there is none.
-
-        Raises:
-            PermissionDeniedError: This user may not ask it.
-        """
-        with self.spending() as deadline, contextlib.suppress(MessageNotFoundError):
-            return repeated(
-                lambda until: leader_get(self.context, self.stream, request, until), deadline
-            )
-        return None
-
     def _end_page(self) -> None:
-        """See the end of a page, and ask for the next one before this one's messages are taken."""
-        if self.engine.stranger is not None:
-            self._look_who_answered(self.engine.stranger)
+        """Finish a page, and request the next one before this one's messages are handed out."""
+        engine = self.plan.engine
+        if engine.stranger is not None:
+            self._check_stranger(engine.stranger)
             return
-        if self.engine.unanswered or self.recovers():
+        if engine.unanswered:
             return
-        if self.engine.error is not None:
-            raise self.engine.error
-        self._leave_page(None)
+        again = self.plan.recover(self)
+        # The plan may have begun the read again, with another engine or with nothing received.
+        engine = self.plan.engine
+        self._received_before_page = min(self._received_before_page, engine.received)
+        if again:
+            return
+        if engine.error is not None:
+            error, engine.error = engine.error, None
+            raise error
+        self._leave_plugins(None)
         self._pages_ended += 1
-        if self.engine.received > self._page_received:
-            # A page that brought nothing is asked for again within its own time.
-            self._left = self.seconds
-            self._tries, self._lag_wait, self._mirror = 0, LAG_WAIT, None
-        self._pause, self._silence = RETRY_WAIT, SILENCE
-        # Without a connection the asking would wait, and keep back what has come.
-        if not self.engine.done and self.context.lane.state is LaneState.OPEN:
+        if engine.received > self._received_before_page:
+            # A page that brought nothing is requested again within its own time.
+            self.left = self.seconds
+            self.tries, self._lag_wait, self._mirror = 0, LAG_WAIT, None
+        self._retry_wait, self._silence = RETRY_WAIT, SILENCE
+        # Without a connection the request would wait, and keep back what has arrived.
+        if not engine.done and self.context.lane.state is LaneState.OPEN:
             self._ask()
 
     def _ask(self) -> None:
         """Send the request for the next page."""
-        context, engine = self.context, self.engine
+        context, engine = self.context, self.plan.engine
         if self._sid is None:
-            self._inbox = context.connection.new_inbox().encode()
-            self._box = Mailbox(self._inbox + b".*", hears_denials=True)
             self._sid, self._line = context.connection.open_box(self._box.interest, self._box)
-        # A subject of its own for each request: answers that come late can not be taken for others.
+        # Each request has a subject of its own, so that late answers cannot be taken for others.
         reply = b"%b.%x" % (self._inbox, next(self._numbers))
         self._box.take_denials()
-        engine.trusted = known_answers(context, self.stream, self.reading)
+        engine.trusted = known_answers(context, self.stream, self.plan.reading)
         request = engine.open(reply)
-        if self._entered is None:
-            self._page_received = engine.received
         try:
-            if self._entered is None and context.plugins.enter_fetch is not None:
-                self._entered = context.plugins.enter_fetch(self._operation(request))
+            if self._entered is None:
+                self._received_before_page = engine.received
+                if context.plugins.enter_fetch is not None:
+                    self._entered = context.plugins.enter_fetch(self._operation(request))
             body = request.body()
             context.connection.check()
             context.connection.check_size(len(body))
-            block = self._line + frames.pub(self._where, reply, body)
-            with self.spending() as deadline:
+            block = self._line + frames.pub(self._target, reply, body)
+            with self.page_time() as deadline:
                 self._epoch = context.lane.write(block, deadline)
         except BaseException:
             engine.lost()
@@ -472,40 +428,40 @@ class PageReader(Generic[EngineT]):
         )
 
     def _wait(self) -> bool:
-        """Wait for frames of the open page; return False if it has to be asked for again."""
-        box = self._box
+        """Wait for frames of the open page; return False if it has to be requested again."""
+        box, engine = self._box, self.plan.engine
         while not box.frames:
             if box.failure is not None:
                 raise_failure(box.failure)
             for subject, denial in box.take_denials():
-                if subject == self._where:
+                if subject == self._target:
                     raise_failure(denial)
             if box.take_lost() >= self._epoch:
-                self.engine.lost()
+                engine.lost()
                 return False
-            with self.spending() as deadline:
+            with self.page_time() as deadline:
                 if self.context.lane.wait(box, deadline.at_most(self._silence)):
                     continue
                 if not deadline.expired() and self._may_be_gone(deadline) and not box.frames:
                     self._silence *= 2.0
-                    self.engine.lost()
+                    engine.lost()
                     return False
-            if self._left <= 0.0:
-                if self._tries:
+            if self.left <= 0.0:
+                if self.tries:
                     raise IncompleteMirrorError(self.stream, self._mirror)
-                raise RequestTimeoutError(self._where.decode(), self.seconds)
+                raise RequestTimeoutError(self._target.decode(), self.seconds)
         return True
 
     def _may_be_gone(self, deadline: Deadline) -> bool:
         """
-        Return whether the request may have gone down with the replica that had it.
+        Return whether the request may be lost together with the replica that had it.
 
-        Nobody is told so. Who only takes its time, as it looks through much, is not asked twice.
+        No server reports that. A replica that is only slow, as it has much to search, must not be
+        asked twice.
         """
         try:
-            probe = deadline.at_most(PROBE_WAIT)
-            info = stream_info(self.context, self.stream, probe)
-        except PASSING:
+            info = stream_info(self.context, self.stream, deadline.at_most(PROBE_WAIT))
+        except TRANSIENT:
             return False
         cluster = info.cluster
         if cluster is None or not cluster.replicas:
@@ -516,53 +472,107 @@ class PageReader(Generic[EngineT]):
             return False
         return info.ts - cluster.leader_since < dt.timedelta(seconds=self.seconds)
 
-    def _look_why_unanswered(self) -> None:
+    def _wait_for_server(self) -> None:
         """
-        Wait a little if the stream should answer and nobody does; raise if it never will.
+        Wait before the next request, as no server answers; raise if the stream never will.
 
-        So it is while a cluster elects a leader, or a server starts again.
+        That happens while a cluster elects a leader, or while a server restarts.
         """
-        with self.spending() as deadline:
-            # Leaderless it does not answer this either.
-            with contextlib.suppress(*PASSING):
+        with self.page_time() as deadline:
+            # Without a leader, this request is not answered either.
+            with contextlib.suppress(*TRANSIENT):
                 probe = deadline.at_most(PROBE_WAIT)
                 check_stream(self.context, self.stream, probe, fresh=True)
-            if deadline.remaining() <= self._pause:
+            if deadline.remaining() <= self._retry_wait:
                 raise DirectNotSupportedError(
                     self.stream, needs="a server that answers them, which none does at the moment"
                 )
-            self.context.lane.wait(self._box, deadline.at_most(self._pause))
-        self._pause = min(2.0 * self._pause, RETRY_WAIT_LIMIT)
+            self.context.lane.wait(self._box, deadline.at_most(self._retry_wait))
+        self._retry_wait = min(2.0 * self._retry_wait, RETRY_WAIT_LIMIT)
+
+    def _check_stranger(self, stranger: str) -> None:
+        """Let the page be requested again, as another stream has answered."""
+        reading = self.plan.reading
+        with self.page_time() as deadline:
+            if stranger and may_answer(self.context, stranger, self.stream, reading, deadline):
+                return
+        self._mirror = stranger or None
+        self.try_again()
+
+    # For plans.
+
+    def try_again(self, *, wait: bool = False) -> None:
+        """
+        Count one more request for the page, as the server that answered has less than the stream.
+
+        Args:
+            wait: Whether to give that server a moment.
+
+        Raises:
+            IncompleteMirrorError: There were too many.
+        """
+        self.tries += 1
+        if self.tries > TRIES or self.left <= self._lag_wait:
+            raise IncompleteMirrorError(self.stream, self._mirror)
+        if wait:
+            self.wait_for_lag()
+
+    def wait_for_lag(self) -> None:
+        """Wait a moment for a replica that is behind; raise if no time is left for that."""
+        with self.page_time() as deadline:
+            if deadline.remaining() <= self._lag_wait:
+                raise RequestTimeoutError(self._target.decode(), self.seconds)
+            time.sleep(self._lag_wait)
+        self._lag_wait = min(2.0 * self._lag_wait, RETRY_WAIT)
+
+    def first_at_leader(self, request: dict[str, object]) -> StoredMessage | None:
+        """
+        Return the first message that the leader has for a request, None if there is none.
+
+        Raises:
+            PermissionDeniedError: This user may not ask the leader.
+        """
+        with self.page_time() as deadline, contextlib.suppress(MessageNotFoundError):
+            return repeated(
+                lambda until: leader_get(self.context, self.stream, request, until), deadline
+            )
+        return None
+
+    def info(self, subjects: str | None = None) -> StreamInfo:
+        """Ask the leader for the stream, with the subjects that a wildcard matches."""
+        with self.page_time() as deadline:
+            return repeated(
+                lambda until: stream_info(
+                    self.context, self.stream, until, subjects_filter=subjects
+                ),
+                deadline,
+            )
 
     @contextlib.contextmanager
-    def spending(self) -> Iterator[Deadline]:
-        """Give what is left of the page's time to the block, and note what it took."""
+    def page_time(self) -> Iterator[Deadline]:
+        """Give the time that is left for the page to the block, and subtract what it takes."""
         started = time.monotonic()
         try:
-            # The error of a deadline names the whole time.
-            yield Deadline(started + max(self._left, 0.0), self.seconds)
+            # Errors name the whole time.
+            yield Deadline(started + max(self.left, 0.0), self.seconds)
         finally:
-            self._left -= time.monotonic() - started
+            self.left -= time.monotonic() - started
 
-    def _fail(self, error: Exception) -> None:
-        """Keep a fault until all that came before it is handed out."""
-        self.engine.done = True
-        self.engine.error = None
-        self._error = error
-        self._leave()
-        try:
-            self._leave_page(error)
-        except Exception as raised:  # noqa: BLE001  (the same, or what a plugin puts in its place)
-            self._error = raised
+    # How it ends.
 
-    def _leave_page(self, error: BaseException | None) -> None:
+    def _end(self, error: BaseException | None) -> None:
+        """Request nothing more, drop what still arrives and tell the plugins."""
+        self.plan.engine.done = True
+        self._unsubscribe()
+        self._leave_plugins(error)
+
+    def _leave_plugins(self, error: BaseException | None) -> None:
         """Let the plugins around the page see its end."""
         entered, self._entered = self._entered, None
         if entered is not None:
-            entered.leave(self.engine.received - self._page_received, error)
+            entered.leave(self.plan.engine.received - self._received_before_page, error)
 
-    def _leave(self) -> None:
-        """Unsubscribe; what is still on its way is dropped."""
+    def _unsubscribe(self) -> None:
         sid, self._sid = self._sid, None
         if sid is not None:
             self.context.lane.leave(sid)

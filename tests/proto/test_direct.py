@@ -339,7 +339,7 @@ class TestLastPages:
         engine = last_read("a.*")
         _, came = answer(engine, message(3, left=2), message(4, left=1), eob(1, 4, up_to=9))
         assert (came, engine.cut, engine.done, engine.received) == ([], True, False, 0)
-        engine.begin_anew(8, "T")
+        engine.begin_again(8, "T")
         request, came = answer(engine, message(3, left=1), eob(1, 3, up_to=8))
         assert (request.up_to_time, request.up_to_sequence, came) == ("T", None, [3])
         request, came = answer(engine, message(7, left=0), eob(0, 7, up_to=8))
@@ -470,7 +470,7 @@ class TestLastPages:
         engine = last_read("a.*")
         _, came = answer(engine, message(3, left=2), status("404 Message Not Found"))
         assert (came, engine.cut, engine.done) == ([], True, False)
-        engine.begin_anew(8)
+        engine.begin_again(8)
         assert engine.open(b"r").up_to_sequence == 8
         assert not engine.cut
 
@@ -507,7 +507,7 @@ class TestLastPages:
         """
         engine = last_read("a.*")
         answer(engine, status("404 Message Not Found"))
-        engine.begin_anew(0)
+        engine.begin_again(0)
         assert engine.done
 
     def test_an_end_without_a_sequence(self):
@@ -728,7 +728,7 @@ class TestProperties:
                 engine.confirm()
                 continue
             if engine.cut:
-                engine.begin_anew(model.last, str(model.last + 1))
+                engine.begin_again(model.last, str(model.last + 1))
             reply = b"_INBOX.%d" % number
             # The one that answers by the sequence alone has been asked by time before.
             by_sequence = engine.moment is not None and engine._time is None
