@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of
-from jetsync._base.deadline import as_seconds
+from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
 from jetsync.consume.consumer import Consumer
@@ -234,7 +234,6 @@ class JetStream:
                 expectations against the wrong subject, 2.12.1 may store a batch in part.
         """
         self._context.connection.check()
-        check_count("ack_every", ack_every, 0)
         return AtomicBatch(
             self._context,
             AtomicOptions(
@@ -278,16 +277,16 @@ class JetStream:
             it is AtomicityError or BatchOutcomeUnknownError, whose ``batch`` can be sent again.
         """
         self._context.connection.check()
-        check_count("retries", retries, 0)
+        deadline = Deadline.after(self._context.default_timeout if timeout is None else timeout)
         options = AtomicOptions(
             batch_id=batch_id,
             ttl=ttl,
-            timeout=self._seconds(timeout),
+            timeout=deadline.total,
             broken_servers=broken_servers,
             retries=retries,
             retry_wait=as_seconds(retry_wait, "retry_wait"),
         )
-        return publish_batch(self._context, messages, options)
+        return publish_batch(self._context, messages, options, deadline)
 
     def fast_publisher(
         self,

@@ -1,13 +1,13 @@
 """
-An atomic batch: what goes out for each message, and what the answers mean (ADR-50).
+The protocol engine of atomic batches (ADR-50).
 
-What lives here: the sequence of a batch, which of its messages asks for an answer, the two ways to
-commit, the rules for headers, the reading of answers. What may not: encoding, the socket, waiting.
+It numbers the messages of a batch, decides which of them ask for an answer, commits in one of two
+ways, checks headers and reads answers. It does not encode, write or wait.
 
-A server commits with the last message, or, from API level 4, with a marker that it does not store.
-Where it cannot do the latter the engine holds one message back, so that there is always one to
-commit with. Every batch ends in exactly one way: stored whole, not stored, or unknown. Sources:
-ADR-50; facts about servers 2.12 to 2.15 where they differ.
+From API level 4 a batch can end with a marker that the server does not store. Older servers commit
+only with a message, so the engine holds the latest message back for the commit. Every batch ends in
+one of three ways: stored as a whole, not stored, or unknown. Sources: ADR-50; facts about servers
+2.12 to 2.15 where they differ.
 """
 
 from __future__ import annotations
@@ -38,49 +38,42 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
+# Messages of a batch, unless the operator of the server changed it (ADR-50).
 USUAL_LIMIT: Final = 1000
-"""Messages of a batch at most, unless an operator changed it (ADR-50)."""
 
+# Values of the commit header: on a message that is stored, and on a marker that is not stored.
 STORED: Final = b"1"
-"""The value of the commit header on a message that is stored with the batch."""
+END_OF_BATCH: Final = b"eob"
 
 NO_COUNTERS: Final = "servers before 2.14 destroy counters that a batch changes"
-"""Why a message is refused there."""
-
-END_OF_BATCH: Final = b"eob"
-"""The same on a marker that is not stored."""
 
 
 class BatchState(enum.Enum):
-    """
-    How far a batch is.
-    """
+    """The state of a batch."""
 
     OPEN = "open"
     COMMITTED = "committed"
+    # Nothing of the batch is stored, or an error says what is.
     FAILED = "failed"
-    """Nothing of it is stored, or an error says what is."""
+    # The commit was sent and no answer came.
     UNKNOWN = "unknown"
-    """The commit went out and no answer came."""
+    # The server stored messages of the batch one by one.
     SPLIT = "split"
-    """The server took it for no batch, and stored messages of it one by one."""
 
 
-# Not frozen, which would double the cost of making one.
+# Not frozen, because that would double the cost of making one.
 @attrs.define(eq=False)
 class Entry(Generic[Item]):
-    """
-    A message of a batch on its way out.
-    """
+    """A message of a batch that is to be written."""
 
+    # From 1.
     sequence: int
-    """Its place in the batch, from 1."""
+    # None for the marker at the end of a batch.
     item: Item | None
-    """The message; None for the marker at the end of a batch."""
+    # The value of the commit header; empty if the message does not commit.
     commit: bytes = b""
-    """The commit header's value, empty for a message that commits nothing."""
+    # Whether the batch waits for the server's answer.
     asks: bool = False
-    """Whether the batch goes on only once the server has answered it."""
 
 
 class AtomicBatchEngine(Generic[Item]):
@@ -88,11 +81,11 @@ class AtomicBatchEngine(Generic[Item]):
     One batch from its first message to its end.
 
     Args:
-        batch_id: Its id.
-        hold_back: Whether the last message has to commit, as the server knows no marker.
+        batch_id: The id.
+        hold_back: Whether the server needs a message for the commit.
         ack_first: Whether the first message asks for an answer.
-        ack_every: Ask with every so many messages; 0 for none.
-        limit: How many messages the server takes, where that is known.
+        ack_every: Every how many messages one asks for an answer; 0 for none.
+        limit: The number of messages that the server accepts, if known.
     """
 
     def __init__(
@@ -106,53 +99,49 @@ class AtomicBatchEngine(Generic[Item]):
     ) -> None:
         self.batch_id = batch_id
         self.state = BatchState.OPEN
+        # All messages that were added, in order.
         self.items: list[Item] = []
-        """All messages that were taken, in order."""
-
         self.ack: BatchAck | None = None
         self._hold_back = hold_back
         self._ack_first = ack_first
         self._ack_every = ack_every
         self._limit = limit
         self._sent = 0
+        # Whether the commit was returned to the caller; nothing can follow it.
         self._complete = False
-        """Whether what commits it was given out; nothing can follow that."""
 
     def __repr__(self) -> str:
         return f"<AtomicBatchEngine {self.state.value} {self._sent} of {len(self.items)} sent>"
 
     @property
     def started(self) -> bool:
-        """Whether the server has, or may have, messages of it."""
+        """Whether the server may have messages of the batch."""
         return self._sent > 0
 
     @property
     def next_sequence(self) -> int:
-        """The place that the next message would have."""
+        """The sequence of the next message to be sent."""
         return self._sent + 1
 
-    def check_room(self) -> None:
+    def check_room(self, count: int = 1) -> None:
         """
-        Raise if the batch takes no further message.
+        Raise unless the batch takes *count* more messages.
 
         Raises:
             BatchClosedError: It has ended.
-            BatchTooLargeError: It is as large as the server allows.
+            BatchTooLargeError: It would have more messages than the server accepts.
         """
-        self._check(1)
-
-    def _check(self, more: int) -> None:
         if self.state is not BatchState.OPEN or self._complete:
             raise BatchClosedError
-        if self._limit is not None and len(self.items) + more > self._limit:
-            # The limit comes last, as in the server's own text.
-            size = len(self.items) + more
+        if self._limit is not None and len(self.items) + count > self._limit:
+            # The limit comes last, as in the server's own error.
             raise BatchTooLargeError(
-                description=f"a batch of {size} messages is too large: {self._limit}"
+                description=f"a batch of {len(self.items) + count} messages is too large: "
+                f"{self._limit}"
             )
 
     def add(self, item: Item) -> Entry[Item] | None:
-        """Take a message and return what is to be written now."""
+        """Add a message and return what to write now, if anything."""
         self.check_room()
         self.items.append(item)
         if self._hold_back:
@@ -164,18 +153,18 @@ class AtomicBatchEngine(Generic[Item]):
 
     def commit(self, *items: Item) -> list[Entry[Item]]:
         """
-        Take the last messages and return what is to be written to end the batch.
+        Add the last messages and return what to write to commit the batch.
 
         Raises:
-            BatchClosedError, BatchTooLargeError: As :meth:`check_room`; the batch is as it was.
+            BatchClosedError, BatchTooLargeError: As for :meth:`check_room`. The batch is unchanged.
         """
-        self._check(len(items))
+        self.check_room(len(items))
         self.items += items
         if not self.items:
             raise BatchClosedError(reason="it has no messages")
         self._complete = True
         if self._sent == len(self.items):
-            return [Entry(self.next_sequence, None, END_OF_BATCH, asks=True)]
+            return [Entry(self._sent + 1, None, END_OF_BATCH, asks=True)]
         rest = self.items[self._sent :] if self._sent else self.items
         entries = [Entry(number, item) for number, item in enumerate(rest, self._sent + 1)]
         self._sent = len(self.items)
@@ -190,27 +179,23 @@ class AtomicBatchEngine(Generic[Item]):
         return (
             (sequence == 1 and self._ack_first)
             or (self._ack_every > 0 and sequence % self._ack_every == 0)
-            # The first one that may be too many: whoever sends on would send in vain.
+            # The server may refuse this one and all that follow.
             or (self._limit is None and sequence == USUAL_LIMIT + 1)
         )
 
-    def fail(self) -> None:
-        """Note that nothing of the batch is stored, or will be."""
-        self.state = BatchState.FAILED
-
     def lost(self, entry: Entry[Item]) -> BatchState:
-        """Note that no answer to *entry* can come any more, or came in time."""
+        """Record that *entry* was sent and not answered, and return the new state."""
         self.state = BatchState.UNKNOWN if entry.commit else BatchState.FAILED
         return self.state
 
     def answered(self, entry: Entry[Item], frame: Frame, subject: str) -> None:
         """
-        Take the answer to *entry*, which was sent to *subject*.
+        Read the answer to *entry*, which was sent to *subject*.
 
         Raises:
-            NoStreamResponseError, ApiError: Nothing of the batch is stored; it has ended.
-            AtomicityError: Its messages were stored one by one; it has ended.
-            ProtocolError: Nobody knows what the answer means; it has ended, perhaps stored.
+            NoStreamResponseError, ApiError: The batch has ended, and nothing of it is stored.
+            AtomicityError: The batch has ended, and its messages were stored one by one.
+            ProtocolError: The answer cannot be read. The batch has ended and may be stored.
         """
         if is_no_responders(frame):
             self.state = BatchState.FAILED
@@ -218,14 +203,14 @@ class AtomicBatchEngine(Generic[Item]):
         data = frame[3]
         if not data and not entry.commit:
             return
-        self.state = BatchState.UNKNOWN if entry.commit else BatchState.FAILED
+        self.lost(entry)
         ack = parse_ack(data)
         if isinstance(ack, ApiError):
             self.state = BatchState.FAILED
             raise ack
         stored = len(self.items)
         if not entry.commit or ack.batch_id != self.batch_id or ack.batch_size != stored:
-            # What a server stores that knows nothing of batches, or not enough.
+            # A server without support for batches, or for this kind of commit.
             self.state = BatchState.SPLIT
             raise AtomicityError(self.batch_id, stream=ack.stream, sequence=ack.sequence)
         self.state = BatchState.COMMITTED
@@ -240,59 +225,75 @@ class AtomicBatchEngine(Generic[Item]):
 
 class HeaderRules:
     """
-    What the headers of a batch's messages may say, given those before (facts 1.6).
+    Checks the headers of a batch's messages against the messages before them (facts 1.6).
 
-    Servers check this when the batch is committed, and then refuse all of it. Checked message by
-    message, the caller learns which one it is, and the batch is still good.
+    The server checks them at the commit and then refuses the whole batch. A check of each message
+    tells the caller which one is wrong, and the batch stays usable.
     """
 
     _MANAGED: Final = frozenset({names.BATCH_ID, names.BATCH_SEQUENCE, names.BATCH_COMMIT})
 
     def __init__(self, *, counters: bool) -> None:
         self._counters = counters
+        # Whether a message of the batch changes a counter.
         self.changes_counters = False
-        """Whether a message that was taken changes a counter."""
-
         self._subjects: set[str] = set()
         self._ids: set[str] = set()
-        self._first = True
 
     @property
     def ids(self) -> int:
-        """How many messages had an id."""
+        """The number of messages with an id."""
         return len(self._ids)
 
     def take(self, subject: str, pairs: Sequence[tuple[str, str]]) -> None:
         """
-        Check a message and remember it.
+        Check a message and record it.
 
         Raises:
-            BatchRuleError: A header cannot be in a batch, or not on this message.
-            WrongLastSequenceError: The expectation is about a subject that the batch has written.
+            BatchRuleError: A header is not allowed in a batch, or not on this message.
+            WrongLastSequenceError: The batch has changed the subject of the expectation.
             DuplicateMessageIdError: The id is in the batch already.
         """
         if pairs:
             self._check(subject, pairs)
-            self.changes_counters |= any(name == names.INCREMENT for name, _ in pairs)
         self._subjects.add(subject)
-        self._first = False
 
     def _check(self, subject: str, pairs: Sequence[tuple[str, str]]) -> None:
-        # Of several headers of one name servers read the first.
+        # Of several headers with one name servers read the first.
         found = dict(reversed(pairs))
         for name in self._MANAGED & found.keys():
-            raise BatchRuleError(name, "the batch itself sets it")
+            raise BatchRuleError(name, "jetsync sets it for the batch")
         if names.EXPECTED_LAST_MSG_ID in found:
-            raise BatchRuleError(names.EXPECTED_LAST_MSG_ID, "atomic batches cannot have it")
-        if names.EXPECTED_LAST_SEQUENCE in found and not self._first:
+            raise BatchRuleError(names.EXPECTED_LAST_MSG_ID, "atomic batches do not support it")
+        if names.EXPECTED_LAST_SEQUENCE in found and self._subjects:
             raise BatchRuleError(
                 names.EXPECTED_LAST_SEQUENCE, "only the first message of a batch can have it"
             )
         if names.INCREMENT in found and not self._counters:
             raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
-        self._check_subject_sequence(subject, found)
-        self._check_rollup(subject, found)
-        # Blanks before a value are none of it, and what is empty then is no id.
+        if names.EXPECTED_LAST_SUBJECT_SEQUENCE in found:
+            # The server compares a wildcard with the stream as it was before the batch, so several
+            # messages may expect the same of one.
+            about = found.get(names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT) or subject
+            if about in self._subjects:
+                raise WrongLastSequenceError(
+                    err_code=10164,
+                    description=f"wrong last sequence: an earlier message of the batch changes "
+                    f"{about!r}, so no sequence of it can be expected",
+                )
+        elif names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT in found:
+            raise BatchRuleError(
+                names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT,
+                f"it needs {names.EXPECTED_LAST_SUBJECT_SEQUENCE}",
+            )
+        rollup = found.get(names.ROLLUP)
+        if rollup == "all" and self._subjects:
+            raise BatchRuleError(names.ROLLUP, "'all' can only be on the first message of a batch")
+        if rollup == "sub" and subject in self._subjects:
+            raise BatchRuleError(
+                names.ROLLUP, "'sub' can only be on the first message of a subject in a batch"
+            )
+        # Servers ignore spaces before a value, and an empty id.
         message_id = found.get(names.MSG_ID, "").lstrip(" ")
         if message_id:
             if message_id in self._ids:
@@ -300,32 +301,4 @@ class HeaderRules:
                     description=f"the message id {message_id!r} is in the batch already"
                 )
             self._ids.add(message_id)
-
-    def _check_subject_sequence(self, subject: str, found: dict[str, str]) -> None:
-        about = found.get(names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT)
-        if names.EXPECTED_LAST_SUBJECT_SEQUENCE not in found:
-            if about is not None:
-                raise BatchRuleError(
-                    names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT,
-                    f"it needs {names.EXPECTED_LAST_SUBJECT_SEQUENCE}",
-                )
-            return
-        # A wildcard is compared with the stream as it was before the batch, whatever the batch has
-        # written, so several messages may expect the same of it.
-        if (about or subject) in self._subjects:
-            raise WrongLastSequenceError(
-                err_code=10164,
-                description=(
-                    f"wrong last sequence: {about or subject!r} is written by an earlier message of"
-                    " the batch, so nothing can be expected of it"
-                ),
-            )
-
-    def _check_rollup(self, subject: str, found: dict[str, str]) -> None:
-        rollup = found.get(names.ROLLUP)
-        if rollup == "all" and not self._first:
-            raise BatchRuleError(names.ROLLUP, "'all' can only be on the first message of a batch")
-        if rollup == "sub" and subject in self._subjects:
-            raise BatchRuleError(
-                names.ROLLUP, "'sub' can only be on the first message of a subject in a batch"
-            )
+        self.changes_counters |= names.INCREMENT in found

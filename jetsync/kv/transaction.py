@@ -5,6 +5,7 @@ Transactions: changes of many keys of a bucket that are made together, or not at
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
@@ -23,7 +24,7 @@ from jetsync.errors import (
     WrongLastRevisionError,
     WrongLastSequenceError,
 )
-from jetsync.publish.atomic import AtomicBatch
+from jetsync.publish.atomic import publish_batch
 from jetsync.publish.atomic_commit import AtomicOptions
 from jetsync.publish.capability import require_atomic
 from jetsync.publish.one import RETRIES, RETRY_WAIT
@@ -72,25 +73,6 @@ class Change:
         """Return what is sent, if the key has to be at revision *last*."""
         expect = None if last is None else Expect(last_subject_sequence=last)
         return OutboundMessage(prefix + self.key, self.data, self.headers, None, self.ttl, expect)
-
-
-class KeyBatch(AtomicBatch):
-    """
-    The atomic batch of a transaction, whose stream is known by name.
-
-    What is published to a bucket in another domain goes to subjects that no stream has.
-    """
-
-    def __init__(self, bucket: Bucket, options: AtomicOptions) -> None:
-        super().__init__(bucket.context, options)
-        self._bucket = bucket
-
-    def _stream(self, subject: str, deadline: Deadline) -> KnownStream:  # noqa: ARG002
-        return known_stream(self._bucket, deadline)
-
-    def store(self, messages: list[OutboundMessage], deadline: Deadline) -> BatchAck:
-        """Store all messages together, or none."""
-        return self._publish(messages, deadline)
 
 
 def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
@@ -319,7 +301,10 @@ class Transaction:
                 change.message(prefix, left.pop(change.key, None)) for change in self._changes
             ]
             try:
-                return KeyBatch(self._bucket, options).store(messages, deadline)
+                # In another domain the bucket has subjects that no stream of this domain has, so
+                # the stream is looked up by its name.
+                find = partial(known_stream, self._bucket)
+                return publish_batch(self._bucket.context, messages, options, deadline, find)
             except WrongLastSequenceError as error:
                 refusal = error
                 expected |= self._look(refusal, deadline)

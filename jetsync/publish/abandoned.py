@@ -1,7 +1,7 @@
 """
-Hearing of an atomic batch that the server gave up.
+Listen for the advisory that the server sends when it drops an atomic batch.
 
-A server tells that to nobody but those who listen for its advisories. Who may not do so, learns it
+The server reports this only in advisories. A user without permission to subscribe to them learns it
 from the answer to the next message that asks for one.
 """
 
@@ -26,13 +26,13 @@ ADVISORY = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
 
 class AbandonWatch(Mailbox):
     """
-    The advisories of one stream, of which those of one batch count.
+    The advisories of one stream, filtered for one batch.
 
     Args:
-        connection: Where they come from.
+        connection: The connection of the batch.
         stream: The stream.
-        batch_id: The batch's id.
-        on_denied: Called in the loop thread if the server does not let this user listen.
+        batch_id: The id of the batch.
+        on_denied: Called in the loop thread if the server does not let this user subscribe.
     """
 
     __slots__ = ("_batch_id", "_connection", "_line", "_on_denied", "_sid", "_stream")
@@ -45,34 +45,34 @@ class AbandonWatch(Mailbox):
         self._stream = stream
         self._batch_id = batch_id
         self._on_denied = on_denied
-        self.push = self._take
+        self.push = self._receive
         self._sid, self._line = connection.open_box(self.interest, self)
 
     def take_line(self) -> bytes:
-        """Return the line that subscribes, once; it is written with the first message."""
+        """Return the SUB line once, to be written with the first message."""
         line, self._line = self._line, b""
         return line
 
     def fail(self, error: Exception) -> None:
-        """End it; where the server does not let this user listen, the next batch need not try."""
+        """Stop listening; if permission was denied, later batches do not try."""
         super().fail(error)
         if isinstance(error, PermissionDeniedError):
             self._on_denied()
 
     def close(self) -> None:
-        """Listen no longer; safe to repeat."""
+        """Unsubscribe. Can be called repeatedly."""
         self._connection.lane.leave(self._sid)
 
     def abandoned(self) -> str | None:
-        """Return the server's word for why it gave the batch up, None if it did not."""
+        """Return the server's reason for dropping the batch, or None."""
         for frame in self.drain():
             event = self._read(frame)
             if event is not None:
                 return event.reason
         return None
 
-    def _take(self, frame: Frame) -> None:
-        """Keep an advisory, and have the plugins told; in the thread that reads."""
+    def _receive(self, frame: Frame) -> None:
+        """Keep an advisory and report it to plugins; runs in the thread that reads."""
         self.frames.append(frame)
         self._connection.emit(partial(self._read, frame))
 
@@ -83,7 +83,6 @@ class AbandonWatch(Mailbox):
             return None
         if advisory.get("batch") != self._batch_id:
             return None
-        reason = str(advisory.get("reason", ""))
         return events.BatchAbandonedEvent(
-            stream=self._stream, batch_id=self._batch_id, reason=reason
+            stream=self._stream, batch_id=self._batch_id, reason=str(advisory.get("reason", ""))
         )

@@ -1,71 +1,99 @@
 """
 Atomic batches: messages of one stream that are stored together or not at all (ADR-50).
 
-A batch lives on one connection and on one leader of its stream; whatever interrupts either, nothing
-of it is stored. Only the loss of the answer to a commit leaves its outcome unknown. Nothing is sent
-before the stream has been asked whether it takes batches.
+A batch belongs to one connection and to one leader of its stream. If either goes away before the
+commit, the server stores nothing. The outcome is unknown only if the answer to a commit is lost.
+jetsync checks that the stream supports batches before it sends anything.
 """
 
 from __future__ import annotations
 
-import contextlib
+import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from jetsync._base.deadline import Deadline, as_seconds
+from jetsync import events
+from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Turn
 from jetsync._io.outbox import NeverWrittenError
-from jetsync._proto.batch import BatchState
 from jetsync.errors import (
     BatchClosedError,
+    CallInSignalHandlerError,
     ConflictingUseError,
     ForkedProcessError,
     InvalidArgumentError,
     InvalidTypeError,
+    WaitTimeoutError,
 )
-from jetsync.publish.atomic_commit import (
-    DISCARDED,
-    FAILED,
-    AtomicCommit,
-    AtomicOptions,
-    gone,
+from jetsync.publish.atomic_commit import BatchSender, connection_lost
+from jetsync.publish.shared_headers import BatchPlugins
+from jetsync.values.outbound import (
+    OutboundMessage,
+    coerce_outbound,
+    final_message,
+    message_iterator,
 )
-from jetsync.values.outbound import OutboundMessage, coerce_outbound, message_iterator
 from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from typing_extensions import Self
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync.publish.atomic_staging import BatchItem
+    from jetsync.publish.atomic_commit import AtomicOptions, FindStream
     from jetsync.publish.atomic_wire import BatchRun
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import BatchAck, Expect, Payload
 
 __all__ = ["AtomicBatch"]
 
+DISCARDED: Final = "it was discarded"
 
-class AtomicBatch(AtomicCommit):
+
+class AtomicBatch:
     """
-    Messages that a stream stores together, or none of them (ADR-50).
+    Messages that a stream stores together or not at all (ADR-50).
 
-    Made by :meth:`JetStream.atomic_batch`. Leaving its ``with`` block commits; an exception in the
-    block discards it and nothing is stored. Where an ``add`` lost the batch and the block went on
-    all the same, leaving it raises BatchClosedError. Nothing of it can be seen in the stream before
-    the commit, and after it the messages stand there in the order in which they were added, with
-    no other between them. A block in which nothing is added commits nothing, and ``ack`` stays
-    None.
+    :meth:`JetStream.atomic_batch` returns one. The end of its ``with`` block commits the batch. If
+    the block raises, the batch is discarded and nothing is stored. If an ``add`` lost the batch and
+    the block continued, the end of the block raises BatchClosedError. An empty batch is not
+    committed, and ``ack`` stays None.
 
-    A server gives up a batch that is idle for 10 s; servers before 2.14 give it up 10 s after its
-    first message. Any thread may add; messages are taken one at a time. After Ctrl-C in a call the
-    batch is over.
+    Readers of the stream see none of the messages before the commit. After it the messages are in
+    the stream in the order in which they were added, with no other messages between them.
+
+    The server drops a batch that is idle for 10 s. Servers before 2.14 drop it 10 s after its first
+    message. Any thread may add messages; they are taken one at a time. After Ctrl-C in a call the
+    batch is closed.
     """
+
+    def __init__(
+        self, context: Context, options: AtomicOptions, find_stream: FindStream | None = None
+    ) -> None:
+        self._context = context
+        self._connection = context.connection
+        self._timeout = options.timeout
+        # One call at a time uses the batch. Plugins run, and a commit waits, without the lock.
+        self._lock = threading.RLock()
+        self._sender = BatchSender(context, options, find_stream)
+        self._plugins = BatchPlugins(context.plugins)
+        self._ack: BatchAck | None = None
+        # Why the batch takes no more messages.
+        self._closed: str | None = None
+        # Whether the batch failed before the caller committed or discarded it.
+        self._lost = False
+        # Whether a commit was tried, so that all messages are known.
+        self._complete = False
+        # The call that is committing the batch, as an object of its own.
+        self._committing: object = None
+        # Whether a discard was requested and not carried out yet.
+        self._discarding = False
 
     def __repr__(self) -> str:
-        state = "committed" if self._ack is not None else "closed" if self._over else "open"
-        return f"<AtomicBatch {self._id} {state} size={self.size}>"
+        state = "committed" if self._ack is not None else "closed" if self._closed else "open"
+        return f"<AtomicBatch {self.id} {state} size={self.size}>"
 
     def __enter__(self) -> Self:
         return self
@@ -74,24 +102,25 @@ class AtomicBatch(AtomicCommit):
         if kind is not None:
             self.discard()
         elif self._lost:
-            # Told already, to a caller who went on. What is left silently would look stored.
-            raise BatchClosedError(reason=self._over)
-        elif self._over is None and not self._discarded and self.size:
+            # The caller has already seen the error and carried on. Leaving the block without
+            # raising would suggest that the batch was stored.
+            raise BatchClosedError(reason=self._closed)
+        elif self._closed is None and not self._discarding and self.size:
             self.commit()
 
     @property
     def id(self) -> str:
-        """The batch's id; sending it again gives it another one."""
-        return self._id
+        """The id of the batch; :meth:`resend` changes it."""
+        return self._sender.id
 
     @property
     def size(self) -> int:
-        """How many messages were added."""
-        return 0 if self._run is None else len(self._run.engine.items)
+        """The number of messages added."""
+        return self._sender.size
 
     @property
     def ack(self) -> BatchAck | None:
-        """The server's confirmation; None before the commit."""
+        """The server's confirmation, or None before the commit."""
         return self._ack
 
     def add(
@@ -108,55 +137,68 @@ class AtomicBatch(AtomicCommit):
         """
         Add a message.
 
-        The first one asks the server about its stream, unless that is known from before. What a
-        stream checks against its content (expectations, ids, limits) it checks at the commit.
+        The first message looks up its stream, unless jetsync knows it already. The server checks
+        expectations, ids and limits of the stream at the commit.
 
         Args:
-            subject: The subject; all subjects of a batch belong to one stream.
+            subject: The subject. All subjects of a batch belong to one stream.
             data: The payload; text is sent as UTF-8.
             headers: Headers; never changed.
-            msg_id: Id by which the stream refuses duplicates: one in the batch refuses all of it.
-            ttl: Time-to-live; None is that of the batch.
-            expect: Under which conditions to store the batch. ``last_sequence`` only on the first
-                message, ``last_subject_sequence`` only on the first message of a subject,
-                ``last_msg_id`` not at all.
-            timeout: Seconds for the call; None is the batch's.
+            msg_id: Id for duplicate detection. One duplicate makes the server refuse the batch.
+            ttl: Time-to-live; None uses that of the batch.
+            expect: Conditions for storing the batch. Use ``last_sequence`` only on the first
+                message and ``last_subject_sequence`` only on the first message of a subject.
+                Batches do not support ``last_msg_id``.
+            timeout: Seconds for this call; None uses the timeout of the batch.
 
         Raises:
             InvalidArgumentError, InvalidTypeError: The message cannot be sent, or not in this
-                batch; the batch is as it was before. So it is after WrongLastSequenceError,
-                DuplicateMessageIdError and BatchTooLargeError for what the batch itself tells.
-            NotSupportedError, AtomicPublishDisabledError: The stream takes no batches; nothing was
-                sent.
-            ApiError, NoStreamResponseError: The server refused the batch; nothing of it is stored.
-            ConnectionLostError, DisconnectedError, RequestTimeoutError: The batch is lost; nothing
+                batch. The batch is unchanged.
+            WrongLastSequenceError, DuplicateMessageIdError, BatchTooLargeError: The message
+                conflicts with an earlier message or exceeds the limit. The batch is unchanged.
+            NotSupportedError, AtomicPublishDisabledError: The server or the stream does not support
+                batches. Nothing was sent.
+            ApiError, NoStreamResponseError: The server refused the batch. Nothing of it is stored.
+            ConnectionLostError, DisconnectedError, RequestTimeoutError: The batch is lost. Nothing
                 of it is stored.
-            AtomicityError: The server does not know batches, against what it said.
-            BatchClosedError: The batch is over.
-            PluginError: A plugin vetoed the message; the batch is as it was before.
+            AtomicityError: The server stored the message by itself, although it had announced
+                support for batches.
+            BatchClosedError: The batch is closed.
+            PluginError: A plugin vetoed the message. The batch is unchanged.
         """
-        deadline = self._deadline(timeout)
-        self._context.connection.check()
-        item = self._prepared(_item(subject, data, headers, msg_id, ttl, expect))
-        with self._then_discard(), self._turn(deadline):
-            self._check_open()
-            self._check_kept()
-            taken = False
-            try:
-                run, staged = self._admit(item, deadline)
-                taken = True
-                entry = run.engine.add(staged)
-                if entry is not None:
-                    run.send_one(entry, deadline)
-            except NeverWrittenError:
-                lost = gone()
-                self._lose(lost)
-                raise lost from None
-            except BaseException as error:
-                # Ctrl-C, too: a message of it may be missing.
-                if taken or not isinstance(error, Exception):
-                    self._lose(error)
-                raise
+        deadline = Deadline.after(self._timeout if timeout is None else timeout)
+        self._connection.check()
+        # Most messages are a plain pair, which costs less to make and to encode.
+        item: Any = (subject, data)
+        if headers is not None or msg_id is not None or ttl is not None or expect is not None:
+            item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
+        if self._plugins.active:
+            item = self._plugins.prepared(item, self._operation)
+        try:
+            with Turn(self._lock, deadline, "the batch"):
+                self._check_open()
+                sender = self._sender
+                dropped = sender.dropped()
+                if dropped is not None:
+                    self._lose(dropped)
+                    raise dropped
+                taken = False
+                try:
+                    run, staged = sender.admit(item, deadline)
+                    taken = True
+                    run.add(staged, deadline)
+                except NeverWrittenError:
+                    lost = connection_lost()
+                    self._lose(lost)
+                    raise lost from None
+                except BaseException as error:
+                    # After Ctrl-C a message of the batch may be missing.
+                    if taken or not isinstance(error, Exception):
+                        self._lose(error)
+                    raise
+        finally:
+            if self._discarding:
+                self._discard_now()
 
     def commit(
         self,
@@ -170,206 +212,246 @@ class AtomicBatch(AtomicCommit):
         timeout: Seconds | None = None,
     ) -> BatchAck:
         """
-        Store the batch, with one more message where a subject is given.
+        Store the batch, with a final message if a subject is given.
 
         Args:
-            subject: Of the last message; None adds none.
+            subject: Subject of the final message; None adds no message.
             data: Its payload.
-            headers: As for :meth:`add`, and so are the next three.
-            msg_id: Its id.
-            ttl: Its time-to-live.
-            expect: Its conditions.
-            timeout: Seconds for the call; None is the batch's.
+            headers: As for :meth:`add`, like the next three arguments.
+            msg_id: Id for duplicate detection.
+            ttl: Time-to-live.
+            expect: Conditions for storing the batch.
+            timeout: Seconds for this call; None uses the timeout of the batch.
 
         Raises:
             WrongLastSequenceError, DuplicateMessageIdError, MaxMessagesError, ...: The stream
-                refused the batch; nothing of it is stored.
-            BatchIncompleteError: The server does not have it any more, as after 10 s without a
-                message; nothing of it is stored.
-            BatchOutcomeUnknownError: No answer came: all of it is stored, or nothing.
-            InvalidArgumentError: The batch is empty, or the last message cannot be sent; the batch
-                is as it was before.
-            AtomicityError: The answer says that the messages were not stored as a batch.
-            NoStreamResponseError, ConnectionLostError, DisconnectedError, RequestTimeoutError:
-                Nothing of it is stored: the stream, the connection or the time was gone before
-                the commit was sent.
-            BatchClosedError: The batch is over.
+                refused the batch. Nothing of it is stored.
+            BatchIncompleteError: The server dropped the batch, for example after 10 s without a
+                message. Nothing of it is stored.
+            BatchOutcomeUnknownError: No answer came. Either the whole batch is stored or nothing.
+            InvalidArgumentError: The batch is empty, or the final message cannot be sent. The batch
+                is unchanged.
+            AtomicityError: According to the answer, the messages were not stored as a batch.
+            NoStreamResponseError, ConnectionLostError, DisconnectedError, RequestTimeoutError: The
+                commit was not sent, because the stream or the connection was not available or the
+                time was up. Nothing of the batch is stored.
+            BatchClosedError: The batch is closed.
         """
-        deadline = self._deadline(timeout)
-        self._context.connection.check()
-        if subject is None and any(
-            each is not None for each in (data, headers, msg_id, ttl, expect)
-        ):
-            raise InvalidArgumentError("the last message needs a subject", argument="subject")
-        if subject is not None:
-            item = self._prepared(
-                _item(subject, b"" if data is None else data, headers, msg_id, ttl, expect)
-            )
+        deadline = Deadline.after(self._timeout if timeout is None else timeout)
+        self._connection.check()
+        item: Any = final_message(subject, data, headers, msg_id, ttl, expect)
+        if item is not None and self._plugins.active:
+            item = self._plugins.prepared(item, self._operation)
 
-        def begin() -> tuple[Callable[[], BatchRun], int]:
+        def begin() -> Callable[[], BatchRun]:
             self._check_open()
-            run = self._run
-            last: tuple[BatchItem, ...] = ()
-            if subject is not None:
-                run, staged = self._admit(item, deadline)
-                last = (staged,)
-            if run is None or not (last or run.engine.items):
-                raise InvalidArgumentError("a batch needs at least one message")
-            entries = run.engine.commit(*last)
-            return partial(run.send, entries, deadline), len(run.engine.items)
+            return self._sender.begin_commit(item, deadline)
 
-        return self._commit(begin, subject, deadline)
+        return self._commit(begin, deadline, subject=subject)
 
     def discard(self) -> None:
         """
-        Give the batch up; nothing of it is stored, unless a commit of it has begun.
+        Discard the batch. Nothing of it is stored, unless a commit has begun.
 
-        Safe to repeat, and from any thread or signal handler: it never waits. If another call uses
-        the batch at that moment, the batch is over as soon as that call ends. Does nothing in a
-        forked child, as the batch is its parent's.
+        Can be called repeatedly, from any thread and from a signal handler, and never waits. If
+        another call is using the batch, that call discards it when it ends. In a forked child
+        process this does nothing, because the batch belongs to the parent.
         """
         try:
-            self._context.connection.check_process()
+            self._connection.check_process()
         except ForkedProcessError:
             return
-        self._discarded = True
-        self._discard_if_asked()
+        self._discarding = True
+        self._discard_now()
 
     def resend(self, timeout: Seconds | None = None) -> BatchAck:
         """
-        Send all messages of a batch whose commit failed once more, and commit it.
+        Send all messages of a batch whose commit failed again, and commit it.
 
-        After an unknown outcome this needs an id on every message. The stream then stores the batch
-        once, whichever of the attempts came through; if an earlier one had, ``duplicate`` is set
-        in the answer. To tell that from an id that somebody else used, the last message on the
-        subject of the batch's last message, or of its first, is read: it has the id of its batch.
-        If somebody has written to both since, or the messages are gone, the outcome stays unknown.
-        Ids protect within the stream's duplicate window.
+        After an unknown outcome every message needs an id. The stream then stores the batch once,
+        whichever attempt arrived. If an earlier attempt was stored, ``duplicate`` is set in the
+        answer. To tell this from an id that another publisher used, jetsync reads the last message
+        on the subject of the batch's last message, and then of its first, which carries the id of
+        its batch. The outcome stays unknown if both subjects have newer messages or none. Ids
+        protect within the duplicate window of the stream.
 
         Args:
-            timeout: Seconds for the call; None is the batch's.
+            timeout: Seconds for this call; None uses the timeout of the batch.
 
         Raises:
-            InvalidArgumentError: A message has no id, and the outcome is unknown.
-            ConflictingUseError: No commit of it has failed, or the server stored its
+            InvalidArgumentError: The outcome is unknown and a message has no id.
+            ConflictingUseError: No commit of the batch has failed, or the server stored its
                 messages one by one.
-            BatchOutcomeUnknownError: As :meth:`commit`, or an id of the batch is in the stream
-                already, and it cannot be told whether with this batch.
-            ApiError, ...: As :meth:`commit`.
+            BatchOutcomeUnknownError: As for :meth:`commit`, or an id of the batch is already in the
+                stream and jetsync cannot tell whether this batch stored it.
+            ApiError, ...: As for :meth:`commit`.
         """
-        deadline = self._deadline(timeout)
-        self._context.connection.check()
+        deadline = Deadline.after(self._timeout if timeout is None else timeout)
+        self._connection.check()
 
-        def begin() -> tuple[Callable[[], BatchRun], int]:
-            run = self._run
+        def begin() -> Callable[[], BatchRun]:
             if self._committing is not None:
-                raise ConflictingUseError("another call commits the batch")
+                raise ConflictingUseError("another call is committing the batch")
             if self._lost and not self._complete:
-                raise ConflictingUseError("build the batch anew: its messages are not all known")
-            if not self._complete or run is None or run.engine.state not in FAILED:
-                raise ConflictingUseError("only a batch whose commit failed can be sent again")
-            self._unknown |= run.engine.state is BatchState.UNKNOWN
-            if self._unknown and not run.staging.has_message_ids:
-                raise InvalidArgumentError(
-                    "sending a batch again whose outcome is unknown needs a msg_id on every message"
+                raise ConflictingUseError(
+                    "build the batch anew: a message of it may be missing, as adding it failed"
                 )
-            # Now, so that plugins are told of the id that it goes out with.
-            self._id = self._context.connection.new_batch_id()
-            return self._again(deadline), len(run.engine.items)
+            if not self._complete:
+                raise ConflictingUseError("only a batch whose commit failed can be sent again")
+            return self._sender.begin_resend(deadline)
 
-        return self._commit(begin, None, deadline)
+        return self._commit(begin, deadline)
 
     def _publish(self, items: Sequence[Any], deadline: Deadline) -> BatchAck:
-        """
-        Add all messages and commit, in one write where they are not many megabytes.
-
-        For the one call of ``publish_batch``.
-        """
+        """Add all messages and commit, in one write unless they are larger than a few MiB."""
         if not items:
             raise InvalidArgumentError("a batch needs at least one message", argument="messages")
         if self._plugins.active:
-            prepared: list[Any] = []
-            with _numbered(prepared.__len__):
-                prepared.extend(map(self._prepared, items))
-            items = prepared
-        with _numbered(lambda: 0):
-            first = _subject_of(items[0])
-            validate_subject(first)
-        kept = self._context.streams.kept(first, self._context.lane.epoch)
+            items = _each(partial(self._plugins.prepared, operation=self._operation), items)
+        (first,) = _each(lambda item: validate_subject(coerce_outbound(item).subject), items[:1])
+        # Plugins see the name of the stream if it is known before the batch is sent.
+        known = self._context.streams.kept(first, self._context.lane.epoch)
 
         def send() -> BatchRun:
-            known = self._stream(first, deadline)
-            staging = self._staging(known)
-            admit = staging.admit
-            with _numbered(lambda: staging.count):
-                staged = [admit(item, deadline) for item in items]
-            return self._send_whole(known, staging, staged, deadline)
+            sender = self._sender
+            known = sender.find_stream(first, deadline)
+            staging = sender.stage(known)
+            staged = _each(partial(staging.admit, deadline=deadline), items)
+            return sender.send_whole(known, staging, staged, deadline)
 
-        stream = None if kept is None else kept.name
-        return self._commit(lambda: (send, len(items)), None, deadline, stream=stream)
+        stream = None if known is None else known.name
+        return self._commit(lambda: send, deadline, size=len(items), stream=stream)
 
-    # Steps of the above.
-
-    def _deadline(self, timeout: Seconds | None) -> Deadline:
-        return Deadline.after(
-            self._options.timeout if timeout is None else as_seconds(timeout, "timeout")
-        )
+    # Steps of the calls above.
 
     def _check_open(self) -> None:
-        if self._over is not None or self._discarded:
-            raise BatchClosedError(reason=self._over or DISCARDED)
+        if self._closed is not None or self._discarding:
+            raise BatchClosedError(reason=self._closed or DISCARDED)
 
-    def _check_kept(self) -> None:
-        """Raise if the server has given the batch up; the lock is held."""
-        error = None if self._run is None else self._run.abandoned()
-        if error is not None:
-            self._lose(error)
-            raise error
+    def _operation(
+        self,
+        size: int = 0,
+        timeout: float | None = None,
+        subject: str | None = None,
+        stream: str | None = None,
+    ) -> events.BatchCommitOperation:
+        """Describe the batch to plugins; the defaults describe it as it begins."""
+        return events.BatchCommitOperation(
+            kind="atomic",
+            batch_id=self.id,
+            size=size,
+            subject=subject,
+            stream=stream,
+            timeout=self._timeout if timeout is None else timeout,
+        )
 
-    def _admit(self, item: Any, deadline: Deadline) -> tuple[BatchRun, BatchItem]:
-        """Check a message; the lock is held."""
-        run = self._run
-        if run is not None:
-            run.engine.check_room()
-            return run, run.staging.admit(item, deadline)
-        known = self._stream(_subject_of(item), deadline)
-        staging = self._staging(known)
-        # Which stream the batch belongs to is settled by the first message that is good.
-        staged = staging.admit(item, deadline)
-        return self._start(known, staging), staged
+    def _discard_now(self) -> None:
+        """Carry out a discard, unless another call is using the batch: it does so when it ends."""
+        while self._discarding:
+            try:
+                with Turn(self._lock, Deadline(0.0, 0.0)):
+                    self._lost = False
+                    if self._closed is None:
+                        self._closed = DISCARDED
+                        self._sender.discard()
+                    self._discarding = False
+            except (WaitTimeoutError, CallInSignalHandlerError):
+                return
+
+    def _lose(self, error: BaseException) -> None:
+        """Close the batch because adding a message failed; the lock is held."""
+        self._lost = True
+        if not isinstance(error, Exception):
+            # Ctrl-C: the server may have the batch and would keep it for 10 s.
+            self._sender.discard()
+        self._close(error)
+
+    def _close(self, error: BaseException) -> None:
+        self._closed = str(error) or type(error).__name__
+        self._sender.end()
+
+    def _commit(
+        self,
+        begin: Callable[[], Callable[[], BatchRun]],
+        deadline: Deadline,
+        *,
+        size: int = 0,
+        subject: str | None = None,
+        stream: str | None = None,
+    ) -> BatchAck:
+        """
+        Commit as the only call that uses the batch, without the lock while the commit waits.
+
+        Args:
+            begin: Called with the lock held. Returns a function that sends the batch, or raises and
+                leaves the batch unchanged.
+            deadline: Deadline of the call.
+            size: The number of messages, if they are added by the function that sends them.
+            subject: The subject of the final message, if the commit has one.
+            stream: The name of the stream, if it is known before messages are added.
+        """
+        this_call = object()
+        try:
+            try:
+                with Turn(self._lock, deadline, "the batch"):
+                    try:
+                        send = begin()
+                        self._committing = this_call
+                        self._closed = "it was committed"
+                        self._complete = True
+                    except BaseException as error:
+                        if not isinstance(error, Exception):
+                            # Ctrl-C may have come between any two of these steps.
+                            self._lose(error)
+                        raise
+            finally:
+                if self._discarding:
+                    self._discard_now()
+            sender = self._sender
+            operation = self._operation(
+                size=self.size or size,
+                timeout=deadline.total,
+                subject=subject,
+                stream=sender.stream_name or stream,
+            )
+            wrap = self._context.plugins.wrap_batch_commit
+            if wrap is None:
+                ack = sender.commit(self, send, operation, deadline)
+            else:
+                ack = wrap(operation, lambda: sender.commit(self, send, operation, deadline))
+            self._ack = ack
+        except BaseException as error:
+            if self._committing is this_call:
+                self._ack = self._sender.fail_commit()
+                self._close(error)
+            raise
+        finally:
+            if self._committing is this_call:
+                self._committing = None
+        self._sender.end()
+        return ack
 
 
-@contextlib.contextmanager
-def _numbered(number: Callable[[], int]) -> Iterator[None]:
-    """Have errors about a message of ``publish_batch`` say which one it is, counted from 0."""
+def _each(step: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """Apply *step* to messages of ``publish_batch``; errors name the message, counted from 0."""
+    done: list[Any] = []
     try:
-        yield
+        # If a step raises, the list has the results of the steps before it.
+        done.extend(map(step, items))
     except (InvalidArgumentError, InvalidTypeError) as error:
-        error.args = (f"messages[{number()}]: {error}",)
+        error.args = (f"messages[{len(done)}]: {error}",)
         raise
+    return done
 
 
-def _subject_of(item: Any) -> str:
-    plain = type(item) is tuple and len(item) == 2
-    return item[0] if plain else coerce_outbound(item).subject
-
-
-def _item(  # noqa: PLR0917 - the arguments of a message, as users give them.
-    subject: str,
-    data: Payload,
-    headers: HeadersInput | None,
-    msg_id: str | None,
-    ttl: Seconds | Literal["never"] | None,
-    expect: Expect | None,
-) -> Any:
-    """Return a message, as a pair where that says it all: it costs less to make and to check."""
-    if headers is None and msg_id is None and ttl is None and expect is None:
-        return subject, data
-    return OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-
-
-def publish_batch(context: Context, messages: Iterable[Any], options: AtomicOptions) -> BatchAck:
+def publish_batch(
+    context: Context,
+    messages: Iterable[Any],
+    options: AtomicOptions,
+    deadline: Deadline,
+    find_stream: FindStream | None = None,
+) -> BatchAck:
     """Store messages together or not at all; see :meth:`jetsync.JetStream.publish_batch`."""
-    deadline = Deadline.after(options.timeout)
     items = list(message_iterator(messages))
-    return AtomicBatch(context, options)._publish(items, deadline)  # noqa: SLF001 - of this module.
+    batch = AtomicBatch(context, options, find_stream)
+    return batch._publish(items, deadline)  # noqa: SLF001 - the class is in this module.

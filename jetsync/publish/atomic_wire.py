@@ -1,7 +1,7 @@
 """
-One batch on its way over one connection: writing, waiting for answers, knowing what they mean.
+One attempt to send an atomic batch over one connection: writing, waiting and reading the answers.
 
-A batch that is sent again is another run, under another id.
+Each further attempt is another :class:`BatchRun`, under another id.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from jetsync._base.deadline import Deadline
 from jetsync._io.connection import ClosedInFlightError
 from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import NeverWrittenError
@@ -38,29 +37,30 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
+    from jetsync._base.deadline import Deadline
     from jetsync.publish.atomic_staging import BatchItem, Staging
 
-BLOCK_BYTES: Final = 1 << 20
-"""Bytes of one write: 1 MiB. A larger batch is written in pieces, so that it is not held twice."""
+# A larger batch is written in pieces of this many bytes, so that memory does not hold it twice.
+WRITE_BYTES: Final = 1 << 20
 
+# Seconds after which the server drops an idle batch, unless its operator changed it (ADR-50).
 IDLE_LIMIT: Final = 10.0
-"""Seconds after which servers give up an idle batch, unless an operator changed it (ADR-50)."""
 
+# Seconds to wait for a permission error of the first message after the last one was answered.
 DENIAL_WAIT: Final = 0.25
-"""Seconds to wait for why a first message got no answer, once the last one has got one."""
 
 
 class BatchRun:
     """
-    A batch under one id; not synchronised.
+    Writes the messages of a batch under one id; not thread-safe.
 
     Args:
-        context: Where it goes.
-        known: The stream, and the connection on which it was asked.
+        context: Context of the batch.
+        known: The stream, as looked up on the connection that the batch uses.
         batch_id: The id.
-        staging: What checks its messages.
-        whole: Whether all of it is sent in one go. The answer to its first message is then read,
-            but not waited for.
+        staging: Checks the messages of the batch.
+        whole: Whether :meth:`send` gets the complete batch. The first message then asks for an
+            answer, but the call does not wait for it.
         ack_first, ack_every: See :class:`AtomicBatchEngine`.
     """
 
@@ -72,74 +72,70 @@ class BatchRun:
         staging: Staging,
         *,
         whole: bool,
-        ack_first: bool = True,
+        ack_first: bool = False,
         ack_every: int = 0,
     ) -> None:
+        streams = context.streams
         self.known = known
         self.staging = staging
         self.id = batch_id
+        self.whole = whole
         self.engine: AtomicBatchEngine[BatchItem] = AtomicBatchEngine(
             batch_id,
             hold_back=known.level < MARKER_LEVEL,
-            ack_first=ack_first and not whole,
-            ack_every=0 if whole else ack_every,
-            limit=context.streams.batch_limit,
+            ack_first=ack_first,
+            ack_every=ack_every,
+            limit=streams.batch_limit,
         )
-        streams = context.streams
-        self.watch = (
-            None
-            if whole or not streams.may_listen(known)
-            else AbandonWatch(
+        self.watch: AbandonWatch | None = None
+        if not whole and streams.may_listen(known):
+            self.watch = AbandonWatch(
                 context.connection, known.name, batch_id, partial(streams.learn_denial, known)
             )
-        )
-        self.whole = whole
-        self._context = context
+        self._connection = context.connection
+        self._streams = streams
+        self._lane = context.lane
         self._wire = Wire(batch_id)
+        # Receives the answer to the first message if the call does not wait for it.
         self._opening: Waiter | None = None
-        """The answer to the first message, where that is not waited for."""
-
+        # The last message that asked for an answer.
         self._asked: Entry[BatchItem] | None = None
-        """The last message whose answer was asked for."""
-
-        self._forgotten = False
-        """Whether the server was told to forget the batch."""
-
+        # Whether the server was told to drop the batch.
+        self._dropped = False
+        # When the first and the last message were sent, and the seconds before the last one.
         self._first_at = self._last_at = 0.0
-        """When the first and the last message were sent."""
-
         self._idle = 0.0
-        """Seconds between the last message and the one before it."""
 
     def leave(self) -> None:
-        """Listen to nothing any more; safe to repeat."""
+        """Stop listening for the advisory. Can be called repeatedly."""
         if self.watch is not None:
             self.watch.close()
 
     def end(self) -> None:
-        """Note that nothing more of it will be sent, and leave."""
+        """Mark the batch as finished and stop listening for its advisory."""
         if self.engine.state is BatchState.OPEN:
-            self.engine.fail()
-        self.leave()
+            self.engine.state = BatchState.FAILED
+        if self.watch is not None:
+            self.watch.close()
 
     def discard(self) -> None:
-        """End it, and have the server forget it; never waits."""
+        """End the batch and make the server drop it; never waits."""
         self.end()
         engine = self.engine
-        if engine.started and engine.state is BatchState.FAILED and not self._forgotten:
-            self._forgotten = True
-            # A gap makes the server forget the batch at once; it takes no more than 50 at a time
-            # and would keep this one for 10 s.
+        if engine.started and engine.state is BatchState.FAILED and not self._dropped:
+            self._dropped = True
+            # The server drops a batch with a gap at once. Otherwise it keeps the batch for 10 s,
+            # and it accepts no more than 50 at a time.
             entry: Entry[BatchItem] = Entry(engine.next_sequence + 1, None)
             block = self._wire.block(entry, engine.items[-1])
-            self._context.lane.answer(block, self.known.epoch)
+            self._lane.answer(block, self.known.epoch)
 
     def _fail(self, error: BaseException) -> None:
-        """Note that *error* came between, and free the server's place where it keeps the batch."""
+        """Record a failed write or answer, and discard the batch if the server still has it."""
         engine = self.engine
         if engine.state is BatchState.OPEN:
             if self._asked is None:
-                engine.fail()
+                engine.state = BatchState.FAILED
             else:
                 engine.lost(self._asked)
         refused = isinstance(error, (ApiError, PublishError, PermissionDeniedError))
@@ -147,24 +143,29 @@ class BatchRun:
             self.discard()
 
     def abandoned(self) -> BatchIncompleteError | None:
-        """Return the error of a batch that the server has given up, None if it has not said so."""
-        reason = None if self.watch is None else self.watch.abandoned()
+        """Return an error if the server has reported that it dropped the batch."""
+        watch = self.watch
+        reason = watch.abandoned() if watch is not None and watch.frames else None
         if reason is None:
             return None
         return BatchIncompleteError(
-            stream=self.known.name, reason=f"the server gave it up: {reason}"
+            stream=self.known.name, reason=f"the server dropped the batch: {reason}"
         )
 
-    def send_one(self, entry: Entry[BatchItem], deadline: Deadline) -> None:
+    def add(self, staged: BatchItem, deadline: Deadline) -> None:
         """Write one message of many, and wait for the answer if it asks for one."""
+        entry = self.engine.add(staged)
+        if entry is None:
+            return
         if entry.asks or entry.sequence == 1:
             self.send((entry,), deadline)
             return
         self._last_at = time.monotonic()
-        block = self._wire.block(entry, self.engine.items[-1])
-        # Nobody waits for it: it goes out with what follows, or a moment later.
+        block = self._wire.block(entry, staged)
         try:
-            self._context.lane.post(block, deadline.remaining(), lazy=True, epoch=self.known.epoch)
+            # No caller waits for this block, so it is sent with the next write or by the loop
+            # shortly afterwards.
+            self._lane.post(block, deadline.remaining(), lazy=True, epoch=self.known.epoch)
         except BaseException as error:
             self._fail(error)
             raise
@@ -173,10 +174,10 @@ class BatchRun:
         """
         Write *entries*, wait for the answers that they ask for, and return this run.
 
-        Raises what goes wrong, after the engine has learned of it.
+        Errors are recorded in the engine before they are raised.
         """
         engine, epoch = self.engine, self.known.epoch
-        lane, block, last = self._context.lane, self._wire.block, engine.items[-1]
+        lane, block, last = self._lane, self._wire.block, engine.items[-1]
         pieces: list[bytes] = [] if self.watch is None else [self.watch.take_line()]
         size = 0
         now = time.monotonic()
@@ -188,7 +189,7 @@ class BatchRun:
             if self.whole and len(entries) > 1:
                 self._opening = Waiter(engine.items[0][0])
                 self._opening.epoch = epoch
-                opening = self._context.connection.router.register(self._opening)
+                opening = self._connection.router.register(self._opening)
                 pieces.append(block(entries[0], last, opening))
                 entries = entries[1:]
             for entry in entries:
@@ -199,7 +200,7 @@ class BatchRun:
                 piece = block(entry, last)
                 pieces.append(piece)
                 size += len(piece)
-                if size >= BLOCK_BYTES:
+                if size >= WRITE_BYTES:
                     lane.write(b"".join(pieces), deadline, epoch)
                     pieces.clear()
                     size = 0
@@ -210,35 +211,35 @@ class BatchRun:
             raise
         finally:
             if opening:
-                self._context.connection.router.forget(opening)
+                self._connection.router.forget(opening)
         return self
 
     def _ask(self, entry: Entry[BatchItem], pieces: list[bytes], deadline: Deadline) -> None:
-        """Write what is collected and *entry*, and wait for the answer to that one."""
-        engine, wire, epoch = self.engine, self._wire, self.known.epoch
+        """Write *pieces* and *entry*, and wait for the answer to *entry*."""
+        engine, epoch = self.engine, self.known.epoch
         last = engine.items[-1]
         target = (entry.item or last)[0]
         subject = target.decode()
 
         def build(reply: bytes) -> bytes:
-            pieces.append(wire.block(entry, last, reply))
+            pieces.append(self._wire.block(entry, last, reply))
             return b"".join(pieces)
 
         self._asked = entry
         try:
-            frame = self._context.connection.exchange(target, build, deadline, epoch)
-        except (NeverWrittenError, DisconnectedError, PermissionDeniedError):
-            engine.fail()
-            raise
+            frame = self._connection.exchange(target, build, deadline, epoch)
         except (RequestTimeoutError, ConnectionLostError, ClosedInFlightError) as error:
-            if engine.lost(entry) is BatchState.UNKNOWN:
+            # A subclass of ConnectionLostError: the block was not written.
+            if isinstance(error, NeverWrittenError):
+                engine.state = BatchState.FAILED
+            elif engine.lost(entry) is BatchState.UNKNOWN:
                 raise self._unknown(subject, deadline, error) from error
             raise
-        except ConnectionClosedError:
-            engine.fail()
+        except (DisconnectedError, PermissionDeniedError, ConnectionClosedError):
+            engine.state = BatchState.FAILED
             raise
         except BaseException:
-            # Ctrl-C, above all.
+            # In particular Ctrl-C.
             engine.lost(entry)
             raise
         finally:
@@ -247,7 +248,7 @@ class BatchRun:
             engine.answered(entry, frame, subject)
         except BatchTooLargeError as error:
             if error.limit is not None:
-                self._context.streams.learn_batch_limit(error.limit, epoch)
+                self._streams.learn_batch_limit(error.limit, epoch)
             raise
         except BatchIncompleteError as error:
             raise self._explained(error, subject, deadline) from None
@@ -271,11 +272,11 @@ class BatchRun:
     def _explained(
         self, error: BatchIncompleteError, subject: str, deadline: Deadline
     ) -> Exception:
-        """Return the error that is the cause of this one, or this one with what is known of it."""
+        """Return the cause of *error* if it is known, else *error* with the likely reason."""
         opening = self._opening
         if opening is not None:
-            # A refusal is read by the loop, which may be a moment behind.
-            self._context.lane.wait(opening, Deadline.after(min(DENIAL_WAIT, deadline.remaining())))
+            # The loop reads permission errors, possibly slightly later than the answers.
+            self._lane.wait(opening, deadline.at_most(DENIAL_WAIT))
             if opening.reply is not None:
                 try:
                     self.engine.answered(Entry(1, None), opening.reply, subject)
@@ -283,18 +284,18 @@ class BatchRun:
                     return cause
             elif opening.failure is not None:
                 return copy.copy(opening.failure)
-        told = self.abandoned()
-        if told is not None:
-            return told
+        abandoned = self.abandoned()
+        if abandoned is not None:
+            return abandoned
         early = self.known.level < MARKER_LEVEL
         idle = self._last_at - self._first_at if early else self._idle
         if idle < IDLE_LIMIT:
             return error
-        since = "its first message" if early else "the message before"
+        since = "its first message" if early else "the previous message"
         return BatchIncompleteError(
             code=error.code,
             err_code=error.err_code,
             description=error.description,
             stream=error.stream,
-            reason=f"{idle:.1f} s have passed since {since}, and servers wait for {IDLE_LIMIT:g}",
+            reason=f"{idle:.1f} s have passed since {since}; the server waits {IDLE_LIMIT:g} s",
         )

@@ -1,9 +1,9 @@
 """
-Check, before sending, that the server supports what a message or batch asks for.
+Check that the server supports what a message or a batch needs, before sending it.
 
-Servers before 2.12 drop ``allow_atomic`` and servers before 2.14 ``allow_batched``, and store the
-messages of a batch one by one; what they echo of a stream's configuration is the only sure sign.
-Sources: facts about servers 2.10 to 2.15; ADR-50.
+Servers before 2.12 drop ``allow_atomic`` and servers before 2.14 drop ``allow_batched``. They store
+the messages of a batch one by one. The configuration that the server returns for the stream is the
+only reliable sign. Sources: facts about servers 2.10 to 2.15; ADR-50.
 """
 
 from __future__ import annotations
@@ -18,36 +18,31 @@ from jetsync.errors import (
 from jetsync.values.echo import EXPECTED_SUBJECT_NEED, TTL_NEED, require
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jetsync._api.known_streams import KnownStream
     from jetsync.values.outbound import OutboundMessage
     from jetsync.values.server_info import ServerInfo
 
+# API levels: servers that have atomic batches, servers that have fast ingest, and servers that
+# commit a batch without a message and keep counters correct in batches.
 ATOMIC_LEVEL: Final = 2
-"""API level from which servers have atomic batches."""
-
-MARKER_LEVEL: Final = 4
-"""API level from which a batch can be committed without a message, and may change counters."""
-
 FAST_LEVEL: Final = 4
-"""API level from which servers have fast ingest."""
+MARKER_LEVEL: Final = 4
 
+# Servers whose atomic batches are not atomic, and why.
 BROKEN: Final = {
     "2.12.0": "checks the expectations of all messages against the last one's subject",
     "2.12.1": "commits a batch without a message that it refused",
 }
-"""Servers whose atomic batches are not atomic, and why."""
 
 
 def require_message(message: OutboundMessage, server: ServerInfo) -> None:
     """
-    Raise unless the server knows the headers of a message that older ones ignore.
-
-    Args:
-        message: The message.
-        server: The server that the client is connected to.
+    Raise unless *server* supports the headers of *message*, which older servers ignore.
 
     Raises:
-        NotSupportedError: It is too old for a time-to-live, or for a condition on another subject.
+        NotSupportedError: It is too old for a time-to-live or for a condition on another subject.
     """
     if message.ttl is not None:
         require("a time-to-live of a message", TTL_NEED, server.version)
@@ -57,16 +52,16 @@ def require_message(message: OutboundMessage, server: ServerInfo) -> None:
 
 def require_atomic(known: KnownStream, server: str, *, broken_servers: bool) -> None:
     """
-    Raise unless *known* takes atomic batches whole and confirms them.
+    Raise unless *known* stores atomic batches and acknowledges them.
 
     Args:
         known: The stream.
-        server: Version of the connected server, for the text where the stream does not tell.
-        broken_servers: Whether servers are used whose batches are known to break.
+        server: Version of the connected server, for the error if the stream has no version.
+        broken_servers: Whether to accept servers whose batches are known to be broken.
 
     Raises:
-        NotSupportedError: The server, or the stream without acks, cannot do it.
-        AtomicPublishDisabledError: The stream could, and does not allow it.
+        NotSupportedError: The server is too old, or the stream sends no acks.
+        AtomicPublishDisabledError: The stream does not allow it.
     """
     version = known.version or server
     if known.level < ATOMIC_LEVEL:
@@ -74,8 +69,8 @@ def require_atomic(known: KnownStream, server: str, *, broken_servers: bool) -> 
     if version in BROKEN and not broken_servers:
         raise NotSupportedError(
             "an atomic batch",
-            needs=f"server 2.12.5 or later, as this one {BROKEN[version]} "
-            "(broken_servers=True to use it all the same)",
+            needs=f"server 2.12.5 or later, because this one {BROKEN[version]} "
+            "(broken_servers=True uses it anyway)",
             server=version,
         )
     if not known.config.allow_atomic:
@@ -83,16 +78,17 @@ def require_atomic(known: KnownStream, server: str, *, broken_servers: bool) -> 
             description="atomic publish is disabled: the stream needs allow_atomic=True",
             stream=known.name,
         )
-    _require_acks("an atomic batch", known)
+    if known.config.no_ack:
+        raise _no_acks("an atomic batch", known)
 
 
 def require_fast(known: KnownStream, server: str) -> None:
     """
-    Raise unless *known* takes fast ingest.
+    Raise unless *known* supports fast ingest.
 
     Raises:
-        NotSupportedError: The server, or the stream without acks, cannot do it.
-        FastPublishDisabledError: The stream could, and does not allow it.
+        NotSupportedError: The server is too old, or the stream sends no acks.
+        FastPublishDisabledError: The stream does not allow it.
     """
     if known.level < FAST_LEVEL:
         raise NotSupportedError(
@@ -103,9 +99,23 @@ def require_fast(known: KnownStream, server: str) -> None:
             description="batch publish is disabled: the stream needs allow_batched=True",
             stream=known.name,
         )
-    _require_acks("fast ingest", known)
-
-
-def _require_acks(feature: str, known: KnownStream) -> None:
     if known.config.no_ack:
-        raise NotSupportedError(feature, needs=f"acks, which stream {known.name!r} does not send")
+        raise _no_acks("fast ingest", known)
+
+
+def _no_acks(feature: str, known: KnownStream) -> NotSupportedError:
+    return NotSupportedError(feature, needs=f"acks, which stream {known.name!r} does not send")
+
+
+def find_capable(
+    find: Callable[..., KnownStream], require: Callable[[KnownStream], None]
+) -> KnownStream:
+    """Return the stream that *find* returns, and raise unless *require* accepts it."""
+    known = find()
+    try:
+        require(known)
+    except (NotSupportedError, AtomicPublishDisabledError, FastPublishDisabledError):
+        # The stream may have been reconfigured since jetsync looked it up.
+        known = find(fresh=True)
+        require(known)
+    return known

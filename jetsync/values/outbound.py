@@ -205,6 +205,27 @@ def with_shared(item: object, shared: SharedHeaders) -> Any:
     return attrs.evolve(message, headers=Headers([*own.items(), *added]))
 
 
+def final_message(  # noqa: PLR0917 - the arguments of `commit`, in the order of OutboundMessage.
+    subject: str | None,
+    data: Payload | None,
+    headers: HeadersInput | None,
+    msg_id: str | None,
+    ttl: Seconds | Literal["never"] | None,
+    expect: Expect | None,
+) -> OutboundMessage | None:
+    """
+    Return the message that commits a batch, or None if no argument was given.
+
+    Raises:
+        InvalidArgumentError: There is no subject, but another argument.
+    """
+    if subject is not None:
+        return OutboundMessage(subject, b"" if data is None else data, headers, msg_id, ttl, expect)
+    if (data, headers, msg_id, ttl, expect) != (None,) * 5:
+        raise InvalidArgumentError("the final message needs a subject", argument="subject")
+    return None
+
+
 def message_iterator(messages: Iterable[Any]) -> Iterator[Any]:
     """
     Return an iterator over the messages that a call was given.

@@ -134,7 +134,7 @@ class TestAbandoned:
 
     @pytest.mark.versions
     @pytest.mark.parametrize(
-        ("version", "since"), [("2.12.8", "its first message"), (None, "the message before")]
+        ("version", "since"), [("2.12.8", "its first message"), (None, "the previous message")]
     )
     def test_who_may_not_listen(self, version, since, unique, monkeypatch):
         """
@@ -168,7 +168,7 @@ class TestAbandoned:
         js = client.jetstream()
         batch = js.atomic_batch(ack_every=ack_every)
         batch.add(f"{stream.name}.A", b"1")
-        engine = batch._run.engine
+        engine = batch._sender._run.engine
         engine._sent += 1
         engine.items.append(engine.items[-1])
         if ack_every:

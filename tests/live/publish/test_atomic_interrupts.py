@@ -16,7 +16,9 @@ from waiting import eventually, timed
 
 import jetsync
 from jetsync._io.outbox import Outbox
+from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl
+from jetsync.publish.atomic_commit import BatchSender
 from jetsync.publish.atomic_wire import BatchRun
 
 OPEN_BATCHES = 50
@@ -200,15 +202,17 @@ class TestCtrlC:
         for batch in batches:
             batch.discard()
 
-    @pytest.mark.parametrize("step", ["_finish", "_attempts"])
-    def test_before_the_commit(self, js, stream, monkeypatch, step):
+    @pytest.mark.parametrize(
+        ("owner", "step"), [(jetsync.AtomicBatch, "_operation"), (BatchSender, "commit")]
+    )
+    def test_before_the_commit(self, js, stream, monkeypatch, owner, step):
         """
         A commit that was interrupted before it was sent can be sent again, and frees its place.
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         with monkeypatch.context() as patched:
-            Interrupt(patched, type(batch), step)
+            Interrupt(patched, owner, step)
             with pytest.raises(KeyboardInterrupt):
                 batch.commit()
         assert stream.info().state.messages == 0
@@ -242,7 +246,7 @@ class TestCtrlC:
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         with monkeypatch.context() as patched:
-            Interrupt(patched, type(batch._run.engine), "answered")
+            Interrupt(patched, AtomicBatchEngine, "answered")
             with pytest.raises(KeyboardInterrupt):
                 batch.commit()
         assert stream.info().state.messages == 1
