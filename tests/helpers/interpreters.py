@@ -1,0 +1,56 @@
+"""
+The interpreters that jetsync supports, and the tests that each of them runs.
+
+As a script, it prints the supported interpreters that are missing. ``tox run`` and ``.ci/run`` end
+with it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SUPPORTED = ((3, 10), (3, 11), (3, 12), (3, 13))
+
+
+def present() -> set[tuple[int, int]]:
+    """
+    Return the supported versions that are on PATH, and the running one.
+    """
+    found = {sys.version_info[:2]}
+    for version in SUPPORTED:
+        name = "python{}.{}".format(*version)
+        # Not shutil.which: the shims of pyenv come first on PATH and refuse to run.
+        if any(_runs(Path(folder, name)) for folder in os.get_exec_path()):
+            found.add(version)
+    return found & set(SUPPORTED)
+
+
+def _runs(path: Path) -> bool:
+    if not os.access(path, os.X_OK):
+        return False
+    done = subprocess.run([str(path), "-c", ""], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def tests_for(version: tuple[int, int], versions: set[tuple[int, int]]) -> str:
+    """
+    Return the set of tests that one of the present interpreters runs: full, short or sensitive.
+    """
+    if version >= max(versions):
+        return "full"
+    return "short" if version <= min(versions) else "sensitive"
+
+
+def main() -> None:
+    """
+    Print the interpreters that are missing.
+    """
+    missing = ["{}.{}".format(*version) for version in SUPPORTED if version not in present()]
+    sys.stdout.write(f"Interpreters missing, and so not tested: {', '.join(missing) or 'none'}\n")
+
+
+if __name__ == "__main__":
+    main()

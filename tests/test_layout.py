@@ -1,0 +1,92 @@
+"""
+Each module of the package has a test file with its name, or a named file that covers it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "jetsync"
+
+COVERED_BY = {
+    "test_errors.py": "errors/*",
+    "test_hooks_contract.py": "hookspecs",
+    "typing/api.py": "typing",
+    "values/test_codec.py": "_base/fields",
+    "values/test_stream_config.py": "values/stream_info values/echo",
+    "values/test_consumer_config.py": "values/consumer_info",
+    "test_hostile_json.py": "values/account values/server_info",
+    "test_options.py": "values/server_urls values/saved_context",
+    "io/test_lane.py": "_io/gate _io/outbox",
+    "io/test_nats_seam.py": "_io/translate",
+    "hooks/test_manager.py": "_hooks/check _hooks/errors _hooks/trace",
+    "test_events.py": "_hooks/dispatcher",
+    "proto/test_direct.py": "_proto/direct_last",
+    "proto/test_fastingest.py": "_proto/fastledger",
+    "proto/test_consume.py": "_proto/pins",
+    "live/api/test_streams.py": "_api/messages jetstream stream",
+    "live/api/test_consumers.py": "consume/consumer",
+    "live/consume/test_consumption.py": "consume/driver consume/options",
+    "live/consume/test_ordered.py": "consume/ordered_reads consume/ordered_source",
+    "live/test_client.py": "consume/subscription",
+    "live/kv/test_handle.py": "kv/admin kv/bucket kv/entry",
+    "live/kv/test_transaction.py": "kv/many",
+    "live/read/test_pages.py": "read/last",
+    "publish/test_publisher.py": "publish/window publish/future",
+    "live/publish/test_atomic_outcome.py": "publish/atomic_commit",
+    "publish/test_atomic_staging.py": "publish/staged_window values/frame",
+    "api/test_known_streams.py": "publish/capability",
+    "live/hooks/test_shared_headers.py": "publish/hooks publish/shared_headers",
+    "live/publish/test_atomic.py": "publish/atomic_wire publish/abandoned publish/errors",
+    "live/publish/test_ttl.py": "publish/ttl_floor",
+    "live/publish/fast/test_fast.py": "publish/fast_link publish/fast_stream",
+    "cli/test_app.py": "cli/* __main__",
+    "devserver/test_server.py": "devserver/*",
+    "testing/test_plugin.py": "testing/*",
+}
+"""
+The file that tests a module which has no file with its name; ``*`` is each such module of a folder.
+"""
+
+
+def own_files(module: Path) -> list[Path]:
+    """
+    Return the test files with the name of a module.
+    """
+    parts = [part.lstrip("_") for part in module.with_suffix("").parts]
+    *folder, name = parts
+    places = [TESTS.joinpath(*start, *folder) for start in ((), ("live",))]
+    paths = [place / inner / f"test_{name}.py" for place in places for inner in ("", name)]
+    return [path for path in paths if path.is_file()]
+
+
+MODULES = [
+    path.relative_to(PACKAGE)
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.name != "__init__.py"
+]
+WITHOUT = {str(module.with_suffix("")) for module in MODULES if not own_files(module)}
+
+
+@pytest.mark.parametrize("module", sorted(WITHOUT))
+def test_each_module_has_a_test_file(module):
+    """
+    A module without a test file of its name is in the table.
+    """
+    covered = {name for names in COVERED_BY.values() for name in names.split()}
+
+    assert covered & {module, f"{module.rpartition('/')[0]}/*"}
+
+
+@pytest.mark.parametrize("file", sorted(COVERED_BY))
+def test_the_table_is_current(file):
+    """
+    A row of the table names a test file that exists, and modules that need it.
+    """
+    folders = {f"{module.rpartition('/')[0]}/*" for module in WITHOUT}
+
+    assert (TESTS / file).is_file()
+    assert set(COVERED_BY[file].split()) <= WITHOUT | folders
