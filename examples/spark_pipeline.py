@@ -39,13 +39,13 @@ spark.sparkContext.setLogLevel("ERROR")
 client = jetsync.connect(SERVER)
 js = client.jetstream()
 js.create_stream(
-    name="FLIGHTS",
+    "FLIGHTS",
     subjects=["flights.>", "ledger.flights.>"],
     allow_atomic=True,  # for mode exactlyonce, which keeps its ledger below ledger.flights
     allow_direct=True,  # for reading
 )
-js.create_key_value(bucket="airlines")
-delays = js.create_key_value(bucket="delays", atomic=True)
+js.create_key_value("airlines")
+delays = js.create_key_value("delays", atomic=True)
 
 # 1. Files -> Spark -> JetStream. Airlines row by row: a bucket is a stream, its keys are subjects.
 

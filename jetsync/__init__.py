@@ -198,7 +198,18 @@ from jetsync.publish.errors import BatchOutcomeUnknownError, PublishManyError
 from jetsync.publish.publisher import DeliveryReport, Publisher, PublisherStatistics, PublishFuture
 from jetsync.read.direct import DirectBatch, StreamScan
 from jetsync.stream import Stream
-from jetsync.typing import Acker, Frame, HeadersInput, Payload, Seconds
+from jetsync.typing import (
+    Acker,
+    ConnectFields,
+    ConsumerFields,
+    Frame,
+    HeadersInput,
+    KeyValueFields,
+    OptionsFields,
+    Payload,
+    Seconds,
+    StreamFields,
+)
 from jetsync.values.account import AccountInfo, AccountLimits, AccountTier, ApiStats
 from jetsync.values.consumer_config import (
     AckPolicy,
@@ -377,10 +388,15 @@ __all__ = [
     "hookimpl",
     # Types
     "Acker",
+    "ConnectFields",
+    "ConsumerFields",
     "Frame",
     "HeadersInput",
+    "KeyValueFields",
+    "OptionsFields",
     "Payload",
     "Seconds",
+    "StreamFields",
     # Errors
     "AcksNotWantedError",
     "ApiError",

@@ -5,7 +5,6 @@ The client: one connection, and the door to everything else.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +14,7 @@ import attrs
 from jetsync._api.context import Context
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.fields import check_count
+from jetsync._base.fields import check_count, check_fields
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import Connection
 from jetsync._proto import frames
@@ -37,10 +36,11 @@ from jetsync.values.subjects import api_prefix, validate_filter, validate_subjec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from jetsync._base.deadline import Seconds
     from jetsync._hooks.manager import PluginInfo
+    from jetsync.options import ConnectFields
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload
     from jetsync.values.server_info import ServerInfo, Statistics
@@ -60,46 +60,39 @@ def connect(
     *,
     options: ConnectOptions | None = None,
     plugins: Iterable[object] = (),
-    **fields: Any,
+    **fields: Unpack[ConnectFields],
 ) -> Client:
     """
     Connect to a NATS server and return the client.
 
-    Blocks until the connection is there, for ``connect_timeout`` seconds at most over all servers.
-    One background thread is started; it does not keep the program alive, and none is left if this
-    fails.
+    Blocks until a server has accepted the connection, for at most ``connect_timeout`` seconds over
+    all servers. jetsync runs one background thread per client, which does not keep the program
+    alive.
 
     Args:
-        servers: One address or several, such as ``nats://host:4222``; also ``tls://``, ``ws://``,
-            ``wss://``, a
-            comma-separated text. None: ``$NATS_URL``, then ``nats://127.0.0.1:4222``.
-        options: All options at once. Other arguments take precedence over its fields.
-        plugins: Plugin objects, or names of entry points in the group ``jetsync``, beside those of
-            *options*
-            and ``$JETSYNC_PLUGINS``.
-        fields: Any field of :class:`ConnectOptions`.
+        servers: One address or several, such as ``nats://host:4222``, as a list or separated by
+            commas. The schemes are ``nats``, ``tls``, ``ws`` and ``wss``. None means ``$NATS_URL``,
+            or ``nats://127.0.0.1:4222`` if that is not set.
+        options: All options as an object. The other arguments override its fields.
+        plugins: Plugin objects, or names of entry points in the group ``jetsync``. They are added
+            to the plugins of *options* and of ``$JETSYNC_PLUGINS``.
+        **fields: Fields of :class:`ConnectOptions`.
 
     Raises:
         ConnectError: No server could be reached, or its TLS certificate is not trusted.
-        ConnectTimeoutError: The time was over first.
+        ConnectTimeoutError: No server accepted the connection within ``connect_timeout``.
         AuthenticationError: The server refused the credentials.
         ConfigurationError: A plugin is unknown or does not fit, or an optional package is missing.
-        InvalidArgumentError: An option makes no sense.
+        InvalidArgumentError, InvalidTypeError: An option has a value that cannot be used, or does
+            not exist.
     """
-    known = {field.name for field in attrs.fields(ConnectOptions)}
-    for name in fields:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise InvalidArgumentError(f"there is no option {name!r}{hint}", argument=name)
+    check_fields(ConnectOptions, fields, "connect()")
     if isinstance(plugins, (str, type)):
         raise InvalidTypeError("plugins must be a list of plugins", argument="plugins")
+    given: dict[str, Any] = {**fields}
     if servers is not None:
-        fields["servers"] = servers if isinstance(servers, str) else tuple(servers)
-    if options is None:
-        options = ConnectOptions(**fields)
-    elif fields:
-        options = attrs.evolve(options, **fields)
+        given["servers"] = servers if isinstance(servers, str) else tuple(servers)
+    options = ConnectOptions(**given) if options is None else attrs.evolve(options, **given)
     loaded = Plugins.load((*options.plugins, *plugins))
     connection: Connection | None = None
     try:

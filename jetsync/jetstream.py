@@ -21,6 +21,7 @@ from jetsync.errors import (
 )
 from jetsync.kv import admin as _kv_admin
 from jetsync.kv.bucket import Bucket
+from jetsync.kv.config import KeyValueConfig
 from jetsync.kv.handle import KeyValue
 from jetsync.publish.atomic import AtomicBatch, publish_batch
 from jetsync.publish.atomic_commit import AtomicOptions
@@ -33,7 +34,6 @@ from jetsync.publish.window import DEFAULT_WINDOW, DEFAULT_WINDOW_BYTES, WindowO
 from jetsync.stream import Stream
 from jetsync.values.account import AccountInfo
 from jetsync.values.codec import from_wire
-from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.outbound import OutboundMessage
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.ttl import ttl_header
@@ -42,13 +42,17 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator
 
+    from typing_extensions import Unpack
+
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync.events import BatchGapEvent
-    from jetsync.kv.config import KeyValueConfig
+    from jetsync.kv.config import KeyValueFields
     from jetsync.publish.publisher import DeliveryReport
+    from jetsync.values.consumer_config import ConsumerConfig, ConsumerFields
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import BatchAck, Expect, Payload, PubAck, PublishReport
+    from jetsync.values.stream_config import StreamFields
     from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["JetStream"]
@@ -435,58 +439,75 @@ class JetStream:
     # Streams
 
     def create_stream(
-        self, config: StreamConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
+        self,
+        name: str | StreamConfig,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Unpack[StreamFields],
     ) -> Stream:
         """
-        Create a stream, or return the one that exists with the same configuration.
+        Create a stream, or return the existing one if it has the same configuration.
 
         Args:
-            config: The configuration; keywords are laid over a copy of it.
+            name: The name of the stream, or its configuration as an object.
             timeout: Seconds for the request.
-            **fields: Fields of :class:`StreamConfig`.
+            **fields: Fields of :class:`StreamConfig`. They override those of an object, which is
+                not changed.
 
         Raises:
-            StreamNameInUseError: there is one of that name with another configuration.
-            SubjectOverlapError: another stream takes one of the subjects.
-            NotSupportedError: the server left a field out; the stream exists without it.
+            StreamNameInUseError: A stream of that name has another configuration.
+            SubjectOverlapError: Another stream already has one of the subjects.
+            NotSupportedError: The server ignored a field. The stream exists without it.
         """
-        wanted = config_of(StreamConfig, config, fields, "create_stream")
+        wanted = config_of(StreamConfig, name, fields, "create_stream()")
         deadline = self._context.deadline(timeout)
         return Stream(self._context, _stream_admin.create(self._context, wanted, deadline))
 
     def update_stream(
-        self, config: StreamConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
+        self,
+        name: str | StreamConfig,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Unpack[StreamFields],
     ) -> Stream:
         """
         Change the configuration of an existing stream.
 
-        A server replaces the whole configuration: what ``config`` leaves unset goes back to its
-        default. With keywords alone, ``name`` among them, the current configuration is read first
-        and sent back with those changes. That is two requests, and a change that somebody else
-        makes between them is lost.
+        With a name, jetsync reads the current configuration and sends it back with your changes.
+        Those are two requests: a change that another client makes between them is lost. With an
+        object, the server replaces the whole configuration, and unset fields return to their
+        defaults.
 
         Args:
-            config: The whole configuration; keywords are laid over a copy of it.
+            name: The name of the stream, or its whole configuration as an object.
             timeout: Seconds for all requests together.
             **fields: Fields of :class:`StreamConfig` to change.
 
         Raises:
-            StreamNotFoundError: there is no stream of that name.
-            NotSupportedError: the server left a field out; it did the rest of the update.
+            StreamNotFoundError: The stream does not exist.
+            NotSupportedError: The server ignored a field. It changed the others.
         """
         deadline = self._context.deadline(timeout)
-        wanted = _stream_admin.changed_config(self._context, config, fields, deadline)
+        wanted = _stream_admin.changed_config(
+            self._context, name, fields, deadline, "update_stream()"
+        )
         return Stream(self._context, _stream_admin.update(self._context, wanted, deadline))
 
     def create_or_update_stream(
-        self, config: StreamConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
+        self,
+        name: str | StreamConfig,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Unpack[StreamFields],
     ) -> Stream:
         """
-        Create a stream, or replace the whole configuration of the one of that name.
+        Create a stream, or replace the whole configuration of the existing one.
+
+        Unset fields get their defaults, even if the stream exists.
 
         Args, Raises: as :meth:`create_stream`, without ``StreamNameInUseError``.
         """
-        wanted = config_of(StreamConfig, config, fields, "create_or_update_stream")
+        wanted = config_of(StreamConfig, name, fields, "create_or_update_stream()")
         deadline = self._context.deadline(timeout)
         info = _stream_admin.create_or_update(self._context, wanted, deadline)
         return Stream(self._context, info)
@@ -551,19 +572,18 @@ class JetStream:
     def create_consumer(
         self,
         stream: str,
-        config: ConsumerConfig | None = None,
+        consumer: str | ConsumerConfig | None = None,
         *,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """
-        Create a consumer, or return the one that exists with the same configuration.
+        Create a consumer on the stream of that name, as :meth:`Stream.create_consumer`.
 
-        As :meth:`Stream.create_consumer`, for the stream of that name. A consumer with a filter
-        costs one request more, which compares it with the stream's subjects.
+        A filter costs one more request, which compares it with the stream's subjects.
         """
         deadline = self._context.deadline(timeout)
-        wanted = config_of(ConsumerConfig, config, fields, "create_consumer")
+        wanted = _consumer_admin.wanted_config(consumer, fields, "create_consumer()")
         info = _consumer_admin.create(self._context, stream, wanted, deadline)
         _consumer_admin.warn_about_filters(self._context, info, None, deadline)
         return Consumer(self._context, stream, info)
@@ -571,33 +591,33 @@ class JetStream:
     def update_consumer(
         self,
         stream: str,
-        config: ConsumerConfig | None = None,
+        consumer: str | ConsumerConfig | None = None,
         *,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """
         Change the configuration of an existing consumer, as :meth:`Stream.update_consumer`.
         """
         context, deadline = self._context, self._context.deadline(timeout)
-        wanted = _consumer_admin.changed_config(context, stream, config, fields, deadline)
+        wanted = _consumer_admin.changed_config(context, stream, consumer, fields, deadline)
         return Consumer(context, stream, _consumer_admin.update(context, stream, wanted, deadline))
 
     def create_or_update_consumer(
         self,
         stream: str,
-        config: ConsumerConfig | None = None,
+        consumer: str | ConsumerConfig | None = None,
         *,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """
-        Create a consumer, or replace the whole configuration of the one of that name.
+        Create or replace a consumer on the stream of that name.
 
-        As :meth:`Stream.create_or_update_consumer`, for the stream of that name.
+        As :meth:`Stream.create_or_update_consumer`.
         """
         deadline = self._context.deadline(timeout)
-        wanted = config_of(ConsumerConfig, config, fields, "create_or_update_consumer")
+        wanted = _consumer_admin.wanted_config(consumer, fields, "create_or_update_consumer()")
         info = _consumer_admin.create_or_update(self._context, stream, wanted, deadline)
         _consumer_admin.warn_about_filters(self._context, info, None, deadline)
         return Consumer(self._context, stream, info)
@@ -628,51 +648,52 @@ class JetStream:
 
     def create_key_value(
         self,
-        config: KeyValueConfig | None = None,
+        bucket: str | KeyValueConfig,
         *,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[KeyValueFields],
     ) -> KeyValue:
         """
-        Create a key-value bucket, or return the one that exists with the same configuration.
+        Create a key-value bucket, or return the existing one if it has the same configuration.
 
         Args:
-            config: The configuration; keywords are laid over a copy of it.
+            bucket: The name of the bucket, or its configuration as an object.
             timeout: Seconds for all requests together.
-            **fields: Fields of :class:`KeyValueConfig`.
+            **fields: Fields of :class:`KeyValueConfig`. They override those of an object, which is
+                not changed.
 
         Raises:
-            StreamNameInUseError: There is one of that name with another configuration.
-            NotSupportedError: The server left a field out; the bucket exists without it.
+            StreamNameInUseError: A bucket of that name has another configuration.
+            NotSupportedError: The server ignored a field. The bucket exists without it.
         """
-        wanted = _kv_admin.config_of(config, fields, "create_key_value")
+        wanted = config_of(KeyValueConfig, bucket, fields, "create_key_value()", key="bucket")
         deadline = self._context.deadline(timeout)
         return self._bucket(wanted.bucket, _kv_admin.create(self._context, wanted, deadline))
 
     def update_key_value(
         self,
-        config: KeyValueConfig | None = None,
+        bucket: str | KeyValueConfig,
         *,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[KeyValueFields],
     ) -> KeyValue:
         """
         Change the configuration of an existing bucket.
 
-        What is not given, or None, stays as it is, fields that this version does not know included;
-        0 takes a limit or a time away. Two requests: a change that somebody else makes between them
-        is lost.
+        Fields that are unset or None keep their values, and so do fields that this version does not
+        know. 0 removes a limit or a time-to-live. Those are two requests: a change that another
+        client makes between them is lost.
 
         Args:
-            config: The configuration; keywords are laid over a copy of it.
+            bucket: The name of the bucket, or its configuration as an object.
             timeout: Seconds for all requests together.
-            **fields: Fields of :class:`KeyValueConfig`.
+            **fields: Fields of :class:`KeyValueConfig` to change.
 
         Raises:
-            BucketNotFoundError: There is none of that name.
-            ApiError: The server refused, for instance to change what cannot be changed.
+            BucketNotFoundError: The bucket does not exist.
+            ApiError: The server refused the change, for example of the storage.
         """
-        wanted = _kv_admin.config_of(config, fields, "update_key_value")
+        wanted = config_of(KeyValueConfig, bucket, fields, "update_key_value()", key="bucket")
         deadline = self._context.deadline(timeout)
         try:
             return self._bucket(wanted.bucket, _kv_admin.update(self._context, wanted, deadline))
@@ -681,17 +702,19 @@ class JetStream:
 
     def create_or_update_key_value(
         self,
-        config: KeyValueConfig | None = None,
+        bucket: str | KeyValueConfig,
         *,
         timeout: Seconds | None = None,
-        **fields: Any,
+        **fields: Unpack[KeyValueFields],
     ) -> KeyValue:
         """
-        Create a bucket, or change the configuration of the one of that name.
+        Create a bucket, or change the configuration of the existing one.
 
         Args, Raises: as :meth:`create_key_value` and :meth:`update_key_value`.
         """
-        wanted = _kv_admin.config_of(config, fields, "create_or_update_key_value")
+        wanted = config_of(
+            KeyValueConfig, bucket, fields, "create_or_update_key_value()", key="bucket"
+        )
         deadline = self._context.deadline(timeout)
         try:
             info = _kv_admin.update(self._context, wanted, deadline)

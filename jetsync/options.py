@@ -11,21 +11,24 @@ import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 from urllib.parse import urlsplit
 
 import attrs
 
 from jetsync._base.deadline import as_seconds
+from jetsync._base.fields import check_fields
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError, redact_url
 from jetsync.values.saved_context import context_fields
 from jetsync.values.server_urls import read_servers, user_info, wants_tls
 from jetsync.values.subjects import api_prefix, validate_subject
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from jetsync._base.deadline import Seconds
 
-__all__ = ["DEFAULT_URL", "ConnectOptions"]
+__all__ = ["DEFAULT_URL", "ConnectFields", "ConnectOptions", "OptionsFields"]
 
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 """Where to connect when nothing says otherwise."""
@@ -167,6 +170,50 @@ def _or_callable(
 def _flag(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, bool):
         raise InvalidTypeError(f"{field.name} must be True or False", argument=field.name)
+
+
+class ConnectFields(TypedDict, total=False):
+    """
+    The keywords of :func:`jetsync.connect`, for type checkers.
+    """
+
+    name: str | None
+    user: str | Callable[[], str] | None
+    password: str | Callable[[], str] | None
+    token: str | Callable[[], str] | None
+    credentials: str | os.PathLike[str] | Callable[[], str | bytes | os.PathLike[str]] | None
+    nkey_seed: str | None
+    nkey: str | None
+    nkey_signature: Callable[[bytes], bytes] | None
+    retry_refused_logins: bool
+    tls: ssl.SSLContext | None
+    tls_ca: str | os.PathLike[str] | None
+    tls_cert: str | os.PathLike[str] | None
+    tls_key: str | os.PathLike[str] | None
+    tls_hostname: str | None
+    tls_first: bool
+    inbox_prefix: str
+    jetstream_domain: str | None
+    jetstream_prefix: str | None
+    connect_timeout: Seconds
+    retry_on_failed_connect: bool
+    max_reconnects: int
+    reconnect_wait: Seconds
+    ping_interval: Seconds
+    max_outstanding_pings: int
+    echo: bool
+    request_timeout: Seconds
+    drain_timeout: Seconds
+    loop: Literal["auto", "asyncio", "uvloop"]
+
+
+class OptionsFields(ConnectFields, total=False):
+    """
+    The fields of :class:`ConnectOptions` as keywords, for type checkers.
+    """
+
+    servers: str | Sequence[str] | None
+    plugins: Sequence[object | str]
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -371,17 +418,15 @@ class ConnectOptions:
         except (InvalidArgumentError, InvalidTypeError) as error:
             raise ConfigurationError(f"{source}: {error}") from error
 
-    def evolve(self, **changes: Any) -> ConnectOptions:
+    def evolve(self, **changes: Unpack[OptionsFields]) -> ConnectOptions:
         """
-        Return options that differ in the given fields.
+        Return a copy with some fields changed.
 
         Raises:
-            InvalidTypeError: there is no such field.
-            InvalidArgumentError: the new options can not work.
+            InvalidTypeError: A field does not exist, or a value has a wrong type.
+            InvalidArgumentError: A value cannot be used.
         """
-        unknown = sorted(changes.keys() - {field.name for field in attrs.fields(ConnectOptions)})
-        if unknown:
-            raise InvalidTypeError(f"no such option: {', '.join(unknown)}", argument=unknown[0])
+        check_fields(ConnectOptions, changes, "ConnectOptions.evolve()")
         return attrs.evolve(self, **changes)
 
     def server_list(self) -> list[str]:

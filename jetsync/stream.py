@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import messages as _messages
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import config_of, sequence_number
+from jetsync._api.requests import sequence_number
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.ordered import open_ordered
 from jetsync.counters import Counter, read_entries
@@ -18,22 +20,28 @@ from jetsync.events import DirectReadOperation
 from jetsync.read import direct as _direct
 from jetsync.read.pages import check_stream
 from jetsync.values.codec import time_text
-from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.subjects import validate_filter
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from typing_extensions import Unpack
+
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
     from jetsync.consume.ordered import OrderedConsumer
     from jetsync.counters import CounterEntry
     from jetsync.read.direct import DirectBatch, StreamScan
-    from jetsync.values.consumer_config import DeliverPolicy, ReplayPolicy
+    from jetsync.values.consumer_config import (
+        ConsumerConfig,
+        ConsumerFields,
+        DeliverPolicyInput,
+        ReplayPolicyInput,
+    )
     from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset, PauseState
     from jetsync.values.stored import StoredMessage
-    from jetsync.values.stream_config import StreamConfig
+    from jetsync.values.stream_config import StreamConfig, StreamFields
     from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["Stream"]
@@ -112,27 +120,39 @@ class Stream:
         return self._info
 
     def update(
-        self, config: StreamConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
+        self,
+        config: StreamConfig | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Unpack[StreamFields],
     ) -> StreamInfo:
         """
         Change the configuration.
 
-        A server replaces the whole configuration: what ``config`` leaves unset goes back to its
-        default. With keywords alone the current configuration is read first and sent back with
-        those changes, fields that this version does not know included. That is two requests, and a
-        change that somebody else makes between them is lost.
+        With keywords alone, jetsync reads the current configuration and sends it back with your
+        changes, including fields that this version does not know. Those are two requests: a change
+        that another client makes between them is lost. With an object, the server replaces the
+        whole configuration, and unset fields return to their defaults.
 
         Args:
-            config: The whole configuration; keywords are laid over a copy of it.
+            config: The whole configuration. Keywords override its fields; it is not changed.
             timeout: Seconds for all requests together.
             **fields: Fields of :class:`StreamConfig` to change.
 
         Raises:
-            NotSupportedError: the server left a field out; it did the rest of the update.
-            ApiError: the server refused; nothing was changed.
+            NotSupportedError: The server ignored a field. It changed the others.
+            ApiError: The server refused. Nothing was changed.
         """
         deadline = self._context.deadline(timeout)
-        wanted = _stream_admin.changed_config(self._context, config, fields, deadline, self._name)
+        wanted = _stream_admin.changed_config(
+            self._context,
+            self._name if config is None else config,
+            fields,
+            deadline,
+            "Stream.update()",
+        )
+        if wanted.name is None:
+            wanted = attrs.evolve(wanted, name=self._name)
         if wanted.name != self._name:
             raise InvalidArgumentError(
                 f"the configuration is for stream {wanted.name!r}, this is {self._name!r}",
@@ -186,63 +206,81 @@ class Stream:
     # Consumers
 
     def create_consumer(
-        self, config: ConsumerConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
+        self,
+        consumer: str | ConsumerConfig | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """
-        Create a consumer, or return the one that exists with the same configuration.
+        Create a consumer, or return the existing one if it has the same configuration.
 
-        It acknowledges explicitly unless ``ack_policy`` says otherwise. Without a name it gets one,
-        and goes again when nobody has used it for ``inactive_threshold``. A filter that no subject
-        of the stream can match is logged as a warning: servers accept it, and it never gets a
-        message.
+        A name makes a durable consumer: ``create_consumer("worker")`` stays until it is deleted,
+        or until it has been inactive for ``inactive_threshold`` seconds if that is set. Without a
+        name, or with the keyword ``name`` alone, the consumer is ephemeral: the server deletes it
+        after 5 seconds of inactivity unless ``inactive_threshold`` is set.
+
+        Messages have to be acknowledged one by one unless ``ack_policy`` says otherwise. If a
+        filter matches no subject of the stream, jetsync logs a warning: the server accepts such a
+        consumer, which never gets a message.
 
         Args:
-            config: The configuration; keywords are laid over a copy of it.
+            consumer: The durable name, or the configuration as an object.
             timeout: Seconds for all requests together.
-            **fields: Fields of :class:`ConsumerConfig`.
+            **fields: Fields of :class:`ConsumerConfig`. They override those of an object, which is
+                not changed.
 
         Raises:
-            ConsumerExistsError: there is one of that name with another configuration.
-            NotSupportedError: the server left a field out; the consumer exists without it.
+            ConsumerExistsError: A consumer of that name has another configuration.
+            NotSupportedError: The server ignored a field. The consumer exists without it.
         """
         deadline = self._context.deadline(timeout)
-        wanted = config_of(ConsumerConfig, config, fields, "create_consumer")
+        wanted = _consumer_admin.wanted_config(consumer, fields, "create_consumer()")
         info = _consumer_admin.create(self._context, self._name, wanted, deadline)
         _consumer_admin.warn_about_filters(self._context, info, self._info.config, deadline)
         return self._consumer(info)
 
     def update_consumer(
-        self, config: ConsumerConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
+        self,
+        consumer: str | ConsumerConfig | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """
-        Change the configuration of an existing consumer.
+        Change the configuration of an existing consumer, durable or not.
 
-        As with :meth:`update`, an object replaces the whole configuration, and keywords alone
-        change the current one: ``stream.update_consumer(name="worker", max_ack_pending=50)``.
+        With a name, jetsync reads the current configuration and sends it back with your changes:
+        ``stream.update_consumer("worker", max_ack_pending=50)``. With an object, the server
+        replaces the whole configuration, as with :meth:`update`.
 
         Args:
-            config: The whole configuration; keywords are laid over a copy of it.
+            consumer: The name of the consumer, or its whole configuration as an object.
             timeout: Seconds for all requests together.
-            **fields: Fields of :class:`ConsumerConfig`, ``name`` or ``durable_name`` among them.
+            **fields: Fields of :class:`ConsumerConfig` to change.
 
         Raises:
-            ConsumerDoesNotExistError: there is none of that name.
-            ApiError: the server refused, for instance to change what can not be changed.
+            ConsumerDoesNotExistError, ConsumerNotFoundError: The consumer does not exist.
+            ApiError: The server refused, for example to change the deliver policy.
         """
         context, deadline = self._context, self._context.deadline(timeout)
-        wanted = _consumer_admin.changed_config(context, self._name, config, fields, deadline)
+        wanted = _consumer_admin.changed_config(context, self._name, consumer, fields, deadline)
         return self._consumer(_consumer_admin.update(context, self._name, wanted, deadline))
 
     def create_or_update_consumer(
-        self, config: ConsumerConfig | None = None, *, timeout: Seconds | None = None, **fields: Any
+        self,
+        consumer: str | ConsumerConfig | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **fields: Unpack[ConsumerFields],
     ) -> Consumer:
         """
-        Create a consumer, or replace the whole configuration of the one of that name.
+        Create a consumer, or replace the whole configuration of the existing one.
 
         Args, Raises: as :meth:`create_consumer`, without ``ConsumerExistsError``.
         """
         deadline = self._context.deadline(timeout)
-        wanted = config_of(ConsumerConfig, config, fields, "create_or_update_consumer")
+        wanted = _consumer_admin.wanted_config(consumer, fields, "create_or_update_consumer()")
         info = _consumer_admin.create_or_update(self._context, self._name, wanted, deadline)
         _consumer_admin.warn_about_filters(self._context, info, self._info.config, deadline)
         return self._consumer(info)
@@ -261,10 +299,10 @@ class Stream:
         self,
         *,
         filter_subjects: str | Sequence[str] | None = None,
-        deliver_policy: DeliverPolicy | str | None = None,
+        deliver_policy: DeliverPolicyInput | None = None,
         opt_start_seq: int | None = None,
         opt_start_time: dt.datetime | None = None,
-        replay_policy: ReplayPolicy | str | None = None,
+        replay_policy: ReplayPolicyInput | None = None,
         inactive_threshold: Seconds | None = None,
         headers_only: bool | None = None,
         max_reset_attempts: int = -1,

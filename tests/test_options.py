@@ -248,7 +248,7 @@ class TestFields:
         """Each field has a text below it."""
         text = Path(options_module.__file__).read_text(encoding="utf-8")
         for field in attrs.fields(ConnectOptions):
-            after = text.split(f"\n    {field.name}: ", 1)[1]
+            after = text.split(f"\n    {field.name}: ")[-1]
             assert '"""' in after.split("\n\n")[0], field.name
 
 

@@ -117,9 +117,9 @@ class Bench:
         self._options = jetsync.ConnectOptions(servers=url)
         self._client = jetsync.connect(url, name="benchmarks.spark")
         js = self._client.jetstream()
-        self._read = js.create_stream(name=READ, subjects=["filled.>"], allow_direct=True)
+        self._read = js.create_stream(READ, subjects=["filled.>"], allow_direct=True)
         self._write = js.create_stream(
-            name=WRITE, subjects=["bench.>", "ledger.bench.>"], allow_atomic=True
+            WRITE, subjects=["bench.>", "ledger.bench.>"], allow_atomic=True
         )
         payload = b"x" * size
         js.publish_many((f"filled.{number % 16}", payload) for number in range(rows))

@@ -10,8 +10,10 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import config_of, evolve, pages, sequence_number
+from jetsync._api.requests import config_of, pages, sequence_number
 from jetsync._base import log as _log
 from jetsync._base.integers import read_count
 from jetsync.errors import (
@@ -56,6 +58,7 @@ __all__ = [
     "reset",
     "unpin",
     "update",
+    "wanted_config",
     "warn_about_filters",
 ]
 
@@ -107,23 +110,34 @@ def create_or_update(
     return _put(context, stream, config, None, deadline)
 
 
+def wanted_config(
+    given: str | ConsumerConfig | None, fields: Mapping[str, Any], what: str
+) -> ConsumerConfig:
+    """
+    Return the configuration that a call was given; a plain name is that of a durable consumer.
+    """
+    base = ConsumerConfig() if given is None else given
+    return config_of(ConsumerConfig, base, fields, what, key="durable_name")
+
+
 def changed_config(
     context: Context,
     stream: str,
-    config: ConsumerConfig | None,
+    given: str | ConsumerConfig | None,
     fields: Mapping[str, Any],
     deadline: Deadline,
 ) -> ConsumerConfig:
     """
-    Return what an update shall send: the object that was given, or the current one with changes.
+    Return the configuration that an update sends: an object, or the current one with changes.
     """
-    if config is not None:
-        return config_of(ConsumerConfig, config, fields, "an update")
-    wanted = evolve(ConsumerConfig(), fields)
+    # Checks the fields before anything is sent.
+    wanted = wanted_config(given, fields, "update_consumer()")
+    if isinstance(given, ConsumerConfig):
+        return wanted
     name = wanted.durable_name or wanted.name
     if name is None:
-        raise InvalidArgumentError("an update needs the consumer's name", argument="name")
-    return evolve(info(context, stream, name, deadline).config, fields)
+        raise InvalidArgumentError("update_consumer() needs the consumer's name", argument="name")
+    return attrs.evolve(info(context, stream, name, deadline).config, **fields)
 
 
 def _put(
@@ -139,7 +153,9 @@ def _put(
     asked.setdefault("ack_policy", "explicit")
     if name is None:
         if action == "update":
-            raise InvalidArgumentError("an update needs the consumer's name", argument="name")
+            raise InvalidArgumentError(
+                "update_consumer() needs the consumer's name", argument="name"
+            )
         name = asked["name"] = secrets.token_hex(11)
     endpoint = f"CONSUMER.CREATE.{stream}.{name}"
     if config.filter_subject and not config.filter_subjects:

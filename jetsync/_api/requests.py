@@ -5,16 +5,15 @@ that are either a configuration object or plain keywords.
 
 from __future__ import annotations
 
-import difflib
 import operator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
 
 from jetsync._base import log as _log
+from jetsync._base.fields import check_fields
 from jetsync._base.integers import read_count
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
-from jetsync.values.codec import ConfigModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
 
-__all__ = ["config_of", "evolve", "pages", "sequence_number"]
+__all__ = ["config_of", "pages", "sequence_number"]
 
-_Config = TypeVar("_Config", bound=ConfigModel)
+_Config = TypeVar("_Config", bound=attrs.AttrsInstance)
 
 _logger = _log.get_logger("jetsync.management")
 
@@ -33,43 +32,40 @@ LIST_INCOMPLETE: Final = "list_incomplete"
 
 
 def config_of(
-    cls: type[_Config], config: _Config | None, fields: Mapping[str, Any], what: str
+    cls: type[_Config],
+    given: str | _Config,
+    fields: Mapping[str, Any],
+    what: str,
+    *,
+    key: str = "name",
 ) -> _Config:
     """
-    Return the configuration that a call was given: an object, plain keywords, or both.
+    Return the configuration that a call was given: a name or an object, and keywords laid over it.
 
-    Keywords beside an object are laid over a copy of it.
+    An object is copied, never changed.
+
+    Args:
+        cls: The class of the configuration.
+        given: The first argument of the call: the value of the field *key*, or an object.
+        fields: The keywords.
+        what: The public call, for the error.
+        key: The field that a name stands for.
 
     Raises:
-        InvalidTypeError: neither was given, the object is something else, or a keyword is unknown.
+        InvalidTypeError: *given* is neither, a field is unknown, or a value has a wrong type.
+        InvalidArgumentError: A value is out of range.
     """
-    if config is None:
-        if not fields:
-            raise InvalidTypeError(f"{what} needs a {cls.__name__} or its fields as keywords")
-        config = cls()
-    elif not isinstance(config, cls):
+    check_fields(cls, fields, what)
+    if isinstance(given, cls):
+        # mypy knows evolve only for concrete classes.
+        return cast("_Config", attrs.evolve(cast("Any", given), **fields))
+    if not isinstance(given, str):
         raise InvalidTypeError(
-            f"{what} needs a {cls.__name__}, not {type(config).__name__}", argument="config"
+            f"{what} takes a name or a {cls.__name__}, not {type(given).__name__}", argument=key
         )
-    return evolve(config, fields)
-
-
-def evolve(config: _Config, fields: Mapping[str, Any]) -> _Config:
-    """
-    Return a copy of a configuration with some fields changed.
-
-    Raises:
-        InvalidTypeError: there is no such field, or the value is of a wrong type.
-        InvalidArgumentError: the value can not work.
-    """
-    known = {item.name for item in attrs.fields(type(config))} - {"_received"}
-    unknown = sorted(set(fields) - known)
-    if unknown:
-        text = f"{type(config).__name__} has no field {', '.join(unknown)}"
-        near = difflib.get_close_matches(unknown[0], sorted(known), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise InvalidTypeError(text + hint, argument=unknown[0])
-    return attrs.evolve(config, **fields)
+    if key in fields:
+        raise InvalidTypeError(f"{what} was given a name and {key}", argument=key)
+    return cls(**{key: given}, **fields)
 
 
 def sequence_number(value: int, name: str, *, minimum: int = 1) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from jetsync._api.requests import config_of, evolve, pages, sequence_number
+from jetsync._api.requests import config_of, pages, sequence_number
 from jetsync._base.integers import read_count
 from jetsync.errors import (
     ApiError,
@@ -91,31 +91,26 @@ def create_or_update(context: Context, config: StreamConfig, deadline: Deadline)
 
 def changed_config(
     context: Context,
-    config: StreamConfig | None,
+    given: str | StreamConfig,
     fields: Mapping[str, Any],
     deadline: Deadline,
-    name: str | None = None,
+    what: str,
 ) -> StreamConfig:
     """
-    Return what an update shall send: the object that was given, or the current one with changes.
+    Return the configuration that an update sends.
 
     Args:
         context: Where to read the current configuration.
-        config: The whole configuration; ``fields`` are laid over it.
-        fields: Without ``config``, the fields to change.
-        deadline: Of the call that this is a part of.
-        name: The stream, where the caller knows it; otherwise it is in ``config`` or ``fields``.
+        given: The whole configuration, or the name of the stream whose current one is changed.
+        fields: The fields to change.
+        deadline: The deadline of the public call.
+        what: The public call, for errors.
     """
-    if config is not None:
-        whole = config_of(StreamConfig, config, fields, "an update")
-        return whole if whole.name is not None or name is None else evolve(whole, {"name": name})
-    name = name if name is not None else fields.get("name")
-    if name is None:
-        raise InvalidArgumentError("an update needs the stream's name", argument="name")
-    evolve(
-        StreamConfig(), fields
-    )  # Refuses unknown fields and wrong types before anything is sent.
-    return evolve(info(context, name, deadline).config, fields)
+    # Checks the fields before anything is sent.
+    whole = config_of(StreamConfig, given, fields, what)
+    if isinstance(given, str):
+        return attrs.evolve(info(context, given, deadline).config, **fields)
+    return whole
 
 
 def _put(context: Context, action: str, config: StreamConfig, deadline: Deadline) -> StreamInfo:

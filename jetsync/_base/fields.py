@@ -9,7 +9,9 @@ that is wrong and nothing has been sent: a lone string in the place of a list of
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import enum
+import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -23,12 +25,10 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
 
 __all__ = [
-    "DURATION",
-    "DURATIONS",
     "Choice",
     "aware",
-    "aware_time",
     "check_count",
+    "check_fields",
     "checked",
     "choose",
     "duration",
@@ -37,12 +37,6 @@ __all__ = [
 ]
 
 _C = TypeVar("_C", bound="Choice")
-
-DURATION: Final[Mapping[str, str]] = {"wire": "duration"}
-"""Metadata of a field that is seconds here and integer nanoseconds on the wire."""
-
-DURATIONS: Final[Mapping[str, str]] = {"wire": "durations"}
-"""Metadata of a field that is a list of such durations."""
 
 
 class Choice(str, enum.Enum):
@@ -185,6 +179,7 @@ _BY_ANNOTATION: Final[Mapping[str, Callable[[Any], Any]]] = {
     "bool | None": _flag,
     "int | None": _whole,
     "dict[str, str] | None": _text_map,
+    "dt.datetime | None": aware_time,
 }
 
 
@@ -206,6 +201,8 @@ def _with_check(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
     found = field.converter or _BY_ANNOTATION.get(annotation, nested)
     convert = cast("Callable[[Any], Any]", found)
 
+    # wraps: __init__ keeps the annotation of the converter.
+    @functools.wraps(convert)
     def named(value: Any) -> Any:
         try:
             return convert(value)
@@ -224,3 +221,20 @@ def check_count(name: str, value: object, least: int) -> None:
         raise InvalidTypeError(f"{name} must be a whole number", argument=name)
     if value < least:
         raise InvalidArgumentError(f"{name} must be at least {least}, not {value}", argument=name)
+
+
+def check_fields(cls: type[attrs.AttrsInstance], names: Iterable[str], what: str) -> None:
+    """
+    Raise InvalidTypeError unless every name is a field of a public attrs class.
+
+    Args:
+        cls: The class.
+        names: The keywords of a call.
+        what: The public call, for the error.
+    """
+    known = [item.name for item in attrs.fields(cls) if not item.name.startswith("_")]
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}"
+            raise InvalidTypeError(f"{what} has no argument {name!r}; {hint}", argument=name)

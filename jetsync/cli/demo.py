@@ -205,7 +205,7 @@ def make_stream(
     Create a stream that a later demo will know by its description.
     """
     return js.create_stream(
-        name=name,
+        name,
         description=DESCRIPTION,
         subjects=[subjects],
         storage=storage,
@@ -237,7 +237,7 @@ def fetch(
     """
     Read the stream through a durable consumer until nothing more comes.
     """
-    worker = stream.create_consumer(durable_name="demo", max_ack_pending=2 * BATCH, ack_wait=120)
+    worker = stream.create_consumer("demo", max_ack_pending=2 * BATCH, ack_wait=120)
     waiting = worker.cached_info.num_pending
     while received.count < waiting:
         before = received.count
@@ -355,7 +355,7 @@ def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool)
             good=right,
         )
         bucket = js.create_key_value(
-            bucket=BUCKET, description=DESCRIPTION, storage="memory", limit_marker_ttl=60
+            BUCKET, description=DESCRIPTION, storage="memory", limit_marker_ttl=60
         )
         seen = _moment.expire(bucket)
         as_expected = seen == ["PUT", jetsync.MarkerReason.MAX_AGE.value]

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from jetsync.cli._connection import connect, connection_options
@@ -165,7 +166,7 @@ def create_stream(
     if config is not None and wanted.subjects and given["subjects"] is None:
         del fields["subjects"]
     with connect(options) as client:
-        info = client.jetstream().create_stream(wanted, **fields).cached_info
+        info = client.jetstream().create_stream(attrs.evolve(wanted, **fields)).cached_info
     if as_json:
         print_json(to_wire(info))
     else:

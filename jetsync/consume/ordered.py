@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync.consume.inbox import PullInbox
-    from jetsync.values.consumer_config import ReplayPolicy
+    from jetsync.values.consumer_config import DeliverPolicyInput, ReplayPolicyInput
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
     from jetsync.values.stream_info import StreamInfo
@@ -87,10 +87,10 @@ def open_ordered(
     deadline: Deadline,
     *,
     filter_subjects: str | Sequence[str] | None,
-    deliver_policy: DeliverPolicy | str | None,
+    deliver_policy: DeliverPolicyInput | None,
     opt_start_seq: int | None,
     opt_start_time: dt.datetime | None,
-    replay_policy: ReplayPolicy | str | None,
+    replay_policy: ReplayPolicyInput | None,
     inactive_threshold: Seconds | None,
     headers_only: bool | None,
     max_reset_attempts: int,

@@ -4,45 +4,22 @@ Making and changing the streams of key-value buckets.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from jetsync._api import streams as _stream_admin
 from jetsync._proto.kv import check_bucket, stream_of
-from jetsync.errors import (
-    InvalidTypeError,
-    NotSupportedError,
-    StreamNameInUseError,
-)
-from jetsync.kv.config import KeyValueConfig
+from jetsync.errors import NotSupportedError, StreamNameInUseError
 from jetsync.publish.capability import ATOMIC_LEVEL
 from jetsync.values.account import AccountInfo
 from jetsync.values.codec import from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
+    from jetsync.kv.config import KeyValueConfig
     from jetsync.values.stream_info import StreamInfo
-
-
-def config_of(
-    config: KeyValueConfig | None, fields: Mapping[str, Any], what: str
-) -> KeyValueConfig:
-    """Return the configuration that a call was given: an object, plain keywords, or both."""
-    if config is not None and not isinstance(config, KeyValueConfig):
-        raise InvalidTypeError(
-            f"{what} needs a KeyValueConfig, not {type(config).__name__}", argument="config"
-        )
-    try:
-        return KeyValueConfig(**fields) if config is None else attrs.evolve(config, **fields)
-    except TypeError as error:
-        if isinstance(error, InvalidTypeError):
-            raise
-        known = ", ".join(field.name for field in attrs.fields(KeyValueConfig))
-        raise InvalidTypeError(f"{what}: {error}; the fields are {known}") from error
 
 
 def create(context: Context, wanted: KeyValueConfig, deadline: Deadline) -> StreamInfo:

@@ -4,11 +4,11 @@ What a key-value bucket is, as its stream is configured and as it stands.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import attrs
 
-from jetsync._base.fields import checked, choose, duration
+from jetsync._base.fields import checked, duration
 from jetsync._proto.kv import STREAM_PREFIX, check_bucket, subjects_of
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.values.stream_config import (
@@ -20,14 +20,17 @@ from jetsync.values.stream_config import (
     StreamConfig,
     StreamSource,
     SubjectTransform,
+    storage_type,
 )
 from jetsync.values.stream_info import StreamInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from jetsync._base.deadline import Seconds
+    from jetsync.values.stream_config import StorageTypeInput
 
-__all__ = ["KeyValueConfig", "KeyValueStatus"]
+__all__ = ["KeyValueConfig", "KeyValueFields", "KeyValueStatus"]
 
 LONGEST_HISTORY: Final = 64
 """Revisions of a key that a bucket keeps at most (ADR-8)."""
@@ -36,10 +39,6 @@ DUPLICATE_WINDOW: Final = 120.0
 """Seconds of the duplicate window of every bucket, unless values live shorter."""
 
 UNLIMITED: Final = -1
-
-
-def _storage(value: StorageType | str | None) -> StorageType | None:
-    return choose(StorageType, value)
 
 
 def _source(value: StreamSource | str | None) -> StreamSource | None:
@@ -62,6 +61,28 @@ def _sources(value: Iterable[StreamSource | str] | None) -> tuple[StreamSource, 
     if isinstance(value, (str, StreamSource)):
         raise InvalidTypeError("a list of buckets is needed")
     return tuple(source for source in map(_source, value) if source is not None)
+
+
+class KeyValueFields(TypedDict, total=False):
+    """
+    The fields of :class:`KeyValueConfig` as keywords, for type checkers.
+    """
+
+    description: str | None
+    history: int | None
+    ttl: Seconds | None
+    max_value_size: int | None
+    max_bytes: int | None
+    storage: StorageTypeInput | None
+    num_replicas: int | None
+    placement: Placement | None
+    republish: Republish | None
+    mirror: StreamSource | str | None
+    sources: Iterable[StreamSource | str] | None
+    compression: bool | None
+    metadata: dict[str, str] | None
+    limit_marker_ttl: Seconds | None
+    atomic: bool | None
 
 
 @attrs.frozen(kw_only=True, field_transformer=checked)
@@ -88,7 +109,7 @@ class KeyValueConfig:
     max_bytes: int | None = None
     """Bytes of the whole bucket, which refuses what is too much; None or 0 for no limit."""
 
-    storage: StorageType | None = attrs.field(default=None, converter=_storage)
+    storage: StorageType | None = attrs.field(default=None, converter=storage_type)
     """Where it is kept; None is on disk. Can not be changed."""
 
     num_replicas: int | None = None

@@ -249,12 +249,13 @@ def _decode_duration(value: Any) -> float | None:
 
 
 def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
-    kind = attribute.metadata.get("wire")
-    if kind == "duration":
+    # Every float is a duration: seconds here, integer nanoseconds on the wire.
+    parts = get_args(attribute.type)
+    if float in parts:
         return _WireField(
             attribute.name, _decode_duration, functools.partial(seconds_to_ns, name=attribute.name)
         )
-    if kind == "durations":
+    if list[float] in parts:
         return _WireField(
             attribute.name,
             lambda value: (

@@ -10,22 +10,26 @@ exception is ``ack_policy``, which is sent as ``explicit`` unless it is set: the
 from __future__ import annotations
 
 import datetime as dt
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import attrs
 
-from jetsync._base.fields import (
-    DURATION,
-    DURATIONS,
-    Choice,
-    aware_time,
-    checked,
-    choose,
-    duration,
-    durations,
-)
+from jetsync._base.fields import Choice, checked, choose, duration, durations
 from jetsync.values.codec import ConfigModel
 
-__all__ = ["AckPolicy", "ConsumerConfig", "DeliverPolicy", "PriorityPolicy", "ReplayPolicy"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jetsync._base.deadline import Seconds
+
+__all__ = [
+    "AckPolicy",
+    "ConsumerConfig",
+    "ConsumerFields",
+    "DeliverPolicy",
+    "PriorityPolicy",
+    "ReplayPolicy",
+]
 
 
 class DeliverPolicy(Choice):
@@ -88,20 +92,80 @@ class PriorityPolicy(Choice):
     """The pull with the lowest number comes first. Server 2.12 and later."""
 
 
-def _deliver_policy(value: DeliverPolicy | str | None) -> DeliverPolicy | None:
+DeliverPolicyInput: TypeAlias = (
+    DeliverPolicy
+    | Literal["all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"]
+)
+
+
+def _deliver_policy(value: DeliverPolicyInput | None) -> DeliverPolicy | None:
     return choose(DeliverPolicy, value)
 
 
-def _ack_policy(value: AckPolicy | str | None) -> AckPolicy | None:
+AckPolicyInput: TypeAlias = AckPolicy | Literal["explicit", "all", "none", "flow_control"]
+
+
+def _ack_policy(value: AckPolicyInput | None) -> AckPolicy | None:
     return choose(AckPolicy, value)
 
 
-def _replay_policy(value: ReplayPolicy | str | None) -> ReplayPolicy | None:
+ReplayPolicyInput: TypeAlias = ReplayPolicy | Literal["instant", "original"]
+
+
+def _replay_policy(value: ReplayPolicyInput | None) -> ReplayPolicy | None:
     return choose(ReplayPolicy, value)
 
 
-def _priority_policy(value: PriorityPolicy | str | None) -> PriorityPolicy | None:
+PriorityPolicyInput: TypeAlias = (
+    PriorityPolicy | Literal["none", "overflow", "pinned_client", "prioritized"]
+)
+
+
+def _priority_policy(value: PriorityPolicyInput | None) -> PriorityPolicy | None:
     return choose(PriorityPolicy, value)
+
+
+class ConsumerFields(TypedDict, total=False):
+    """
+    The fields of :class:`ConsumerConfig` as keywords, for type checkers.
+    """
+
+    durable_name: str | None
+    name: str | None
+    description: str | None
+    deliver_policy: DeliverPolicyInput | None
+    opt_start_seq: int | None
+    opt_start_time: dt.datetime | None
+    ack_policy: AckPolicyInput | None
+    ack_wait: Seconds | None
+    max_deliver: int | None
+    backoff: Iterable[Seconds] | None
+    filter_subject: str | None
+    filter_subjects: list[str] | None
+    replay_policy: ReplayPolicyInput | None
+    rate_limit_bps: int | None
+    sample_freq: str | None
+    max_waiting: int | None
+    max_ack_pending: int | None
+    flow_control: bool | None
+    headers_only: bool | None
+    max_batch: int | None
+    max_expires: Seconds | None
+    max_bytes: int | None
+    deliver_subject: str | None
+    deliver_group: str | None
+    idle_heartbeat: Seconds | None
+    inactive_threshold: Seconds | None
+    num_replicas: int | None
+    mem_storage: bool | None
+    metadata: dict[str, str] | None
+    pause_until: dt.datetime | None
+    priority_groups: list[str] | None
+    priority_policy: PriorityPolicyInput | None
+    priority_timeout: Seconds | None
+    direct: bool | None
+    sourcing: bool | None
+    extra: dict[str, Any]
 
 
 @attrs.define(kw_only=True, repr=False, field_transformer=checked)
@@ -131,13 +195,13 @@ class ConsumerConfig(ConfigModel):
     opt_start_seq: int | None = None
     """First sequence, with ``deliver_policy`` by_start_sequence."""
 
-    opt_start_time: dt.datetime | None = attrs.field(default=None, converter=aware_time)
+    opt_start_time: dt.datetime | None = None
     """Time of the first message, aware, with ``deliver_policy`` by_start_time."""
 
     ack_policy: AckPolicy | None = attrs.field(default=None, converter=_ack_policy)
     """How messages are acknowledged; ``None`` means explicit. Can not be changed."""
 
-    ack_wait: float | None = attrs.field(default=None, converter=duration, metadata=DURATION)
+    ack_wait: float | None = attrs.field(default=None, converter=duration)
     """
     Seconds until an unacknowledged message is delivered again; the server's default is 30. Where
     ``backoff`` is set its first entry counts instead.
@@ -146,7 +210,7 @@ class ConsumerConfig(ConfigModel):
     max_deliver: int | None = None
     """Times that a message is delivered at most; -1 for no limit."""
 
-    backoff: list[float] | None = attrs.field(default=None, converter=durations, metadata=DURATIONS)
+    backoff: list[float] | None = attrs.field(default=None, converter=durations)
     """Seconds before each redelivery; the last one repeats. At most ``max_deliver`` entries."""
 
     filter_subject: str | None = None
@@ -179,7 +243,7 @@ class ConsumerConfig(ConfigModel):
     max_batch: int | None = None
     """Messages that one pull may ask for."""
 
-    max_expires: float | None = attrs.field(default=None, converter=duration, metadata=DURATION)
+    max_expires: float | None = attrs.field(default=None, converter=duration)
     """Seconds that one pull may wait."""
 
     max_bytes: int | None = None
@@ -191,12 +255,10 @@ class ConsumerConfig(ConfigModel):
     deliver_group: str | None = None
     """Queue group of a push consumer."""
 
-    idle_heartbeat: float | None = attrs.field(default=None, converter=duration, metadata=DURATION)
+    idle_heartbeat: float | None = attrs.field(default=None, converter=duration)
     """Seconds between the heartbeats of a push consumer."""
 
-    inactive_threshold: float | None = attrs.field(
-        default=None, converter=duration, metadata=DURATION
-    )
+    inactive_threshold: float | None = attrs.field(default=None, converter=duration)
     """
     Seconds without activity until the consumer is removed. The server's default is 5, and never
     for one with a ``durable_name``.
@@ -211,7 +273,7 @@ class ConsumerConfig(ConfigModel):
     metadata: dict[str, str] | None = None
     """Free key-value pairs. Servers from 2.11 up add some of their own under ``_nats.``."""
 
-    pause_until: dt.datetime | None = attrs.field(default=None, converter=aware_time)
+    pause_until: dt.datetime | None = None
     """Deliver nothing until then, an aware time. Server 2.11 and later."""
 
     priority_groups: list[str] | None = None
@@ -220,9 +282,7 @@ class ConsumerConfig(ConfigModel):
     priority_policy: PriorityPolicy | None = attrs.field(default=None, converter=_priority_policy)
     """How those pulls share the consumer. Server 2.11 and later."""
 
-    priority_timeout: float | None = attrs.field(
-        default=None, converter=duration, metadata=DURATION
-    )
+    priority_timeout: float | None = attrs.field(default=None, converter=duration)
     """Seconds without a pull until another client is pinned. Server 2.11 and later."""
 
     direct: bool | None = None

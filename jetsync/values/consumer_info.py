@@ -10,7 +10,6 @@ import datetime as dt
 
 import attrs
 
-from jetsync._base.fields import DURATION
 from jetsync.values.codec import WireModel
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.stream_info import ClusterInfo
@@ -95,7 +94,7 @@ class ConsumerInfo(WireModel):
     paused: bool = False
     """Whether it is paused. Server 2.11 and later."""
 
-    pause_remaining: float | None = attrs.field(default=None, metadata=DURATION)
+    pause_remaining: float | None = None
     """Seconds until it goes on; ``None`` unless paused. Server 2.11 and later."""
 
     ts: dt.datetime | None = None
@@ -117,7 +116,7 @@ class PauseState(WireModel):
     pause_until: dt.datetime | None = None
     """Until when; ``None`` if it is not paused."""
 
-    pause_remaining: float | None = attrs.field(default=None, metadata=DURATION)
+    pause_remaining: float | None = None
     """Seconds until it goes on; ``None`` unless paused."""
 
 

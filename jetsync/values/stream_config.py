@@ -10,16 +10,18 @@ goes back with the next update.
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 import attrs
 
-from jetsync._base.fields import DURATION, Choice, aware_time, checked, choose, duration
+from jetsync._base.fields import Choice, checked, choose, duration
 from jetsync.errors import InvalidArgumentError
 from jetsync.values.codec import ConfigModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from jetsync._base.deadline import Seconds
 
 __all__ = [
     "ConsumerLimits",
@@ -33,6 +35,7 @@ __all__ = [
     "StorageType",
     "StoreCompression",
     "StreamConfig",
+    "StreamFields",
     "StreamSource",
     "SubjectTransform",
 ]
@@ -166,7 +169,7 @@ class StreamSource(ConfigModel):
     opt_start_seq: int | None = None
     """First sequence to take."""
 
-    opt_start_time: dt.datetime | None = attrs.field(default=None, converter=aware_time)
+    opt_start_time: dt.datetime | None = None
     """Time of the first message to take; aware."""
 
     filter_subject: str | None = None
@@ -204,33 +207,93 @@ class ConsumerLimits(ConfigModel):
     Defaults and upper bounds for the consumers of a stream.
     """
 
-    inactive_threshold: float | None = attrs.field(
-        default=None, converter=duration, metadata=DURATION
-    )
+    inactive_threshold: float | None = attrs.field(default=None, converter=duration)
     """Seconds without activity until a consumer is removed."""
 
     max_ack_pending: int | None = None
     """Messages that a consumer may have unacknowledged."""
 
 
-def _retention(value: RetentionPolicy | str | None) -> RetentionPolicy | None:
+RetentionPolicyInput: TypeAlias = RetentionPolicy | Literal["limits", "interest", "workqueue"]
+
+
+def _retention(value: RetentionPolicyInput | None) -> RetentionPolicy | None:
     return choose(RetentionPolicy, value)
 
 
-def _storage(value: StorageType | str | None) -> StorageType | None:
+StorageTypeInput: TypeAlias = StorageType | Literal["file", "memory"]
+
+
+def storage_type(value: StorageTypeInput | None) -> StorageType | None:
+    """Return the storage type that a word names."""
     return choose(StorageType, value)
 
 
-def _discard(value: DiscardPolicy | str | None) -> DiscardPolicy | None:
+DiscardPolicyInput: TypeAlias = DiscardPolicy | Literal["old", "new"]
+
+
+def _discard(value: DiscardPolicyInput | None) -> DiscardPolicy | None:
     return choose(DiscardPolicy, value)
 
 
-def _compression(value: StoreCompression | str | None) -> StoreCompression | None:
+StoreCompressionInput: TypeAlias = StoreCompression | Literal["none", "s2"]
+
+
+def _compression(value: StoreCompressionInput | None) -> StoreCompression | None:
     return choose(StoreCompression, value)
 
 
-def _persist_mode(value: PersistMode | str | None) -> PersistMode | None:
+PersistModeInput: TypeAlias = PersistMode | Literal["default", "async"]
+
+
+def _persist_mode(value: PersistModeInput | None) -> PersistMode | None:
     return choose(PersistMode, value)
+
+
+class StreamFields(TypedDict, total=False):
+    """
+    The fields of :class:`StreamConfig` as keywords, for type checkers.
+    """
+
+    description: str | None
+    subjects: list[str] | None
+    retention: RetentionPolicyInput | None
+    max_consumers: int | None
+    max_msgs: int | None
+    max_bytes: int | None
+    max_age: Seconds | None
+    max_msgs_per_subject: int | None
+    max_msg_size: int | None
+    discard: DiscardPolicyInput | None
+    storage: StorageTypeInput | None
+    num_replicas: int | None
+    no_ack: bool | None
+    duplicate_window: Seconds | None
+    placement: Placement | None
+    mirror: StreamSource | None
+    sources: list[StreamSource] | None
+    compression: StoreCompressionInput | None
+    first_seq: int | None
+    subject_transform: SubjectTransform | None
+    republish: Republish | None
+    allow_direct: bool | None
+    mirror_direct: bool | None
+    discard_new_per_subject: bool | None
+    sealed: bool | None
+    deny_delete: bool | None
+    deny_purge: bool | None
+    allow_rollup_hdrs: bool | None
+    consumer_limits: ConsumerLimits | None
+    metadata: dict[str, str] | None
+    allow_msg_ttl: bool | None
+    subject_delete_marker_ttl: Seconds | None
+    allow_atomic: bool | None
+    allow_msg_counter: bool | None
+    allow_msg_schedules: bool | None
+    persist_mode: PersistModeInput | None
+    allow_batched: bool | None
+    template_owner: str | None
+    extra: dict[str, Any]
 
 
 @attrs.define(kw_only=True, repr=False, field_transformer=checked)
@@ -263,7 +326,7 @@ class StreamConfig(ConfigModel):
     max_bytes: int | None = None
     """Bytes that are kept; -1 for no limit."""
 
-    max_age: float | None = attrs.field(default=None, converter=duration, metadata=DURATION)
+    max_age: float | None = attrs.field(default=None, converter=duration)
     """Seconds that a message is kept, at least 0.1; 0 for no limit."""
 
     max_msgs_per_subject: int | None = None
@@ -275,7 +338,7 @@ class StreamConfig(ConfigModel):
     discard: DiscardPolicy | None = attrs.field(default=None, converter=_discard)
     """Which message gives way at a limit."""
 
-    storage: StorageType | None = attrs.field(default=None, converter=_storage)
+    storage: StorageType | None = attrs.field(default=None, converter=storage_type)
     """Where messages are kept. Can not be changed."""
 
     num_replicas: int | None = None
@@ -284,9 +347,7 @@ class StreamConfig(ConfigModel):
     no_ack: bool | None = None
     """Do not acknowledge publishes. A publish that waits for one then times out."""
 
-    duplicate_window: float | None = attrs.field(
-        default=None, converter=duration, metadata=DURATION
-    )
+    duplicate_window: float | None = attrs.field(default=None, converter=duration)
     """Seconds in which a message id is remembered; the server's default is 120, or ``max_age``."""
 
     placement: Placement | None = None
@@ -343,9 +404,7 @@ class StreamConfig(ConfigModel):
     fails. Server 2.11 and later.
     """
 
-    subject_delete_marker_ttl: float | None = attrs.field(
-        default=None, converter=duration, metadata=DURATION
-    )
+    subject_delete_marker_ttl: float | None = attrs.field(default=None, converter=duration)
     """
     Seconds, at least 1, that a marker stays where the last message of a subject expired (ADR-43).
     Sets ``allow_msg_ttl`` and ``allow_rollup_hdrs`` and clears ``deny_purge``. Server 2.11 and

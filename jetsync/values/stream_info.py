@@ -11,7 +11,6 @@ from typing import Any
 
 import attrs
 
-from jetsync._base.fields import DURATION
 from jetsync.values.codec import WireModel
 from jetsync.values.stream_config import ExternalStream, StreamConfig, SubjectTransform
 
@@ -97,7 +96,7 @@ class PeerInfo(WireModel):
     offline: bool = False
     """Whether it was not seen recently."""
 
-    active: float | None = attrs.field(default=None, metadata=DURATION)
+    active: float | None = None
     """Seconds since it was last active; ``None`` for never."""
 
     lag: int = 0
@@ -156,7 +155,7 @@ class StreamSourceInfo(WireModel):
     lag: int = 0
     """Messages that are still to come."""
 
-    active: float | None = attrs.field(default=None, metadata=DURATION)
+    active: float | None = None
     """Seconds since something came; ``None`` if nothing ever did."""
 
     error: dict[str, Any] | None = None

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from jetsync._api.requests import config_of, evolve, pages, sequence_number
+from jetsync._api.consumers import wanted_config
+from jetsync._api.requests import config_of, pages, sequence_number
 from jetsync._base.deadline import Deadline
 from jetsync.errors import (
     InvalidArgumentError,
     InvalidTypeError,
 )
+from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.stream_config import StreamConfig
 
 
@@ -139,44 +141,61 @@ class TestPages:
 
 
 class TestArguments:
-    def test_keywords_make_a_configuration(self):
+    def test_a_name_comes_first(self):
         """
-        An object is not needed.
+        Keywords are the other fields.
         """
-        config = config_of(StreamConfig, None, {"name": "S"}, "create_stream")
-        assert config == StreamConfig(name="S")
+        config = config_of(StreamConfig, "S", {"max_msgs": 1}, "create_stream()")
+        assert config == StreamConfig(name="S", max_msgs=1)
+
+    def test_a_plain_name_makes_a_durable_consumer(self):
+        """
+        Other names are the field of that name.
+        """
+        durable = wanted_config("worker", {"max_deliver": 2}, "create_consumer()")
+        assert durable == ConsumerConfig(durable_name="worker", max_deliver=2)
+        ephemeral = wanted_config(None, {"name": "worker"}, "create_consumer()")
+        assert ephemeral == ConsumerConfig(name="worker")
+        assert wanted_config(None, {}, "create_consumer()") == ConsumerConfig()
+
+    def test_a_consumer_has_one_durable_name(self):
+        """
+        A name and the keyword for it contradict each other.
+        """
+        with pytest.raises(InvalidTypeError, match="given a name and durable_name"):
+            wanted_config("a", {"durable_name": "b"}, "create_consumer()")
 
     def test_keywords_are_laid_over_a_copy(self):
         """
         The object that was given stays as it was.
         """
         given = StreamConfig(name="S", max_msgs=1)
-        config = config_of(StreamConfig, given, {"max_msgs": 2}, "create_stream")
+        config = config_of(StreamConfig, given, {"max_msgs": 2}, "create_stream()")
         assert (config.max_msgs, given.max_msgs) == (2, 1)
 
     @pytest.mark.parametrize(
-        ("config", "fields", "text"),
+        ("given", "fields", "text"),
         [
-            (None, {}, "needs a StreamConfig"),
-            ({"name": "S"}, {}, "not dict"),
-            ("S", {}, "not str"),
-            (None, {"nam": "S"}, "no field nam; did you mean name?"),
-            (StreamConfig(), {"_received": {}}, "no field _received"),
+            ({"name": "S"}, {}, "takes a name or a StreamConfig, not dict"),
+            (ConsumerConfig(), {}, "takes a name or a StreamConfig, not ConsumerConfig"),
+            ("S", {"nam": "S"}, r"create_stream\(\) has no argument 'nam'; did you mean 'name'?"),
+            ("S", {"zzzz": 1}, "the fields are .*subjects"),
+            (StreamConfig(), {"_received": {}}, "no argument '_received'"),
         ],
     )
-    def test_anything_else_is_refused(self, config, fields, text):
+    def test_anything_else_is_refused(self, given, fields, text):
         """
-        With what is wrong about it.
+        The error names the call and suggests a field.
         """
         with pytest.raises(InvalidTypeError, match=text):
-            config_of(StreamConfig, config, fields, "create_stream")
+            config_of(StreamConfig, given, fields, "create_stream()")
 
     def test_values_are_checked(self):
         """
         As in the constructor.
         """
         with pytest.raises(InvalidTypeError, match="subjects"):
-            evolve(StreamConfig(), {"subjects": "a"})
+            config_of(StreamConfig, "S", {"subjects": "a"}, "create_stream()")
 
     @pytest.mark.parametrize(
         ("value", "error"),

@@ -15,7 +15,7 @@ def memory_stream(js, name, **fields):
     """
     Make a stream over ``<name>.>``, in memory unless told otherwise.
     """
-    return js.create_stream(name=name, subjects=[f"{name}.>"], **{"storage": "memory", **fields})
+    return js.create_stream(name, subjects=[f"{name}.>"], **{"storage": "memory", **fields})
 
 
 def batch_stream(js, name, **fields):

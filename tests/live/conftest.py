@@ -120,7 +120,7 @@ def worker(stream: jetsync.Stream) -> jetsync.Consumer:
     """
     A durable pull consumer of the test's stream.
     """
-    return stream.create_consumer(durable_name="worker")
+    return stream.create_consumer("worker")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def counting(js, unique):
     A stream that holds counters.
     """
     yield js.create_stream(
-        name=unique,
+        unique,
         subjects=[f"{unique}.>"],
         allow_msg_counter=True,
         allow_direct=True,
@@ -42,7 +42,7 @@ class TestAdd:
         with jetsync.connect(server.url) as client:
             js = client.jetstream()
             stream = js.create_stream(
-                name=unique, subjects=[f"{unique}.>"], allow_msg_counter=True, storage="memory"
+                unique, subjects=[f"{unique}.>"], allow_msg_counter=True, storage="memory"
             )
             counter = stream.counter(f"{unique}.hits")
             assert [counter.add(), counter.add(5), counter.add(-2), counter.add(0)] == [1, 6, 4, 4]
@@ -88,7 +88,7 @@ class TestAdd:
         Where the stream does not keep the change, it returns what the counter is now.
         """
         stream = js.create_stream(
-            name=unique, subjects=[unique], allow_msg_counter=True, max_msgs_per_subject=1
+            unique, subjects=[unique], allow_msg_counter=True, max_msgs_per_subject=1
         )
         counter = stream.counter(unique)
         counter.add(3, msg_id="a")
@@ -136,7 +136,7 @@ class TestAdd:
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
             with pytest.raises(jetsync.NotSupportedError, match="allow_msg_counter"):
-                js.create_stream(name=unique, subjects=[unique], allow_msg_counter=True)
+                js.create_stream(unique, subjects=[unique], allow_msg_counter=True)
             stream = js.stream(unique)
             with pytest.raises(jetsync.NotSupportedError, match=r"server 2\.12 or later"):
                 stream.counter(unique).add()
@@ -205,7 +205,7 @@ class TestLoad:
         """
         name = f"{unique}-sum"
         total = js.create_stream(
-            name=name,
+            name,
             subjects=[f"{name}.own"],
             allow_msg_counter=True,
             allow_direct=True,

@@ -31,7 +31,7 @@ def readers(stream, js):
     """
     Every way to read the first message of a stream, by name.
     """
-    consumer = stream.create_consumer(durable_name="c")
+    consumer = stream.create_consumer("c")
     return {
         "next": lambda: consumer.next(expires=5),
         "direct get": lambda: stream.get_message(1, direct=True),
@@ -45,9 +45,7 @@ def direct(js, unique):
     """
     A stream that allows direct gets.
     """
-    made = js.create_stream(
-        name=unique, subjects=[f"{unique}.>"], storage="memory", allow_direct=True
-    )
+    made = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory", allow_direct=True)
     yield made
     js.delete_stream(unique)
 
@@ -94,7 +92,7 @@ class TestRoundTrip:
         """
         for headers in (None, {}):
             js.publish(f"{direct.name}.a", b"x", headers=headers)
-        consumer = direct.create_consumer(durable_name="c")
+        consumer = direct.create_consumer("c")
         for message in consumer.fetch(2, expires=5):
             assert list(message.headers.items()) == []
             assert message.data == b"x"

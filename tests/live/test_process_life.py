@@ -49,8 +49,8 @@ FORK = """
     url, name = sys.argv[1:]
     client = jetsync.connect(url)
     js = client.jetstream()
-    stream = js.create_stream(name=name, subjects=[name + ".>"], storage="memory")
-    consumer = stream.create_consumer(durable_name="c")
+    stream = js.create_stream(name, subjects=[name + ".>"], storage="memory")
+    consumer = stream.create_consumer("c")
     subscription = client.subscribe(name + ".*")
     js.publish(name + ".parent", b"1")
     message = consumer.next(expires=5)
@@ -210,7 +210,7 @@ class TestInterrupt:
             client = jetsync.connect(url)
             js = client.jetstream()
             stream = js.stream(name)
-            consumer = stream.create_consumer(durable_name="c")
+            consumer = stream.create_consumer("c")
             subscription = client.subscribe("quiet." + name)
             client.flush()
 
@@ -404,8 +404,8 @@ class TestDocumentedWorker:
         assert code
         with DevServer() as server, jetsync.connect(server.url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name="ORDERS", subjects=["orders.>"], storage="memory")
-            consumer = stream.create_consumer(durable_name="worker")
+            stream = js.create_stream("ORDERS", subjects=["orders.>"], storage="memory")
+            consumer = stream.create_consumer("worker")
             js.publish("orders.1", b"1")
             worker = subprocess.Popen(
                 [sys.executable, "-c", code[1]],
@@ -437,8 +437,8 @@ class TestEnd:
 
             client = jetsync.connect(sys.argv[1], plugins=[HookRecorder("jetsync_status")])
             subscription = client.subscribe("a")
-            stream = client.jetstream().create_stream(name="S", subjects=["s"])
-            consumer = stream.create_consumer(durable_name="c")
+            stream = client.jetstream().create_stream("S", subjects=["s"])
+            consumer = stream.create_consumer("c")
             for call in (lambda: list(subscription), lambda: client.request("a", timeout=60)):
                 threading.Thread(target=call, daemon=True).start()
             batch = consumer.fetch(5, expires=60)
@@ -460,7 +460,7 @@ class TestEnd:
         A script that publishes 1000 messages and acknowledges 1000 others, and ends without close,
         has them all delivered.
         """
-        consumer = stream.create_consumer(durable_name="c", max_ack_pending=2000)
+        consumer = stream.create_consumer("c", max_ack_pending=2000)
         js.publish_many([(f"{stream.name}.a", b"%d" % number) for number in range(1000)])
         script = """
             import sys

@@ -34,18 +34,18 @@ class Rig:
         self.client, self.other, self.name = client, other, name
         self.js = client.jetstream(timeout=5)
         self.stream = self.js.create_stream(
-            name=name,
+            name,
             subjects=[f"{name}.>"],
             storage="memory",
             allow_direct=True,
             allow_atomic=True,
             allow_batched=True,
         )
-        self.kv = self.js.create_key_value(bucket=name, storage="memory")
+        self.kv = self.js.create_key_value(name, storage="memory")
         self.out = f"{name}.out"
         filled = {"filter_subject": f"{name}.in", "ack_wait": 60, "max_ack_pending": -1}
-        self.consumer = self.stream.create_consumer(durable_name="C", **filled)
-        self.puller = self.stream.create_consumer(durable_name="P", **filled)
+        self.consumer = self.stream.create_consumer("C", **filled)
+        self.puller = self.stream.create_consumer("P", **filled)
         self.filled = 0
         """How many messages there were for each reader."""
 

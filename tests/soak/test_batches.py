@@ -197,7 +197,7 @@ class Campaign:
         self.batches = self.unknown = self.duplicates = self.fast = 0
         for name in (ATOMIC, FAST):
             js.create_stream(
-                name=name,
+                name,
                 subjects=[f"{name}.>"],
                 num_replicas=replicas,
                 allow_atomic=name == ATOMIC,

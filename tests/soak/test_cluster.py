@@ -104,7 +104,7 @@ def test_leader_is_killed(kills, read_all, record_property):
     ):
         js = client.jetstream()
         stream = js.create_stream(
-            name=STREAM, subjects=[f"{STREAM}.>"], num_replicas=3, duplicate_window=600
+            STREAM, subjects=[f"{STREAM}.>"], num_replicas=3, duplicate_window=600
         )
         publisher = Publisher(js)
         publisher.start()

@@ -276,8 +276,8 @@ def test_one_server(messages, faults, kinds, record_property):
         jetsync.connect(server.url, reconnect_wait=0.05) as other,
     ):
         js = other.jetstream()
-        stream = js.create_stream(name="S", subjects=["S.>"])
-        known = stream.create_consumer(durable_name="worker", ack_wait=5, max_ack_pending=-1)
+        stream = js.create_stream("S", subjects=["S.>"])
+        known = stream.create_consumer("worker", ack_wait=5, max_ack_pending=-1)
         worker = client.jetstream().consumer("S", "worker")
         running = worker.consume(
             record, threads=3, ack="auto", expires=4, heartbeat=HEARTBEAT, max_messages=BUFFER
@@ -328,8 +328,8 @@ def test_a_cluster(messages, faults, record_property):
         jetsync.connect(cluster.urls, reconnect_wait=0.05) as other,
     ):
         js = other.jetstream(timeout=20)
-        stream = js.create_stream(name="S", subjects=["S.>"], num_replicas=3)
-        known = stream.create_consumer(durable_name="worker", ack_wait=5, max_ack_pending=-1)
+        stream = js.create_stream("S", subjects=["S.>"], num_replicas=3)
+        known = stream.create_consumer("worker", ack_wait=5, max_ack_pending=-1)
         worker = client.jetstream(timeout=20).consumer("S", "worker")
         running = worker.consume(
             record, threads=3, ack="auto", expires=4, heartbeat=HEARTBEAT, max_messages=BUFFER
@@ -404,10 +404,10 @@ def test_a_slow_handler(messages, record_property):
         jetsync.connect(server.url) as other,
     ):
         js = client.jetstream()
-        stream = js.create_stream(name="S", subjects=["S.>"])
+        stream = js.create_stream("S", subjects=["S.>"])
         report = js.publish_many(("S.a", b"0123456789abcdef") for _ in range(messages))
         assert report.count == messages
-        worker = stream.create_consumer(durable_name="worker", max_ack_pending=-1)
+        worker = stream.create_consumer("worker", max_ack_pending=-1)
         watched = other.jetstream().consumer("S", "worker")
         gate = threading.Event()
 

@@ -235,12 +235,8 @@ def test_random_cuts(cuts, read_all, record_property):
         CutProxy(server.url) as proxy,
         jetsync.connect(proxy.url, reconnect_wait=0.02, connect_timeout=5) as client,
     ):
-        stream = observer.jetstream().create_stream(
-            name="CUTS", subjects=["CUTS.>"], storage="memory"
-        )
-        reader = stream.create_consumer(
-            durable_name="reader", ack_wait=ACK_WAIT, max_ack_pending=100_000
-        )
+        stream = observer.jetstream().create_stream("CUTS", subjects=["CUTS.>"], storage="memory")
+        reader = stream.create_consumer("reader", ack_wait=ACK_WAIT, max_ack_pending=100_000)
         echo = threading.Thread(target=answer_requests, args=(observer, stop), daemon=True)
         echo.start()
         with Workers(client, "CUTS", ledger, seed) as workers:

@@ -127,7 +127,7 @@ def rounds_of(server, name, keys, rounds, check, **config):
         js = client.jetstream()
         for first in range(0, rounds, ROUNDS_OF_A_STREAM):
             stream = js.create_stream(
-                name=name, subjects=[f"{name}.>"], storage="file", allow_direct=True, **config
+                name, subjects=[f"{name}.>"], storage="file", allow_direct=True, **config
             )
             try:
                 with Writer(server.url, name, keys, seed=rounds + first) as writer:

@@ -70,11 +70,11 @@ def test_memory_is_bounded(total, record_property):
 
     with DevServer() as server, jetsync.connect(server.url) as client:
         js = client.jetstream()
-        stream = js.create_stream(name="SOAK", subjects=["soak.>"], storage="file")
+        stream = js.create_stream("SOAK", subjects=["soak.>"], storage="file")
         report = js.publish_many(messages())
         assert (report.count, report.failures) == (total, ())
         assert (report.first_sequence, report.last_sequence) == (1, total)
-        consumer = stream.create_consumer(durable_name="back", max_ack_pending=50_000)
+        consumer = stream.create_consumer("back", max_ack_pending=50_000)
         gc.collect()
         expected = 0
         while expected < total:

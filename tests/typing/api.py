@@ -67,7 +67,7 @@ def managing(js: jetsync.JetStream) -> None:
         allow_msg_ttl=True,
     )
     stream: jetsync.Stream = js.create_stream(config)
-    stream = js.create_stream(name="S", subjects=["s.>"])
+    stream = js.create_stream("S", subjects=["s.>"])
     stream = js.create_or_update_stream(config)
     stream = js.update_stream(config)
     stream = js.stream("S")
@@ -197,7 +197,7 @@ def keys_and_values(js: jetsync.JetStream) -> None:
     kv: jetsync.KeyValue = js.create_key_value(
         jetsync.KeyValueConfig(bucket="B", history=5, ttl=dt.timedelta(hours=1), storage="memory")
     )
-    kv = js.create_key_value(bucket="B")
+    kv = js.create_key_value("B")
     revision: int = kv.put("a", "text", ttl="never")
     revision = kv.update("a", b"x", revision) + kv.create("b", b"", 5) + kv.delete("a")
     entry: jetsync.Entry = kv.get("b", revision)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetsync._base.fields import DURATION, DURATIONS, Choice, aware_time, checked, choose, duration
+from jetsync._base.fields import Choice, aware_time, checked, choose, duration
 from jetsync._base.fields import durations as duration_list
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
 from jetsync.values.codec import (
@@ -47,10 +47,8 @@ class Thing(ConfigModel):
     on: bool | None = None
     count: int | None = None
     colour: Colour | None = attrs.field(default=None, converter=_colour)
-    age: float | None = attrs.field(default=None, converter=duration, metadata=DURATION)
-    waits: list[float] | None = attrs.field(
-        default=None, converter=duration_list, metadata=DURATIONS
-    )
+    age: float | None = attrs.field(default=None, converter=duration)
+    waits: list[float] | None = attrs.field(default=None, converter=duration_list)
     since: dt.datetime | None = attrs.field(default=None, converter=aware_time)
     labels: dict[str, str] | None = None
     part: Part | None = None
@@ -61,7 +59,7 @@ class Thing(ConfigModel):
 class Report(WireModel):
     total: int = 0
     seen: dt.datetime | None = None
-    idle: float | None = attrs.field(default=None, metadata=DURATION)
+    idle: float | None = None
     body: bytes = b""
     rows: list[int] = attrs.field(factory=list)
 

@@ -61,7 +61,7 @@ def test_ages_are_measured(connect, stream):
     for odd in ("noon", "-inf"):
         connect().publish(f"{stream.name}.a", b"odd", headers={PROGRAM: "x", "Stamp-Time": odd})
 
-    consumer = connect(reader).stream(stream.name).create_consumer(durable_name="office")
+    consumer = connect(reader).stream(stream.name).create_consumer("office")
     for message in consumer.fetch(6, expires=5):
         message.ack()
 

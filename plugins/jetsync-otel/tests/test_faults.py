@@ -68,7 +68,7 @@ def everything(js, stream, subject):
     assert handle.get_last(subject).data == b"7"
     assert len(list(handle.scan())) == 8
     assert len(list(handle.ordered_consumer().fetch(8, expires=5))) == 8
-    worker = handle.create_or_update_consumer(durable_name="worker")
+    worker = handle.create_or_update_consumer("worker")
     assert worker.next(5).data == b"0"
     assert len(list(worker.fetch(3, expires=5))) == 3
     with worker.consume(stop_after=4) as messages:
@@ -167,10 +167,10 @@ SCRIPT = """
 import jetsync
 with jetsync.connect(plugins=["otel"]) as client:
     js = client.jetstream()
-    stream = js.create_stream(name="NOSDK", subjects=["nosdk.>"], storage="memory")
+    stream = js.create_stream("NOSDK", subjects=["nosdk.>"], storage="memory")
     js.publish("nosdk.a", b"1")
     js.publish_many([("nosdk.a", b"2")] * 3)
-    worker = stream.create_consumer(durable_name="worker")
+    worker = stream.create_consumer("worker")
     for message in worker.fetch(4, expires=5):
         assert message.raw_headers is None, message.headers
     js.delete_stream("NOSDK")

@@ -34,7 +34,7 @@ def test_consumed_and_redelivered(traced, telemetry, stream, subject):
     """
     js = traced()
     js.publish_many([(subject, b"")] * 10)
-    stream.create_consumer(durable_name="worker", ack_wait=60)
+    stream.create_consumer("worker", ack_wait=60)
     worker = js.consumer(stream.name, "worker")
     for message in worker.fetch(4, expires=5):
         message.nak()
@@ -52,7 +52,7 @@ def test_behind(traced, telemetry, stream, subject):
     """
     js = traced()
     js.publish_many([(subject, b"")] * 10)
-    stream.create_consumer(durable_name="worker")
+    stream.create_consumer("worker")
     worker = js.consumer(stream.name, "worker")
     list(worker.fetch(4, expires=5))
     ((labels, point),) = telemetry.points("jetsync.consumer.pending")

@@ -76,7 +76,7 @@ def test_from_a_publisher_through_a_batch_to_a_consumer(nats_server, stream, tmp
     """
     stream.update(allow_atomic=True)
     stream.create_consumer(
-        durable_name="worker", filter_subjects=[f"{stream.name}.orders", f"{stream.name}.lines"]
+        "worker", filter_subjects=[f"{stream.name}.orders", f"{stream.name}.lines"]
     )
     produced = run(PRODUCER, nats_server, stream.name, tmp_path / "producer")
     consumed = run(CONSUMER, nats_server, stream.name, tmp_path / "consumer")

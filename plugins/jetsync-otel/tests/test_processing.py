@@ -31,7 +31,7 @@ def messages(otel, traced, stream, subject):
     js = traced(otel)
     js.publish(subject, b"first", msg_id="1")
     js.publish(subject, b"2")
-    stream.create_consumer(durable_name="worker")
+    stream.create_consumer("worker")
     return list(js.consumer(stream.name, "worker").fetch(2, expires=5))
 
 

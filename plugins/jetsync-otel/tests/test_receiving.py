@@ -22,7 +22,7 @@ def worker(traced, stream, subject):
     """
     A consumer, and nothing in the stream.
     """
-    stream.create_consumer(durable_name="worker", ack_wait=60)
+    stream.create_consumer("worker", ack_wait=60)
     return traced().consumer(stream.name, "worker")
 
 
@@ -130,7 +130,7 @@ class TestPulls:
         """
         for _ in range(5):
             producer.publish(subject)
-        stream.create_consumer(durable_name="few")
+        stream.create_consumer("few")
         few = traced(max_links=2).consumer(stream.name, "few")
         assert len(list(few.fetch(5, expires=5))) == 5
         (span,) = telemetry.of("fetch")
@@ -144,7 +144,7 @@ class TestPulls:
         """
         for _ in range(4):
             producer.publish(subject)
-        stream.create_consumer(durable_name="few")
+        stream.create_consumer("few")
         few = traced(max_links=2).consumer(stream.name, "few")
         together = threading.Barrier(4)
 
@@ -162,7 +162,7 @@ class TestPulls:
         """
         Each counts its own messages, also of different consumers in one thread.
         """
-        stream.create_consumer(durable_name="other", ack_wait=60)
+        stream.create_consumer("other", ack_wait=60)
         other = producer.consumer(stream.name, "other")
         producer.publish_many([(subject, b"")] * 6)
         for _ in zip(worker.fetch(6, expires=5), other.fetch(6, expires=5), strict=True):
@@ -214,7 +214,7 @@ class TestConsumptions:
         All threads count together; the rest is told when the client is closed.
         """
         producer.publish_many([(subject, b"")] * 40)
-        stream.create_consumer(durable_name="worker")
+        stream.create_consumer("worker")
         seen, enough = [], threading.Event()
 
         def handle(message):
@@ -293,7 +293,7 @@ class TestDirectReads:
         Buckets are streams: their writes and reads are spans like any other.
         """
         bucket = f"B{stream.name.replace('-', '')}"
-        kv = producer.create_key_value(bucket=bucket)
+        kv = producer.create_key_value(bucket)
         try:
             kv.put("a", b"1")
             assert kv.get("a").value == b"1"

@@ -67,7 +67,7 @@ class TestSafe:
             @hookimpl
             def jetsync_status(self, event):
                 if isinstance(event, jetsync.RetryEvent):
-                    js.create_or_update_stream(name=name, subjects=[name])
+                    js.create_or_update_stream(name, subjects=[name])
 
         with jetsync.connect(nats_server.url, plugins=[retry, Late]) as client:
             client.jetstream().publish_many([(name, f"{n}") for n in range(500)], ack_timeout=30)
@@ -109,7 +109,7 @@ class TestSafe:
         The batch goes again as a whole, and is recognised where it came through.
         """
         name = uuid.uuid4().hex
-        made = js.create_stream(name=name, subjects=[f"{name}.>"], allow_atomic=True)
+        made = js.create_stream(name, subjects=[f"{name}.>"], allow_atomic=True)
         proxy, behind = behind_proxy(Retry())
         behind.publish_batch([(f"{name}.a", b"before")])
         messages = [jetsync.OutboundMessage(f"{name}.a", f"{n}", msg_id=f"{n}") for n in range(5)]
@@ -146,7 +146,7 @@ class TestUnsafe:
         With a short memory a second attempt would be stored again, so there is none.
         """
         name = uuid.uuid4().hex
-        made = js.create_stream(name=name, subjects=[name], duplicate_window=0.2)
+        made = js.create_stream(name, subjects=[name], duplicate_window=0.2)
         slow = Policy(wait=1.0)
         careful, careless = Retry(slow, id_window=0.2), Retry(slow)
         stored = {}
@@ -281,7 +281,7 @@ def killed_under_load(retry, *, kills, seconds):
     ):
         js = client.jetstream()
         stream = js.create_stream(
-            name="LOAD",
+            "LOAD",
             subjects=["LOAD.>"],
             storage="file",
             allow_atomic=True,

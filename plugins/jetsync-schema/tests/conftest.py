@@ -31,6 +31,6 @@ def bucket(js, stream):
     A key-value bucket of the test's own that keeps five revisions, and takes transactions.
     """
     name = stream.name.replace("test", "kv")
-    yield js.create_key_value(bucket=name, history=5, storage="memory", atomic=True)
+    yield js.create_key_value(name, history=5, storage="memory", atomic=True)
     with contextlib.suppress(jetsync.BucketNotFoundError):
         js.delete_key_value(name)

@@ -348,7 +348,7 @@ def test_survives_what_happens_to_servers_and_buckets(caplog):
         jetsync.connect(server.url, reconnect_wait=0.1) as client,
     ):
         js = client.jetstream()
-        bucket = js.create_key_value(bucket="schemas")
+        bucket = js.create_key_value("schemas")
         bucket.put("a", INTEGER.definition("a"))
         bucket.put("b", INTEGER.definition("b"))
         with Schemas(bucket=bucket) as plugin:
@@ -361,7 +361,7 @@ def test_survives_what_happens_to_servers_and_buckets(caplog):
             assert (problem.bucket, problem.key) == ("schemas", None)
             assert not takes(plugin, "b", b"null")
 
-            bucket = js.create_key_value(bucket="schemas")
+            bucket = js.create_key_value("schemas")
             # Another definition, and by chance the revision of the one before.
             for contract in (NULL, NULL, INTEGER):
                 revision = bucket.put("a", contract.definition("a"))

@@ -200,7 +200,7 @@ def test_counters_need_no_document(connect, js, stream):
     An increment is a header and no payload.
     """
     name = f"{stream.name}-counter"
-    js.create_stream(name=name, subjects=[f"{name}.>"], allow_msg_counter=True, allow_direct=True)
+    js.create_stream(name, subjects=[f"{name}.>"], allow_msg_counter=True, allow_direct=True)
     try:
         plugin = Schemas({f"{name}.>": JsonSchema({"type": "object"})})
         ack = connect(plugin).publish(f"{name}.hits", b"", headers={"Nats-Incr": "+2"})

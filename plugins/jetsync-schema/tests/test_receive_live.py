@@ -34,7 +34,7 @@ def reading(connect, stream):
     def reading(policy, contract=shop.ORDERS, **config):
         plugin = Schemas({f"{stream.name}.orders.>": contract}, receive=policy, publish=False)
         js = connect(plugin)
-        worker = js.create_or_update_consumer(stream.name, durable_name="worker", **config)
+        worker = js.create_or_update_consumer(stream.name, "worker", **config)
         return plugin, js, worker
 
     return reading
@@ -382,7 +382,7 @@ def test_two_policies_are_two_plugins(connect, js, stream):
     marked = Schemas({f"{stream.name}.b": JsonSchema(False)}, receive="mark", name="marked")
     for token in "ab":
         js.publish(f"{stream.name}.{token}", shop.BAD)
-    worker = connect(ended, marked).create_consumer(stream.name, durable_name="worker")
+    worker = connect(ended, marked).create_consumer(stream.name, "worker")
 
     with pytest.raises(jetsync.PluginError, match="plugin 'ended'"):
         worker.next(expires=5)

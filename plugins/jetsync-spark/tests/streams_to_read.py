@@ -24,7 +24,7 @@ def numbered(js, count, *, subjects=1, size=8, **config):
     """
     name = f"R{os.getpid()}-{next(_numbers)}"
     given = {"storage": "memory", "allow_direct": True, **config}
-    stream = js.create_stream(name=name, subjects=[f"{name}.>"], **given)
+    stream = js.create_stream(name, subjects=[f"{name}.>"], **given)
     try:
         extend(js, stream, count, subjects=subjects, size=size)
         yield stream

@@ -65,7 +65,7 @@ def copied(js):
     settings = {"allow_atomic": True, "allow_msg_ttl": True, "allow_rollup_hdrs": True}
     with numbered(js, 0, **settings) as stream:
         js.update_stream(
-            name=stream.name,
+            stream.name,
             subjects=[f"{stream.name}.>", f"ledger.{stream.name}.>"],
             storage="memory",
             allow_direct=True,
@@ -113,7 +113,7 @@ def test_a_bucket_with_purged_keys(nats_server, js, copied, unique):
     """
     The mark of a purge removes nothing from the copy.
     """
-    bucket = js.create_key_value(bucket=unique, history=5)
+    bucket = js.create_key_value(unique, history=5)
     try:
         bucket.put("a", b"1")
         bucket.put("b", b"2")

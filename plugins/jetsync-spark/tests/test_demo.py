@@ -121,7 +121,7 @@ class TestCommand:
         """
         with jetsync.connect(nats_server.url) as client:
             js = client.jetstream()
-            js.create_stream(name="SPARK_FLIGHTS", subjects=["mine.>"])
+            js.create_stream("SPARK_FLIGHTS", subjects=["mine.>"])
             try:
                 picture = str(tmp_path / "a.svg")
                 done = run_demo("--server", nats_server.url, "--picture", picture)
@@ -201,7 +201,7 @@ class TestWeeklyTotals:
         """
         A bucket with transactions.
         """
-        yield js.create_key_value(bucket=unique, atomic=True)
+        yield js.create_key_value(unique, atomic=True)
         js.delete_key_value(unique)
 
     @pytest.fixture

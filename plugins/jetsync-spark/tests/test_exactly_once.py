@@ -313,7 +313,7 @@ class TestPlace:
         A stream without subjects for a ledger, and what gives it some; removed afterwards.
         """
         name = f"{unique}-g"
-        stream = js.create_stream(name=name, subjects=[f"{name}.>"], allow_atomic=True)
+        stream = js.create_stream(name, subjects=[f"{name}.>"], allow_atomic=True)
 
         def grow():
             config = stream.info().config

@@ -57,9 +57,9 @@ class Pipeline:
         }
         self.client = jetsync.connect(server.url)
         js = self.client.jetstream()
-        self.source = js.create_stream(name="IN", subjects=["in.>"], allow_direct=True)
+        self.source = js.create_stream("IN", subjects=["in.>"], allow_direct=True)
         self.target = js.create_stream(
-            name="OUT", subjects=["OUT.>", "ledger.OUT.>"], allow_atomic=True, allow_direct=True
+            "OUT", subjects=["OUT.>", "ledger.OUT.>"], allow_atomic=True, allow_direct=True
         )
         self.rows = 0
         self.driver = None

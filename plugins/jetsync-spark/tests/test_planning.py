@@ -147,7 +147,7 @@ def test_a_ledger_that_may_get_lost_is_warned_of(js, good, unique, caplog, confi
     Limits take it with old messages; one that refuses new messages takes none, but age does.
     """
     name = f"{unique}-x"
-    js.create_stream(name=name, subjects=[f"{name}.>"], allow_atomic=True, **config)
+    js.create_stream(name, subjects=[f"{name}.>"], allow_atomic=True, **config)
     try:
         plan({**good, "stream": name, "mode": "exactlyonce", "ledgerSubject": f"{name}.ledger"})
     finally:
@@ -161,7 +161,7 @@ def test_a_mirror_takes_no_messages(js, good, target, unique):
     The error names where to write.
     """
     name = f"{unique}-mirror"
-    js.create_stream(name=name, mirror=jetsync.StreamSource(name=target.name))
+    js.create_stream(name, mirror=jetsync.StreamSource(name=target.name))
     try:
         with pytest.raises(JetStreamSparkError, match=f"write to its origin, {target.name}"):
             plan({**good, "stream": name})

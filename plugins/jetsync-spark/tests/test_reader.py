@@ -93,7 +93,7 @@ class TestFilters:
         with numbered(js, 5) as stream:
             name = f"{stream.name}-all"
             js.create_stream(
-                name=name,
+                name,
                 sources=[jetsync.StreamSource(name=stream.name)],
                 allow_direct=True,
                 storage="memory",
@@ -111,7 +111,7 @@ class TestFilters:
         """Its messages have other subjects than it takes, which it may have later."""
         transform = jetsync.SubjectTransform(src=f"{unique}.>", dest="out.>")
         js.create_stream(
-            name=unique, subjects=[f"{unique}.>"], subject_transform=transform, storage="memory"
+            unique, subjects=[f"{unique}.>"], subject_transform=transform, storage="memory"
         )
         try:
             assert source(stream=unique, subjectfilter="out.>").streamReader(SCHEMA).initialOffset()
@@ -123,7 +123,7 @@ class TestFilters:
 class TestMoments:
     def test_of_a_bucket_without_history(self, js, source, unique):
         """Keys that were written since would not be in the table: it is refused."""
-        kv = js.create_key_value(bucket=unique, storage="memory")
+        kv = js.create_key_value(unique, storage="memory")
         try:
             for number in range(4):
                 last = kv.put(f"k{number % 2}", b"%d" % number)
@@ -138,7 +138,7 @@ class TestMoments:
 
     def test_that_are_still_to_come(self, js, source, unique):
         """A revision that there is not is no moment."""
-        kv = js.create_key_value(bucket=unique, history=5, storage="memory")
+        kv = js.create_key_value(unique, history=5, storage="memory")
         try:
             kv.put("k", b"1")
             with pytest.raises(OptionError, match="has come to revision 1, before atRevision 2"):
@@ -277,9 +277,9 @@ class TestAway:
         monkeypatch.setattr(_clients, "LOOK", 0.1)
         with DevServer() as server, jetsync.connect(server.url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name="S", subjects=["s"], allow_direct=True)
+            stream = js.create_stream("S", subjects=["s"], allow_direct=True)
             js.publish("s", b"")
-            js.create_key_value(bucket="B").put("k", b"")
+            js.create_key_value("B").put("k", b"")
             options = {"servers": server.url, "retrytimeoutms": "30000"}
             bucket = JetStreamDataSource({**options, "bucket": "B"}).reader(KEYS)
             source = JetStreamDataSource({**options, "stream": stream.name})

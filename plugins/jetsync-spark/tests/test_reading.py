@@ -279,7 +279,7 @@ class TestReplicas:
 
         def behind(stream, count, times):
             source = jetsync.StreamSource(name=stream.name)
-            replica = js.create_stream(name=f"{stream.name}-2", mirror=source, storage="memory")
+            replica = js.create_stream(f"{stream.name}-2", mirror=source, storage="memory")
             made.append(replica)
             eventually(lambda: replica.info().state.last_seq == stream.info().state.last_seq)
             for sequence in range(count + 1, replica.info().state.last_seq + 1):

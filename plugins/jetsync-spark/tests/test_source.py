@@ -215,7 +215,7 @@ class TestRefused:
 class TestBucket:
     def test_a_table(self, js, load, unique):
         """A row for each key that has a value, as of one moment."""
-        kv = js.create_key_value(bucket=unique, history=5, storage="memory")
+        kv = js.create_key_value(unique, history=5, storage="memory")
         try:
             for number in range(6):
                 kv.put(f"k.{number % 3}", f"v{number}")
@@ -243,7 +243,7 @@ class TestBucket:
 
     def test_an_empty_one(self, js, load, unique):
         """It has no rows."""
-        js.create_key_value(bucket=unique, storage="memory")
+        js.create_key_value(unique, storage="memory")
         assert load(bucket=unique).collect() == []
         with pytest.raises(Exception, match="come to revision 0, before atRevision 5"):
             load(bucket=unique, atRevision=5).collect()

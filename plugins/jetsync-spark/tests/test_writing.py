@@ -67,7 +67,7 @@ def test_a_server_that_restarts_loses_nothing(mode):
     with DevServer() as server, jetsync.connect(server.url) as client:
         js = client.jetstream()
         stream = js.create_stream(
-            name="S", subjects=["S.>", "ledger.S.>"], allow_atomic=True, allow_direct=True
+            "S", subjects=["S.>", "ledger.S.>"], allow_atomic=True, allow_direct=True
         )
         rows = rows_of("S", 400)
         plan = plan_for(server, "S", mode=mode, chunk_size=50)
@@ -109,12 +109,12 @@ class TestMoved:
         Two streams; what to call to move all subjects of the first one to the second one.
         """
         flags = {"allow_atomic": True, "allow_batched": True}
-        mine = js.create_stream(name=unique, subjects=[f"{unique}.>"], **flags)
+        mine = js.create_stream(unique, subjects=[f"{unique}.>"], **flags)
         other = f"{unique}-other"
 
         def move():
             js.update_stream(attrs.evolve(mine.info().config, subjects=["moved"]))
-            js.create_stream(name=other, subjects=[f"{unique}.>"], **flags)
+            js.create_stream(other, subjects=[f"{unique}.>"], **flags)
 
         yield mine, move
         js.delete_stream(unique)

@@ -41,7 +41,7 @@ def old_stream(server_for, unique):
         client = jetsync.connect(server_for(version).url)
         clients.append(client)
         js = client.jetstream()
-        return js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+        return js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
 
     yield make
     for client in clients:
@@ -84,17 +84,17 @@ class TestCreateAndUpdate:
         """
         The second call returns the consumer that is there.
         """
-        first = stream.create_consumer(durable_name="c", max_deliver=5)
-        again = stream.create_consumer(durable_name="c", max_deliver=5)
+        first = stream.create_consumer("c", max_deliver=5)
+        again = stream.create_consumer("c", max_deliver=5)
         assert again.cached_info.created == first.cached_info.created
 
     def test_creating_another_consumer_of_that_name_is_refused(self, stream):
         """
         Another configuration is 10148.
         """
-        stream.create_consumer(durable_name="c", max_deliver=5)
+        stream.create_consumer("c", max_deliver=5)
         with pytest.raises(jetsync.ConsumerExistsError) as caught:
-            stream.create_consumer(durable_name="c", max_deliver=6)
+            stream.create_consumer("c", max_deliver=6)
         assert (caught.value.err_code, caught.value.stream) == (10148, stream.name)
 
     def test_updating_a_missing_consumer_is_refused(self, js, stream):
@@ -105,7 +105,7 @@ class TestCreateAndUpdate:
             stream.update_consumer(jetsync.ConsumerConfig(durable_name="none"))
         assert caught.value.err_code == 10149
         with pytest.raises(jetsync.ConsumerNotFoundError):
-            js.update_consumer(stream.name, name="none", max_deliver=5)
+            js.update_consumer(stream.name, "none", max_deliver=5)
 
     def test_create_or_update_goes_both_ways(self, js, stream):
         """
@@ -120,8 +120,8 @@ class TestCreateAndUpdate:
         """
         What they do not name stays; an object replaces everything.
         """
-        stream.create_consumer(durable_name="c", max_deliver=5, description="kept", ack_wait=7.25)
-        changed = stream.update_consumer(name="c", max_deliver=6).cached_info.config
+        stream.create_consumer("c", max_deliver=5, description="kept", ack_wait=7.25)
+        changed = stream.update_consumer("c", max_deliver=6).cached_info.config
         assert (changed.max_deliver, changed.description, changed.ack_wait) == (6, "kept", 7.25)
         replaced = stream.update_consumer(jetsync.ConsumerConfig(durable_name="c"))
         assert replaced.cached_info.config.description is None
@@ -149,7 +149,7 @@ class TestCreateAndUpdate:
             return json.loads(answer.data)["config"]
 
         before = raw()
-        stream.update_consumer(name="c")
+        stream.update_consumer("c")
         assert raw() == before
         stream.update_consumer(stream.consumer("c").cached_info.config)
         assert raw() == before
@@ -158,9 +158,9 @@ class TestCreateAndUpdate:
         """
         10012, and the configuration is as it was.
         """
-        stream.create_consumer(durable_name="c")
+        stream.create_consumer("c")
         with pytest.raises(jetsync.ConsumerConfigInvalidError) as caught:
-            stream.update_consumer(name="c", ack_policy="all")
+            stream.update_consumer("c", ack_policy="all")
         assert caught.value.err_code == 10012
         assert stream.consumer("c").cached_info.config.ack_policy is jetsync.AckPolicy.EXPLICIT
 
@@ -199,7 +199,6 @@ class TestCreateAndUpdate:
             {"name": "a", "ack_policy": "maybe"},
             {"name": "a", "opt_start_time": dt.datetime(2026, 1, 1)},  # noqa: DTZ001
             {"name": "a", "max_delivery": 5},
-            {},
         ],
     )
     def test_a_wrong_argument_sends_nothing(self, client, stream, fields):
@@ -254,7 +253,7 @@ class TestFilters:
 
         with jetsync.connect(nats_server.url, plugins=[Listener()]) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.A"], storage="memory")
+            stream = js.create_stream(unique, subjects=[f"{unique}.A"], storage="memory")
             with caplog.at_level(logging.WARNING, logger="jetsync"):
                 stream.create_consumer(name="in", filter_subject=f"{unique}.A")
                 stream.create_consumer(name="all", filter_subject=f"{unique}.>")
@@ -277,7 +276,7 @@ class TestFilters:
         """
         The handle's old information alone is no reason to warn.
         """
-        js.update_stream(name=stream.name, subjects=[f"{stream.name}.>", f"{stream.name}-more"])
+        js.update_stream(stream.name, subjects=[f"{stream.name}.>", f"{stream.name}-more"])
         with caplog.at_level(logging.WARNING, logger="jetsync"):
             stream.create_consumer(name="c", filter_subject=f"{stream.name}-more")
         assert caplog.records == []
@@ -291,8 +290,8 @@ class TestFilters:
             stream.create_consumer(name="one", filter_subject=f"{name}.A")
             stream.create_consumer(name="wild", filter_subject=f"{name}.*.>")
             stream.create_consumer(name="two", filter_subjects=[f"{name}.A", f"{name}.B"])
-            stream.create_consumer(durable_name="none")
-            stream.create_or_update_consumer(durable_name="none")
+            stream.create_consumer("none")
+            stream.create_or_update_consumer("none")
             stream.update_consumer(jetsync.ConsumerConfig(durable_name="none"))
             seen = requests_seen(client, requests)
         prefix = f"$JS.API.CONSUMER.CREATE.{name}"
@@ -314,7 +313,7 @@ class TestInfo:
         """
         Five published, two fetched.
         """
-        consumer = stream.create_consumer(durable_name="c")
+        consumer = stream.create_consumer("c")
         for _ in range(5):
             js.publish(f"{stream.name}.A", b"")
         taken = list(consumer.fetch(2, expires=5))
@@ -356,10 +355,10 @@ class TestInfo:
         """
         300 by name and as handles, and none doubled by deleting meanwhile.
         """
-        stream = js.create_stream(name=unique, subjects=[unique], storage="memory")
+        stream = js.create_stream(unique, subjects=[unique], storage="memory")
         expected = [f"c{number:03d}" for number in range(300)]
         for name in expected:
-            stream.create_consumer(durable_name=name)
+            stream.create_consumer(name)
         assert list(stream.consumer_names()) == expected
         assert [consumer.name for consumer in stream.consumers()] == expected
         seen = []
@@ -393,7 +392,7 @@ class TestReset:
         """
         Everything is pending again.
         """
-        consumer = filled.create_consumer(durable_name="c")
+        consumer = filled.create_consumer("c")
         list(consumer.fetch(5, expires=5))
         reset = filled.reset_consumer("c")
         assert (reset.reset_seq, reset.info.num_pending) == (1, 10)
@@ -402,7 +401,7 @@ class TestReset:
         """
         With 1 to 3 acknowledged it begins at 4.
         """
-        consumer = filled.create_consumer(durable_name="c")
+        consumer = filled.create_consumer("c")
         for message in consumer.fetch(5, expires=5):
             if message.sequence <= 3:
                 message.ack_sync()
@@ -414,7 +413,7 @@ class TestReset:
         """
         Forwards and backwards.
         """
-        filled.create_consumer(durable_name="c")
+        filled.create_consumer("c")
         reset = filled.reset_consumer("c", 7)
         assert (reset.reset_seq, reset.info.num_pending) == (7, 4)
         assert filled.reset_consumer("c", sequence=2).info.num_pending == 9
@@ -423,9 +422,7 @@ class TestReset:
         """
         10204.
         """
-        filled.create_consumer(
-            durable_name="c", deliver_policy="by_start_sequence", opt_start_seq=5
-        )
+        filled.create_consumer("c", deliver_policy="by_start_sequence", opt_start_seq=5)
         with pytest.raises(jetsync.InvalidResetError) as caught:
             filled.reset_consumer("c", 3)
         assert caught.value.err_code == 10204
@@ -441,7 +438,7 @@ class TestReset:
         """
         Deleted after it was asked for; the silence is explained before the deadline.
         """
-        stream.create_consumer(durable_name="c")
+        stream.create_consumer("c")
         context = stream._context
         plain = type(context).api
 
@@ -469,9 +466,7 @@ class TestReset:
             jetsync.connect(server.url, user="a", password="a") as client,
             jetsync.connect(server.url, user="b", password="b") as limited,
         ):
-            client.jetstream().create_stream(name="S", storage="memory").create_consumer(
-                durable_name="c"
-            )
+            client.jetstream().create_stream("S", storage="memory").create_consumer("c")
             stream = limited.jetstream().stream("S")
             assert stream.reset_consumer("c").reset_seq == 1
             assert not stream.resume_consumer("c").paused
@@ -492,7 +487,7 @@ class TestPauseAndUnpin:
         """
         While it is paused nothing is delivered; the configuration tells until when.
         """
-        consumer = filled.create_consumer(durable_name="c")
+        consumer = filled.create_consumer("c")
         until = dt.datetime(2060, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
         state = filled.pause_consumer("c", until)
         assert (state.paused, state.pause_until) == (True, until)
@@ -509,7 +504,7 @@ class TestPauseAndUnpin:
         """
         The answer says so.
         """
-        stream.create_consumer(durable_name="c")
+        stream.create_consumer("c")
         past = dt.datetime(2020, 1, 1, tzinfo=UTC)
         assert not stream.pause_consumer("c", past).paused
 
@@ -525,7 +520,7 @@ class TestPauseAndUnpin:
         The next pull is given another pin; an unknown group is 10160.
         """
         consumer = filled.create_consumer(
-            durable_name="c",
+            "c",
             priority_groups=["A"],
             priority_policy="pinned_client",
             priority_timeout=60,
@@ -575,7 +570,7 @@ class TestOlderServers:
         ):
             made = stream.create_consumer(**fields)
             assert stream.create_or_update_consumer(**fields).name == made.name
-            stream.update_consumer(name=made.name, description="changed")
+            stream.update_consumer(made.name, description="changed")
         stream.delete()
 
     @pytest.mark.parametrize(
@@ -624,7 +619,7 @@ class TestOlderServers:
         Such servers give no answer; the client needs no time-out to say what is wrong.
         """
         stream = old_stream(version)
-        stream.create_consumer(durable_name="c")
+        stream.create_consumer("c")
         until = dt.datetime(2060, 1, 1, tzinfo=UTC)
         commands = {
             "consumer reset": stream.reset_consumer,

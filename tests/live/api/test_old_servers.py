@@ -23,7 +23,7 @@ def old(server_for):
     """
     with jetsync.connect(server_for(OLD).url) as client:
         js = client.jetstream()
-        stream = js.create_stream(name="OLD", subjects=["OLD.>"], storage="memory")
+        stream = js.create_stream("OLD", subjects=["OLD.>"], storage="memory")
         js.publish("OLD.first")
         yield js, stream
         js.delete_stream("OLD")
@@ -69,7 +69,7 @@ class TestPulls:
         No way to take messages sends a pull whose options the server would ignore.
         """
         _, stream = old
-        consumer = stream.create_consumer(durable_name="C")
+        consumer = stream.create_consumer("C")
         for call in (consumer.fetch, consumer.next, consumer.consume):
             arguments = (1,) if call == consumer.fetch else ()
             for _ in range(2):
@@ -82,7 +82,7 @@ class TestPulls:
         Server 2.11 has groups, and ignores priorities.
         """
         with jetsync.connect(server_for(NEWER).url) as client:
-            stream = client.jetstream().create_stream(name="P", subjects=["P"], storage="memory")
+            stream = client.jetstream().create_stream("P", subjects=["P"], storage="memory")
             consumer = stream.create_consumer(priority_groups=["A"], priority_policy="overflow")
             with pytest.raises(jetsync.NotSupportedError, match=r"needs server 2\.12"):
                 consumer.fetch(1, group="A", priority=1)

@@ -86,7 +86,7 @@ class TestMessages:
         """
         The time to live is stored with the message.
         """
-        js.create_stream(name=unique, subjects=[unique], allow_msg_ttl=True, storage="memory")
+        js.create_stream(unique, subjects=[unique], allow_msg_ttl=True, storage="memory")
 
         checked(run("pub", unique, "x", "--ttl", "60"))
         checked(run("pub", unique, "x", "--ttl", "never"))
@@ -363,7 +363,7 @@ class TestConsumers:
         The consumers of a stream.
         """
         assert checked(run("consumer", "ls", stream.name)) == f"{stream.name} has no consumers.\n"
-        stream.create_consumer(durable_name="worker", filter_subject=f"{stream.name}.a")
+        stream.create_consumer("worker", filter_subject=f"{stream.name}.a")
         checked(run("pub", f"{stream.name}.a", "x"))
 
         rows = checked(run("consumer", "ls", stream.name)).splitlines()
@@ -434,8 +434,8 @@ class TestDoctor:
         with jetsync.connect(server.url) as client:
             js = client.jetstream()
             assert works == {**works, **kept_by(js)}
-            stream = js.create_stream(name="PROBE", subjects=["probe"], storage="memory")
-            stream.create_consumer(durable_name="C")
+            stream = js.create_stream("PROBE", subjects=["probe"], storage="memory")
+            stream.create_consumer("C")
             assert works["reset"] == answers(client, "$JS.API.CONSUMER.RESET.PROBE.C")
             assert works["pause"] == answers(client, "$JS.API.CONSUMER.PAUSE.PROBE.C")
             stream.delete()
@@ -472,7 +472,7 @@ def kept_by(js):
     kept = {}
     for feature, fields in switches.items():
         try:
-            js.create_stream(name="PROBE", subjects=["probe"], storage="memory", **fields)
+            js.create_stream("PROBE", subjects=["probe"], storage="memory", **fields)
             kept[feature] = True
         except jetsync.JetSyncError:
             kept[feature] = False
@@ -525,7 +525,7 @@ class TestServer:
         url = process.stdout.readline().strip()
 
         with jetsync.connect(url) as client:
-            client.jetstream().create_stream(name="KEPT", subjects=["kept"])
+            client.jetstream().create_stream("KEPT", subjects=["kept"])
         process.send_signal(number)
         _, errors = process.communicate(timeout=30)
 

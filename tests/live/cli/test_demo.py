@@ -95,7 +95,7 @@ def test_a_stream_of_somebody_else_is_left_alone(run, nats_server, name):
     """
     with jetsync.connect(nats_server.url) as client:
         js = client.jetstream()
-        js.create_stream(name=name, subjects=["other.>"])
+        js.create_stream(name, subjects=["other.>"])
         try:
             code, output = run("--limit", "500", "--server", nats_server.url)
         finally:

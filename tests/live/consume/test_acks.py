@@ -108,8 +108,8 @@ class TestOnTheWire:
         """
         fill(js, stream, 40)
         with jetsync.connect(nats_server.url) as other:
-            first = stream.create_consumer(durable_name="first")
-            second = stream.create_consumer(durable_name="second")
+            first = stream.create_consumer("first")
+            second = stream.create_consumer("second")
             abroad = other.jetstream().consumer(stream.name, "second")
             messages = [*first.fetch(40), *second.fetch(20), *abroad.fetch(20)]
             writes = []
@@ -156,8 +156,8 @@ class TestEffect:
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
-            worker = stream.create_consumer(durable_name="worker")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer("worker")
             fill(js, stream, 5)
             ack, confirmed, nak, delayed, term = worker.fetch(5)
             ack.ack()
@@ -201,7 +201,7 @@ class TestEffect:
         """
         A message that is worked on beyond its ack wait is delivered once.
         """
-        worker = stream.create_consumer(durable_name="worker", ack_wait=0.4)
+        worker = stream.create_consumer("worker", ack_wait=0.4)
         fill(js, stream, 1)
         message = worker.next(5)
         for _ in range(8):
@@ -214,7 +214,7 @@ class TestEffect:
         """
         After its ack wait the message is delivered a second time, and can then be acknowledged.
         """
-        worker = stream.create_consumer(durable_name="worker", ack_wait=0.3)
+        worker = stream.create_consumer("worker", ack_wait=0.3)
         fill(js, stream, 1)
         first = worker.next(5)
         with timed(0.2, 1.5):
@@ -228,7 +228,7 @@ class TestEffect:
         """
         It does not come again, and the advisory has the reason.
         """
-        worker = stream.create_consumer(durable_name="worker", ack_wait=0.2)
+        worker = stream.create_consumer("worker", ack_wait=0.2)
         subject = f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream.name}.worker"
         with client.subscribe(subject) as advisories:
             fill(js, stream, 1)
@@ -318,7 +318,7 @@ class TestOnce:
         fill(js, stream, 5)
         with client.subscribe(f"core.{stream.name}") as core, stream.ordered_consumer() as ordered:
             client.publish(f"core.{stream.name}", b"")
-            unacked = stream.create_consumer(durable_name="unacked", ack_policy="none")
+            unacked = stream.create_consumer("unacked", ack_policy="none")
             others = {
                 "core": core.next(5),
                 "unacked": unacked.next(5),
@@ -341,7 +341,7 @@ class TestOnce:
         What waits for a confirmation, and what acknowledges a batch, says so; an ack does no harm.
         """
         fill(js, stream, 2)
-        unacked = stream.create_consumer(durable_name="unacked", ack_policy="none")
+        unacked = stream.create_consumer("unacked", ack_policy="none")
         batch = unacked.fetch(2)
         first, second = batch
         with pytest.raises(jetsync.AcksNotWantedError, match="unacked"):
@@ -406,8 +406,8 @@ class TestWithoutAServer:
         """
         Without a confirmation the message is not done, and asking again is allowed.
         """
-        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
-        worker = stream.create_consumer(durable_name="worker")
+        stream = fragile.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
+        worker = stream.create_consumer("worker")
         fill(fragile, stream, 1)
         message = worker.next(5)
         victim.pause()
@@ -425,8 +425,8 @@ class TestWithoutAServer:
         """
         They fail in time and the messages stay open; once the server is back all of them work.
         """
-        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
-        worker = stream.create_consumer(durable_name="worker")
+        stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
+        worker = stream.create_consumer("worker")
         fill(fragile, stream, 6)
         one, two, *_ = worker.fetch(2)
         batch = worker.fetch(4)
@@ -460,8 +460,8 @@ class TestWithoutAServer:
         """
         with jetsync.connect(victim.url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
-            worker = stream.create_consumer(durable_name="worker")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer("worker")
             fill(js, stream, 1)
             batch = worker.fetch(1)
             (message,) = batch
@@ -475,8 +475,8 @@ class TestWithoutAServer:
         """
         Acknowledgements that were handed over are sent before the client is gone.
         """
-        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
-        stream.create_consumer(durable_name="worker")
+        stream = fragile.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
+        stream.create_consumer("worker")
         fill(fragile, stream, 500)
         with jetsync.connect(victim.url) as client:
             for message in client.jetstream().consumer(unique, "worker").fetch(500):
@@ -495,8 +495,8 @@ class TestMessage:
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
-            worker = stream.create_consumer(durable_name="worker")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer("worker")
             before = time.time_ns()
             fill(js, stream, 3)
             after = time.time_ns()
@@ -518,8 +518,8 @@ class TestMessage:
         text = "feature_flags { js_ack_fc_v2: true }\njetstream { domain: hub }\n"
         with DevServer(config=text) as server, jetsync.connect(server.url) as client:
             js = client.jetstream(domain="hub")
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
-            worker = stream.create_consumer(durable_name="worker")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer("worker")
             fill(js, stream, 2)
             message = worker.next(5)
             assert message.reply.count(".") == 10

@@ -48,8 +48,8 @@ def fragile(victim, unique):
     recorder = HookRecorder("jetsync_status", "jetsync_fetch")
     with jetsync.connect(victim.url, reconnect_wait=0.05, plugins=[recorder]) as client:
         js = client.jetstream()
-        stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
-        worker = stream.create_consumer(durable_name="worker", ack_wait=30)
+        stream = js.create_stream(unique, subjects=[f"{unique}.>"])
+        worker = stream.create_consumer("worker", ack_wait=30)
         yield recorder, client, js, stream, worker
         with contextlib.suppress(jetsync.JetSyncError):
             js.delete_stream(unique)
@@ -102,7 +102,7 @@ class TestIterator:
         The status that says so does not stall what follows, small or large.
         """
         recorder = HookRecorder("jetsync_status", "jetsync_fetch")
-        stream.create_consumer(durable_name="few", max_batch=2)
+        stream.create_consumer("few", max_batch=2)
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
             few = client.jetstream().consumer(stream.name, "few")
             with few.consume(max_bytes=1024, threshold_bytes=0) as messages:
@@ -442,7 +442,7 @@ class TestGone:
         """
         It is refused here.
         """
-        pusher = stream.create_consumer(durable_name="p", deliver_subject="x.y")
+        pusher = stream.create_consumer("p", deliver_subject="x.y")
         with pytest.raises(jetsync.NotPullConsumerError):
             pusher.consume()
 
@@ -455,8 +455,8 @@ class TestGone:
             client = jetsync.connect(
                 server.url, reconnect_wait=0.05, max_reconnects=2, plugins=[recorder]
             )
-            stream = client.jetstream().create_stream(name=unique, subjects=[f"{unique}.>"])
-            messages = stream.create_consumer(durable_name="w").consume()
+            stream = client.jetstream().create_stream(unique, subjects=[f"{unique}.>"])
+            messages = stream.create_consumer("w").consume()
             server.kill()
             with timed(0, 10), pytest.raises(jetsync.ConnectionClosedError):
                 for _ in messages:
@@ -527,7 +527,7 @@ class TestTrouble:
         Heartbeats that come while the user is away are no alarm.
         """
         recorder = HookRecorder("jetsync_status")
-        stream.create_consumer(durable_name="w", ack_wait=30)
+        stream.create_consumer("w", ack_wait=30)
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
             reader = client.jetstream().consumer(stream.name, "w")
             messages = reader.consume(expires=1, heartbeat=0.5, max_messages=2)
@@ -582,7 +582,7 @@ class TestTrouble:
         The next pull asks for what is missing, never for more than the buffer holds.
         """
         recorder = HookRecorder("jetsync_status", "jetsync_fetch")
-        stream.create_consumer(durable_name="w")
+        stream.create_consumer("w")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
             reader = client.jetstream().consumer(stream.name, "w")
             messages = reader.consume(expires=1, max_messages=500)
@@ -603,11 +603,11 @@ class TestTrouble:
         """
         Pulls keep to what the consumer allows; one that was lowered meanwhile is learned of.
         """
-        small = stream.create_consumer(durable_name="w", max_batch=10, max_expires=2)
+        small = stream.create_consumer("w", max_batch=10, max_expires=2)
         fill(js, stream, 100)
         with small.consume() as messages:
             assert take(messages, 30) == list(range(30))
-            stream.update_consumer(durable_name="w", max_batch=3, max_expires=2)
+            stream.update_consumer("w", max_batch=3, max_expires=2)
             assert sorted(take(messages, 70)) == list(range(30, 100))
             assert messages.error is None
 
@@ -616,7 +616,7 @@ class TestTrouble:
         Pulls that live too long for the consumer by now are refused once, and shorter from then on.
         """
         fill(js, stream, 3)
-        stream.update_consumer(durable_name="worker", max_expires=2)
+        stream.update_consumer("worker", max_expires=2)
         with worker.consume() as messages, timed(0, 2):
             assert take(messages, 3) == [0, 1, 2]
 
@@ -647,8 +647,8 @@ class TestVersions:
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
-            yield js, stream, stream.create_consumer(durable_name="worker")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
+            yield js, stream, stream.create_consumer("worker")
             js.delete_stream(unique)
 
     def test_everything_comes(self, older):
@@ -744,8 +744,8 @@ class TestCluster:
             jetsync.connect(cluster.url, plugins=[recorder], **CLUSTER_CLIENT) as client,
         ):
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], num_replicas=3)
-            worker = stream.create_consumer(durable_name="worker")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], num_replicas=3)
+            worker = stream.create_consumer("worker")
             fill(js, stream, 10)
             messages = worker.consume(max_messages=20, expires=10, heartbeat=1)
             got = set()

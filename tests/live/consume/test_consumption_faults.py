@@ -76,7 +76,7 @@ class TestAnswersWithoutAConnection:
         """
         The consumer's handle of the client that is cut off, and one of another client.
         """
-        near = stream.create_consumer(durable_name="worker", ack_wait=60)
+        near = stream.create_consumer("worker", ack_wait=60)
         return distant.jetstream().consumer(stream.name, "worker"), near
 
     def test_acknowledged_by_the_handler_form(self, proxy, distant, js, stream, there):
@@ -192,7 +192,7 @@ class TestRefusingPlugins:
         """
         What a plugin refused is delivered again at once, and does not wait for the ack wait.
         """
-        stream.create_consumer(durable_name="worker", ack_wait=60)
+        stream.create_consumer("worker", ack_wait=60)
         worker = picky.consumer(stream.name, "worker")
         fill(js, stream, 3)
         got, end = [], time.monotonic() + 20
@@ -255,7 +255,7 @@ class TestEndedInAHook:
                     told.set()
 
         monkeypatch.setattr(ConsumeDriver, "turn", watched)
-        stream.create_consumer(durable_name="worker")
+        stream.create_consumer("worker")
         told = threading.Event()
         with jetsync.connect(nats_server.url, plugins=[Ender()]) as client:
             messages = client.jetstream().consumer(stream.name, "worker").consume(expires=1)
@@ -274,7 +274,7 @@ class TestEndOfTheClient:
         """
         Another client gets it at once; the end of one's own client is no fault.
         """
-        worker = stream.create_consumer(durable_name="worker", ack_wait=60)
+        worker = stream.create_consumer("worker", ack_wait=60)
         fill(js, stream, 20)
         gate = threading.Event()
         options = {
@@ -301,7 +301,7 @@ class TestEndOfTheClient:
         """
         It gives back what it has, too, before the connection is closed.
         """
-        worker = stream.create_consumer(durable_name="worker", ack_wait=60)
+        worker = stream.create_consumer("worker", ack_wait=60)
         client = jetsync.connect(nats_server.url)
         messages = client.jetstream().consumer(stream.name, "worker").consume()
         with ThreadPoolExecutor(1) as pool:
@@ -317,7 +317,7 @@ class TestNobodyIterates:
         """
         Whoever only waits, or looks, learns that the consumer was deleted.
         """
-        worker = stream.create_consumer(durable_name="worker")
+        worker = stream.create_consumer("worker")
         waited, looked = worker.consume(), worker.consume()
         assert not waited.wait(0.1)
         worker.delete()
@@ -362,7 +362,7 @@ def test_fork(nats_server, js, stream):
     """
     A forked child gets none of what its parent has, and waits for none of its parent's threads.
     """
-    stream.create_consumer(durable_name="worker")
+    stream.create_consumer("worker")
     fill(js, stream, 10)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK, nats_server.url, stream.name],

@@ -93,7 +93,7 @@ def on_version(server_for, nats_server, unique):
             server = nats_server if version is None else server_for(version)
             js = stack.enter_context(jetsync.connect(server.url, **options)).jetstream()
             stream = js.create_stream(
-                name=unique, subjects=[f"{unique}.>"], storage="memory", duplicate_window=1
+                unique, subjects=[f"{unique}.>"], storage="memory", duplicate_window=1
             )
             stack.callback(remove, js, unique)
             return js, stream
@@ -241,7 +241,7 @@ class TestNoWait:
         """
         recorder = HookRecorder("jetsync_status")
         js, stream = on_version(version, plugins=[recorder])
-        worker = stream.create_consumer(durable_name="worker")
+        worker = stream.create_consumer("worker")
         for _ in range(5):
             with timed(0.0, 0.045):
                 assert list(worker.fetch(10, no_wait=True)) == []
@@ -265,7 +265,7 @@ class TestNoWait:
         A message whose publish was acknowledged is found, though servers may tell of it later.
         """
         js, stream = on_version(version)
-        worker = stream.create_consumer(durable_name="worker", ack_policy="none")
+        worker = stream.create_consumer("worker", ack_policy="none")
         for turn in range(300):
             js.publish(f"{stream.name}.A", b"%d" % turn)
             assert numbers(worker.fetch(10, no_wait=True)) == [turn]
@@ -288,7 +288,7 @@ class TestNoWait:
         Servers say nothing while max_ack_pending is reached; the fetch ends all the same.
         """
         js, stream = on_version(version)
-        worker = stream.create_consumer(durable_name="worker", max_ack_pending=5)
+        worker = stream.create_consumer("worker", max_ack_pending=5)
         fill(js, stream, 12)
         with timed(0.0, 0.5):
             first = list(worker.fetch(10, no_wait=True))
@@ -463,7 +463,7 @@ class TestGone:
         First the messages that came, then the reason, at the time of the deletion.
         """
         js, stream = on_version(version)
-        worker = stream.create_consumer(durable_name="worker")
+        worker = stream.create_consumer("worker")
         fill(js, stream, 5)
         batch = worker.fetch(10, expires=5)
         timer = threading.Timer(0.2, worker.delete if what == "consumer" else stream.delete)
@@ -482,7 +482,7 @@ class TestGone:
         A handle whose consumer, and then whose stream, was deleted gets to know which.
         """
         _, stream = on_version(version)
-        worker = stream.create_consumer(durable_name="worker")
+        worker = stream.create_consumer("worker")
         stream.delete_consumer("worker")
         with timed(0.0, 1.0), pytest.raises(jetsync.ConsumerNotFoundError) as caught:
             list(worker.fetch(1, expires=10))
@@ -500,7 +500,7 @@ class TestGone:
         stream.delete_consumer("worker")
         with pytest.raises(jetsync.ConsumerNotFoundError):
             worker.next(10)
-        stream.create_consumer(durable_name="worker")
+        stream.create_consumer("worker")
         fill(js, stream, 1)
         assert worker.next(10).data == b"0"
 
@@ -508,7 +508,7 @@ class TestGone:
         """
         It is refused before anything is sent.
         """
-        pushed = stream.create_consumer(durable_name="pushed", deliver_subject="somewhere")
+        pushed = stream.create_consumer("pushed", deliver_subject="somewhere")
         before = client.statistics().bytes_out
         for call in (lambda: pushed.fetch(1), lambda: pushed.next(1)):
             with pytest.raises(jetsync.NotPullConsumerError):
@@ -520,7 +520,7 @@ class TestGone:
         What the handle does not know, the server says.
         """
         stream.delete_consumer("worker")
-        stream.create_consumer(durable_name="worker", deliver_subject="somewhere")
+        stream.create_consumer("worker", deliver_subject="somewhere")
         with pytest.raises(jetsync.NotPullConsumerError) as caught:
             list(worker.fetch(1, expires=5))
         assert (caught.value.consumer, caught.value.stream) == ("worker", stream.name)
@@ -533,7 +533,7 @@ class TestBytes:
         Five messages, and how many bytes each of them counts.
         """
         fill(js, stream, 5)
-        first = stream.create_consumer(durable_name="sized0", ack_policy="none").next(5)
+        first = stream.create_consumer("sized0", ack_policy="none").next(5)
         return len(first.subject) + len(first.reply) + len(first.data)
 
     @pytest.fixture
@@ -544,7 +544,7 @@ class TestBytes:
         made = iter(range(1, 9))
 
         def sized(sizes, **options):
-            consumer = stream.create_consumer(durable_name=f"sized{next(made)}", ack_policy="none")
+            consumer = stream.create_consumer(f"sized{next(made)}", ack_policy="none")
             return consumer.fetch(max_bytes=round(sizes * five), **options)
 
         return sized
@@ -614,11 +614,11 @@ class TestBytes:
         The header block is part of a message's size.
         """
         js.publish(f"{stream.name}.A", b"12345", headers={"A": "b"})
-        first = stream.create_consumer(durable_name="sized0", ack_policy="none").next(5)
+        first = stream.create_consumer("sized0", ack_policy="none").next(5)
         block = len(b"NATS/1.0\r\nA: b\r\n\r\n")
         size = len(first.subject) + len(first.reply) + block + 5
         for extra, count in ((0, 1), (-1, 0)):
-            consumer = stream.create_consumer(durable_name=f"sized{count + 1}", ack_policy="none")
+            consumer = stream.create_consumer(f"sized{count + 1}", ack_policy="none")
             with timed(0.0, 0.5):
                 assert len(list(consumer.fetch(max_bytes=size + extra, expires=5))) == count
 
@@ -641,7 +641,7 @@ class TestLimits:
         """
         More than the consumer allows is an error that knows the limit.
         """
-        limited = stream.create_consumer(durable_name="limited", **limits)
+        limited = stream.create_consumer("limited", **limits)
         with timed(0.0, 0.5), pytest.raises(error) as caught:
             list(limited.fetch(**{"expires": 1, **options}))
         assert (caught.value.limit, caught.value.code) == (limit, 409)
@@ -657,7 +657,7 @@ class TestLimits:
         The second fetch is refused, and the first goes on.
         """
         js, stream = on_version(version)
-        narrow = stream.create_consumer(durable_name="narrow", max_waiting=1)
+        narrow = stream.create_consumer("narrow", max_waiting=1)
         first = narrow.fetch(1, expires=5)
         with timed(0.0, 0.5), pytest.raises(jetsync.MaxWaitingError):
             list(narrow.fetch(1, expires=5))
@@ -671,7 +671,7 @@ class TestLimits:
         From 2.11 on the server drops such a pull in silence, which missing heartbeats reveal.
         """
         _, stream = on_version(version)
-        narrow = stream.create_consumer(durable_name="narrow", max_waiting=1)
+        narrow = stream.create_consumer("narrow", max_waiting=1)
         with narrow.fetch(1, expires=10):
             most = 0.5 if version == "2.10.26" else 1.6
             error = jetsync.MaxWaitingError if most == 0.5 else jetsync.NoHeartbeatError
@@ -729,8 +729,8 @@ class TestHeartbeats:
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(victim.url, plugins=[recorder]) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
-            worker = stream.create_consumer(durable_name="worker")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
+            worker = stream.create_consumer("worker")
             fill(js, stream, 2)
             messages = iter(worker.fetch(10, expires=20, heartbeat=0.5))
             assert [int(next(messages).data) for _ in range(2)] == [0, 1]
@@ -751,8 +751,8 @@ class TestHeartbeats:
         """
         A server that stands still holds a fetch for its time and two seconds, not longer.
         """
-        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
-        worker = stream.create_consumer(durable_name="worker")
+        stream = fragile.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
+        worker = stream.create_consumer("worker")
         victim.pause()
         try:
             with timed(2.2, 2.8), pytest.raises(jetsync.RequestTimeoutError):
@@ -775,8 +775,8 @@ class TestConnection:
             jetsync.connect(server.url, reconnect_wait=0.05, plugins=[recorder]) as client,
         ):
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
-            worker = stream.create_consumer(durable_name="worker")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"])
+            worker = stream.create_consumer("worker")
             fill(js, stream, 10)
             messages = iter(worker.fetch(30, expires=20))
             got = [int(next(messages).data) for _ in range(10)]
@@ -792,8 +792,8 @@ class TestConnection:
         """
         However long the connection was away, the fetch ends when it said it would.
         """
-        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
-        worker = stream.create_consumer(durable_name="worker")
+        stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
+        worker = stream.create_consumer("worker")
         fill(fragile, stream, 2)
         with timed(2.9, 3.6):
             messages = iter(worker.fetch(10, expires=3))
@@ -809,8 +809,8 @@ class TestConnection:
         """
         What came, then the reason, within its time; afterwards the handle works.
         """
-        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
-        worker = stream.create_consumer(durable_name="worker", ack_wait=1)
+        stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
+        worker = stream.create_consumer("worker", ack_wait=1)
         fill(fragile, stream, 3)
         messages = iter(worker.fetch(10, expires=0.8))
         assert [int(next(messages).data) for _ in range(3)] == [0, 1, 2]
@@ -832,8 +832,8 @@ class TestConnection:
         """
         Within its own time, of which the server is given what is left.
         """
-        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
-        worker = stream.create_consumer(durable_name="worker")
+        stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
+        worker = stream.create_consumer("worker")
         victim.stop()
         eventually(lambda: not fragile._context.connection.is_connected)
         timer = threading.Timer(0.5, victim.start)
@@ -861,8 +861,8 @@ class TestConnection:
                     server.url, user=user, password="p", inbox_prefix="mine"
                 ) as client:
                     js = client.jetstream()
-                    stream = js.create_or_update_stream(name=unique, subjects=[f"{unique}.>"])
-                    worker = stream.create_or_update_consumer(durable_name="worker")
+                    stream = js.create_or_update_stream(unique, subjects=[f"{unique}.>"])
+                    worker = stream.create_or_update_consumer("worker")
                     with timed(0.0, 1.0), pytest.raises(jetsync.PermissionDeniedError) as caught:
                         list(worker.fetch(1, expires=5))
                     assert caught.value.operation == operation
@@ -878,8 +878,8 @@ class TestCluster:
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(cluster.url, plugins=[recorder], **CLUSTER_CLIENT) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], num_replicas=3)
-            worker = stream.create_consumer(durable_name="worker")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], num_replicas=3)
+            worker = stream.create_consumer("worker")
             yield client, js, stream, worker, recorder
             js.delete_stream(unique)
 
@@ -964,7 +964,7 @@ class TestStatuses:
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
             js = client.jetstream()
-            worker = stream.create_consumer(durable_name="worker")
+            worker = stream.create_consumer("worker")
             reader = js.consumer(stream.name, worker.name)
             assert list(reader.fetch(2, expires=0.05)) == []
             assert reader.next(0.05) is None
@@ -991,7 +991,7 @@ class TestStatuses:
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(nats_server.url, plugins=[recorder]) as client:
-            limited = stream.create_consumer(durable_name="limited", max_batch=1)
+            limited = stream.create_consumer("limited", max_batch=1)
             reader = client.jetstream().consumer(stream.name, limited.name)
             with pytest.raises(jetsync.MaxRequestBatchError):
                 list(reader.fetch(2, expires=1))

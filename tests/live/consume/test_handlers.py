@@ -205,7 +205,7 @@ class TestThreads:
         """
         Where one acknowledgement is for all messages before it, none is given by itself.
         """
-        every = stream.create_consumer(durable_name="every", ack_policy="all")
+        every = stream.create_consumer("every", ack_policy="all")
         with pytest.raises(jetsync.InvalidArgumentError, match="ack_policy is 'all'"):
             every.consume(print, ack="auto")
         assert every.info().num_waiting == 0
@@ -471,7 +471,7 @@ class TestErrors:
                 if message.data == b"1":
                     raise ValueError("no")
 
-        stream.create_consumer(durable_name="all", ack_policy="all")
+        stream.create_consumer("all", ack_policy="all")
         fill(js, stream, 4)
         log = Log(lambda message: message.ack_sync())
         with jetsync.connect(nats_server.url, plugins=[Picky()]) as client:
@@ -507,7 +507,7 @@ class TestAcknowledgement:
         """
         Where nothing is acknowledged, nothing is sent.
         """
-        reader = stream.create_consumer(durable_name="r", ack_policy="none")
+        reader = stream.create_consumer("r", ack_policy="none")
         log = Log()
         fill(js, stream, 10)
         with reader.consume(log, ack="auto", keep_alive=True) as running:
@@ -518,7 +518,7 @@ class TestAcknowledgement:
         """
         A handler that takes longer than the ack wait gets its message once.
         """
-        slow = stream.create_consumer(durable_name="slow", ack_wait=0.5)
+        slow = stream.create_consumer("slow", ack_wait=0.5)
         log = Log(lambda message: time.sleep(1.3))
         fill(js, stream, 1)
         with slow.consume(log, ack="auto", keep_alive=True, threads=2):
@@ -532,7 +532,7 @@ class TestAcknowledgement:
         """
         The ack wait runs from the delivery on: each message in the buffer comes once, too.
         """
-        slow = stream.create_consumer(durable_name="slow", ack_wait=1.2)
+        slow = stream.create_consumer("slow", ack_wait=1.2)
         log = Log(lambda message: time.sleep(0.5))
         fill(js, stream, 5)
         workers = 1 if ordered_by is None else 2
@@ -545,7 +545,7 @@ class TestAcknowledgement:
         """
         Without the option it comes again meanwhile.
         """
-        slow = stream.create_consumer(durable_name="slow", ack_wait=0.4)
+        slow = stream.create_consumer("slow", ack_wait=0.4)
         log = Log(lambda message: time.sleep(0.8))
         fill(js, stream, 1)
         with slow.consume(log, ack="auto", threads=2):

@@ -113,7 +113,7 @@ class TestReset:
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"])
             fill(js, stream, 4)
             with stream.ordered_consumer() as ordered, ordered.consume() as messages:
                 assert take(messages, 2) == [0, 1]
@@ -190,7 +190,7 @@ class TestReset:
         """
         with DevServer() as server, jetsync.connect(server.url, reconnect_wait=0.05) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"])
             fill(js, stream, 1000)
             got = []
             with stream.ordered_consumer() as ordered:

@@ -53,7 +53,7 @@ def group(stream):
 
     def make(policy, **config):
         return stream.create_consumer(
-            durable_name="worker", priority_groups=["A"], priority_policy=policy, **config
+            "worker", priority_groups=["A"], priority_policy=policy, **config
         )
 
     return make
@@ -103,9 +103,9 @@ class TestOverflow:
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
             worker = stream.create_consumer(
-                durable_name="worker", priority_groups=["A"], priority_policy="overflow"
+                "worker", priority_groups=["A"], priority_policy="overflow"
             )
             fill(js, stream, 10)
             assert list(worker.fetch(5, group="A", min_pending=11, expires=0.3)) == []
@@ -138,7 +138,7 @@ class TestErrors:
         """
         A consumption that learns it from the server ends with the same error.
         """
-        plain = stream.create_consumer(durable_name="worker")
+        plain = stream.create_consumer("worker")
         stream.delete_consumer("worker")
         group("overflow")
         with pytest.raises(jetsync.InvalidGroupError, match="Priority Group missing"):
@@ -157,7 +157,7 @@ class TestErrors:
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client, jetsync.connect(server.url) as other:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
             config = {"durable_name": "worker", "priority_groups": ["A"], "ack_wait": 60}
             stale = stream.create_consumer(**config, priority_policy="overflow")
             stream.delete_consumer("worker")
@@ -193,9 +193,9 @@ class TestPinned:
             jetsync.connect(server.url) as other,
         ):
             js = one.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
             first = stream.create_consumer(
-                durable_name="worker",
+                "worker",
                 priority_groups=["A"],
                 priority_policy="pinned_client",
                 priority_timeout=1,
@@ -232,7 +232,7 @@ class TestPinned:
         """
         js, stream, _, _, _ = pinned
         worker = stream.create_consumer(
-            durable_name="patient",
+            "patient",
             priority_groups=["A"],
             priority_policy="pinned_client",
             priority_timeout=60,
@@ -357,9 +357,9 @@ class TestPrioritized:
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
             worker = stream.create_consumer(
-                durable_name="worker", priority_groups=["A"], priority_policy="prioritized"
+                "worker", priority_groups=["A"], priority_policy="prioritized"
             )
             late = worker.fetch(10, group="A", priority=1, expires=2)
             early = worker.fetch(6, group="A", priority=0, expires=2)
@@ -375,10 +375,10 @@ class TestPrioritized:
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
             with pytest.raises((jetsync.NotSupportedError, jetsync.InvalidJsonError)):
                 stream.create_consumer(
-                    durable_name="worker", priority_groups=["A"], priority_policy="prioritized"
+                    "worker", priority_groups=["A"], priority_policy="prioritized"
                 )
             js.delete_stream(unique)
 

@@ -158,7 +158,7 @@ class TestPublishing:
             def jetsync_retry(self, operation, error, attempt):
                 asked.append((operation.name, type(error), attempt))
                 if attempt == 3:
-                    js.create_stream(name=unique, subjects=[unique], storage="memory")
+                    js.create_stream(unique, subjects=[unique], storage="memory")
                 return 0.0
 
         ack = with_plugins(Retry).jetstream().publish(unique, b"x", retries=0)
@@ -188,7 +188,7 @@ class TestReading:
 
         for number in range(3):
             js.publish(f"{stream.name}.a", str(number))
-        stream.create_consumer(durable_name="worker")
+        stream.create_consumer("worker")
         worker = with_plugins(Watch).jetstream().consumer(stream.name, "worker")
 
         taken = [message.data for message in worker.fetch(3, expires=5)]
@@ -223,7 +223,7 @@ class TestStatuses:
         A status reaches the plugin also where the call returns normally, in the caller's thread.
         """
         statuses = Statuses()
-        stream.create_consumer(durable_name="worker")
+        stream.create_consumer("worker")
         worker = with_plugins(statuses).jetstream().consumer(stream.name, "worker")
 
         assert list(worker.fetch(1, expires=1)) == []
@@ -238,7 +238,7 @@ class TestStatuses:
         A limit of the consumer is one event, and the error of the caller.
         """
         statuses = Statuses()
-        stream.create_consumer(durable_name="worker", max_batch=2)
+        stream.create_consumer("worker", max_batch=2)
         worker = with_plugins(statuses).jetstream().consumer(stream.name, "worker")
 
         with pytest.raises(jetsync.MaxRequestBatchError):

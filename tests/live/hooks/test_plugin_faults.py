@@ -295,7 +295,7 @@ class TestFetch:
                     raise ValueError("not this one")
 
         js.publish_many([(f"{stream.name}.A", b"%d" % number) for number in range(10)])
-        stream.create_consumer(durable_name="n", ack_policy="none")
+        stream.create_consumer("n", ack_policy="none")
         taken = []
         with jetsync.connect(nats_server.url, plugins=[Veto()]) as client:
             batch = client.jetstream().consumer(stream.name, "n").fetch(10, expires=10)
@@ -317,7 +317,7 @@ class TestFetch:
                 raise ValueError("none")
 
         js.publish_many([(f"{stream.name}.A", b"")] * 3)
-        stream.create_consumer(durable_name="n", ack_policy="none")
+        stream.create_consumer("n", ack_policy="none")
         with jetsync.connect(nats_server.url, plugins=[Veto()]) as client:
             batch = client.jetstream().consumer(stream.name, "n").fetch(3, expires=10)
             with batch, pytest.raises(jetsync.PluginError):

@@ -28,7 +28,7 @@ def watched(nats_server, stream):
     def watched(*hooks, plugins=(), **config):
         recorder = HookRecorder(*hooks)
         clients.append(jetsync.connect(nats_server.url, plugins=[recorder, *plugins]))
-        stream.create_or_update_consumer(durable_name="worker", **config)
+        stream.create_or_update_consumer("worker", **config)
         js = clients[-1].jetstream()
         worker = js.consumer(stream.name, "worker")
         recorder.clear()

@@ -304,7 +304,7 @@ class TestClose:
         """
         client = jetsync.connect(nats_server.url)
         js = client.jetstream()
-        stream = js.create_stream(name=unique, subjects=[unique], storage="memory")
+        stream = js.create_stream(unique, subjects=[unique], storage="memory")
         consumer = stream.create_consumer(name="c")
         js.publish(unique, b"1")
         message = consumer.next(expires=5)
@@ -341,9 +341,7 @@ class TestClose:
             other.flush()
             client = jetsync.connect(nats_server.url)
             js = client.jetstream()
-            made = js.create_stream(
-                name=unique, subjects=[f"{unique}.>"], storage="memory", no_ack=True
-            )
+            made = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory", no_ack=True)
             consumer = made.create_consumer(name="c")
             subscriptions = [client.subscribe(f"_quiet.{unique}.{n}") for n in range(2)]
             request = pool.submit(client.request, unique, timeout=30)
@@ -560,7 +558,7 @@ class TestReconnect:
         ):
             other.flush()
             js = client.jetstream()
-            js.create_stream(name="S", subjects=["s"], no_ack=True)
+            js.create_stream("S", subjects=["s"], no_ack=True)
             request = pool.submit(client.request, "quiet", timeout=30)
             publish = pool.submit(js.publish, "s", msg_id="m", timeout=30)
             eventually(lambda: client.statistics().requests_in_flight == 2)
@@ -711,7 +709,7 @@ def paused():
     ):
         patch.setattr(connection_module, "PROBE_TIMEOUT", 600.0)
         js = client.jetstream()
-        stream = js.create_stream(name="S", subjects=["s"])
+        stream = js.create_stream("S", subjects=["s"])
         consumer = stream.create_consumer(name="c")
         subscription = client.subscribe("quiet")
         client.flush()
@@ -760,7 +758,7 @@ class TestSilentServer:
             js.account_info,
             stream.info,
             consumer.info,
-            lambda: js.create_stream(name="T", subjects=["t"]),
+            lambda: js.create_stream("T", subjects=["t"]),
             lambda: stream.get_message(1),
         ):
             with timed(0.5, 1.0), pytest.raises(jetsync.RequestTimeoutError):
@@ -881,7 +879,7 @@ class TestThreads:
         to another thread.
         """
         made = js.create_stream(
-            name=unique, subjects=[f"{unique}.>"], storage="memory", allow_direct=True
+            unique, subjects=[f"{unique}.>"], storage="memory", allow_direct=True
         )
         begin = threading.Barrier(32)
 

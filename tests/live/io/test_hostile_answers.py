@@ -106,7 +106,7 @@ def js(client, fake):
 CALLS = {
     "account": ("INFO", lambda js: js.account_info()),
     "stream info": ("STREAM.INFO", lambda js: js.stream("S")),
-    "stream create": ("STREAM.CREATE", lambda js: js.create_stream(name="S", subjects=["s"])),
+    "stream create": ("STREAM.CREATE", lambda js: js.create_stream("S", subjects=["s"])),
     "stream names": ("STREAM.NAMES", lambda js: list(js.stream_names())),
     "streams": ("STREAM.LIST", lambda js: list(js.streams())),
     "purge": ("STREAM.PURGE", lambda js: js.stream("S").purge()),
@@ -114,7 +114,7 @@ CALLS = {
     "consumer info": ("CONSUMER.INFO", lambda js: js.stream("S").consumer("C")),
     "consumer create": (
         "CONSUMER.CREATE",
-        lambda js: js.stream("S").create_consumer(durable_name="C"),
+        lambda js: js.stream("S").create_consumer("C"),
     ),
     "consumer names": ("CONSUMER.NAMES", lambda js: list(js.stream("S").consumer_names())),
     "bucket": ("STREAM.INFO.KV_b", lambda js: js.key_value("b")),

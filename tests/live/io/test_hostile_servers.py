@@ -229,7 +229,7 @@ class TestBeforeTheLogin:
             client.subscribe("payments") as subscription,
         ):
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[unique], storage="memory")
+            stream = js.create_stream(unique, subjects=[unique], storage="memory")
             with stream.create_consumer(name="c").consume() as messages:
                 js.publish(unique, b"1")
                 assert next(messages).data == b"1"

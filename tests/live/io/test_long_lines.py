@@ -53,9 +53,7 @@ class TestLongSubjects:
         """
         js = client.jetstream()
         subject = unique + "." + "a" * (3999 - len(unique))
-        js.create_stream(
-            name=unique, subjects=[f"{unique}.>"], allow_atomic=True, allow_batched=True
-        )
+        js.create_stream(unique, subjects=[f"{unique}.>"], allow_atomic=True, allow_batched=True)
         with pytest.raises(jetsync.MaxControlLineError):
             js.publish_batch([(subject, b"")])
         with js.fast_publisher() as publisher, pytest.raises(jetsync.MaxControlLineError):
@@ -73,7 +71,7 @@ class TestLongSubjects:
         """
         A key that does not fit cannot be put, got or deleted.
         """
-        bucket = client.jetstream().create_key_value(bucket=unique, storage="memory")
+        bucket = client.jetstream().create_key_value(unique, storage="memory")
         key = "k" * 3960
         for call in (bucket.delete, lambda key: bucket.put(key, b"")):
             with pytest.raises((jetsync.MaxControlLineError, jetsync.InvalidSubjectError)):
@@ -88,7 +86,7 @@ class TestLongSubjects:
         """
         js = client.jetstream()
         subject = unique + "." + "a" * (3999 - len(unique))
-        js.create_stream(name=unique, subjects=[f"{unique}.>"], allow_direct=True)
+        js.create_stream(unique, subjects=[f"{unique}.>"], allow_direct=True)
         client.publish(subject, b"here")
         client.flush()
         assert js.stream(unique).get_last(subject).data == b"here"
@@ -107,7 +105,7 @@ class TestLongAcks:
             js = client.jetstream()
             stream = memory_stream(js, unique)
             js.publish(f"{unique}.A", b"x")
-            consumer = stream.create_consumer(durable_name="C")
+            consumer = stream.create_consumer("C")
             (message,) = consumer.fetch(1)
             with pytest.raises(jetsync.MaxPayloadError):
                 message.term("r" * 10_000)

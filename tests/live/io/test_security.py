@@ -91,11 +91,11 @@ class TestTls:
         with jetsync.connect(secure(tls_server), tls_ca=ours.path, loop=loop) as client:
             assert works(client)
             js = client.jetstream()
-            stream = js.create_or_update_stream(name="S", subjects=["s"])
+            stream = js.create_or_update_stream("S", subjects=["s"])
             stream.purge()
             report = js.publish_many(("s", b"%d" % number) for number in range(2000))
             assert report.count == 2000
-            consumer = stream.create_or_update_consumer(durable_name=loop)
+            consumer = stream.create_or_update_consumer(loop)
             got = [message.data for message in consumer.fetch(1000, expires=10)]
             assert got == [b"%d" % number for number in range(1000)]
             assert encrypted(tls_server, client)
@@ -384,7 +384,7 @@ class TestLogin:
             assert works(client)
             assert client.server.raw["auth_required"]
             js = client.jetstream()
-            js.create_stream(name="S", subjects=["s"], storage="memory")
+            js.create_stream("S", subjects=["s"], storage="memory")
             assert js.publish("s", b"1").sequence == 1
             js.delete_stream("S")
 
@@ -462,9 +462,9 @@ def guarded():
         jetsync.connect(server.url, user="all", password="p") as client,
     ):
         js = client.jetstream()
-        stream = js.create_stream(name="S", subjects=["s", "forbidden.s"], storage="memory")
+        stream = js.create_stream("S", subjects=["s", "forbidden.s"], storage="memory")
         for name in ("open", "closed", "mute"):
-            stream.create_consumer(durable_name=name)
+            stream.create_consumer(name)
         js.publish("s", b"1")
         yield server
 

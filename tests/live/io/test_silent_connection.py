@@ -53,9 +53,7 @@ def stream(js, unique):
     """
     A stream that takes fast ingest.
     """
-    yield js.create_stream(
-        name=unique, subjects=[f"{unique}.>"], storage="memory", allow_batched=True
-    )
+    yield js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory", allow_batched=True)
     js.delete_stream(unique, timeout=10)
 
 
@@ -82,7 +80,7 @@ class TestProbe:
         """
         A fetch does so after two heartbeats, or when the server does not end the pull.
         """
-        consumer = stream.create_consumer(durable_name="C")
+        consumer = stream.create_consumer("C")
         batch = consumer.fetch(1, expires=1.5, **options)
         proxy.pause()
         with pytest.raises((jetsync.NoHeartbeatError, jetsync.RequestTimeoutError)):
@@ -95,7 +93,7 @@ class TestProbe:
         """
         A consumption does so after two heartbeats.
         """
-        source = stream.ordered_consumer() if ordered else stream.create_consumer(durable_name="C")
+        source = stream.ordered_consumer() if ordered else stream.create_consumer("C")
         with source.consume(expires=2, heartbeat=0.5) as messages:
             with pytest.raises(jetsync.WaitTimeoutError):
                 messages.next(0)
@@ -139,7 +137,7 @@ class TestProbe:
         """
         fill(js, stream, 3)
         publish_many(js, f"{stream.name}.a")
-        consumer = stream.create_consumer(durable_name="C")
+        consumer = stream.create_consumer("C")
         assert len(list(consumer.fetch(10, expires=2, heartbeat=0.5))) == 4
         assert not probes
 
@@ -158,7 +156,7 @@ class TestReconnect:
                 list(by_url), reconnect_wait=0.05, connect_timeout=2, ping_interval=PING_INTERVAL
             ) as client:
                 js = client.jetstream(timeout=2)
-                stream = js.create_stream(name=unique, subjects=[unique], storage="memory")
+                stream = js.create_stream(unique, subjects=[unique], storage="memory")
 
                 def silence():
                     by_url[client.server.url].pause()
@@ -174,7 +172,7 @@ class TestReconnect:
         """
         client, stream, silence = silenced
         # The server may deliver the message to the connection that is silent, and again after this.
-        consumer = stream.create_consumer(durable_name="C", ack_wait=1)
+        consumer = stream.create_consumer("C", ack_wait=1)
         with consumer.consume(expires=4, heartbeat=1) as messages:
             with pytest.raises(jetsync.WaitTimeoutError):
                 messages.next(0)

@@ -122,8 +122,8 @@ class TestTraffic:
         A stream, many publishes, a fetch with acknowledgements, and a direct get.
         """
         js = client.jetstream()
-        stream = js.create_stream(name=unique, subjects=[unique], storage="memory")
-        consumer = stream.create_consumer(durable_name="c")
+        stream = js.create_stream(unique, subjects=[unique], storage="memory")
+        consumer = stream.create_consumer("c")
         report = js.publish_many((unique, b"%d" % number) for number in range(1000))
         assert report.count == 1000
         batch = consumer.fetch(1000, expires=10)
@@ -138,7 +138,7 @@ class TestTraffic:
         Answers go to the threads that asked.
         """
         js = client.jetstream()
-        stream = js.create_stream(name=unique, subjects=[f"{unique}.*"], storage="memory")
+        stream = js.create_stream(unique, subjects=[f"{unique}.*"], storage="memory")
 
         def work(number):
             for turn in range(20):

@@ -75,7 +75,7 @@ class TestKeys:
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
-            kv = js.create_key_value(bucket=unique, history=5, storage="memory")
+            kv = js.create_key_value(unique, history=5, storage="memory")
             basics(kv)
             level = client.server.api_level or 0
             assert kv.status().allows_atomic is (level >= 2)
@@ -127,7 +127,7 @@ class TestKeys:
                 with pytest.raises(jetsync.InvalidBucketError):
                     call(bucket)
             with pytest.raises(jetsync.InvalidBucketError):
-                js.create_key_value(bucket=bucket)
+                js.create_key_value(bucket)
         for pattern in ("a..b", ">.a", ""):
             with pytest.raises(jetsync.InvalidKeyError):
                 kv.keys(pattern)
@@ -227,7 +227,7 @@ class TestKeys:
             kv.status,
             kv.purge_deletes,
             lambda: js.key_value(kv.bucket),
-            lambda: js.update_key_value(bucket=kv.bucket),
+            lambda: js.update_key_value(kv.bucket),
             lambda: js.delete_key_value(kv.bucket),
         )
         for call in calls:
@@ -235,7 +235,7 @@ class TestKeys:
                 call()
             assert caught.value.bucket == kv.bucket
         # A connection that has not asked before learns of it at once.
-        js.create_key_value(bucket=kv.bucket, storage="memory")
+        js.create_key_value(kv.bucket, storage="memory")
         with jetsync.connect(nats_server.url) as client:
             other = client.jetstream().key_value(kv.bucket)
             js.delete_key_value(kv.bucket)
@@ -296,7 +296,7 @@ class TestBucket:
         kv = make_bucket(history=2, description="before", metadata={"a": "b"})
         kv.stream.update(consumer_limits=jetsync.ConsumerLimits(max_ack_pending=7))
         kv.put("a", b"1")
-        changed = js.update_key_value(bucket=kv.bucket, history=4, ttl=60, limit_marker_ttl=2)
+        changed = js.update_key_value(kv.bucket, history=4, ttl=60, limit_marker_ttl=2)
         config = changed.stream.config
         assert (config.max_msgs_per_subject, config.max_age) == (4, 60)
         assert config.duplicate_window == 60
@@ -309,7 +309,7 @@ class TestBucket:
         # The other handle learns of it when it matters.
         assert kv.put("a", b"2", ttl=60) == 2
         again = js.create_or_update_key_value(
-            bucket=kv.bucket, history=1, storage="memory", ttl=0, limit_marker_ttl=0
+            kv.bucket, history=1, storage="memory", ttl=0, limit_marker_ttl=0
         )
         assert again.status().history == 1
         assert again.status().limit_marker_ttl is None
@@ -325,7 +325,7 @@ class TestBucket:
         for number in range(5):
             kv.put("a", b"%d" % number)
         before = kv.stream.config
-        after = js.update_key_value(bucket=kv.bucket, description="new").stream.config
+        after = js.update_key_value(kv.bucket, description="new").stream.config
         assert after.description == "new"
         for name in ("max_msgs_per_subject", "max_age", "max_bytes", "max_msg_size"):
             assert getattr(after, name) == getattr(before, name)
@@ -335,7 +335,7 @@ class TestBucket:
         assert len(kv.history("a")) == 5
         # What was set by other means is a limit, too.
         kv.stream.update(duplicate_window=60.0)
-        again = js.update_key_value(bucket=kv.bucket, max_bytes=0, max_value_size=0).stream.config
+        again = js.update_key_value(kv.bucket, max_bytes=0, max_value_size=0).stream.config
         assert (again.max_bytes, again.max_msg_size, again.duplicate_window) == (-1, -1, 60)
         assert (again.max_msgs_per_subject, again.max_age) == (10, 3600)
 
@@ -343,7 +343,7 @@ class TestBucket:
         """
         A bucket that is not there is created.
         """
-        kv = js.create_or_update_key_value(bucket=unique, storage="memory", history=2)
+        kv = js.create_or_update_key_value(unique, storage="memory", history=2)
         assert kv.status().history == 2
         js.delete_key_value(unique)
 
@@ -351,7 +351,7 @@ class TestBucket:
         """
         A stream with the name of a bucket that keeps everything is none.
         """
-        js.create_stream(name=f"KV_{unique}", subjects=[f"{unique}.>"], storage="memory")
+        js.create_stream(f"KV_{unique}", subjects=[f"{unique}.>"], storage="memory")
         with pytest.raises(jetsync.InvalidBucketError, match="does not limit"):
             js.key_value(unique)
         js.delete_stream(f"KV_{unique}")
@@ -361,9 +361,8 @@ class TestBucket:
         What is no configuration is refused.
         """
         for call in (
-            lambda: js.create_key_value("name"),
-            js.create_key_value,
-            lambda: js.create_key_value(bucket="a", nonsense=1),
+            lambda: js.create_key_value(None),
+            lambda: js.create_key_value("a", nonsense=1),
             lambda: js.update_key_value(jetsync.StreamConfig(name="KV_a")),
         ):
             with pytest.raises(jetsync.InvalidTypeError):
@@ -378,10 +377,10 @@ class TestBucket:
         with jetsync.connect(server_for("2.10.26").url) as client:
             js = client.jetstream()
             with pytest.raises(jetsync.NotSupportedError, match=r"2\.11"):
-                js.create_key_value(bucket=unique, limit_marker_ttl=5)
+                js.create_key_value(unique, limit_marker_ttl=5)
             with pytest.raises(jetsync.NotSupportedError, match=r"2\.12"):
-                js.create_key_value(bucket=f"{unique}a", atomic=True)
-            kv = js.create_key_value(bucket=f"{unique}b")
+                js.create_key_value(f"{unique}a", atomic=True)
+            kv = js.create_key_value(f"{unique}b")
             for ttl in (lambda: kv.put("a", b"", ttl=5), lambda: kv.purge("a", ttl=5)):
                 with pytest.raises(jetsync.NotSupportedError, match=r"2\.11"):
                     ttl()

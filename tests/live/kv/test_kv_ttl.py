@@ -76,7 +76,7 @@ def test_markers_on_older_servers(server_for, unique, version):
     """
     with jetsync.connect(server_for(version).url) as client:
         js = client.jetstream()
-        kv = js.create_key_value(bucket=unique, limit_marker_ttl=60, storage="memory")
+        kv = js.create_key_value(unique, limit_marker_ttl=60, storage="memory")
         with kv.watch() as watch:
             kv.create("a", b"1", ttl=2)
             assert watch.next(10).value == b"1"

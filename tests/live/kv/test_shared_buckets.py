@@ -94,7 +94,7 @@ class TestNatsPy:
 
         async def write(other):
             kv = await other.create_key_value(
-                bucket=bucket, limit_marker_ttl=60, storage="memory", direct=True
+                bucket, limit_marker_ttl=60, storage="memory", direct=True
             )
             for key in ("a", "b", "c"):
                 await kv.put(key, key.encode())
@@ -126,7 +126,7 @@ class TestNatsPy:
         A bucket that was made and written here is read, watched and written by nats-py.
         """
         kv = js.create_key_value(
-            bucket=bucket, history=5, limit_marker_ttl=3, storage="memory", atomic=False
+            bucket, history=5, limit_marker_ttl=3, storage="memory", atomic=False
         )
 
         async def read(other):
@@ -159,7 +159,7 @@ class TestNatsPy:
         """
         What a transaction changed is like any other change to another client.
         """
-        kv = js.create_key_value(bucket=bucket, storage="memory")
+        kv = js.create_key_value(bucket, storage="memory")
         kv.put("gone", b"")
         with kv.atomic() as tx:
             tx.create("a", b"1")
@@ -191,7 +191,7 @@ class TestNatsPy:
         with_nats_py(nats_server, make)
         theirs = js.stream(f"KV_{bucket}").config
         js.delete_key_value(bucket)
-        ours = js.create_key_value(bucket=bucket, atomic=False, **fields).stream.config
+        ours = js.create_key_value(bucket, atomic=False, **fields).stream.config
         for config in (theirs, ours):
             config.metadata = config.allow_msg_ttl = config.allow_direct = None
         assert ours == theirs
@@ -202,12 +202,12 @@ class TestMirrors:
         """
         A mirror can be changed like any bucket, and takes times-to-live as its origin does.
         """
-        origin = js.create_key_value(bucket=bucket, storage="memory")
-        mirror = js.create_key_value(bucket=f"{unique}-m", mirror=bucket, storage="memory")
+        origin = js.create_key_value(bucket, storage="memory")
+        mirror = js.create_key_value(f"{unique}-m", mirror=bucket, storage="memory")
         for refused in (lambda: mirror.put("a", b"", ttl=9), lambda: put_in(mirror, "a", ttl=9)):
             with pytest.raises(jetsync.MessageTtlDisabledError, match=bucket):
                 refused()
-        js.update_key_value(bucket=bucket, history=2, limit_marker_ttl=30)
+        js.update_key_value(bucket, history=2, limit_marker_ttl=30)
         raised = Raised()
         with jetsync.connect(nats_server.url, plugins=[raised]) as client:
             own = client.jetstream().key_value(mirror.bucket)
@@ -219,13 +219,13 @@ class TestMirrors:
             put_in(own, "e", ttl=9)
         assert [event.subject for event in raised.seen] == [f"$KV.{bucket}.{k}" for k in "de"]
         assert [origin.get(key).ttl for key in "abc"] == [60, 60, 60]
-        changed = js.update_key_value(bucket=mirror.bucket, description="new", limit_marker_ttl=5)
+        changed = js.update_key_value(mirror.bucket, description="new", limit_marker_ttl=5)
         config = changed.stream.config
         assert (config.description, config.mirror.name) == ("new", f"KV_{bucket}")
         assert config.allow_msg_ttl
         js.delete_key_value(mirror.bucket)
         again = js.create_key_value(
-            bucket=mirror.bucket, mirror=bucket, storage="memory", limit_marker_ttl=5
+            mirror.bucket, mirror=bucket, storage="memory", limit_marker_ttl=5
         )
         assert again.status().allows_ttl
         assert again.status().limit_marker_ttl is None
@@ -235,11 +235,9 @@ class TestMirrors:
         """
         A mirror is read by its own name with the keys of its origin; writes go to the origin.
         """
-        origin = js.create_key_value(bucket=bucket, history=5, storage="memory")
+        origin = js.create_key_value(bucket, history=5, storage="memory")
         origin.put("a", b"1")
-        mirror = js.create_key_value(
-            bucket=f"{unique}-m", mirror=bucket, history=5, storage="memory"
-        )
+        mirror = js.create_key_value(f"{unique}-m", mirror=bucket, history=5, storage="memory")
         eventually(lambda: mirror.stream.info().state.last_seq == 1)
         assert mirror.get("a", 1) == mirror.get("a")
         assert mirror.get("a").bucket == f"{unique}-m"
@@ -279,9 +277,9 @@ class TestMirrors:
         """
         A bucket that draws from another one has its keys, and its own.
         """
-        origin = js.create_key_value(bucket=f"{unique}-o", storage="memory")
+        origin = js.create_key_value(f"{unique}-o", storage="memory")
         origin.put("a", b"1")
-        kv = js.create_key_value(bucket=bucket, sources=[f"{unique}-o"], storage="memory")
+        kv = js.create_key_value(bucket, sources=[f"{unique}-o"], storage="memory")
         kv.put("b", b"2")
         eventually(lambda: sorted(kv.keys()) == ["a", "b"])
         assert kv.get("a").value == b"1"
@@ -295,7 +293,7 @@ class TestDomains:
         """
         with jetsync.connect(hub.url) as client:
             js = client.jetstream(domain="hub")
-            kv = js.create_key_value(bucket=unique, storage="memory")
+            kv = js.create_key_value(unique, storage="memory")
             assert kv.put("a", b"1") == 1
             kv.delete("a")
             assert kv.create("a", b"3") == 3
@@ -322,12 +320,12 @@ class TestDomains:
         with DevServer(config=leaf) as server, jetsync.connect(server.url) as client:
             there, here = client.jetstream(domain="hub"), client.jetstream(domain="leaf")
             eventually(lambda: answers(there))
-            origin = there.create_key_value(bucket=unique, history=5, storage="memory")
+            origin = there.create_key_value(unique, history=5, storage="memory")
             assert origin.put("a", b"1") == 1
             source = jetsync.StreamSource(
                 name=unique, external=jetsync.ExternalStream(api="$JS.hub.API")
             )
-            mirror = here.create_key_value(bucket=unique, mirror=source, history=5)
+            mirror = here.create_key_value(unique, mirror=source, history=5)
             eventually(lambda: mirror.keys() == ["a"])
             with mirror.watch(updates_only=True) as watch:
                 assert mirror.put("b", b"2") == 2

@@ -192,10 +192,10 @@ class TestTransactions:
         """
         A bucket without transactions says so before the block begins.
         """
-        kv = js.create_key_value(bucket=unique, storage="memory", atomic=False)
+        kv = js.create_key_value(unique, storage="memory", atomic=False)
         with pytest.raises(jetsync.AtomicPublishDisabledError, match="atomic=True"):
             kv.atomic()
-        js.update_key_value(bucket=unique, storage="memory", atomic=True)
+        js.update_key_value(unique, storage="memory", atomic=True)
         with kv.atomic() as tx:
             tx.put("a", b"1")
         assert kv.get("a").value == b"1"
@@ -253,7 +253,7 @@ class TestTransactions:
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
-            kv = js.create_key_value(bucket=unique, storage="memory")
+            kv = js.create_key_value(unique, storage="memory")
             kv.put("a", b"1")
             kv.delete("a")
             with kv.atomic() as tx:
@@ -273,7 +273,7 @@ class TestTransactions:
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
-            kv = js.create_key_value(bucket=unique, storage="memory")
+            kv = js.create_key_value(unique, storage="memory")
             with pytest.raises(jetsync.NotSupportedError, match=r"2\.12"):
                 kv.atomic()
             js.delete_key_value(unique)
@@ -348,7 +348,7 @@ class TestGetMany:
         While transactions change all keys together, all are always read at the same state; of a
         bucket without history, too.
         """
-        kv = js.create_key_value(bucket=unique, storage="memory")
+        kv = js.create_key_value(unique, storage="memory")
         keys = [f"k{number}" for number in range(30)]
         stop = threading.Event()
 
@@ -446,7 +446,7 @@ def test_cluster():
 
     with DevServer(cluster=3) as server, jetsync.connect(server.url) as client:
         js = client.jetstream(timeout=1)
-        kv = patiently(lambda: js.create_key_value(bucket="B", num_replicas=3, history=5))
+        kv = patiently(lambda: js.create_key_value("B", num_replicas=3, history=5))
         patiently(lambda: kv.put("a", b"0"))
 
         def step(number):

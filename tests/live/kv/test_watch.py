@@ -368,7 +368,7 @@ class TestEnd:
         with kv.watch() as watch:
             assert seen(watch.initial(10)) == [("a", 5)]
             js.delete_key_value(kv.bucket)
-            js.create_key_value(bucket=kv.bucket, history=5, storage="memory")
+            js.create_key_value(kv.bucket, history=5, storage="memory")
             for number in range(revisions):
                 kv.put("a", b"%d" % number)
             with pytest.raises(jetsync.BucketNotFoundError, match="another one has its name"):
@@ -386,7 +386,7 @@ class TestEnd:
         A bucket in memory whose server restarts begins anew, and so has its watch to.
         """
         with DevServer() as server, jetsync.connect(server.url) as client:
-            kv = client.jetstream().create_key_value(bucket="B", storage="memory")
+            kv = client.jetstream().create_key_value("B", storage="memory")
             kv.put("a", b"1")
             kv.put("a", b"2")
             with kv.watch() as watch:
@@ -402,7 +402,7 @@ class TestTrouble:
         Over restarts of the server no revision is missed and none comes twice.
         """
         with DevServer(store=tmp_path) as server, jetsync.connect(server.url) as client:
-            kv = client.jetstream().create_key_value(bucket="B")
+            kv = client.jetstream().create_key_value("B")
             taken, enough = [], threading.Event()
 
             def put():
@@ -441,7 +441,7 @@ class TestTrouble:
         A watch that loses its connection while it loads still comes to be up to date.
         """
         with DevServer(store=tmp_path) as server, jetsync.connect(server.url) as client:
-            kv = client.jetstream().create_key_value(bucket="B")
+            kv = client.jetstream().create_key_value("B")
             for number in range(1500):
                 kv.put(f"k{number}", b"")
             with kv.watch() as watch:
@@ -457,7 +457,7 @@ class TestKeys:
         """
         The server looks for the keys, and sends those and no values.
         """
-        kv = js.create_key_value(bucket=unique, storage="memory")
+        kv = js.create_key_value(unique, storage="memory")
         js.publish_many(
             (f"$KV.{unique}.{'a' if number < 10 else 'b'}.k{number}", b"x" * 100)
             for number in range(10_000)

@@ -350,7 +350,7 @@ class TestConnection:
             jetsync.connect(proxy.url, reconnect_wait=0.05) as client,
         ):
             behind = direct.jetstream().create_stream(
-                name=unique, subjects=[f"{unique}.>"], storage="memory"
+                unique, subjects=[f"{unique}.>"], storage="memory"
             )
             js = client.jetstream()
             batch_stream(js, unique)

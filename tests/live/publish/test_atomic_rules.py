@@ -194,7 +194,7 @@ class TestOldServers:
         """
         js = js_of(version)
         stream = js.create_stream(
-            name=unique, subjects=[f"{unique}.>"], storage="memory", allow_atomic=version == OLD[-1]
+            unique, subjects=[f"{unique}.>"], storage="memory", allow_atomic=version == OLD[-1]
         )
         batch = js.atomic_batch()
         for call in (
@@ -229,7 +229,7 @@ class TestOldServers:
         Should a batch reach a server that knows none, it stops at the first answer, and says so.
         """
         js = js_of(version)
-        js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+        js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
         monkeypatch.setattr("jetsync.publish.atomic_commit.require_atomic", lambda *_, **__: None)
         for broken in (
             lambda: js.atomic_batch().commit(f"{unique}.A", b"1"),

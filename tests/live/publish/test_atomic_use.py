@@ -374,7 +374,7 @@ class TestNotAllowed:
         with pytest.raises(jetsync.StreamConfigInvalidError):
             batch_stream(js, name, **slow)
         with pytest.raises(jetsync.ApiError) as caught:
-            js.create_stream(name=name, mirror=jetsync.StreamSource(stream.name), allow_atomic=True)
+            js.create_stream(name, mirror=jetsync.StreamSource(stream.name), allow_atomic=True)
         assert caught.value.err_code == 10198
         plain = batch_stream(js, name, allow_atomic=False, **slow)
         with pytest.raises(jetsync.AtomicPublishDisabledError):
@@ -402,9 +402,7 @@ class TestNotAllowed:
             jetsync.connect(server.url, user="u", password="p") as client,
         ):
             js = client.jetstream()
-            stream = js.create_stream(
-                name=unique, subjects=["A.>"], storage="memory", allow_atomic=True
-            )
+            stream = js.create_stream(unique, subjects=["A.>"], storage="memory", allow_atomic=True)
             batch = js.atomic_batch()
             batch.add("A.open")
             with pytest.raises(jetsync.PermissionDeniedError):

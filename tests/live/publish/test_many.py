@@ -92,7 +92,7 @@ class TestReport:
         All of them are named, in whatever order their acks come.
         """
         for each in "AB":
-            js.create_stream(name=f"{unique}-{each}", subjects=[f"{unique}.{each}"])
+            js.create_stream(f"{unique}-{each}", subjects=[f"{unique}.{each}"])
         try:
             runs = ("A" * 300, "B" * 300, "AB" * 300)
             found = [js.publish_many((f"{unique}.{to}", b"") for to in run).streams for run in runs]
@@ -276,7 +276,7 @@ class TestWindow:
             jetsync.connect(server.url) as client,
         ):
             js = client.jetstream()
-            js.create_stream(name=unique, subjects=[unique], storage="memory", max_msgs=2)
+            js.create_stream(unique, subjects=[unique], storage="memory", max_msgs=2)
             report = js.publish_many(((unique, payload) for _ in range(100)), ack_timeout=30)
             assert report.count == 100
             with js.publisher(ack_timeout=30) as publisher:
@@ -441,7 +441,7 @@ class TestConnection:
         Each message that is not reported is stored exactly once, and ids make the rest safe to
         repeat.
         """
-        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         counted = Numbered(unique, 20_000)
         settled = []
 
@@ -494,7 +494,7 @@ class TestConnection:
         """
         Nothing is sent, what was taken is reported as not sent, and it does not arrive later.
         """
-        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         victim.stop()
         messages = Numbered(unique, 100_000)
         try:

@@ -256,7 +256,7 @@ class TestUnknownOutcome:
         """
         The call ends with the connection and does not wait out its time.
         """
-        fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        fragile.create_stream(unique, subjects=[f"{unique}.>"])
         victim.pause()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(fragile.publish, f"{unique}.A", b"?", timeout=20)
@@ -288,7 +288,7 @@ class TestDisconnected:
         """
         Without a connection nothing is sent, not even once it is back.
         """
-        stream = fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        stream = fragile.create_stream(unique, subjects=[f"{unique}.>"])
         client = fragile._context.connection
         victim.stop()
         try:
@@ -308,7 +308,7 @@ class TestDisconnected:
         """
         A publish waits for the connection within its own time.
         """
-        fragile.create_stream(name=unique, subjects=[f"{unique}.>"])
+        fragile.create_stream(unique, subjects=[f"{unique}.>"])
         victim.stop()
         eventually(lambda: not fragile._context.connection.is_connected)
         with ThreadPoolExecutor(1) as pool:
@@ -586,7 +586,7 @@ class TestTtl:
         js = js_of("2.10.26")
         with pytest.raises(jetsync.NotSupportedError):
             memory_stream(js, unique, allow_msg_ttl=True)
-        stream = js.create_or_update_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+        stream = js.create_or_update_stream(unique, subjects=[f"{unique}.>"], storage="memory")
         with pytest.raises(jetsync.NotSupportedError):
             js.publish(f"{unique}.A", ttl=1)
         assert stream.info().state.messages == 0

@@ -96,7 +96,7 @@ def silent(js, unique):
     """
     A subject whose stream stores and never acknowledges.
     """
-    js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory", no_ack=True)
+    js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory", no_ack=True)
     yield f"{unique}.A"
     js.delete_stream(unique)
 
@@ -561,8 +561,8 @@ class TestConnection:
         All futures have ended with it, nothing is open, and the next messages are stored.
         """
         js = fragile.jetstream()
-        js.create_stream(name=unique, subjects=[f"{unique}.>"])
-        silent = js.create_stream(name=f"{unique}-N", subjects=[f"{unique}-N.>"], no_ack=True)
+        js.create_stream(unique, subjects=[f"{unique}.>"])
+        silent = js.create_stream(f"{unique}-N", subjects=[f"{unique}-N.>"], no_ack=True)
         with js.publisher(ack_timeout=30) as publisher:
             futures = [publisher.publish(f"{unique}-N.A", msg_id=f"{n}") for n in range(5)]
             assert publisher.pending == 5
@@ -625,8 +625,8 @@ class TestConnection:
         A publish raises by ack_timeout, nothing is sent later, and what was in flight has failed.
         """
         js = fragile.jetstream()
-        stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
-        silent = js.create_stream(name=f"{unique}-N", subjects=[f"{unique}-N.>"], no_ack=True)
+        stream = js.create_stream(unique, subjects=[f"{unique}.>"])
+        silent = js.create_stream(f"{unique}-N", subjects=[f"{unique}-N.>"], no_ack=True)
         publisher = js.publisher(ack_timeout=4)
         flying = publisher.publish(f"{unique}-N.A")
         eventually(lambda: silent.info().state.messages == 1)
@@ -654,7 +654,7 @@ class TestConnection:
         A connection that comes back in time takes the message; others are settled meanwhile.
         """
         js = fragile.jetstream()
-        js.create_stream(name=unique, subjects=[f"{unique}.>"])
+        js.create_stream(unique, subjects=[f"{unique}.>"])
         with js.publisher(ack_timeout=20) as publisher:
             publisher.publish(f"{unique}.A").result(5)
             victim.stop()

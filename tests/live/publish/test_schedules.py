@@ -26,7 +26,7 @@ def planned(js, unique):
     A stream that allows schedules.
     """
     return js.create_stream(
-        name=unique,
+        unique,
         subjects=[f"{unique}.plan.*", f"{unique}.out.*"],
         allow_msg_schedules=True,
         allow_msg_ttl=True,
@@ -246,7 +246,7 @@ class TestRefused:
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"])
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"])
             with pytest.raises(jetsync.NotSupportedError, match=r"server 2\.12 or later"):
                 js.schedule(f"{unique}.a", target=f"{unique}.b", at=soon())
             assert stream.info().state.messages == 0

@@ -47,7 +47,7 @@ def timed_stream(js, unique):
     A stream in memory that takes times-to-live.
     """
     yield js.create_stream(
-        name=unique,
+        unique,
         subjects=[f"{unique}.>"],
         storage="memory",
         allow_msg_ttl=True,
@@ -101,7 +101,7 @@ class TestValues:
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
             stream = js.create_stream(
-                name=unique,
+                unique,
                 subjects=[f"{unique}.>"],
                 storage="memory",
                 allow_msg_ttl=True,
@@ -159,7 +159,7 @@ class TestValues:
         with jetsync.connect(server_for("2.10.26").url) as client:
             js = client.jetstream()
             with pytest.raises(jetsync.NotSupportedError, match=r"allow_msg_ttl.*2\.11"):
-                js.create_stream(name=unique, subjects=[unique], allow_msg_ttl=True)
+                js.create_stream(unique, subjects=[unique], allow_msg_ttl=True)
             js.delete_stream(unique)
 
 
@@ -184,7 +184,7 @@ class TestExpiry:
         Limit markers raise a shorter time, but for one message per subject.
         """
         stream = js.create_stream(
-            name=unique,
+            unique,
             subjects=[f"{unique}.>"],
             storage="memory",
             max_msgs_per_subject=history,
@@ -199,7 +199,7 @@ class TestExpiry:
         The last message of a subject leaves a marker, which is recognised on every path.
         """
         stream = js.create_stream(
-            name=unique,
+            unique,
             subjects=[f"{unique}.>"],
             storage="memory",
             max_msgs_per_subject=1,
@@ -207,7 +207,7 @@ class TestExpiry:
             subject_delete_marker_ttl=60,
         )
         subject = f"{unique}.a"
-        consumer = stream.create_consumer(durable_name="d")
+        consumer = stream.create_consumer("d")
         js.publish(subject, b"x", ttl=2)
         first, marker = (consumer.next(expires=10) for _ in range(2))
         assert (first.marker, first.data) == (None, b"x")

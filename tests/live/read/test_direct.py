@@ -41,7 +41,7 @@ def make_foo(js, unique, **config):
     Make a stream of 20 messages, alternately on FOO.A and FOO.B.
     """
     stream = js.create_stream(
-        name=unique,
+        unique,
         subjects=[f"{unique}.>"],
         **{"storage": "memory", "allow_direct": True, **config},
     )
@@ -280,7 +280,7 @@ class TestExamples:
         A bucket with the messages of the examples.
         """
         stream = js.create_stream(
-            name=f"KV_{unique}",
+            f"KV_{unique}",
             subjects=[f"$KV.{unique}.>"],
             storage="memory",
             max_msgs_per_subject=1,
@@ -504,9 +504,9 @@ class TestNotSupported:
         stream = make_foo(js, unique, allow_direct=False)
         with pytest.raises(jetsync.DirectNotSupportedError):
             stream.get_batch(3)
-        js.update_stream(name=unique, allow_direct=True)
+        js.update_stream(unique, allow_direct=True)
         assert sequences(stream.get_batch(3)) == [1, 2, 3]
-        js.update_stream(name=unique, allow_direct=False)
+        js.update_stream(unique, allow_direct=False)
         with timed(0, 1), pytest.raises(jetsync.DirectNotSupportedError):
             stream.get_batch(3)
         stream.delete()
@@ -603,7 +603,7 @@ class TestWhereItIsRead:
         """
         origin = make_foo(any_js, unique)
         mirror = any_js.create_stream(
-            name=f"{unique}-M",
+            f"{unique}-M",
             mirror=jetsync.StreamSource(name=unique),
             storage="memory",
             allow_direct=True,

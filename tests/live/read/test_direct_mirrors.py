@@ -43,7 +43,7 @@ def mirrored(any_js, unique):
 
     def mirrored(*, source=None, origin=None, **config):
         stream = any_js.create_stream(
-            name=unique,
+            unique,
             subjects=[f"{unique}.*"],
             allow_direct=True,
             storage="memory",
@@ -52,7 +52,7 @@ def mirrored(any_js, unique):
         made.append(stream)
         any_js.publish_many((f"{unique}.{number % 10}", b"%d" % number) for number in range(200))
         mirror = any_js.create_stream(
-            name=f"{unique}-M",
+            f"{unique}-M",
             mirror=jetsync.StreamSource(name=unique, **(source or {})),
             storage="memory",
             **config,
@@ -120,11 +120,11 @@ class TestOneMessage:
         """
         A key is found where a mirror has others, and where a mirror has no history.
         """
-        store = any_js.create_key_value(bucket=unique, history=5)
+        store = any_js.create_key_value(unique, history=5)
         for number in range(10):
             store.put(f"key.{number}", b"%d" % number)
         few = any_js.create_stream(
-            name=f"{unique}-F",
+            f"{unique}-F",
             mirror=jetsync.StreamSource(name=f"KV_{unique}", filter_subject=f"$KV.{unique}.key.1"),
         )
         eventually(lambda: few.info().state.messages == 1, 20)
@@ -194,11 +194,11 @@ def test_only_a_mirror_answers(client, monkeypatch, unique, empty):
     """
     monkeypatch.setattr(_page_reader, "TRIES", 8)
     js = client.jetstream()
-    stream = js.create_stream(name=unique, subjects=[f"{unique}.*"], allow_direct=True)
+    stream = js.create_stream(unique, subjects=[f"{unique}.*"], allow_direct=True)
     js.publish_many((f"{unique}.{number % 10}", b"%d" % number) for number in range(20))
     other = "none" if empty else "1"
     mirror = js.create_stream(
-        name=f"{unique}-M",
+        f"{unique}-M",
         mirror=jetsync.StreamSource(name=unique, filter_subject=f"{unique}.{other}"),
         allow_direct=True,
     )

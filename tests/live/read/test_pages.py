@@ -38,7 +38,7 @@ def make(client, name, count, *, size=16, subjects=1, **config):
     Make a stream of so many messages, each with its sequence in front.
     """
     stream = client.jetstream().create_stream(
-        name=name,
+        name,
         subjects=[f"{name}.>"],
         **{"storage": "memory", "allow_direct": True, **config},
     )

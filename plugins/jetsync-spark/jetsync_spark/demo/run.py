@@ -141,14 +141,14 @@ def make(js: jetsync.JetStream) -> tuple[jetsync.Stream, jetsync.KeyValue]:
     Create the stream of the flights, the bucket of the airlines and, to be returned, of the totals.
     """
     stream = js.create_stream(
-        name=pipeline.STREAM,
+        pipeline.STREAM,
         description=DESCRIPTION,
         subjects=["flights.>", "ledger.flights.>"],
         allow_atomic=True,
         allow_direct=True,
     )
-    js.create_key_value(bucket=pipeline.AIRLINES, description=DESCRIPTION)
-    return stream, js.create_key_value(bucket=pipeline.DELAYS, description=DESCRIPTION, atomic=True)
+    js.create_key_value(pipeline.AIRLINES, description=DESCRIPTION)
+    return stream, js.create_key_value(pipeline.DELAYS, description=DESCRIPTION, atomic=True)
 
 
 def publish(stream: jetsync.Stream, server: str, folder: Path, flights: int) -> None:

@@ -143,7 +143,7 @@ class TestBasic:
         """
         What cannot be sent is refused before it is; the batch goes on.
         """
-        js.create_stream(name=f"{unique}-other", subjects=[f"{unique}-other.>"], storage="memory")
+        js.create_stream(f"{unique}-other", subjects=[f"{unique}-other.>"], storage="memory")
         subject = f"{stream.name}.a"
         with fast(js) as publisher:
             publisher.add(subject, b"0")
@@ -189,7 +189,7 @@ class TestRefusal:
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
-            stream = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
             publisher = fast(js)
             for call in (
                 lambda: publisher.add(f"{unique}.a", b"0"),
@@ -206,7 +206,7 @@ class TestRefusal:
         """
         A stream that could and does not allow it, and one without acks.
         """
-        plain = js.create_stream(name=unique, subjects=[f"{unique}.>"], storage="memory")
+        plain = js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")
         with pytest.raises(jetsync.FastPublishDisabledError), fast(js) as publisher:
             publisher.add(f"{unique}.a", b"0")
         assert plain.info().state.messages == 0
@@ -246,7 +246,7 @@ class TestRefusal:
             with jetsync.connect(url) as client:
                 js = client.jetstream()
                 js.create_stream(
-                    name="P", subjects=["ok.>", "no.>"], storage="memory", allow_batched=True
+                    "P", subjects=["ok.>", "no.>"], storage="memory", allow_batched=True
                 )
                 with timed(0.0, 2.0), pytest.raises(jetsync.PermissionDeniedError):
                     fast(js).add("no.a", b"0")
