@@ -75,7 +75,9 @@ def answer_soon(lane: Lane, message: Message, body: bytes) -> None:
         return
     with contextlib.suppress(NotJetStreamMessageError):
         replies = AckClaim([message]).replies
-        lane.answer(b"".join([frames.pub(reply, b"", body) for reply in replies]), keep=LATE_ANSWER)
+        lane.post_nowait(
+            b"".join([frames.pub(reply, b"", body) for reply in replies]), keep=LATE_ANSWER
+        )
 
 
 def write_claim(claim: AckClaim, timeout: Seconds | None) -> int:

@@ -379,7 +379,7 @@ class Consumption:
         if not self._is_mine():
             self._over.wait(deadline.at_most(LAST_TURN).remaining())
 
-    def leave_to_parent(self) -> None:
+    def after_fork(self) -> None:
         """
         End it in a forked child: what has come is the parent's to handle. Takes no lock.
         """
@@ -394,7 +394,7 @@ class Consumption:
         self._over = Latch()
         self._over.set()
         if self._pool is not None:
-            self._pool.leave_to_parent()
+            self._pool.after_fork()
 
     # For handlers and other handles of the package.
 
@@ -419,7 +419,7 @@ class Consumption:
         replies = replies + [frame[1] for frame in self._engine.snapshot()]
         if replies:
             block = b"".join([frames.pub(reply, b"", IN_PROGRESS) for reply in replies])
-            self._context.lane.answer(block)
+            self._context.lane.post_nowait(block)
 
     def take_frame(self, deadline: Deadline | None) -> Frame | None:
         """Return the next message's frame, None at the end; raises WaitTimeoutError."""

@@ -81,15 +81,14 @@ class ConsumeDriver:
 
     def wake(self) -> None:
         """Make the thread that waits look again; any thread."""
-        self._inbox.box.poke()
-        self._context.lane.nudge()
+        self._context.lane.interrupt(self._inbox.box)
 
     def turn(self) -> None:
         """Take what has come, and send what is due."""
         box, engine = self._inbox.box, self.engine
         if not self.is_open:
             return
-        box.take_poke()
+        box.clear_interrupt()
         now = time.monotonic()
         if box.frames:
             self._receive(now)

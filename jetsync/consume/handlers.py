@@ -113,7 +113,7 @@ class HandlerPool:
                     waiting.append(queue.popleft())
         self._source.give_back(waiting)
 
-    def leave_to_parent(self) -> None:
+    def after_fork(self) -> None:
         """Learn that this process is a forked child, where no worker exists. Takes no lock."""
         self._lock = threading.RLock()
         self._taking = threading.Lock()

@@ -56,9 +56,9 @@ class PullInbox:
     def __init__(self, context: Context) -> None:
         inbox = context.connection.new_inbox().encode()
         self._context = context
-        self.box = Mailbox(inbox + b".*", hears_denials=True)
+        self.box = Mailbox(inbox + b".*", collect_denials=True)
         self.engine = PullEngine(inbox)
-        self._sid, self._line = context.connection.open_box(self.box.interest, self.box)
+        self._sid, self._line = context.connection.listen(self.box)
 
     def pull(self, subject: bytes, request: PullRequest, deadline: Deadline) -> None:
         """Send one pull; raises what the lane's write does, with nothing sent."""
@@ -93,18 +93,18 @@ class PullInbox:
         """
         lane, box = self._context.lane, self.box
         if not acked:
-            lane.leave(self._sid)
+            lane.unsubscribe(self._sid)
             return
         box.push = lambda frame: give_back(lane, (frame,))
         # Unsubscribed first: otherwise the server gives what it gets back to this very pull.
-        lane.leave(self._sid, linger=LINGER)
+        lane.unsubscribe(self._sid, grace=LINGER)
         give_back(lane, unused)
         # What came before the push was changed.
         give_back(lane, box.drain())
 
     def close(self) -> None:
         """Unsubscribe while no pull is open."""
-        self._context.lane.leave(self._sid)
+        self._context.lane.unsubscribe(self._sid)
 
 
 def take_inbox(pool: list[PullInbox], context: Context) -> PullInbox:
@@ -237,14 +237,14 @@ def give_back(lane: Lane, unused: Iterable[Frame]) -> None:
     replies = [frame[1] for frame in unused if frame[1].startswith(ACK_PREFIX)]
     if replies:
         block = b"".join([frames.pub(reply, b"", NAK) for reply in replies])
-        lane.answer(block, keep=KEPT_REFUSALS)
+        lane.post_nowait(block, keep=KEPT_REFUSALS)
 
 
 def _refuse(lane: Lane, frame: Frame) -> None:
     """Refuse one message that failed; never waits."""
     said = parse_ack_reply(frame[1])
     if said is not None:
-        lane.answer(frames.pub(frame[1], b"", refusal(said.delivered)), keep=KEPT_REFUSALS)
+        lane.post_nowait(frames.pub(frame[1], b"", refusal(said.delivered)), keep=KEPT_REFUSALS)
 
 
 def refusal(delivered: int) -> bytes:
