@@ -10,6 +10,7 @@ from jetsync.errors import (
     ConnectionLostError,
     DisconnectedError,
     JetSyncError,
+    NoRespondersError,
     NoStreamResponseError,
     PermissionDeniedError,
     PublishOutcomeUnknownError,
@@ -17,7 +18,7 @@ from jetsync.errors import (
 from jetsync.publish.one import publish_one
 from jetsync.values.outbound import OutboundMessage, PubAck
 
-REFUSED = (b"", b"", b"NATS/1.0 503\r\n\r\n", b"")
+REFUSED = NoRespondersError("a")
 STORED = (b"", b"", None, b'{"stream":"S","seq":1,"duplicate":true}')
 WRONG = (
     b"",
