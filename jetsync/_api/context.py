@@ -76,8 +76,7 @@ class Context:
         if body is not None:
             payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
         try:
-            subject = f"{self.prefix}.{endpoint}".encode()
-            frame = self.connection.exchange(subject, None, payload, deadline)
+            frame = self.connection.request(f"{self.prefix}.{endpoint}", payload, deadline)
         except NoRespondersError as refusal:
             raise JetStreamNotEnabledError(
                 description=f"no JetStream answers on {refusal.subject!r}", stream=stream

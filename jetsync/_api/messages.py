@@ -82,19 +82,18 @@ def direct_get(
         DirectNotSupportedError: The stream does not allow direct gets, or no server answers now.
     """
     subject = request.get("last_by_subj")
-    exchange = context.connection.exchange
-    where = f"{context.prefix}.DIRECT.GET.{stream}".encode()
+    where = f"{context.prefix}.DIRECT.GET.{stream}"
     try:
         if subject is None:
-            frame = exchange(where, None, json.dumps(request).encode(), deadline)
+            frame = context.connection.request(where, json.dumps(request).encode(), deadline)
         else:
             try:
                 # The short form needs no JSON, and permissions can be bound to the subject.
-                frame = exchange(b"%b.%b" % (where, subject.encode()), None, b"", deadline)
+                frame = context.connection.request(f"{where}.{subject}", b"", deadline)
             except MaxControlLineError:
                 # The subject is too long for the API subject, so send it in the body.
                 body = json.dumps(request).encode()
-                frame = exchange(where, None, body, deadline)
+                frame = context.connection.request(where, body, deadline)
     except NoRespondersError as error:
         raise DirectNotSupportedError(stream) from error
     block = frame[2]

@@ -201,7 +201,7 @@ class ReadGate:
             pass
         return True
 
-    def wake_reader(self) -> None:
+    def nudge(self) -> None:
         """Wake the thread that reads, if there is one; any thread."""
         if self.can_lead:
             self.poller.wake()

@@ -1,21 +1,21 @@
 """
-The consume engine: a buffer that is kept full by pulls, for as long as somebody takes from it.
+The consume engine: it keeps a buffer full by sending pulls, for as long as messages are taken.
 
-What lives here: when the next pull is due and what it asks for, what statuses and silences mean for
-a consumption, when to look again. What may not: the socket, the clock, threads.
+The engine decides when the next pull is due and what it asks for, what statuses and silence mean,
+and when to look again. It knows neither sockets nor clocks nor threads.
 
-Theory of operation. The engine owns the buffer of messages that have come and were not taken. What
-is buffered and what open pulls may still bring is together never more than the limit; once it is
-down to the threshold, a pull is due that asks for all that is missing. So a user who is slower than
-the server is never sent more than the limit, and silence then means nothing.
+How it works. The engine owns the buffer of messages that arrived and were not taken. The messages
+in the buffer and those that open pulls may still bring never exceed the limit. Once they are down
+to the threshold, a pull is due that asks for everything that is missing. So a slow application
+never gets more than the limit, and silence then means nothing.
 
-A status ends one pull, and mostly another one follows: at once, or after a pause that grows if the
-reason is one that passes. Where nobody answers a pull, and where heartbeats fail to come, the
-consumer is asked after (a *probe*, answered below the same inbox): one that is gone ends the
-consumption; one that is well while our pulls are silent has lost them, so they are struck out.
+A status ends one pull. In most cases another pull follows, at once or after a growing pause if the
+reason is temporary. If nobody answers a pull or heartbeats are missed, the engine asks for the
+consumer's info (a *probe*, answered below the same inbox). If the consumer is gone, the consumption
+ends. If the consumer exists while our pulls are silent, the server has lost them, and they are
+struck out.
 
-Implements ADR-37, "Consume". Where servers do otherwise than the ADR says, what they do was
-measured.
+Implements ADR-37, "Consume". Where servers differ from the ADR, their behaviour was measured.
 """
 
 from __future__ import annotations
@@ -62,16 +62,14 @@ if TYPE_CHECKING:
     from jetsync.errors import JetSyncError
     from jetsync.values.frame import Frame
 
+# A pull that ends empty before this part of its time is a sign that something is wrong.
 QUICK: Final = 0.5
-"""
-The part of its time before which no pull ends with nothing, unless something is wrong.
-"""
 
+# Seconds without an answer after which a probe is repeated.
 PROBE_WAIT: Final = 1.0
-"""Seconds after which the consumer is asked after once more, if there was no answer."""
 
+# Seconds for which pulls may stay silent after the probe has shown that their consumer exists.
 STRIKE_WAIT: Final = 1.0
-"""Seconds for which pulls may still be silent once their consumer is known to be well."""
 
 CONCLUDING: Final = (
     ConsumerDeletedError,
@@ -80,11 +78,10 @@ CONCLUDING: Final = (
     RequiredApiLevelError,
 )
 """
-The faults that end a consumption, as the same pull would meet them for ever.
+The faults that end a consumption, because every pull would fail the same way.
 
-The limits of a consumer are warnings to the ADR: another pull follows, after a pause.
+The ADR treats the limits of a consumer as warnings: another pull follows after a pause.
 """
-
 
 DURATION_UNITS: Final = {
     "h": 3600.0,
@@ -100,27 +97,21 @@ DURATION_UNITS: Final = {
 
 @attrs.frozen(kw_only=True)
 class ConsumeOptions:
-    """
-    How a consumption pulls, checked and complete.
-    """
+    """How a consumption pulls; checked and complete."""
 
     stream: str
     consumer: str
+    # The limit of the buffer in messages. With `max_bytes`, the batch of a pull.
     max_messages: int
-    """Messages in the buffer at most; the batch of a pull that is bounded by bytes."""
-
+    # The limit of the buffer in bytes; None if messages are counted.
     max_bytes: int | None
-    """Bytes in the buffer at most; None if messages are counted."""
-
+    # The next pull is due when this many messages, or bytes, are left.
     threshold: int
-    """How many messages, or bytes, may be left when the next pull is due."""
-
     expires: float
     heartbeat: float
     stop_after: int | None = None
+    # What the consumer allows a single pull to ask for.
     max_batch: int | None = None
-    """What the consumer allows a single pull to ask for."""
-
     max_batch_bytes: int | None = None
     group: str | None = None
     min_pending: int | None = None
@@ -130,17 +121,10 @@ class ConsumeOptions:
 
 @attrs.frozen
 class StatusNote:
-    """A status that ended a pull, and what follows."""
+    """A status of a pull, and what follows from it."""
 
     status: Status
     outcome: PullOutcome
-
-
-@attrs.frozen
-class SilenceNote:
-    """Two heartbeats failed to come."""
-
-    silent_for: float
 
 
 class ConsumeEngine:
@@ -148,9 +132,9 @@ class ConsumeEngine:
     Keep a buffer filled.
 
     Args:
-        pulls: The books of its pulls.
+        pulls: The accounts of its pulls.
         options: What to pull.
-        pins: The pins of the consumer's groups, shared with others that pull from it.
+        pins: The pin ids of the consumer's groups, shared with other users of the consumer.
     """
 
     def __init__(
@@ -158,54 +142,45 @@ class ConsumeEngine:
     ) -> None:
         self.pulls = pulls
         self.options = options
-        self.buffer: deque[Frame] = deque()
-        """What has come and was not taken yet, oldest first."""
-
-        self.aside = 0
-        """How many messages were taken out of the buffer, and still count as if they were in it."""
-
-        self.aside_bytes = 0
-        self.refused: list[Frame] = []
-        """What came beyond ``stop_after``, to be given back."""
-
-        self.error: BaseException | None = None
-        """Why it has ended, if it was a fault."""
-
-        self.draining = False
-        """Whether no more pulls are sent."""
-
         self.pins = Pins() if pins is None else pins
+        # The messages that arrived and were not taken, oldest first.
+        self.buffer: deque[Frame] = deque()
+        # Messages that were taken out of the buffer and still count as if they were in it.
+        self.parked = 0
+        self.parked_bytes = 0
+        # Messages that arrived beyond `stop_after`, to be given back.
+        self.refused: list[Frame] = []
+        # The fault that ended it.
+        self.error: BaseException | None = None
+        # Whether no more pulls are sent.
+        self.draining = False
+        # How many messages have arrived in the buffer so far.
         self.admitted = 0
-        """How many messages have come into the buffer so far."""
-
+        # How often two heartbeats in a row were missed.
         self.misses = 0
+        # How many pulls in a row were refused or not answered.
+        self.refusals = 0
         self._max_batch = options.max_batch
         self._max_batch_bytes = options.max_batch_bytes
         self._expires = options.expires
         self._heartbeat = options.heartbeat
-        self.refusals = 0
-        """How many pulls in a row were refused, or not answered by anybody."""
-
+        # No pull is sent before this moment; 0 for no such moment.
         self._not_before = 0.0
         self._wait = RETRY_WAIT
+        # Whether the next message only fits into an empty buffer.
         self._until_empty = False
-        """Whether the next message only fits into an empty buffer."""
-
+        # Seconds of silence that were reported already.
         self._silent_before = 0.0
-        """Seconds of silence that were told of already."""
-
+        # When the driver went away; None before it was there.
         self._left: float | None = None
-        """When the driver went away; None before it was there."""
-
+        # Whether silence was forgiven since the last sign of life, because the driver was away.
         self._excused = False
-        """Whether silence was forgiven since the last sign of life, as the driver was away."""
-
         self._wants_probe = False
         self._probe: bytes | None = None
         self._probes = 0
         self._probe_again = 0.0
+        # When silent pulls are struck out, because their consumer exists.
         self._strike_at: float | None = None
-        """When silent pulls are struck out, as the consumer is well."""
 
     def __repr__(self) -> str:
         return (
@@ -213,36 +188,27 @@ class ConsumeEngine:
             f"admitted={self.admitted}>"
         )
 
-    # What is held.
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all messages that were wanted have come."""
-        limit = self.options.stop_after
-        return limit is not None and self.admitted >= limit
-
     @property
     def is_ending(self) -> bool:
-        """Whether nothing more is to come."""
-        return self.draining or self.error is not None or self.is_complete
-
-    def buffered_bytes(self) -> int:
-        """Return the size of what is in the buffer, as servers count it."""
-        return self.aside_bytes + sum(map(message_size, self.snapshot()))
+        """Whether no more messages are wanted."""
+        limit = self.options.stop_after
+        return (
+            self.draining
+            or self.error is not None
+            or (limit is not None and self.admitted >= limit)
+        )
 
     def low_mark(self) -> int:
-        """
-        Return at how many messages in the buffer :meth:`due` has to be asked again, -1 for never.
-        """
+        """Return the number of buffered messages at which :meth:`due` may have a pull; or -1."""
         if self.is_ending:
             return 0
-        if self._asks_no_more():
+        options = self.options
+        pending = self.pulls.pending_messages
+        if options.stop_after is not None and self.admitted + pending >= options.stop_after:
             return -1
-        limit = self.options.max_bytes
-        if limit is None:
-            held = self.aside + self.pulls.pending_messages
-            return max(self.options.threshold - held, -1)
-        left = self.options.threshold - self.aside_bytes - self.pulls.pending_bytes
+        if options.max_bytes is None:
+            return max(options.threshold - self.parked - pending, -1)
+        left = options.threshold - self.parked_bytes - self.pulls.pending_bytes
         if self._until_empty:
             left = min(left, 0)
         count = -1 if left < 0 else 0
@@ -253,21 +219,20 @@ class ConsumeEngine:
             count += 1
         return count
 
-    # What is due.
-
     def due(self, now: float) -> PullRequest | None:
-        """Return the pull to send now, None if there is none; enter it with ``pulls.open``."""
+        """Return the pull to send now, or None. The caller opens it with ``pulls.open``."""
         if self.is_ending or now < self._not_before:
             return None
         options, pulls = self.options, self.pulls
         size: int | None = None
         if options.max_bytes is None:
-            held = len(self.buffer) + self.aside + pulls.pending_messages
+            held = len(self.buffer) + self.parked + pulls.pending_messages
             if held > options.threshold:
                 return None
             messages = options.max_messages - held
         else:
-            bound = self.buffered_bytes() + pulls.pending_bytes
+            bound = sum(map(message_size, self.snapshot()), self.parked_bytes)
+            bound += pulls.pending_bytes
             if bound > options.threshold or (bound and self._until_empty):
                 return None
             messages, size = UNBOUNDED_BATCH, options.max_bytes - bound
@@ -294,7 +259,7 @@ class ConsumeEngine:
         )
 
     def probe_due(self, now: float) -> bytes | None:
-        """Return the reply subject for a question after the consumer, None if none is due."""
+        """Return the reply subject of the probe to send now, or None."""
         if not self._wants_probe or self.is_ending:
             return None
         if self._probe is not None and now < self._probe_again:
@@ -306,7 +271,7 @@ class ConsumeEngine:
         return self._probe
 
     def next_look(self) -> float | None:
-        """Return the moment at which :meth:`look` or :meth:`due` has something, None for never."""
+        """Return when :meth:`look` or :meth:`due` may have something next, or None."""
         moments = [self._strike_at, self.pulls.next_expiry()]
         if self._not_before:
             moments.append(self._not_before)
@@ -314,14 +279,10 @@ class ConsumeEngine:
             moments.append(self._probe_again)
         if not self.pulls.is_idle:
             moments.append(self.pulls.heartbeat.due())
-        return min((moment for moment in moments if moment is not None), default=None)
-
-    # What happens.
+        return min([moment for moment in moments if moment is not None], default=None)
 
     def receive(self, frames: Sequence[Frame], now: float) -> list[StatusNote]:
-        """
-        Take a block of frames: fill the buffer, and return what its statuses mean.
-        """
+        """Put the messages of *frames* into the buffer, and return what the statuses mean."""
         if self._probes:
             frames = self._take_answers(frames, now)
         if not frames:
@@ -342,9 +303,11 @@ class ConsumeEngine:
             ),
         ]
 
-    def look(self, now: float) -> SilenceNote | None:
-        """Notice what did not happen: pulls that were forgotten, heartbeats that did not come."""
-        if self._not_before and now >= self._not_before:
+    def look(self, now: float) -> float | None:
+        """
+        Notice what did not happen; return the seconds of silence if two heartbeats were missed.
+        """
+        if now >= self._not_before:
             self._not_before = 0.0
         pulls = self.pulls
         pulls.expire(now)
@@ -357,19 +320,19 @@ class ConsumeEngine:
         pulls.heartbeat.restart(now)
         self.misses += 1
         self._wants_probe = True
-        return SilenceNote(self._silent_before)
+        return self._silent_before
 
     def leave(self, now: float) -> None:
-        """Note that the driver goes away: what comes now is only seen when it is back."""
+        """Note that the driver goes away. It sees what arrives from now on when it is back."""
         self._left = now
 
     def back(self, now: float) -> None:
         """
         Note that the driver is back.
 
-        After a long time away silence counts from now on: what has come meanwhile may still be on
-        its way through this process. Only once for each sign of life, though: a pull that was lost
-        has to be noticed also by a driver that comes back now and then.
+        After a long absence, silence counts from now on, because frames may have arrived that this
+        process has not read yet. This is done once for each sign of life. Otherwise a driver that
+        comes back now and then would never notice a lost pull.
         """
         if self._left is None or self._excused:
             return
@@ -379,7 +342,11 @@ class ConsumeEngine:
             self.pulls.heartbeat.restart(now)
 
     def lost(self, epoch: int, now: float) -> int:
-        """Strike out the pulls that died with their connection; return how many those were."""
+        """
+        Strike out the pulls that were sent on connections up to *epoch*, which are lost.
+
+        Return how many these were.
+        """
         dead = self.pulls.lost(epoch)
         self._probe = None
         self._strike_at = None
@@ -391,20 +358,15 @@ class ConsumeEngine:
         return len(dead)
 
     def fail(self, error: BaseException) -> None:
-        """End with *error*; the first one stays."""
+        """End with *error*, unless it has ended with another error."""
         if self.error is None:
             self.error = error
 
     def snapshot(self) -> list[Frame]:
-        """Return what is in the buffer while other threads may take from it."""
+        """Return the messages in the buffer, while other threads may take some."""
         while True:
-            with contextlib.suppress(RuntimeError):  # Changed under our eyes.
+            with contextlib.suppress(RuntimeError):  # Another thread took one.
                 return list(self.buffer)
-
-    def _asks_no_more(self) -> bool:
-        """Whether all that is wanted has been asked for."""
-        limit = self.options.stop_after
-        return limit is not None and self.admitted + self.pulls.pending_messages >= limit
 
     def _admit(self, messages: Sequence[Frame]) -> None:
         limit = self.options.stop_after
@@ -424,8 +386,10 @@ class ConsumeEngine:
         """Act on a status that ended *pull*."""
         kind, asked = status.rule.error, pull.request
         if kind is MessageSizeExceedsMaxBytesError:
-            # Nothing came for a pull that asked for as much as it ever may: nothing ever will.
-            most = min(self.options.max_bytes or 0, self._max_batch_bytes or UNBOUNDED_BATCH**2)
+            # A pull that asked for as many bytes as possible ended empty, so every pull will.
+            most = self.options.max_bytes
+            if most is not None and self._max_batch_bytes is not None:
+                most = min(most, self._max_batch_bytes)
             if asked.max_bytes == most and status.pending_bytes in {None, most}:
                 return self._conclude(status)
             self._until_empty = True
@@ -434,7 +398,7 @@ class ConsumeEngine:
             if status.pending_messages == asked.max_messages and now < (
                 pull.opened + QUICK * asked.expires
             ):
-                # It ended before its time and brought nothing; at once again would be a storm.
+                # It ended early and empty. Repeating it at once could go on in a tight loop.
                 self._back_off(now)
             else:
                 self._wait = RETRY_WAIT
@@ -443,7 +407,7 @@ class ConsumeEngine:
         if kind is not None and issubclass(kind, CONCLUDING):
             return self._conclude(status)
         if kind is PinIdMismatchError and asked.pin_id is not None:
-            # Another client is pinned; ours was perhaps given a new id meanwhile.
+            # Another client is pinned, or this client was given a new id meanwhile.
             self.pins.drop(asked.group, asked.pin_id)
             return PullOutcome.RETRIED
         self._learn_limit(status)
@@ -454,7 +418,7 @@ class ConsumeEngine:
         return PullOutcome.RETRIED
 
     def _back_off(self, now: float) -> None:
-        """Send no pull for a while; statuses of several pulls at once count as one."""
+        """Send no pull for a while. Several statuses at once count as one."""
         if now >= self._not_before:
             self._not_before = now + self._wait
             self._wait = min(2.0 * self._wait, RETRY_WAIT_LIMIT)
@@ -464,7 +428,7 @@ class ConsumeEngine:
         return PullOutcome.FAILED
 
     def _learn_limit(self, status: Status) -> None:
-        """Ask for no more than the consumer allows, where its status says how much that is."""
+        """Keep to the limit of the consumer that a status names, if it names one."""
         error = status.error(self.options.stream, self.options.consumer)
         if isinstance(error, MaxRequestBatchError) and error.limit:
             self._max_batch = error.limit
@@ -477,7 +441,7 @@ class ConsumeEngine:
                 self._heartbeat = min(self._heartbeat, self._expires / 2.0)
 
     def _take_answers(self, frames: Sequence[Frame], now: float) -> Sequence[Frame]:
-        """Take the answers to probes, late ones too, out of a block of frames."""
+        """Take the answers to probes, including late ones, out of a block of frames."""
         prefix = self.pulls.prefix + b"i"
         answers = [frame for frame in frames if frame[0].startswith(prefix)]
         if not answers:
@@ -490,14 +454,14 @@ class ConsumeEngine:
                 self._probe = None
                 silent = self._silent_before > 0.0 and not self.pulls.is_idle
                 if answer[2] is None and gone is None and silent:
-                    # It is well, and pulls that it knows would have given a sign of life by now.
-                    # If it stood still, its heartbeats are on their way with its answer.
+                    # The consumer exists, and would have sent heartbeats for pulls that it knows.
+                    # If it was suspended, they arrive soon after its answer.
                     self._strike_at = now + min(self._heartbeat, STRIKE_WAIT)
         return [frame for frame in frames if not frame[0].startswith(prefix)]
 
 
 def read_duration(text: str) -> float | None:
-    """Return the seconds of a duration as servers write it, ``1m30s``; None if it is none."""
+    """Return the seconds of a duration like ``1m30s``; None if *text* is no duration."""
     parts = re.findall(r"([0-9.]+)([a-zµμ]+)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None

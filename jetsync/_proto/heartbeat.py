@@ -1,8 +1,8 @@
 """
-The watch over idle heartbeats of a pull.
+The idle heartbeats of a pull.
 
-Any frame that comes for the pull is a sign of life. Two intervals without one are a miss (ADR-37).
-Pulls end with their connection, so that nothing is watched while there is none.
+Every frame that arrives for the pull is a sign of life. Two intervals without one are a miss
+(ADR-37). Pulls end with their connection, so nothing is watched without a connection.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 class HeartbeatWatch:
     """
-    Say when a pull has been silent for too long.
+    Tell when a pull has been silent for too long.
 
     Args:
-        interval: Seconds between heartbeats as asked of the server; None or 0 watches nothing.
+        interval: Seconds between the heartbeats that the server was asked for; None or 0 for none.
     """
 
     __slots__ = ("_last", "interval")
@@ -26,16 +26,12 @@ class HeartbeatWatch:
         state = "on" if self.interval else "off"
         return f"<HeartbeatWatch {state} interval={self.interval:g}>"
 
-    def beat(self, now: float) -> None:
-        """Note a sign of life."""
-        self._last = now
-
     def restart(self, now: float) -> None:
-        """Count the silence from now on: what went before means nothing."""
+        """Count the silence from now on, after a sign of life or because it meant nothing."""
         self._last = now
 
     def due(self) -> float | None:
-        """Return the moment at which a miss has to be looked for, None if there is none."""
+        """Return the moment of the next miss; None without heartbeats."""
         if not self.interval:
             return None
         return self._last + 2.0 * self.interval

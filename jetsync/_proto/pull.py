@@ -1,27 +1,24 @@
 """
-The pull engine: one machine behind fetch, next and consume.
+The pull engine: the accounts of the open pulls behind fetch, next and consume.
 
-What lives here: which pulls are open, how many messages and bytes each of them still may bring,
-what the frames that come mean for them, and when to ask again. What may not: the socket, the
-clock, threads.
+The engine knows which pulls are open, how many messages and bytes each of them may still bring, and
+what incoming frames mean for them. It knows neither sockets nor clocks nor threads.
 
-Theory of operation. A pull is a request for so many messages, perhaps so many bytes, for so long.
-It is published with a reply subject of its own, ``<inbox>.<number>``, below the one subscription
-that all pulls of an engine share. Messages come with the *stream's* subject, so only the
-subscription ties them to the engine, and
-servers serve several waiting pulls of one inbox in turn, one message each: which pull a message was
-for cannot be told. It is counted against the oldest open pull that still has room. Statuses come on
-the pull's own reply subject, so they end exactly the pull they answer, and a late second status of
-a finished pull is noise.
+How it works. A pull is published with a reply subject of its own, ``<inbox>.<number>``, below the
+one subscription that all pulls of an engine share. Messages arrive with the *stream's* subject, and
+servers serve several waiting pulls of one inbox in turn, one message each. So the engine cannot
+tell which pull a message is for. It counts the message against the oldest open pull that has room.
+A status arrives on the reply subject of its pull, so it ends exactly that pull. A late second
+status of a finished pull is ignored.
 
-What all pulls together still may bring is exact; how it is spread over them is a guess, which a
-status with the server's own count puts right: the difference moves to the other pulls. So a pull
-that is full by our count is remembered for as long as others have room, as it may be another one
-that is full in truth. Once nothing is left to bring, all of them are. Servers send no status for a
-pull that is full, and for one that they dropped (a leader that went away) neither: those are struck
+The sum of what all pulls may still bring is exact. Its distribution over the pulls is a guess,
+which a status with the server's own count corrects: the difference is moved to the other pulls. So
+a pull that is full by our count is remembered while others have room, because another one may be
+full in truth. Once nothing is left to bring, all of them are full. Servers send no status for a
+full pull, nor for one that they dropped, for example when a leader went away. Such pulls are struck
 out some time after they expired.
 
-Implements ADR-37; sizes as servers count them for ``max_bytes``: subject, reply subject, header
+Implements ADR-37. Sizes are counted as servers do for ``max_bytes``: subject, reply subject, header
 block and payload.
 """
 
@@ -40,44 +37,32 @@ from jetsync.values.frame import Frame
 
 NANOSECONDS: Final = 1_000_000_000
 
+# The batch of a pull that is only limited by bytes.
 UNBOUNDED_BATCH: Final = 1_000_000
-"""How many messages a pull asks for that is only bounded by bytes."""
 
+# Seconds after the end of its time for which a pull is waited for. A server ends a pull up to 3 ms
+# late, and its status has to travel. Giving up at once would lose a message that is in flight.
 GRACE: Final = 2.0
-"""
-Seconds after its time for which a pull is still believed in, and waited for.
 
-A server ends a pull up to 3 ms after its time, and its word has to travel: giving up at the same
-moment would lose the message that is on its way.
-"""
-
+# Seconds before another pull follows after a temporary status; doubled each time up to the limit.
 RETRY_WAIT: Final = 0.1
-"""Seconds before another pull follows after a status that passes; doubled each time."""
-
 RETRY_WAIT_LIMIT: Final = 1.0
 
+# How many full pulls are remembered. A consumer has at most 512 waiting pulls, unless it was
+# created with another `max_waiting`.
 FULL_KEPT: Final = 1024
-"""
-How many pulls that are full by our count are remembered.
-
-A consumer has 512 waiting pulls at most, unless it was made with another ``max_waiting``.
-"""
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class PullRequest:
-    """
-    What one pull asks for; the only place that knows how it looks on the wire.
-    """
+    """What one pull asks for."""
 
     max_messages: int
+    # Seconds that the server keeps the pull; 0 if the server answers at once.
     expires: float
-    """Seconds that the server keeps the pull; 0 for one that is answered at once."""
-
     max_bytes: int | None = None
+    # Seconds between heartbeats, at most half of `expires`.
     heartbeat: float | None = None
-    """Seconds between signs of life, at most half of ``expires``."""
-
     no_wait: bool = False
     group: str | None = None
     min_pending: int | None = None
@@ -87,9 +72,7 @@ class PullRequest:
 
     @functools.cached_property
     def wire(self) -> bytes:
-        """
-        The request's JSON; only what is set is in it. Made once, as the same pull is sent often.
-        """
+        """The JSON on the wire. Cached, because the same request is often sent repeatedly."""
         body: dict[str, Any] = {"batch": self.max_messages}
         if self.expires:
             body["expires"] = round(self.expires * NANOSECONDS)
@@ -99,83 +82,64 @@ class PullRequest:
             body["no_wait"] = True
         if self.heartbeat:
             body["idle_heartbeat"] = round(self.heartbeat * NANOSECONDS)
-        rest = {
-            "group": self.group,
-            "min_pending": self.min_pending,
-            "min_ack_pending": self.min_ack_pending,
-            "priority": self.priority,
-            "id": self.pin_id,
-        }
-        body.update({name: value for name, value in rest.items() if value is not None})
+        for name in ("group", "min_pending", "min_ack_pending", "priority"):
+            if (value := getattr(self, name)) is not None:
+                body[name] = value
+        if self.pin_id is not None:
+            body["id"] = self.pin_id
         return json.dumps(body, separators=(",", ":")).encode()
 
 
 @attrs.define
 class Pull:
-    """
-    One pull that the server has, or should have.
-    """
+    """One open pull."""
 
+    # Its reply subject.
     subject: bytes
-    """Its reply subject."""
-
     request: PullRequest
+    number: int
+    opened: float
+    # How many messages, and how many bytes, it may still bring. None is no limit.
     messages: int
-    """How many more it may bring."""
-
     size: int | None
-    """How many more bytes it may bring, None without a bound."""
-
+    # The number of the connection that it was sent on; 0 before it was sent.
     epoch: int = 0
-    """The number of the connection that it was sent on; 0 until it was sent."""
-
-    opened: float = 0.0
-    """When it was entered."""
-
-    number: int = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether it has brought all it was for; the server sends no status for an exact fit."""
+        """Whether it has brought all it asked for. The server sends no status for an exact fit."""
         return self.messages <= 0 or (self.size is not None and self.size <= 0)
 
 
 @attrs.frozen
 class Received:
-    """
-    What a block of frames meant.
-    """
+    """What a block of frames meant."""
 
     messages: Sequence[Frame]
-    """The messages in it, in order."""
-
+    # The statuses that ended pulls, and these pulls. Heartbeats are left out.
     statuses: Sequence[Status] = ()
-    """The statuses of open pulls in it, in order; heartbeats are left out."""
-
     pulls: Sequence[Pull] = ()
-    """The pulls that the statuses ended, one for each."""
-
+    # Statuses that ended no pull: of full pulls, and notes of any kind.
     others: Sequence[Status] = ()
-    """Statuses that ended none: of pulls that had all they asked for, and notes of any kind."""
 
 
 class PullEngine:
     """
-    Keep the books of the pulls below one inbox.
+    Account for the pulls below one inbox.
 
     Args:
         inbox: The subject below which each pull gets its reply subject.
     """
 
     def __init__(self, inbox: bytes) -> None:
-        self._prefix = inbox + b"."
-        self._number = 0
+        # How the reply subjects of its pulls start.
+        self.prefix = inbox + b"."
+        # How many pulls were opened so far.
+        self.opened = 0
+        # The pulls that may bring something, by our count, oldest first.
         self._open: dict[bytes, Pull] = {}
-        """The pulls that may bring something, by our count, oldest first."""
-
+        # Those that are full by our count, while there are others.
         self._full: dict[bytes, Pull] = {}
-        """Those that are full by our count, while there are others."""
-
         self.heartbeat = HeartbeatWatch(None, 0.0)
 
     def __repr__(self) -> str:
@@ -188,95 +152,75 @@ class PullEngine:
         return subject in self._open or subject in self._full
 
     @property
-    def prefix(self) -> bytes:
-        """How the reply subjects of its pulls start."""
-        return self._prefix
-
-    @property
     def pending_messages(self) -> int:
-        """How many messages the open pulls may still bring; any thread may ask."""
-        return sum([pull.messages for pull in list(self._open.values())])
+        """How many messages the open pulls may still bring; thread-safe."""
+        pending = 0
+        for pull in list(self._open.values()):
+            pending += pull.messages
+        return pending
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes the open pulls may still bring, of those with a bound."""
+        """How many bytes the open pulls with a limit may still bring; thread-safe."""
         return sum([pull.size or 0 for pull in list(self._open.values())])
 
     @property
     def is_idle(self) -> bool:
-        """Whether no pull is open: nothing can come any more."""
+        """Whether no pull is open, so that nothing can arrive."""
         return not self._open
 
-    @property
-    def opened(self) -> int:
-        """How many pulls were entered so far."""
-        return self._number
-
     def open(self, request: PullRequest, now: float) -> Pull:
-        """
-        Enter a pull into the books; the caller publishes ``pull.request`` with ``pull.subject`` as
-        reply.
-        """
-        self._number += 1
-        pull = Pull(
-            b"%b%d" % (self._prefix, self._number),
-            request,
-            request.max_messages,
-            request.max_bytes,
-            opened=now,
-            number=self._number,
-        )
-        self._open[pull.subject] = pull
+        """Open a pull. The caller publishes its request with ``pull.subject`` as reply subject."""
+        self.opened += 1
+        subject = b"%b%d" % (self.prefix, self.opened)
+        pull = Pull(subject, request, self.opened, now, request.max_messages, request.max_bytes)
+        self._open[subject] = pull
         self.heartbeat = HeartbeatWatch(request.heartbeat, now)
         return pull
 
     def cancel(self, pull: Pull) -> None:
-        """Strike a pull out that was never sent, or that nobody waits for any more."""
+        """Strike out a pull that was not sent."""
         self._strike([pull])
 
     def lost(self, epoch: int) -> list[Pull]:
         """
-        Strike out and return the pulls that were sent on connections up to *epoch*: they died with
-        it.
+        Strike out the pulls that were sent on connections up to *epoch*, which are lost.
+
+        Return those that were not full.
         """
         dead = [pull for pull in self._pulls() if 0 < pull.epoch <= epoch]
         self._strike(dead)
         return [pull for pull in dead if not pull.is_full]
 
     def expire(self, now: float) -> list[Pull]:
-        """
-        Strike out and return the pulls whose time is long over and of which nothing was heard.
-        """
+        """Strike out and return the pulls whose time is long over without a status."""
         dead = []
         for pull in self._open.values():
             expires = pull.request.expires
             if not expires or now < pull.opened + expires + GRACE:
                 break
             dead.append(pull)
-        self._strike(dead)
+        if dead:
+            self._strike(dead)
         return dead
 
     def next_expiry(self) -> float | None:
-        """Return when the oldest pull has to be struck out, None if none has a time."""
+        """Return when :meth:`expire` strikes out the oldest pull; None if no pull expires."""
         for pull in self._open.values():
             if pull.request.expires:
                 return pull.opened + pull.request.expires + GRACE
         return None
 
-    def clear(self) -> list[Pull]:
-        """Strike out and return all pulls: the server does not know them any more."""
-        dead = list(self._open.values())
-        self._strike(dead)
-        return dead
+    def clear(self) -> None:
+        """Strike out all pulls, because the server no longer knows them."""
+        self._open.clear()
+        self._full.clear()
 
     def receive(self, frames: Sequence[Frame], now: float) -> Received:
-        """
-        Take a block of frames and say what it meant.
-        """
-        self.heartbeat.beat(now)
-        prefix = self._prefix
-        # Statuses are rare and have a header, so a block of plain messages is told by one look at
-        # each.
+        """Count the messages in a block of frames, and end the pulls that its statuses name."""
+        self.heartbeat.restart(now)
+        prefix = self.prefix
+        # Statuses are rare and have a header, so one check per frame recognises plain messages.
         for frame in frames:
             if frame[2] is not None and frame[0].startswith(prefix):
                 return self._receive_mixed(frames)
@@ -284,7 +228,7 @@ class PullEngine:
         return Received(frames)
 
     def _receive_mixed(self, frames: Sequence[Frame]) -> Received:
-        """Take a block with statuses in it: what came before a status is counted before it."""
+        """Do as :meth:`receive` for a block with statuses. Frames are counted in their order."""
         messages: list[Frame] = []
         statuses: list[Status] = []
         ended: list[Pull] = []
@@ -292,7 +236,7 @@ class PullEngine:
         counted = 0
         for frame in frames:
             status = None
-            if frame[2] is not None and frame[0].startswith(self._prefix):
+            if frame[2] is not None and frame[0].startswith(self.prefix):
                 status = read_status(frame[2])
             if status is None:
                 messages.append(frame)
@@ -316,7 +260,7 @@ class PullEngine:
             return
         pulls = self._open
         if len(pulls) == 1:
-            # The common case by far: one fetch, one pull.
+            # The common case: one fetch with one pull.
             (pull,) = pulls.values()
             if pull.size is None and pull.messages > len(messages):
                 pull.messages -= len(messages)
@@ -352,8 +296,9 @@ class PullEngine:
                 return
 
     def _restore(self, messages: int, size: int) -> None:
-        """Undo as much: what was counted against these pulls was for one that has ended."""
-        for pull in sorted(self._pulls(), key=_by_number, reverse=True):
+        """Undo the counting of messages that were for a pull that has ended."""
+        pulls = sorted(self._pulls(), key=_by_number)
+        for pull in reversed(pulls):
             request = pull.request
             given = min(messages, request.max_messages - pull.messages)
             pull.messages += given
@@ -362,12 +307,11 @@ class PullEngine:
                 given = min(size, request.max_bytes - pull.size)
                 pull.size += given
                 size -= given
-        both = sorted(self._pulls(), key=_by_number)
-        self._open = {pull.subject: pull for pull in both if not pull.is_full}
-        self._full = {pull.subject: pull for pull in both if pull.is_full}
+        self._open = {pull.subject: pull for pull in pulls if not pull.is_full}
+        self._full = {pull.subject: pull for pull in pulls if pull.is_full}
 
     def _fill(self, pull: Pull) -> None:
-        """Move a pull to those that are full by our count."""
+        """Remember an open pull as full."""
         del self._open[pull.subject]
         full = self._full
         if not self._open:
@@ -378,7 +322,7 @@ class PullEngine:
             del full[next(iter(full))]
 
     def _end(self, pull: Pull, status: Status) -> None:
-        """Strike out the pull that a status ended, and correct the others by what it says."""
+        """Strike out the pull that a status ended, and correct the others by the server's count."""
         self._open.pop(pull.subject, None)
         self._full.pop(pull.subject, None)
         request = pull.request
@@ -415,6 +359,6 @@ def _by_number(pull: Pull) -> int:
 
 
 def message_size(frame: Frame) -> int:
-    """Return a message's size as servers count it against ``max_bytes``."""
+    """Return the size of a message as servers count it against ``max_bytes``."""
     subject, reply, header, data = frame
     return len(subject) + len(reply) + (len(header) if header is not None else 0) + len(data)

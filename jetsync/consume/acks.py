@@ -1,5 +1,5 @@
 """
-Many acknowledgements in one write.
+Making messages of frames, acknowledging many in one write, and returning those that nobody took.
 """
 
 from __future__ import annotations
@@ -9,101 +9,262 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync._io.connection import Connection
 from jetsync._io.outbox import LaneState
-from jetsync._proto import frames
-from jetsync.consume.inbox import UnwantedAcks
 from jetsync.errors import (
+    AcksNotWantedError,
     CallInSignalHandlerError,
+    ConflictingUseError,
     DisconnectedError,
+    InvalidTypeError,
     MessageAlreadyAckedError,
     NotJetStreamMessageError,
     TransportError,
 )
-from jetsync.values.message import ACK, AckClaim
+from jetsync.values.message import ACK, IN_PROGRESS, NAK, Message
+from jetsync.values.subjects import ACK_PREFIX, parse_ack_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync._io.lane import Lane
-    from jetsync.values.message import Message
+    from jetsync.values.frame import Frame
+    from jetsync.values.message import Acker
 
 __all__ = ["ack_many"]
 
-LATE_ANSWER: Final = 3600.0
-"""
-Seconds for which acknowledgements wait for a connection. They are never too late: that a message
-was handled stays true, whoever has it by then.
-"""
+# Seconds for which acks are kept for the next connection. An ack is never too late: the message
+# was handled, whoever has it by then.
+KEEP_ACKS: Final = 3600.0
+
+# Seconds for which naks are kept for the next connection. This is the default `ack_wait` of
+# servers, after which they redeliver a message anyway.
+KEEP_NAKS: Final = 30.0
+
+LONGEST_NAK_DELAY: Final = 30.0
+"""The longest pause before a message that keeps failing is redelivered, in seconds."""
 
 
 def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> int:
     """
-    Acknowledge messages, all of one client in one write; return how many they were.
+    Acknowledge messages, all of one client in one write, and return how many they were.
 
-    They may be of several consumers, and of several clients. Returns without the servers'
-    confirmation, as ``Message.ack`` does. Any thread; of several that acknowledge the same message
-    one does so, and the others get the error.
+    The messages may belong to several consumers and several clients. Returns without the servers'
+    confirmation, like ``Message.ack``. Thread-safe: if several threads acknowledge the same
+    message, one of them succeeds and the others get the error.
 
     Args:
-        messages: What to acknowledge; an iterable is taken as a whole before anything is sent.
-        timeout: Seconds to wait for connections, all together; None is the client's default.
+        messages: What to acknowledge. An iterable is exhausted before anything is sent.
+        timeout: Seconds to wait for connections in total. Default: the client's
+            ``request_timeout``.
 
     Raises:
         NotJetStreamMessageError, MessageAlreadyAckedError, AcksNotWantedError: One of the messages
-            can not be acknowledged. Nothing was sent, and the others still can be.
-        InvalidTypeError: There is something else than a message among them; nothing was sent.
+            cannot be acknowledged. Nothing was sent, and the others can still be acknowledged.
+        InvalidTypeError: An item is not a Message. Nothing was sent.
         DisconnectedError, ConnectionClosedError: A client had no connection. Its messages can still
-            be acknowledged; ``Message.is_acked`` tells which were, if there are several clients.
+            be acknowledged. With several clients, ``Message.is_acked`` tells which messages were.
     """
-    return write_claim(AckClaim(messages, whole=True), timeout)
+    return acknowledge_all(messages, timeout, skip_acked=False)
+
+
+def acknowledge_all(
+    messages: Iterable[Message], timeout: Seconds | None, *, skip_acked: bool
+) -> int:
+    """Do as :func:`ack_many`; with *skip_acked*, messages that were acknowledged are left out."""
+    # Keyed by id, because ackers of the application's own need not be hashable.
+    groups: dict[int, tuple[Acker, list[Message]]] = {}
+    try:
+        for message in messages:
+            if not isinstance(message, Message):
+                raise InvalidTypeError(
+                    f"messages must be Message objects, not {type(message).__name__}",
+                    argument="messages",
+                )
+            try:
+                acker = message._take_acker()  # noqa: SLF001
+            except MessageAlreadyAckedError:
+                if not skip_acked:
+                    raise
+            else:
+                groups.setdefault(id(acker), (acker, []))[1].append(message)
+        count = sum(len(group) for _, group in groups.values())
+        # All errors that do not depend on the connection are raised before the first write.
+        for acker, group in groups.values():
+            if isinstance(acker, UnwantedAcks):
+                raise acker.error(group[0])
+            if isinstance(acker, Connection):
+                acker.check()
+        deadline = None
+        for acker, group in list(groups.values()):
+            if isinstance(acker, Connection):
+                deadline = deadline or acker.deadline(timeout)
+                block = answers([message.raw_reply for message in group], ACK)
+                acker.lane.write(block, deadline)
+            else:
+                # An acker of the application's own only knows single messages.
+                for message in group:
+                    acker.acknowledge(message, ACK)
+            del groups[id(acker)]
+    except BaseException:
+        # Also after Ctrl-C: nothing was written for the messages that are left.
+        for acker, group in groups.values():
+            for message in group:
+                message._acker = acker  # noqa: SLF001
+        raise
+    return count
 
 
 def answer_soon(lane: Lane, message: Message, body: bytes) -> None:
     """
-    Acknowledge, or refuse, a message for its user, unless that was done.
+    Acknowledge a message on behalf of the application, unless the application did so; never waits.
 
-    Sent soon and together with others; without a connection, on the next one. Never waits for it.
+    The ack is sent together with others, or on the next connection.
     """
     try:
         if lane.state is LaneState.OPEN:
-            message._finish(body)  # noqa: SLF001 - as its methods do.
+            message._finish(body)  # noqa: SLF001
             return
     except (DisconnectedError, CallInSignalHandlerError):
-        # Lost in between and not back in time, or in use by the call that was interrupted.
+        # The connection was lost, or is in use by the call that this signal handler interrupted.
         pass
     except (MessageAlreadyAckedError, NotJetStreamMessageError, TransportError):
         return
-    with contextlib.suppress(NotJetStreamMessageError):
-        replies = AckClaim([message]).replies
-        lane.post_nowait(
-            b"".join([frames.pub(reply, b"", body) for reply in replies]), keep=LATE_ANSWER
-        )
+    with contextlib.suppress(MessageAlreadyAckedError, NotJetStreamMessageError):
+        message._take_acker()  # noqa: SLF001
+        lane.answer(answers([message.raw_reply], body), keep=KEEP_ACKS)
 
 
-def write_claim(claim: AckClaim, timeout: Seconds | None) -> int:
-    """Acknowledge what was claimed, and give back what could not be; return how many were."""
-    count = len(claim)
-    try:
-        groups = claim.by_acker()
-        # All that can go wrong without a connection does so before the first write.
-        for acker, messages in groups:
-            if isinstance(acker, UnwantedAcks):
-                raise acker.error(messages[0])
-            if isinstance(acker, Connection):
-                acker.check()
-        deadline = None
-        for acker, messages in groups:
-            if isinstance(acker, Connection):
-                deadline = deadline or acker.deadline(timeout)
-                replies = [message.raw_reply for message in messages]
-                block = b"".join([frames.pub(reply, b"", ACK) for reply in replies])
-                acker.lane.write(block, deadline)
-            else:
-                # Somebody's own, who knows of single messages only.
-                for message in messages:
-                    acker.acknowledge(message, ACK)
-            claim.written(acker)
-    except BaseException:
-        claim.release()
-        raise
-    return count
+def answers(replies: Iterable[bytes], body: bytes) -> bytes:
+    """Return the block that sends *body* to each of the reply subjects."""
+    end = b"  %d\r\n%b\r\n" % (len(body), body)
+    return b"".join([b"PUB " + reply + end for reply in replies])
+
+
+def give_back(lane: Lane, frames: Iterable[Frame]) -> None:
+    """
+    Nak messages that nobody took, so that the server redelivers them at once; never waits.
+
+    Without a connection the naks are sent on the next one, within :data:`KEEP_NAKS` seconds.
+    """
+    block = answers([frame[1] for frame in frames if frame[1].startswith(ACK_PREFIX)], NAK)
+    if block:
+        lane.answer(block, keep=KEEP_NAKS)
+
+
+def nak_body(delivered: int) -> bytes:
+    """
+    Return the body that naks a message whose handler or plugin failed on delivery *delivered*.
+
+    The first redelivery is immediate and later ones are delayed, so that a message that always
+    fails keeps nobody busy.
+    """
+    if delivered < 2:
+        return NAK
+    delay = min(2.0 ** min(delivered - 2, 10), LONGEST_NAK_DELAY)
+    return b'%b {"delay": %d}' % (NAK, round(delay * 1e9))
+
+
+class UnwantedAcks:
+    """
+    The acker of messages whose consumer has ``ack_policy`` none.
+
+    Servers treat such a message as acknowledged when they have sent it. An ``ack()`` does no harm,
+    but waiting for a confirmation would always time out.
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def acknowledge(self, message: Message, body: bytes) -> None:
+        """Send the ack, which the server ignores."""
+        self._connection.acknowledge(message, body)
+
+    def acknowledge_sync(
+        self,
+        message: Message,
+        body: bytes,  # noqa: ARG002 - required by the Acker protocol.
+        timeout: Seconds | None,  # noqa: ARG002 - likewise.
+    ) -> None:
+        """Raise, because the server would not confirm it."""
+        raise self.error(message)
+
+    def error(self, message: Message) -> AcksNotWantedError:
+        """Return the error that names the consumer."""
+        metadata = message.metadata
+        return AcksNotWantedError(metadata.consumer, stream=metadata.stream)
+
+
+class PluginAcks:
+    """
+    The acker that plugins see on messages of a consumer with ``ack_policy`` all.
+
+    Each ack there covers all earlier messages, so a plugin must not acknowledge: it would
+    acknowledge messages that other threads are still handling.
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def acknowledge(self, message: Message, body: bytes) -> None:
+        """Send naks and progress reports, and raise for all that ends a message."""
+        if not body.startswith((NAK, IN_PROGRESS)):
+            raise ConflictingUseError(
+                f"a plugin cannot end a message of consumer {message.metadata.consumer!r}: its "
+                "ack_policy is 'all', so that would also end all earlier messages"
+            )
+        self._connection.acknowledge(message, body)
+
+    def acknowledge_sync(
+        self,
+        message: Message,
+        body: bytes,
+        timeout: Seconds | None,  # noqa: ARG002 - required by the Acker protocol.
+    ) -> None:
+        """Raise as :meth:`acknowledge`."""
+        self.acknowledge(message, body)
+
+
+def message_maker(
+    context: Context, *, acked: bool = True, ack_all: bool = False
+) -> Callable[[Frame], Message]:
+    """
+    Return the function that makes the message of a frame and shows it to the plugins.
+
+    A message that a plugin refuses is nakked, because the caller never gets it.
+
+    Args:
+        context: The context through which messages are acknowledged.
+        acked: Whether the consumer wants acknowledgements.
+        ack_all: Whether each acknowledgement covers all earlier messages.
+    """
+    plugins = context.plugins
+    acker: Acker = context.connection if acked else UnwantedAcks(context.connection)
+    shown: Acker = PluginAcks(context.connection) if ack_all else acker
+    received, marked = plugins.received, plugins.ttl_marker
+
+    def make(frame: Frame) -> Message:
+        return Message(frame[0], frame[1], frame[2], frame[3], acker)
+
+    def make_observed(frame: Frame) -> Message:
+        message = Message(frame[0], frame[1], frame[2], frame[3], shown)
+        try:
+            if marked is not None and message.marker is not None:
+                marked(message, message.marker)
+            if received is not None:
+                message = received(message)
+        except BaseException:
+            parsed = parse_ack_reply(frame[1])
+            if acked and parsed is not None:
+                body = nak_body(parsed.delivered)
+                context.lane.answer(answers([frame[1]], body), keep=KEEP_NAKS)
+            raise
+        if shown is not acker and getattr(message, "_acker", None) is shown:
+            message._acker = acker  # noqa: SLF001 - the plugins are done with it.
+        return message
+
+    return make if received is None and marked is None else make_observed

@@ -25,8 +25,8 @@ from jetsync._io.connection import raise_failure
 from jetsync._io.outbox import LaneState
 from jetsync._proto.pull import GRACE, RETRY_WAIT, RETRY_WAIT_LIMIT, PullRequest, message_size
 from jetsync._proto.status import Effect, Status
-from jetsync.consume.acks import write_claim
-from jetsync.consume.inbox import PullInbox, give_back, message_maker, take_inbox
+from jetsync.consume.acks import acknowledge_all, give_back, message_maker
+from jetsync.consume.inbox import PullInbox, take_inbox
 from jetsync.errors import (
     ConflictingUseError,
     InvalidGroupError,
@@ -39,7 +39,6 @@ from jetsync.errors import (
 )
 from jetsync.values.codec import from_wire
 from jetsync.values.consumer_info import ConsumerInfo
-from jetsync.values.message import AckClaim, Message
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from jetsync._proto.pins import Pins
     from jetsync._proto.pull import Pull
     from jetsync.values.frame import Frame
+    from jetsync.values.message import Message
 
 __all__ = ["MessageBatch"]
 
@@ -209,7 +209,8 @@ class MessageBatch:
             self._closing = True
             inbox = self._inbox
             if inbox is not None:
-                self._context.lane.interrupt(inbox.box)
+                inbox.box.poke()
+                self._context.lane.nudge()
             return
         if running is not None:
             running.close()
@@ -229,7 +230,7 @@ class MessageBatch:
             DisconnectedError, ConnectionClosedError: Nothing was sent; the messages can still be
                 acknowledged.
         """
-        count = write_claim(AckClaim(self._yielded), None)
+        count = acknowledge_all(self._yielded, None, skip_acked=True)
         self._yielded.clear()
         return count
 
@@ -331,7 +332,7 @@ class MessageBatch:
         """Wait until there are frames; return False if something else has to be done first."""
         box, engine = inbox.box, inbox.engine
         while not box.frames:
-            box.clear_interrupt()
+            box.take_poke()
             if self._closing:
                 return False
             if box.failure is not None:

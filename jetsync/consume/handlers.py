@@ -1,13 +1,13 @@
 """
 The threads that call a consumption's handler.
 
-Each worker takes a message, calls the handler, and sees to the acknowledgement and to what the
-handler raised. With order by subject, taking and noting whose turn it is are one step; a message
-whose subject is being worked on waits behind it, and counts as one that was not taken yet.
+Each worker takes a message, calls the handler, and acknowledges or naks the message. With
+``ordered_by="subject"``, a message is *parked* while another message of its subject is being
+handled. A parked message counts as one that was not taken yet.
 
 Guarantees
-- Nothing that a handler raises ends a worker, unless it means to end the program or the policy says
-  so.
+- An exception in a handler does not end a worker, unless it is meant to end the program or
+  ``on_error`` says so.
 - The consumption has ended once the last handler has returned.
 """
 
@@ -25,69 +25,57 @@ from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.locks import Latch, keep_interrupts
 from jetsync._proto.pull import message_size
-from jetsync.consume.inbox import refusal
+from jetsync.consume.acks import answer_soon, answers, nak_body
 from jetsync.errors import JetSyncError, NotJetStreamMessageError
-from jetsync.values.message import ACK, Message
+from jetsync.values.message import ACK, IN_PROGRESS, Message
 
 if TYPE_CHECKING:
-    from jetsync.consume.consumption import Consumption
+    from jetsync.consume.core import ConsumptionCore
     from jetsync.values.frame import Frame
 
 THREAD_NAME: Final = "jetsync-consume"
 
+# Messages are kept alive after 3 of the 8 steps of each ack wait. So two progress reports fit into
+# one ack wait, and one of them may be late.
 KEEP_ALIVE_STEPS: Final = 8
-"""How many times during one ack wait there is a look at whether messages have to be kept alive."""
-
-KEEP_ALIVE_AT: Final = 3
-"""
-After how many of these looks they are: twice within one ack wait, so that one may come late.
-"""
+KEEP_ALIVE_AFTER: Final = 3
 
 _logger = _log.get_logger("jetsync.consume")
 
 
 @attrs.frozen(kw_only=True)
 class HandlerOptions:
-    """
-    How a handler is called.
-    """
+    """How a handler is called."""
 
     handler: Callable[[Message], object]
     threads: int = 1
     ordered_by: Literal["subject"] | None = None
     on_error: Literal["nak", "leave", "stop"] = "nak"
     auto_ack: bool = False
+    # Whether the consumer wants acknowledgements.
     acked: bool = True
-    """Whether the consumer wants acknowledgements at all."""
-
+    # The consumer's ack wait if messages are to be kept alive, else None.
     keep_alive: float | None = None
-    """The consumer's ack wait, if it is to be started anew for messages that are here for long."""
 
 
 class HandlerPool:
-    """
-    The workers of one consumption, and the thread that keeps their messages alive.
-    """
+    """The workers of one consumption, and the thread that keeps their messages alive."""
 
-    def __init__(self, source: Consumption, options: HandlerOptions) -> None:
-        self._source = source
+    def __init__(self, core: ConsumptionCore, options: HandlerOptions) -> None:
+        self._core = core
         self._options = options
+        # Guards the fields below. Reentrant, because a signal handler may need it.
         self._lock = threading.RLock()
-        """Guards all that follows; held for moments only. A signal handler may enter it again."""
-
+        # The reply subject of the message that each worker handles, if messages are kept alive.
         self._running: dict[int, bytes] = {}
-        """The reply subject of the message that each worker is at, where it is kept alive."""
-
-        self._queues: dict[bytes, deque[Frame]] = {}
-        """What waits behind the message of a subject that is being worked on."""
-
+        # The messages that are parked behind the one of their subject that is being handled.
+        self._parked: dict[bytes, deque[Frame]] = {}
+        # Makes taking a message and looking up its subject one step.
         self._taking = threading.Lock()
-        """Workers hold it while they take a message and note its turn, for the order."""
-
         self._idents: set[int] = set()
         self._open = options.threads
+        # Set once the last handler has returned.
         self.done = Latch()
-        """Set once the last handler has returned."""
 
     def start(self) -> None:
         """Start the threads."""
@@ -104,21 +92,21 @@ class HandlerPool:
         """Return whether the calling thread is a worker."""
         return threading.get_ident() in self._idents
 
-    def give_back_waiting(self) -> None:
-        """Give back what waits behind the message of its subject, as it is over for all of them."""
-        waiting: list[Frame] = []
+    def give_back_parked(self) -> None:
+        """Give back all parked messages, because the client is being closed."""
+        frames: list[Frame] = []
         with self._lock:
-            for queue in list(self._queues.values()):
-                while queue:
-                    waiting.append(queue.popleft())
-        self._source.give_back(waiting)
+            for parked in list(self._parked.values()):
+                frames += parked
+                parked.clear()
+        self._core.give_back(frames)
 
-    def after_fork(self) -> None:
-        """Learn that this process is a forked child, where no worker exists. Takes no lock."""
+    def leave_to_parent(self) -> None:
+        """Mark all workers as ended in a forked child, where they do not exist. Takes no lock."""
         self._lock = threading.RLock()
         self._taking = threading.Lock()
         self._idents = set()
-        self._queues = {}
+        self._parked = {}
         self.done = Latch()
         self.done.set()
 
@@ -127,72 +115,69 @@ class HandlerPool:
     def _work(self) -> None:
         with self._lock:
             self._idents.add(threading.get_ident())
+        core = self._core
         take = self._take if self._options.ordered_by is None else self._take_in_order
         try:
             while (frame := take()) is not None:
                 self._handle(frame)
         except JetSyncError as error:
-            # The client is closed, or this is a forked child: no worker can go on.
-            self._source.fail(error)
+            # The client is closed, or this is a forked child.
+            core.engine.fail(error)
         finally:
             with self._lock:
                 self._idents.discard(threading.get_ident())
                 self._open -= 1
                 last = not self._open
             if last:
-                self._tell_end()
+                if core.error is not None:
+                    # Logged, because no thread iterates and would see the error.
+                    _logger.warning(_log.CONSUMPTION_ENDED, error=repr(core.error))
                 self.done.set()
 
-    def _tell_end(self) -> None:
-        """Log why it ended, as nobody iterates who would see it."""
-        why = self._source.error
-        if why is not None:
-            _logger.warning(_log.CONSUMPTION_ENDED, error=repr(why))
-
     def _take(self) -> Frame | None:
-        frame = self._source.take_frame(None)
-        self._source.refill_if_low()
+        frame = self._core.take_frame(None)
+        self._core.refill_if_low()
         return frame
 
     def _take_in_order(self) -> Frame | None:
-        """Return the next message of a subject that nobody is at, None at the end."""
+        """Return the next message whose subject is not being handled; None at the end."""
+        core = self._core
         while True:
-            queue = None
             with self._taking:
-                frame = self._source.take_now()
+                frame = core.take_now()
                 if frame is not None:
                     with self._lock:
-                        queue = self._queues.get(frame[0])
-                        if queue is None:
-                            self._queues[frame[0]] = deque()
+                        parked = self._parked.get(frame[0])
+                        if parked is None:
+                            self._parked[frame[0]] = deque()
                         else:
-                            queue.append(frame)
-                    if queue is not None:
-                        self._source.set_aside(1, message_size(frame))
+                            parked.append(frame)
+                    if parked is not None:
+                        core.park(1, message_size(frame))
             if frame is None:
-                if not self._source.wait_for_frame(None):
+                if not core.wait_for_frame(None):
                     return None
                 continue
-            self._source.refill_if_low()
-            if queue is None:
+            core.refill_if_low()
+            if parked is None:
                 return frame
 
     def _next_of(self, subject: bytes) -> Frame | None:
-        """Return what waits behind the message of a subject that was handled, None if nothing."""
+        """Return the next parked message of a subject; None if there is none."""
         with self._lock:
-            queue = self._queues[subject]
-            if not queue:
-                del self._queues[subject]
+            parked = self._parked[subject]
+            if not parked:
+                del self._parked[subject]
                 return None
-            frame = queue.popleft()
-        self._source.set_aside(-1, -message_size(frame))
+            frame = parked.popleft()
+        self._core.park(-1, -message_size(frame))
         return frame
 
     def _handle(self, frame: Frame | None) -> None:
-        """Handle one message, and what waits behind it."""
+        """Handle one message, and those that are parked behind it."""
         while frame is not None:
-            if self._source.is_stopping:
-                self._source.give_back([frame])
+            if self._core.closing:
+                self._core.give_back([frame])
             else:
                 self._call(frame)
             frame = None if self._options.ordered_by is None else self._next_of(frame[0])
@@ -212,45 +197,40 @@ class HandlerPool:
                 del self._running[ident]
 
     def _call_handler(self, frame: Frame) -> None:
-        options = self._options
+        options, core = self._options, self._core
         try:
-            message = self._source.make(frame)
-        except Exception as error:  # noqa: BLE001 - a plugin refuses this message, mostly only this.
+            message = core.make(frame)
+        except Exception as error:  # noqa: BLE001 - a plugin usually refuses only this message.
             self._report(error, None)
-            self._source.refused(error)
+            core.make_failed(error)
             return
         try:
             options.handler(message)
-        except Exception as error:  # noqa: BLE001 - whatever it is, others wait to be handled.
-            self._failed(message, error)
-        except BaseException as error:  # noqa: BLE001 - somebody wants the program to end.
+        except Exception as error:  # noqa: BLE001 - other messages wait to be handled.
             self._report(error, message)
-            self._source.fail(error)
-            self._source.stop()
+            if options.on_error == "leave":
+                return
+            with contextlib.suppress(NotJetStreamMessageError):
+                self._answer(message, nak_body(message.metadata.delivered))
+            if options.on_error == "stop":
+                core.engine.fail(error)
+                core.close()
+        except BaseException as error:  # noqa: BLE001 - the handler wants to end the program.
+            self._report(error, message)
+            core.engine.fail(error)
+            core.close()
         else:
             if options.auto_ack:
                 self._answer(message, ACK)
 
-    def _failed(self, message: Message, error: Exception) -> None:
-        """Act on what a handler raised, as the policy says."""
-        policy = self._options.on_error
-        self._report(error, message)
-        if policy == "leave":
-            return
-        with contextlib.suppress(NotJetStreamMessageError):
-            self._answer(message, refusal(message.metadata.delivered))
-        if policy == "stop":
-            self._source.fail(error)
-            self._source.stop()
-
     def _answer(self, message: Message, body: bytes) -> None:
-        """Acknowledge or refuse a message, unless its handler did so."""
+        """Acknowledge or nak a message, unless its handler did so."""
         if self._options.acked and not message.is_acked:
-            self._source.answer(message, body)
+            answer_soon(self._core.context.lane, message, body)
 
     def _report(self, error: BaseException, message: Message | None) -> None:
-        """Tell the log and the plugins."""
-        options = self._source.options
+        """Report an error of the handler, or of a plugin, to the log and the plugins."""
+        options, plugins = self._core.options, self._core.context.plugins
         subject = sequence = None
         if message is not None:
             subject = message.subject
@@ -264,34 +244,40 @@ class HandlerPool:
             sequence=sequence,
             exc_info=error,
         )
-        self._source.tell(
-            events.HandlerErrorEvent(
-                stream=options.stream,
-                consumer=options.consumer,
-                error=error,
-                subject=subject,
-                sequence=sequence,
+        if plugins.status is not None:
+            plugins.status(
+                events.HandlerErrorEvent(
+                    stream=options.stream,
+                    consumer=options.consumer,
+                    error=error,
+                    subject=subject,
+                    sequence=sequence,
+                )
             )
-        )
 
     # The thread that keeps messages alive.
 
     def _keep_alive(self) -> None:
         """
-        Start the ack wait of all that is here anew, often enough that none runs out.
+        Restart the ack wait of all messages that are here, often enough that none runs out.
 
-        It runs from the delivery on, so what waits in the buffer or behind another message of its
-        subject needs that as much as what a handler is at. So it does after a reconnect.
+        The ack wait begins with the delivery, so it must also be restarted for messages that are
+        buffered or parked. After a reconnect it is restarted at once.
         """
-        wait = self._options.keep_alive
+        wait, core = self._options.keep_alive, self._core
         assert wait
-        epoch, steps = self._source.epoch, 0
+        lane = core.context.lane
+        epoch, steps = lane.epoch, 0
         while not self.done.wait(wait / KEEP_ALIVE_STEPS):
             steps += 1
-            if steps < KEEP_ALIVE_AT and epoch == self._source.epoch:
+            if steps < KEEP_ALIVE_AFTER and epoch == lane.epoch:
                 continue
-            epoch, steps = self._source.epoch, 0
+            epoch, steps = lane.epoch, 0
             with self._lock:
                 replies = list(self._running.values())
-                replies += [frame[1] for queue in self._queues.values() for frame in queue]
-            self._source.prolong(replies)
+                replies += [frame[1] for parked in self._parked.values() for frame in parked]
+            # Moves the messages that have arrived into the buffer.
+            core.refill()
+            replies += [frame[1] for frame in core.engine.snapshot()]
+            if replies:
+                lane.answer(answers(replies, IN_PROGRESS))

@@ -17,9 +17,9 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, refuse_reentry, take
 from jetsync._io.connection import raise_failure
 from jetsync._proto.ordered import Order
-from jetsync.consume.consumption import Consumption, is_own_close
+from jetsync.consume.acks import message_maker
+from jetsync.consume.core import ConsumptionCore, is_own_close
 from jetsync.consume.fetch import SHORTEST_REST, MessageBatch, is_running
-from jetsync.consume.inbox import message_maker
 from jetsync.consume.ordered_source import FOREVER, OrderedSource
 from jetsync.errors import (
     CallInSignalHandlerError,
@@ -52,38 +52,6 @@ __all__ = ["OrderedBatch", "OrderedConsumption"]
 GONE: Final = (ConsumerDeletedError, ConsumerNotFoundError, StreamNotFoundError)
 
 
-class _Leg(Consumption):
-    """
-    The messages of one of the consumers; ends where only another consumer helps.
-    """
-
-    def _drive(self) -> None:
-        super()._drive()
-        engine = self._engine
-        if engine.error is None and (self._driver.losses or engine.misses):
-            engine.fail(NoHeartbeatError(consumer=self.options.consumer))
-            super()._drive()
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether somebody asked it to bring no more."""
-        return self._engine.draining
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What made it end, the end of the client too."""
-        return self._engine.error
-
-    @property
-    def was_cut_off(self) -> bool:
-        """Whether the connection on which its consumer was pulled from was lost."""
-        return bool(self._driver.losses)
-
-    def see_end(self) -> None:
-        """Note that somebody came back for another message and learned that it is over."""
-        self._seen.set()
-
-
 class OrderedConsumption:
     """
     The messages of an ordered consumer, one after the other; made by ``OrderedConsumer.consume``.
@@ -107,7 +75,7 @@ class OrderedConsumption:
 
         self._error: JetSyncError | None = None
         self._told = False
-        self._leg: _Leg | None = None
+        self._leg: ConsumptionCore | None = None
         self._reason: ResetReason = "gone"
         self._begin()
 
@@ -184,7 +152,7 @@ class OrderedConsumption:
         self._over.set()
         leg = self._leg
         if leg is not None:
-            leg.stop()
+            leg.close()
 
     close = stop
 
@@ -237,6 +205,8 @@ class OrderedConsumption:
                     continue
                 frame = leg.take_frame(deadline)
                 if frame is None:
+                    if deadline is not None and not leg.over.is_set():
+                        raise WaitTimeoutError("a message", deadline.total)
                     self._end(leg)
                     continue
                 leg.refill_if_low()
@@ -249,11 +219,13 @@ class OrderedConsumption:
                         self._source.cursor.put_back()
                         raise
                     self._received += 1
-                    if self._received == self.options.stop_after or (leg.is_drained and leg.closed):
+                    if self._received == self.options.stop_after or (
+                        leg.engine.draining and leg.closed
+                    ):
                         self._over.set()
                     return message
                 if order is Order.GAP:
-                    leg.stop()
+                    leg.close()
                     self._leg, self._reason = None, "gap"
         except (WaitTimeoutError, CallInSignalHandlerError, ConflictingUseError):
             raise
@@ -264,7 +236,7 @@ class OrderedConsumption:
             if True in taken:
                 self._taking.release()
         if self._leg is not None:
-            self._leg.see_end()
+            self._leg.end_seen.set()
         return None
 
     def _begin(self) -> None:
@@ -273,25 +245,25 @@ class OrderedConsumption:
         source.fresh = False
         left = None if options.stop_after is None else options.stop_after - self._received
         wanted = attrs.evolve(options, consumer=source.cursor.name, stop_after=left)
-        leg = self._leg = _Leg(source.context, wanted, acked=False)
+        leg = self._leg = ConsumptionCore(source.context, wanted, acked=False, recovers=False)
         if self._draining:
             leg.drain()
         if self._over.is_set():
-            leg.stop()
+            leg.close()
 
-    def _end(self, leg: _Leg) -> None:
+    def _end(self, leg: ConsumptionCore) -> None:
         """See why a leg brings no more."""
         self._leg = None
-        error = leg.failure
+        error = leg.engine.error
         if isinstance(error, (*GONE, NoHeartbeatError)):
-            if leg.was_cut_off:
+            if leg.driver.losses:
                 self._reason = "reconnected"
             else:
                 self._reason = "silent" if isinstance(error, NoHeartbeatError) else "gone"
         elif isinstance(error, JetSyncError):
             self._error = error
             self._over.set()
-        elif leg.is_drained or self._draining:
+        elif leg.engine.draining or self._draining:
             self._over.set()
         if self._draining:
             self._over.set()

@@ -161,17 +161,19 @@ class Subscription:
         self._box = BoundedMailbox(
             subject.encode(), max_pending, max_pending_bytes, weakref.WeakMethod(self._report_drop)
         )
-        self._sid, line = connection.listen(self._box, b"" if queue is None else queue.encode())
+        self._sid, line = connection.open_box(
+            self._box.interest, self._box, b"" if queue is None else queue.encode()
+        )
         try:
             connection.lane.write(line, connection.deadline(None))
         except BaseException:
-            connection.lane.unsubscribe(self._sid)
+            connection.lane.leave(self._sid)
             raise
 
     def __del__(self) -> None:
         # Neither waits nor fails.
         if getattr(self, "_sid", None) is not None:
-            self._connection.lane.unsubscribe(self._sid)
+            self._connection.lane.leave(self._sid)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -196,7 +198,7 @@ class Subscription:
             if self._is_over():
                 raise StopIteration
 
-    def next(self, timeout: Seconds | None = None) -> Message | None:
+    def next(self, *, timeout: Seconds | None = None) -> Message | None:
         """
         Return the next message, or None when none came in time.
 
@@ -241,15 +243,15 @@ class Subscription:
         Args:
             linger: Seconds for which messages may still arrive.
         """
-        self._connection.lane.unsubscribe(self._sid, grace=as_seconds(linger, "linger"))
+        self._connection.lane.leave(self._sid, linger=as_seconds(linger, "linger"))
 
     def drain(self) -> None:
         """Unsubscribe; the iteration goes on until the messages that are here have been taken."""
         if not self._closed:
             self._closed = True
-            self._connection.lane.unsubscribe(self._sid)
+            self._connection.lane.leave(self._sid)
             self._box.fail(HandleClosedError("subscription"))
-            self._connection.lane.wake_reader()
+            self._connection.lane.nudge()
             self._on_close(self)
 
     def _take(self, deadline: Deadline) -> Message | None:

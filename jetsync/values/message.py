@@ -27,7 +27,6 @@ from jetsync.values.ttl import marker_in, ttl_in
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterable
 
     from jetsync._base.deadline import Seconds
     from jetsync.values.ttl import MarkerReason
@@ -254,7 +253,7 @@ class Message:
         """
         self._finish(ACK)
 
-    def ack_sync(self, timeout: Seconds | None = None) -> None:
+    def ack_sync(self, *, timeout: Seconds | None = None) -> None:
         """
         Acknowledge the message and wait until the server has stored that.
 
@@ -379,72 +378,3 @@ class Message:
         delivery = f"consumer {said.consumer!r} delivery {said.delivered}"
         size = len(self.data)
         return f"<Message {self.subject!r} {size} bytes, {origin}, {delivery}, {state}>"
-
-
-class AckClaim:
-    """
-    The right to acknowledge several messages in one write.
-
-    Write ``replies``; if that fails, ``release`` gives the messages back to their holders.
-
-    Args:
-        messages: What to acknowledge.
-        whole: Whether a message that was acknowledged before is an error. A batch that acknowledges
-            all it has yielded leaves out those that were acknowledged one by one.
-    """
-
-    __slots__ = ("_taken",)
-
-    def __init__(self, messages: Iterable[Message], *, whole: bool = False) -> None:
-        self._taken: list[tuple[Message, Acker]] = []
-        try:
-            for message in messages:
-                if not isinstance(message, Message):
-                    raise InvalidTypeError(
-                        f"only a Message can be acknowledged, not {type(message).__name__}",
-                        argument="messages",
-                    )
-                try:
-                    acker = message._take_acker()  # noqa: SLF001
-                except MessageAlreadyAckedError:
-                    if whole:
-                        raise
-                    continue
-                self._taken.append((message, acker))
-        except BaseException:
-            # Also Ctrl-C: nothing will be written for what was taken so far.
-            self.release()
-            raise
-
-    @property
-    def replies(self) -> list[bytes]:
-        """
-        Where the acknowledgements go, in the order of the messages.
-        """
-        return [message.raw_reply for message, _ in self._taken]
-
-    def by_acker(self) -> list[tuple[Acker, list[Message]]]:
-        """
-        Return the messages of each acker, in their order: of each client, as a rule.
-        """
-        found: dict[int, tuple[Acker, list[Message]]] = {}
-        for message, acker in self._taken:
-            found.setdefault(id(acker), (acker, []))[1].append(message)
-        return list(found.values())
-
-    def written(self, acker: Acker) -> None:
-        """
-        Keep the messages of one acker acknowledged, whatever becomes of the others.
-        """
-        self._taken = [taken for taken in self._taken if taken[1] is not acker]
-
-    def __len__(self) -> int:
-        return len(self._taken)
-
-    def release(self) -> None:
-        """
-        Make the messages acknowledgeable again, because nothing was written.
-        """
-        for message, acker in self._taken:
-            message._acker = acker  # noqa: SLF001
-        self._taken.clear()

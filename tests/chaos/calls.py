@@ -119,8 +119,8 @@ def consume(h):
 
 
 def consume_idle(h):
-    with h.idle.consume(expires=1) as h.current, contextlib.suppress(jetsync.WaitTimeoutError):
-        h.current.next(WAIT)
+    with h.idle.consume(expires=1) as h.current:
+        h.current.next(timeout=WAIT)
 
 
 def consume_handler(h):
@@ -140,7 +140,7 @@ def ordered(h):
 
 
 def subscription_next(h):
-    h.subscription.next(WAIT)
+    h.subscription.next(timeout=WAIT)
 
 
 def request(h):
@@ -274,7 +274,7 @@ def stop_current(h):
     elif isinstance(current, jetsync.AtomicBatch | jetsync.FastPublisher):
         current.add("chaos.batch", b"handler", timeout=1)
     elif current is not None:
-        current.stop()
+        (getattr(current, "close", None) or current.stop)()
 
 
 ACTIONS = {
@@ -286,7 +286,7 @@ ACTIONS = {
     "publish_many": lambda h: h.js.publish_many([("chaos.one", b"h")] * 5, ack_timeout=1),
     "fetch": lambda h: list(h.busy.fetch(5, expires=WAIT)),
     "next": lambda h: h.idle.next(expires=WAIT),
-    "subscription.next": lambda h: h.subscription.next(WAIT),
+    "subscription.next": lambda h: h.subscription.next(timeout=WAIT),
     "subscription.close": lambda h: h.subscription.close(),
     "subscribe": lambda h: h.client.subscribe("handler").close(),
     "stop": stop_current,

@@ -277,7 +277,7 @@ class Jobs:
             for place in range(20):
                 self.client.publish("core.order", b"%d" % place)
             found = []
-            while (message := subscription.next(0.05)) is not None:
+            while (message := subscription.next(timeout=0.05)) is not None:
                 found.append(int(message.data))
         if found != sorted(set(found)):
             self.report.violation("core out of order", repr(found))
@@ -371,7 +371,7 @@ def answer(observer: jetsync.Client, stop: threading.Event) -> None:
     with observer.subscribe("echo") as requests:
         while not stop.is_set():
             with contextlib.suppress(jetsync.JetSyncError):
-                message = requests.next(0.2)
+                message = requests.next(timeout=0.2)
                 if message is not None:
                     observer.publish(message.reply, message.data)
 

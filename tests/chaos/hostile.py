@@ -274,7 +274,7 @@ def check_works(client: jetsync.Client, report: Report) -> None:
             client.flush(timeout=2)
             with client.subscribe("works") as subscription:
                 client.publish("works", b"yes")
-                assert subscription.next(5).data == b"yes"
+                assert subscription.next(timeout=5).data == b"yes"
             return
         except Exception:  # noqa: BLE001 - the campaign goes on
             if time.monotonic() > end:
@@ -322,7 +322,7 @@ def starttls(world: World, chance, report: Report, middleman: Middleman) -> None
         if client.server.server_name == "forged":
             report.violation("forged INFO", f"client.server is {client.server!r}")
             end = 0
-        message = report.call("next", lambda: subscription.next(0.1), 1)
+        message = report.call("next", lambda: subscription.next(timeout=0.1), 1)
         if isinstance(message, jetsync.Message):
             report.violation("forged message", f"{message!r} was delivered without TLS")
             end = 0

@@ -19,7 +19,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._io import gate as _gate
 from jetsync._io import lane as _lane
 from jetsync._io.lane import SID_RANGE, Lane
-from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
+from jetsync._io.mailbox import Mailbox, Receiver, ReplyRouter, Waiter
 from jetsync._io.outbox import OUT_LIMIT, POST_LIMIT, LaneState
 from jetsync.errors import CallInSignalHandlerError, ConnectionClosedError, DisconnectedError
 
@@ -173,12 +173,10 @@ class Rig:
         finally:
             self.server.settimeout(LONG)
 
-    def listen(self, box):
+    def listen(self, box, subject=b"s"):
         """Listen with a mailbox, without a word to the server; return the id."""
         sid = self.lane.new_sid()
-        if isinstance(box, Mailbox):
-            box.interest = box.interest or b"s"
-        self.lane.listen(sid, box)
+        self.lane.listen(sid, box, subject)
         return sid
 
     def leader(self, box, deadline=None):
@@ -386,10 +384,10 @@ class TestPost:
 
     def test_answer(self, rig):
         """An answer is sent while there is a connection and forgotten while there is none."""
-        rig.lane.post_nowait(b"now")
+        rig.lane.answer(b"now")
         assert rig.receive(3) == b"now"
         rig.do(rig.lane.detach)
-        rig.lane.post_nowait(b"never")
+        rig.lane.answer(b"never")
         rig.connect()
         rig.lane.write(b"later", soon())
         assert rig.receive(5) == b"later"
@@ -397,14 +395,14 @@ class TestPost:
     def test_answer_on_one_connection(self, rig):
         """An answer that is for one connection is sent on no other, and waits for nobody."""
         epoch = rig.lane.epoch
-        rig.lane.post_nowait(b"now", epoch)
+        rig.lane.answer(b"now", epoch)
         assert rig.receive(3) == b"now"
         with rig.lane.outbox.lock:
-            rig.lane.post_nowait(b"soon", epoch)
+            rig.lane.answer(b"soon", epoch)
         assert rig.receive(4) == b"soon"
         rig.do(rig.lane.detach)
         rig.connect()
-        rig.lane.post_nowait(b"never", epoch)
+        rig.lane.answer(b"never", epoch)
         rig.lane.write(b"later", soon())
         assert rig.receive(5) == b"later"
 
@@ -437,17 +435,17 @@ class TestRefused:
         lane, boxes = idle.lane, [Mailbox(b"%d" % n) for n in range(3)]
         sids = [lane.new_sid() for _ in boxes]
         for sid, box in zip(sids, boxes, strict=True):
-            lane.listen(sid, box)
-        assert lane.take_refused() is boxes[2]
-        lane.unsubscribe(sids[0])
-        assert lane.take_refused() is boxes[1]
-        assert lane.take_refused() is None
+            lane.listen(sid, box, box.interest)
+        assert lane.refused() is boxes[2]
+        lane.leave(sids[0])
+        assert lane.refused() is boxes[1]
+        assert lane.refused() is None
 
     def test_never_the_one_to_replies(self, idle):
         """The subscription to replies is not taken for the one that is refused."""
         router = ReplyRouter(b"inbox")
-        idle.lane.listen(idle.lane.new_sid(), router)
-        assert idle.lane.take_refused() is None
+        idle.lane.listen(idle.lane.new_sid(), router, router.interest)
+        assert idle.lane.refused() is None
         assert router in idle.lane.receivers()
 
 
@@ -468,8 +466,8 @@ class TestReconnect:
     def test_subscriptions_come_first(self, idle):
         """After a reconnect all subscriptions are written again, in order, before other blocks."""
         lane = idle.lane
-        lines = [lane.listen(lane.new_sid(), Mailbox(b"a.%d" % n)) for n in range(3)]
-        lines.append(lane.listen(lane.new_sid(), Mailbox(b"q"), b"group"))
+        lines = [lane.listen(lane.new_sid(), Mailbox(), b"a.%d" % n) for n in range(3)]
+        lines.append(lane.listen(lane.new_sid(), Mailbox(), b"q", b"group"))
         assert lines[0] == b"SUB a.0  1000000\r\n"
         assert lines[3] == b"SUB q group 1000003\r\n"
         for epoch in (1, 2):
@@ -485,8 +483,8 @@ class TestReconnect:
     def test_left_ones_stay_away(self, rig):
         """A subscription that was left is not written again."""
         sid = rig.listen(Mailbox())
-        rig.lane.unsubscribe(sid)
-        rig.lane.unsubscribe(sid)
+        rig.lane.leave(sid)
+        rig.lane.leave(sid)
         assert rig.receive(15) == b"UNSUB 1000000\r\n"
         assert rig.lane.receivers() == []
         rig.do(rig.lane.detach)
@@ -518,7 +516,7 @@ class TestReconnect:
         waiter = Waiter(b"x")
         router.register(waiter)
         rig.do(rig.lane.detach)
-        assert (waiter.is_lost, waiter.ready) == (False, False)
+        assert (waiter.lost_epoch, waiter.ready) == (1, False)
 
     def test_announced_once(self, rig):
         """Closing twice announces one loss, and a handshake that failed announces none."""
@@ -716,7 +714,7 @@ class TestRead:
         box = Mailbox()
         waiting = rig.leader(box)
         box.fail(ConnectionClosedError())
-        rig.lane.wake_reader()
+        rig.lane.nudge()
         assert waiting.get() is True
         assert rig.lane.state is LaneState.OPEN
 
@@ -736,7 +734,7 @@ class TestRead:
         """Frames that were on their way when a subscription was left still arrive for a while."""
         box = Mailbox()
         sid = rig.listen(box)
-        rig.lane.unsubscribe(sid, grace=0.05)
+        rig.lane.leave(sid, linger=0.05)
         rig.server.sendall(msg(sid))
         until(lambda: box.frames, "the late frame")
         until(lambda: not rig.lane.receivers(), "the end of the linger")
@@ -775,13 +773,15 @@ class TestRead:
         assert [frame[3] for frame in box.drain()] == [b"good"]
 
 
-class Interrupting(Mailbox):
-    """A mailbox in whose wake-up Ctrl-C strikes, once."""
+class Interrupting(Receiver):
+    """A receiver in whose wake-up Ctrl-C strikes, once."""
 
-    __slots__ = ("struck",)
+    __slots__ = ("frames", "push", "struck")
 
     def __init__(self):
         super().__init__()
+        self.frames = []
+        self.push = self.frames.append
         self.struck = False
 
     @property

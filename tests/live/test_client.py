@@ -58,7 +58,7 @@ class TestPublish:
         """
         with client.subscribe(unique) as subscription:
             client.publish(unique, data)
-            message = subscription.next(5)
+            message = subscription.next(timeout=5)
         expected = data.encode() if isinstance(data, str) else bytes(data)
         assert (message.data, message.subject, message.reply) == (expected, unique, "")
 
@@ -70,7 +70,7 @@ class TestPublish:
         with client.subscribe(unique) as subscription:
             client.publish(unique, data)
             data[:] = b"later"
-            assert subscription.next(5).data == b"first"
+            assert subscription.next(timeout=5).data == b"first"
 
     def test_reply_and_headers(self, client, unique):
         """
@@ -79,7 +79,7 @@ class TestPublish:
         headers = {"A": ["1", "2"]}
         with client.subscribe(unique) as subscription:
             client.publish(unique, b"x", headers=headers, reply=f"{unique}.reply")
-            message = subscription.next(5)
+            message = subscription.next(timeout=5)
         assert (message.reply, message.headers.get_all("A")) == (f"{unique}.reply", ["1", "2"])
         assert headers == {"A": ["1", "2"]}
 
@@ -164,7 +164,7 @@ class TestRequest:
             with pytest.raises(jetsync.RequestTimeoutError) as caught:
                 client.request(unique, timeout=0.2)
             assert (caught.value.subject, caught.value.timeout) == (unique, 0.2)
-            client.publish(subscription.next(5).reply, b"late")
+            client.publish(subscription.next(timeout=5).reply, b"late")
             client.flush()
         assert client.statistics().requests_in_flight == 0
         with pytest.raises(jetsync.NoRespondersError):
@@ -180,8 +180,8 @@ class TestSubscribe:
             for number in range(1000):
                 client.publish(f"{unique}.a", b"%d" % number)
             expected = [b"%d" % number for number in range(1000)]
-            assert [star.next(5).data for _ in range(1000)] == expected
-            assert [rest.next(5).data for _ in range(1000)] == expected
+            assert [star.next(timeout=5).data for _ in range(1000)] == expected
+            assert [rest.next(timeout=5).data for _ in range(1000)] == expected
 
     def test_next_waits_and_gives_up(self, client, unique):
         """
@@ -189,11 +189,11 @@ class TestSubscribe:
         """
         with client.subscribe(unique) as subscription:
             with timed(0.2, 0.7):
-                assert subscription.next(0.2) is None
-            assert subscription.next(0) is None
+                assert subscription.next(timeout=0.2) is None
+            assert subscription.next(timeout=0) is None
             client.publish(unique, b"1")
             client.flush()
-            assert subscription.next(0).data == b"1"
+            assert subscription.next(timeout=0).data == b"1"
 
     def test_closing_ends_the_iteration(self, client, unique):
         """
@@ -210,7 +210,7 @@ class TestSubscribe:
             iterating.result(5)
         assert [message.data for message in got] == [b"1"]
         with pytest.raises(jetsync.HandleClosedError):
-            subscription.next(5)
+            subscription.next(timeout=5)
         subscription.close()
         with pytest.raises(jetsync.NoRespondersError):
             client.request(unique, timeout=5)
@@ -283,7 +283,7 @@ class TestSubscribe:
             assert sum(counts[:2]) == 200
             assert min(counts[:2]) > 20
             taken = collections.Counter(
-                member.next(1).data for member in members for _ in range(member.pending)
+                member.next(timeout=1).data for member in members for _ in range(member.pending)
             )
             assert taken == collections.Counter(b"%d" % number for number in range(200))
 
@@ -298,8 +298,8 @@ class TestSubscribe:
             quiet.publish(unique, b"own")
             quiet.flush()
             client.publish(unique, b"other")
-            assert subscription.next(5).data == b"other"
-            assert subscription.next(0) is None
+            assert subscription.next(timeout=5).data == b"other"
+            assert subscription.next(timeout=0) is None
 
     def test_a_slow_consumer_is_told_once_and_goes_on(self, nats_server, unique, caplog):
         """
@@ -317,12 +317,12 @@ class TestSubscribe:
             client.flush(timeout=20)
             assert (subscription.pending, subscription.dropped) == (100, 900)
             with pytest.raises(jetsync.SlowConsumerError) as caught:
-                subscription.next(0)
+                subscription.next(timeout=0)
             assert (caught.value.subject, caught.value.dropped) == (unique, 900)
-            assert [subscription.next(0).data for _ in range(100)] == [
+            assert [subscription.next(timeout=0).data for _ in range(100)] == [
                 b"%d" % number for number in range(100)
             ]
-            assert subscription.next(0) is None
+            assert subscription.next(timeout=0) is None
             for number in range(101):
                 client.publish(unique, b"%d" % number)
             client.flush(timeout=20)
@@ -364,10 +364,10 @@ class TestSubscribe:
                 assert current < 10 << 20
                 assert peak < 30 << 20
                 with pytest.raises(jetsync.SlowConsumerError, match="96 messages"):
-                    subscription.next(0)
-                assert len([subscription.next(0) for _ in range(4)]) == 4
+                    subscription.next(timeout=0)
+                assert len([subscription.next(timeout=0) for _ in range(4)]) == 4
                 client.publish(unique, b"more")
-                assert subscription.next(5).data == b"more"
+                assert subscription.next(timeout=5).data == b"more"
         finally:
             tracemalloc.stop()
 
@@ -377,7 +377,7 @@ class TestSubscribe:
         """
         with client.subscribe(unique, max_pending_bytes=10) as subscription:
             client.publish(unique, b"x" * 100)
-            assert subscription.next(5).data == b"x" * 100
+            assert subscription.next(timeout=5).data == b"x" * 100
 
     @pytest.mark.parametrize("limit", [{"max_pending": 0}, {"max_pending_bytes": -1}])
     def test_a_bad_limit(self, client, unique, limit):

@@ -84,7 +84,7 @@ class TestRoundTrip:
         with client.subscribe(unique) as subscription:
             for headers in (GIVEN, jetsync.Headers(GIVEN)):
                 client.publish(unique, headers=headers)
-                assert list(subscription.next(5).headers.items()) == PAIRS
+                assert list(subscription.next(timeout=5).headers.items()) == PAIRS
 
     def test_no_headers(self, client, js, direct):
         """

@@ -55,8 +55,8 @@ FORK = """
     js.publish(name + ".parent", b"1")
     message = consumer.next(expires=5)
     # One thread reads the socket at the moment of the fork.
-    reader = threading.Thread(target=subscription.next, args=(0.5,), daemon=True)
-    assert subscription.next(5).data == b"1"
+    reader = threading.Thread(target=subscription.next, kwargs={"timeout": 0.5}, daemon=True)
+    assert subscription.next(timeout=5).data == b"1"
     reader.start()
 
     def child():
@@ -68,7 +68,7 @@ FORK = """
             lambda: client.rtt(),
             lambda: client.drain(),
             lambda: client.reconnect(),
-            lambda: subscription.next(1),
+            lambda: subscription.next(timeout=1),
             lambda: next(subscription),
             lambda: js.publish(name + ".x", b"", timeout=1),
             lambda: js.publish_many([(name + ".x", b"")]),
@@ -111,7 +111,7 @@ FORK = """
     ack = js.publish(name + ".parent", b"3")
     print("parent", client.server.client_id, ack.sequence)
     client.flush()
-    rest = [subscription.next(0) for _ in range(subscription.pending)]
+    rest = [subscription.next(timeout=0) for _ in range(subscription.pending)]
     print("stored", stream.info().state.messages)
     print("reconnects", client.statistics().reconnects)
     message.ack_sync()
@@ -162,7 +162,7 @@ class TestFork:
                 client.publish(name, b"p%d" % number)
             assert os.waitpid(pid, 0)[1] == 0
             client.flush()
-            got = [subscription.next(5).data for _ in range(100)]
+            got = [subscription.next(timeout=5).data for _ in range(100)]
             client.flush()
             assert subscription.pending == 0
             for who in "cp":
@@ -233,11 +233,11 @@ class TestInterrupt:
             interrupted(lambda: list(consumer.fetch(10, expires=30)))
             js.publish(name + ".a", b"2")
             assert consumer.next(expires=5).data == b"2"
-            interrupted(lambda: subscription.next(30))
+            interrupted(lambda: subscription.next(timeout=30))
             interrupted(lambda: list(subscription))
             interrupted(lambda: client.request("quiet." + name, timeout=30))
             client.publish("quiet." + name, b"3")
-            assert [subscription.next(5).data for _ in range(2)] == [b"", b"3"]
+            assert [subscription.next(timeout=5).data for _ in range(2)] == [b"", b"3"]
             end = time.monotonic() + 5
             while consumer.info().num_waiting:
                 assert time.monotonic() < end, "a pull is still open"
@@ -476,7 +476,7 @@ class TestEnd:
         with client.subscribe(f"core.{stream.name}") as subscription:
             client.flush()
             run(script, nats_server.url, stream.name)
-            got = [subscription.next(5).data for _ in range(1000)]
+            got = [subscription.next(timeout=5).data for _ in range(1000)]
         assert got == [b"%d" % number for number in range(1000)]
         # An acknowledgement is not stored yet when the server has read it.
         eventually(lambda: consumer.info().num_ack_pending == 0)
@@ -530,7 +530,7 @@ class TestEnd:
             subscription = client.subscribe("a")
             os.kill(int(sys.argv[2]), signal.SIGKILL)
             try:
-                subscription.next(10)
+                subscription.next(timeout=10)
             except jetsync.ConnectionClosedError:
                 pass
         """
@@ -581,7 +581,7 @@ class TestManyClients:
             with second.subscribe(unique) as asked:
                 second.flush()
                 answer = threading.Thread(
-                    target=lambda: second.publish(asked.next(5).reply, b"yes")
+                    target=lambda: second.publish(asked.next(timeout=5).reply, b"yes")
                 )
                 answer.start()
                 assert first.request(unique, timeout=5).data == b"yes"
@@ -601,7 +601,7 @@ class TestManyClients:
             with jetsync.connect(nats_server.url, loop=loop) as client:
                 with client.subscribe("a") as subscription:
                     client.publish("a", b"x")
-                    assert subscription.next(5).data == b"x"
+                    assert subscription.next(timeout=5).data == b"x"
                 client.jetstream().account_info()
 
         def fail():

@@ -82,7 +82,7 @@ class Rig:
         """
         End these handles.
         """
-        self.consumption.stop()
+        self.consumption.close()
         self.reading.stop()
         self.ordered.close()
         self.watch.stop()
@@ -122,8 +122,8 @@ class Rig:
         """
         Assert that no message is lost or came twice.
         """
-        self.consumption.stop()
-        assert self.consumption.wait(10)
+        self.consumption.close()
+        assert self.consumption.wait(timeout=10)
         for message in self.late:
             message.ack()
         self.client.flush(5)
@@ -230,7 +230,9 @@ def consumption_next(rig, timeout=1):
     """
     Take one message of the consumption.
     """
-    rig.settle(rig.consumption.next(timeout), "C")
+    message = rig.consumption.next(timeout=timeout)
+    if message is not None:
+        rig.settle(message, "C")
 
 
 def ordered_next(rig, timeout=1):
@@ -251,7 +253,7 @@ def subscription_next(rig, timeout=1):
     """
     Take a core message.
     """
-    rig.subscription.next(timeout)
+    rig.subscription.next(timeout=timeout)
 
 
 def kv_put(rig):
@@ -304,9 +306,9 @@ INNER = {
     "client_publish": lambda rig: rig.client.publish(f"nobody.{rig.name}"),
     "client_request": lambda rig: rig.client.request(f"nobody.{rig.name}", timeout=5),
     "new_subscription": lambda rig: rig.client.subscribe(f"nobody.{rig.name}").close(),
-    "stop": lambda rig: rig.consumption.stop(),
+    "stop": lambda rig: rig.consumption.close(),
     "drain": lambda rig: rig.consumption.drain(),
-    "wait": lambda rig: rig.consumption.wait(0),
+    "wait": lambda rig: rig.consumption.wait(timeout=0),
     "statistics": lambda rig: (rig.consumption.statistics(), rig.publisher.statistics()),
     "batch_close": lambda rig: rig.batch and rig.batch.close(),
     "reading_stop": lambda rig: rig.reading.stop(),

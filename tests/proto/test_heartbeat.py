@@ -27,7 +27,7 @@ class TestHeartbeatWatch:
         """Each sign of life starts the silence anew."""
         watch = HeartbeatWatch(5.0, clock())
         for _ in range(5):
-            watch.beat(clock.advance(9.0))
+            watch.restart(clock.advance(9.0))
             assert not watch.missed(clock())
             assert watch.silence(clock()) == 0.0
         assert watch.missed(clock.advance(10.0))
@@ -64,4 +64,4 @@ class TestHeartbeatWatch:
             due = watch.due()
             clock.advance(step)
             assert watch.missed(clock()) is (clock() >= due)
-            watch.beat(clock())
+            watch.restart(clock())

@@ -10,7 +10,6 @@ from jetsync.errors import (
     ConnectionLostError,
     DisconnectedError,
     JetSyncError,
-    NoRespondersError,
     NoStreamResponseError,
     PermissionDeniedError,
     PublishOutcomeUnknownError,
@@ -18,7 +17,7 @@ from jetsync.errors import (
 from jetsync.publish.one import publish_one
 from jetsync.values.outbound import OutboundMessage, PubAck
 
-REFUSED = NoRespondersError("a")
+REFUSED = (b"", b"", b"NATS/1.0 503\r\n\r\n", b"")
 STORED = (b"", b"", None, b'{"stream":"S","seq":1,"duplicate":true}')
 WRONG = (
     b"",
@@ -48,7 +47,7 @@ def publish():
             shared_headers=None,
             retry=lambda operation, error, attempt: 0.0 if attempt < 3 else None,
         )
-        connection = types.SimpleNamespace(exchange=ask, plugins=plugins)
+        connection = types.SimpleNamespace(ask=ask, plugins=plugins, check_size=lambda size: None)
         context = types.SimpleNamespace(connection=connection, plugins=plugins)
         message = OutboundMessage("a", b"x", msg_id=msg_id)
         return publish_one(context, message, Deadline.after(10), retries=0, retry_wait=0.0)

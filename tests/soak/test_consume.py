@@ -296,8 +296,8 @@ def test_one_server(messages, faults, kinds, record_property):
             assert running.error is None
             record.check(last, forgotten=campaign.kinds.get("kill", 0))
         finally:
-            running.stop()
-        assert running.wait(10)
+            running.close()
+        assert running.wait(timeout=10)
         campaign.report(last, record_property)
 
 
@@ -365,8 +365,8 @@ def test_a_cluster(messages, faults, record_property):
             moves = sum(campaign.kinds.get(kind, 0) for kind in ("kill", "pause", "restart"))
             record.check(last, forgotten=moves)
         finally:
-            running.stop()
-        assert running.wait(10)
+            running.close()
+        assert running.wait(timeout=10)
         campaign.report(last, record_property)
 
 
@@ -434,8 +434,8 @@ def test_a_slow_handler(messages, record_property):
                 looks += 1
                 time.sleep(0.01 if messages < 100_000 else 0.2)
         finally:
-            running.stop()
-        assert running.wait(10)
+            running.close()
+        assert running.wait(timeout=10)
         assert worst[0] <= buffer
         assert running.statistics().received == messages
         eventually(lambda: watched.info().num_ack_pending == 0, 30)

@@ -175,12 +175,12 @@ def consuming(worker: jetsync.Consumer) -> None:
         for message in messages:
             data: bytes = message.data
             print(data)
-        following: jetsync.Message = messages.next(dt.timedelta(seconds=1))
+        following: jetsync.Message | None = messages.next(timeout=dt.timedelta(seconds=1))
         messages.drain()
     running: jetsync.Consumption = worker.consume(
         handle, threads=4, ordered_by="subject", on_error="leave", keep_alive=True, expires=5
     )
-    running.stop()
+    running.close()
     over: bool = running.wait(timeout=1) and running.closed
     error: BaseException | None = running.error
     counts: jetsync.ConsumptionStatistics = running.statistics()

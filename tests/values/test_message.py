@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from jetsync.consume.acks import ack_many
 from jetsync.errors import (
     DisconnectedError,
     InvalidArgumentError,
@@ -16,7 +15,7 @@ from jetsync.errors import (
     RequestTimeoutError,
 )
 from jetsync.values.headers import Headers
-from jetsync.values.message import AckClaim, Message, Metadata
+from jetsync.values.message import Message, Metadata
 from jetsync.values.ttl import MarkerReason
 
 REPLY = b"$JS.ACK.ORDERS.worker.2.35.7.1700000000123456789.4"
@@ -196,7 +195,7 @@ class TestBodies:
             (lambda m: m.nak("1"), InvalidTypeError),
             (lambda m: m.term("a\r\nb"), InvalidArgumentError),
             (lambda m: m.term(5), InvalidTypeError),
-            (lambda m: m.ack_sync(-1), InvalidArgumentError),
+            (lambda m: m.ack_sync(timeout=-1), InvalidArgumentError),
         ],
     )
     def test_misuse(self, message, acker, call, error):
@@ -302,67 +301,3 @@ class TestNotFromAConsumer:
         for _ in range(2):
             with pytest.raises(NotJetStreamMessageError):
                 call(message)
-
-
-class TestClaim:
-    def test_takes_the_open_ones(self, acker):
-        """A claim covers the messages that were not acknowledged one by one, in order."""
-        replies = [b"$JS.ACK.S.C.1.%d.%d.5.0" % (i, i) for i in range(4)]
-        messages = [Message(b"a", reply, None, b"", acker) for reply in replies]
-        messages[1].ack()
-        claim = AckClaim(messages)
-        assert claim.replies == [replies[0], replies[2], replies[3]]
-        assert len(claim) == 3
-        assert all(message.is_acked for message in messages)
-        assert AckClaim(messages).replies == []
-
-    def test_whole(self, acker, message):
-        """A claim on all of several messages takes none if one of them was acknowledged."""
-        acked = Message(b"a", REPLY, None, b"", acker)
-        acked.ack()
-        with pytest.raises(MessageAlreadyAckedError):
-            AckClaim([message, acked], whole=True)
-        assert not message.is_acked
-
-    def test_by_acker(self, acker, message):
-        """What was written for one acker stays acknowledged when the rest is released."""
-        other = Message(b"a", REPLY, None, b"", RecordingAcker())
-        claim = AckClaim([message, other])
-        (first, messages), _ = claim.by_acker()
-        assert (first, messages) == (acker, [message])
-        claim.written(acker)
-        claim.release()
-        assert message.is_acked
-        assert not other.is_acked
-
-    def test_ackers_of_others(self, acker):
-        """ack_many also works with ackers that know of single messages only."""
-        messages = [Message(b"a", REPLY, None, b"", acker) for _ in range(3)]
-        assert ack_many(messages) == 3
-        assert acker.bodies == [b"+ACK"] * 3
-
-    def test_release(self, acker, message):
-        """Messages of a claim that was not written may be acknowledged again."""
-        claim = AckClaim([message])
-        claim.release()
-        assert len(claim) == 0
-        message.ack()
-        assert acker.bodies == [b"+ACK"]
-
-    def test_takes_all_or_none(self, message):
-        """A claim on something that is no consumer's message takes nothing."""
-        with pytest.raises(NotJetStreamMessageError):
-            AckClaim([message, Message(b"a", b"", None, b"")])
-        assert not message.is_acked
-
-    def test_interrupted(self, acker, message):
-        """Ctrl-C in the middle leaves every message to be acknowledged."""
-
-        def interrupted():
-            yield message
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            AckClaim(interrupted())
-        message.ack()
-        assert acker.bodies == [b"+ACK"]

@@ -153,7 +153,7 @@ class TestPulls:
             message.ack()
 
         with few.consume(handler, threads=4, stop_after=4) as running:
-            assert running.wait(30)
+            assert running.wait(timeout=30)
         count = "messaging.batch.message_count"
         eventually(lambda: sum(span.attributes[count] for span in telemetry.of("consume")) == 4)
         assert all(len(span.links) <= 2 for span in telemetry.of("consume"))

@@ -133,7 +133,7 @@ def test_term_ends_the_message_with_the_reason(reading, orders, nats_server, str
         with pytest.raises(jetsync.PluginError) as caught:
             worker.next(expires=5)
         check_violation(caught.value, stream)
-        said = json.loads(heard.next(10).data)["reason"]
+        said = json.loads(heard.next(timeout=10).data)["reason"]
 
     assert said == (
         f'contract {stream.name}.orders.>: {shop.PATH}: the value is not of type "number"'
@@ -155,7 +155,7 @@ def test_nothing_is_lost_where_acks_cover_what_came_before(reading, orders, stre
     plugin, _, worker = reading(policy, ack_policy="all")
     seen = []
     running = worker.consume(seen.append)
-    assert running.wait(30)
+    assert running.wait(timeout=30)
     check_violation(running.error, stream)
     assert [message.sequence for message in seen] == [1]
 
@@ -182,8 +182,8 @@ def test_term_with_a_handler(reading, orders):
     try:
         assert done.wait(30)
     finally:
-        running.stop()
-        running.wait(10)
+        running.close()
+        running.wait(timeout=10)
     assert seen == [1, 3]
     eventually(lambda: worker.info().num_ack_pending == 0)
 

@@ -23,7 +23,7 @@ from waiting import eventually
 
 import jetsync
 from jetsync.devserver import DevServer
-from jetsync_spark.common.errors import java_missing
+from jetsync_spark._faults import java_missing
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
 
@@ -116,7 +116,7 @@ def run_batches(server, client, js, stream, spark, folder):
             client.flush()
             assert not query.awaitTermination(5)
             client.flush()
-            asked = sum(1 for _ in iter(lambda: api.next(0.1), None))
+            asked = sum(1 for _ in iter(lambda: api.next(timeout=0.1), None))
         _logger.info("%s requests a second with nothing to do", asked / 5)
         assert asked < 50
     finally:

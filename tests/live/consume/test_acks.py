@@ -83,7 +83,7 @@ class TestOnTheWire:
         fill(js, stream, 1)
         message = worker.next(5)
         call(message)
-        heard = wire.next(5)
+        heard = wire.next(timeout=5)
         assert (heard.subject, heard.data) == (message.reply, body)
 
     def test_a_batch_is_one_write(self, client, js, stream, worker, wire, monkeypatch):
@@ -97,7 +97,7 @@ class TestOnTheWire:
         record_writes(monkeypatch, client._connection.lane, writes)
         assert batch.ack() == 100
         assert len(writes) == 1
-        heard = [wire.next(5) for _ in range(100)]
+        heard = [wire.next(timeout=5) for _ in range(100)]
         assert [m.subject for m in heard] == [m.reply for m in messages]
         assert {m.data for m in heard} == {b"+ACK"}
         assert all(message.is_acked for message in messages)
@@ -117,7 +117,7 @@ class TestOnTheWire:
                 record_writes(monkeypatch, lane, writes)
             assert jetsync.ack_many(iter(messages)) == 80
             assert len(writes) == 2
-            heard = [wire.next(5) for _ in range(80)]
+            heard = [wire.next(timeout=5) for _ in range(80)]
             assert {m.subject for m in heard} == {m.reply for m in messages}
             assert {m.data for m in heard} == {b"+ACK"}
             assert all(message.is_acked for message in messages)
@@ -135,7 +135,7 @@ class TestOnTheWire:
             lambda: message.nak(-1),
             lambda: message.nak(float("nan")),
             lambda: message.term("two\r\nlines"),
-            lambda: message.ack_sync(-1),
+            lambda: message.ack_sync(timeout=-1),
         ):
             with pytest.raises(jetsync.InvalidArgumentError):
                 call()
@@ -233,7 +233,7 @@ class TestEffect:
         with client.subscribe(subject) as advisories:
             fill(js, stream, 1)
             worker.next(5).term("wrong format")
-            advisory = json.loads(advisories.next(5).data)
+            advisory = json.loads(advisories.next(timeout=5).data)
         assert (advisory["reason"], advisory["stream_seq"]) == ("wrong format", 1)
         assert worker.next(0.4) is None
         assert pending(worker) == 0
@@ -320,7 +320,7 @@ class TestOnce:
             client.publish(f"core.{stream.name}", b"")
             unacked = stream.create_consumer("unacked", ack_policy="none")
             others = {
-                "core": core.next(5),
+                "core": core.next(timeout=5),
                 "unacked": unacked.next(5),
                 "ordered": ordered.next(5),
             }
@@ -387,7 +387,7 @@ class TestOnce:
         with client.subscribe(unique) as messages:
             client.publish(unique, b"plain")
             client.publish(unique, b"asks", reply="somewhere")
-            for message in (messages.next(5), messages.next(5)):
+            for message in (messages.next(timeout=5), messages.next(timeout=5)):
                 for call in (
                     message.ack,
                     message.ack_sync,
@@ -413,11 +413,11 @@ class TestWithoutAServer:
         victim.pause()
         try:
             with timed(0.2, 0.5), pytest.raises(jetsync.RequestTimeoutError):
-                message.ack_sync(0.2)
+                message.ack_sync(timeout=0.2)
             assert not message.is_acked
         finally:
             victim.resume()
-        message.ack_sync(5)
+        message.ack_sync(timeout=5)
         assert (message.is_acked, pending(worker)) == (True, 0)
         fragile.delete_stream(unique)
 
@@ -437,7 +437,7 @@ class TestWithoutAServer:
             with timed(0.2, 0.6), pytest.raises(jetsync.DisconnectedError):
                 one.ack()
             with timed(0.1, 0.4), pytest.raises(jetsync.DisconnectedError):
-                two.ack_sync(0.1)
+                two.ack_sync(timeout=0.1)
             with timed(0.2, 0.6), pytest.raises(jetsync.DisconnectedError):
                 batch.ack()
             with timed(0.1, 0.4), pytest.raises(jetsync.DisconnectedError):
@@ -448,7 +448,7 @@ class TestWithoutAServer:
             victim.start()
         eventually(lambda: fragile._context.connection.is_connected)
         one.ack()
-        two.ack_sync(5)
+        two.ack_sync(timeout=5)
         assert batch.ack() == 4
         eventually(lambda: pending(worker) == 0)
         assert worker.info().ack_floor.stream_seq == 6

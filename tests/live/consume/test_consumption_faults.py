@@ -30,7 +30,7 @@ def arrived(messages, count):
     """
     Wait until so many messages have come; looks at them, as perhaps nobody else does meanwhile.
     """
-    eventually(lambda: messages._refill() or messages.statistics().received == count)
+    eventually(lambda: messages._core.refill() or messages.statistics().received == count)
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ class TestAnswersWithoutAConnection:
             eventually(lambda: near.info().ack_floor.stream_seq == 10)
         finally:
             gate.set()
-            running.stop()
-        assert running.wait(5)
+            running.close()
+        assert running.wait(timeout=5)
         assert numbers == list(range(10))
 
     def test_acknowledged_by_the_iterator(self, proxy, distant, js, stream, there):
@@ -114,7 +114,7 @@ class TestAnswersWithoutAConnection:
             next(messages)
             arrived(messages, 3)
             with cut_off(proxy, distant), timed(0, 1):
-                assert [int(messages.next(1).data) for _ in range(2)] == [1, 2]
+                assert [int(messages.next(timeout=1).data) for _ in range(2)] == [1, 2]
         eventually(lambda: near.info().ack_floor.stream_seq == 3)
 
     def test_given_back(self, proxy, distant, js, stream, there):
@@ -127,10 +127,10 @@ class TestAnswersWithoutAConnection:
         next(messages).ack_sync()
         arrived(messages, 5)
         with cut_off(proxy, distant):
-            messages.stop()
+            messages.close()
             assert messages.closed
         with near.consume() as again:
-            assert sorted(int(again.next(20).data) for _ in range(4)) == [1, 2, 3, 4]
+            assert sorted(int(again.next(timeout=20).data) for _ in range(4)) == [1, 2, 3, 4]
 
 
 class TestOrderedConsumers:
@@ -148,7 +148,7 @@ class TestOrderedConsumers:
                 proxy.pause()
                 eventually(distant._connection.router.pending)
                 with timed(0, 0.5):
-                    messages.stop()
+                    messages.close()
                     assert waiting.result(10) == []
             finally:
                 proxy.resume()
@@ -207,7 +207,7 @@ class TestRefusingPlugins:
                     if way == "fetch":
                         got += list(worker.fetch(1, expires=5))
                     else:
-                        got.append(messages.next(5))
+                        got.append(messages.next(timeout=5))
                         got[-1].ack()
         assert {int(message.data) for message in got} == {0, 1, 2}
 
@@ -221,7 +221,7 @@ class TestRefusingPlugins:
             for _ in range(4):
                 messages = ordered.consume()
                 with pytest.raises(jetsync.PluginError):
-                    messages.next(10)
+                    messages.next(timeout=10)
                 assert messages.closed
                 got.append(int(ordered.next(10).data))
             assert ordered.statistics().delivered == 4
@@ -229,13 +229,13 @@ class TestRefusingPlugins:
 
 
 class TestEndedInAHook:
-    @pytest.mark.parametrize("end", ["stop", "drain"])
+    @pytest.mark.parametrize("end", ["close", "drain"])
     def test_whoever_drives_goes_on_driving(self, nats_server, stream, monkeypatch, end):
         """
         No other thread, and no second turn of this one, gets between; no pull is sent any more.
         """
         inside, most = [], []
-        turn = ConsumeDriver.turn
+        turn = ConsumeDriver.step
 
         def watched(driver):
             inside.append(threading.get_ident())
@@ -251,10 +251,10 @@ class TestEndedInAHook:
                 if isinstance(event, jetsync.PullStatusEvent):
                     getattr(messages, end)()
                     with pytest.raises(jetsync.ConflictingUseError):
-                        messages.next(5)
+                        messages.next(timeout=5)
                     told.set()
 
-        monkeypatch.setattr(ConsumeDriver, "turn", watched)
+        monkeypatch.setattr(ConsumeDriver, "step", watched)
         stream.create_consumer("worker")
         told = threading.Event()
         with jetsync.connect(nats_server.url, plugins=[Ender()]) as client:
@@ -290,10 +290,10 @@ class TestEndOfTheClient:
                     next(messages)
                 arrived(messages, 20)
             with worker.consume() as rest:
-                assert sorted(int(rest.next(20).data) for _ in range(19)) == [*range(1, 20)]
+                assert sorted(int(rest.next(timeout=20).data) for _ in range(19)) == [*range(1, 20)]
         finally:
             gate.set()
-        assert messages.wait(5)
+        assert messages.wait(timeout=5)
         assert messages.error is None
         assert "consumption_ended" not in caplog.text
 
@@ -305,8 +305,8 @@ class TestEndOfTheClient:
         client = jetsync.connect(nats_server.url)
         messages = client.jetstream().consumer(stream.name, "worker").consume()
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(messages.next, 20)
-            eventually(lambda: messages._leader)
+            waiting = pool.submit(messages.next, timeout=20)
+            eventually(lambda: messages._core._leader)
             client.close()
             assert isinstance(waiting.exception(10), jetsync.ConnectionClosedError)
         assert worker.info().num_waiting == 0
@@ -319,9 +319,9 @@ class TestNobodyIterates:
         """
         worker = stream.create_consumer("worker")
         waited, looked = worker.consume(), worker.consume()
-        assert not waited.wait(0.1)
+        assert not waited.wait(timeout=0.1)
         worker.delete()
-        assert waited.wait(10)
+        assert waited.wait(timeout=10)
         eventually(lambda: looked.closed)
         assert isinstance(waited.error, jetsync.ConsumerDeletedError)
         assert isinstance(looked.error, jetsync.ConsumerDeletedError)
@@ -337,7 +337,7 @@ messages = worker.consume()
 next(messages)
 while messages.statistics().received < 10:
     # Looks at what has come.
-    messages.wait(0.01)
+    messages.wait(timeout=0.01)
 gate = threading.Event()
 with worker.consume(lambda message: gate.wait(20)) as running:
     pid = os.fork()
@@ -346,7 +346,11 @@ with worker.consume(lambda message: gate.wait(20)) as running:
         gate.set()
         print("parent", [int(next(messages).data) for _ in range(9)])
     else:
-        for call in (lambda: next(messages), lambda: messages.next(1), lambda: list(messages)):
+        for call in (
+            lambda: next(messages),
+            lambda: messages.next(timeout=1),
+            lambda: list(messages),
+        ):
             try:
                 print("child got", call())
             except jetsync.ForkedProcessError:

@@ -564,7 +564,7 @@ class TestBytes:
             assert len(list(sized(4.2, expires=5))) == 4
             heard = []
             while (409, "Message Size Exceeds MaxBytes") not in heard:
-                message = wire.next(5)
+                message = wire.next(timeout=5)
                 block = message.raw_headers
                 if block is not None and message.subject.startswith(client._connection.inbox):
                     heard.append(parse_status(block))

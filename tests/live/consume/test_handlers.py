@@ -85,8 +85,8 @@ class TestThreads:
         assert log.wait(50) == list(range(50))
         fill(js, stream, 50, start=50)
         assert log.wait(100) == list(range(100))
-        running.stop()
-        assert running.wait(5)
+        running.close()
+        assert running.wait(timeout=5)
         assert (running.closed, running.error) == (True, None)
         eventually(lambda: threads() == 0)
 
@@ -104,7 +104,7 @@ class TestThreads:
         log = Log(act)
         fill(js, stream, 1000)
         running = worker.consume(log, threads=4, stop_after=1000, max_messages=50)
-        assert running.wait(20)
+        assert running.wait(timeout=20)
         assert sorted(log.numbers) == list(range(1000))
         eventually(lambda: worker.info().num_ack_pending == 0)
 
@@ -134,7 +134,7 @@ class TestThreads:
         running = worker.consume(
             handler, threads=4, ordered_by="subject", stop_after=400, max_messages=40
         )
-        assert running.wait(20)
+        assert running.wait(timeout=20)
         assert sum(map(len, seen.values())) == 400
         assert all(numbers == sorted(numbers) for numbers in seen.values())
         assert most.pop("all") > 1
@@ -157,8 +157,8 @@ class TestThreads:
         finally:
             gate.set()
         assert log.wait(200) == list(range(200))
-        running.stop()
-        assert running.wait(5)
+        running.close()
+        assert running.wait(timeout=5)
 
     def test_it_goes_on_unheld(self, js, stream, worker):
         """
@@ -179,7 +179,7 @@ class TestThreads:
             with pytest.raises(jetsync.ConflictingUseError):
                 next(running)
             with pytest.raises(jetsync.ConflictingUseError):
-                running.next(1)
+                running.next(timeout=1)
 
     @pytest.mark.parametrize(
         "options",
@@ -209,7 +209,7 @@ class TestThreads:
         with pytest.raises(jetsync.InvalidArgumentError, match="ack_policy is 'all'"):
             every.consume(print, ack="auto")
         assert every.info().num_waiting == 0
-        every.consume(print).stop()
+        every.consume(print).close()
 
     def test_a_number_in_its_place(self, worker):
         """
@@ -220,7 +220,7 @@ class TestThreads:
 
 
 class TestEnd:
-    @pytest.mark.parametrize("end", ["stop", "drain"])
+    @pytest.mark.parametrize("end", ["close", "drain"])
     def test_stop_discards_and_drain_delivers(self, js, stream, worker, end):
         """
         Two of five before, then nothing or the other three; the last one returns.
@@ -239,14 +239,14 @@ class TestEnd:
         assert second.wait(5)
         eventually(lambda: running.statistics().received == 5)
         getattr(running, end)()
-        assert not running.wait(0.05)
+        assert not running.wait(timeout=0.05)
         assert not running.closed
         gate.set()
-        assert running.wait(5)
-        assert log.numbers == ([0, 1] if end == "stop" else [0, 1, 2, 3, 4])
-        if end == "stop":
+        assert running.wait(timeout=5)
+        assert log.numbers == ([0, 1] if end == "close" else [0, 1, 2, 3, 4])
+        if end == "close":
             with worker.consume() as rest:
-                assert sorted(int(rest.next(2).data) for _ in range(3)) == [2, 3, 4]
+                assert sorted(int(rest.next(timeout=2).data) for _ in range(3)) == [2, 3, 4]
 
     def test_stopped_by_its_handler(self, js, stream, worker):
         """
@@ -257,7 +257,7 @@ class TestEnd:
         def act(message):
             message.ack()
             if int(message.data) == 2:
-                running.stop()
+                running.close()
                 with contextlib.suppress(jetsync.ConflictingUseError):
                     running.wait()
                 stopped.append(True)
@@ -265,7 +265,7 @@ class TestEnd:
         log = Log(act)
         with worker.consume(log) as running:
             fill(js, stream, 10)
-            running.wait(5)
+            running.wait(timeout=5)
         assert (log.numbers, stopped) == ([0, 1, 2], [True])
 
     def test_the_consumer_is_deleted(self, js, stream, worker, caplog):
@@ -278,7 +278,7 @@ class TestEnd:
             fill(js, stream, 3)
             log.wait(3)
             worker.delete()
-            assert running.wait(5)
+            assert running.wait(timeout=5)
         assert isinstance(running.error, jetsync.ConsumerDeletedError)
         assert "Consumer Deleted" in caplog.text
 
@@ -288,9 +288,9 @@ class TestEnd:
         """
         client = jetsync.connect(nats_server.url)
         running = client.jetstream().consumer(stream.name, "worker").consume(print, threads=3)
-        eventually(lambda: running._leader)
+        eventually(lambda: running._core._leader)
         client.close()
-        assert running.wait(2)
+        assert running.wait(timeout=2)
         eventually(lambda: threads() == 0)
 
 
@@ -343,7 +343,7 @@ class TestDrainedClient:
             client.drain(0.3)
         assert client.is_closed
         gate.set()
-        assert running.wait(5)
+        assert running.wait(timeout=5)
 
 
 class TestErrors:
@@ -372,8 +372,8 @@ class TestErrors:
         assert isinstance(event.error, KeyError)
         assert "handler_failed" in caplog.text
         assert not running.closed
-        running.stop()
-        running.wait(5)
+        running.close()
+        running.wait(timeout=5)
 
     def test_left(self, js, stream, observed):
         """
@@ -396,12 +396,12 @@ class TestErrors:
         log = Log(self.third)
         fill(js, stream, 5)
         running = worker.consume(log, on_error="stop")
-        assert running.wait(5)
+        assert running.wait(timeout=5)
         assert log.numbers == [0, 1, 2]
         assert isinstance(running.error, KeyError)
         eventually(lambda: worker.info().num_ack_pending <= 3)
         with worker.consume() as rest:
-            assert sorted(int(rest.next(3).data) for _ in range(3)) == [2, 3, 4]
+            assert sorted(int(rest.next(timeout=3).data) for _ in range(3)) == [2, 3, 4]
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
     def test_the_program_is_to_end(self, js, stream, observed, error):
@@ -415,7 +415,7 @@ class TestErrors:
 
         fill(js, stream, 1)
         running = worker.consume(handler)
-        assert running.wait(5)
+        assert running.wait(timeout=5)
         assert isinstance(running.error, error)
         assert isinstance(errors_in(recorder)[0].error, error)
 
@@ -476,7 +476,7 @@ class TestErrors:
         log = Log(lambda message: message.ack_sync())
         with jetsync.connect(nats_server.url, plugins=[Picky()]) as client:
             running = client.jetstream().consumer(stream.name, "all").consume(log)
-            assert running.wait(30)
+            assert running.wait(timeout=30)
             assert isinstance(running.error, jetsync.PluginError)
         assert log.numbers == [0]
         again = stream.consumer("all").fetch(3, expires=30)
@@ -512,7 +512,7 @@ class TestAcknowledgement:
         fill(js, stream, 10)
         with reader.consume(log, ack="auto", keep_alive=True) as running:
             log.wait(10)
-            assert running._pool._options.keep_alive is None
+            assert running._core.pool._options.keep_alive is None
 
     def test_kept_alive(self, js, stream):
         """

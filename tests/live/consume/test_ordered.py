@@ -208,10 +208,10 @@ class TestReset:
         messages = ordered.consume()
         assert take(messages, 1) == [0]
         for _ in range(200):
-            if messages._leg._driver._inbox.box.frames or len(messages._leg._buffer) == 2:
+            if messages._leg.driver._inbox.box.frames or len(messages._leg.buffer) == 2:
                 break
             time.sleep(0.01)
-        messages._leg._buffer.popleft()
+        messages._leg.buffer.popleft()
         assert take(messages, 2) == [1, 2]
         assert ordered.statistics().resets == 1
 
@@ -416,7 +416,7 @@ class TestUse:
         """
         messages = ordered.consume()
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(messages.next, 5)
+            waiting = pool.submit(messages.next, timeout=5)
             while not is_locked(messages._taking):
                 time.sleep(0.01)
             with pytest.raises(jetsync.ConflictingUseError, match="another thread"):

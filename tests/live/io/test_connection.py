@@ -220,7 +220,7 @@ class TestFacts:
         before = client.statistics()
         with client.subscribe(unique) as subscription:
             client.publish(unique, b"x" * 1000)
-            assert subscription.next(5).data == b"x" * 1000
+            assert subscription.next(timeout=5).data == b"x" * 1000
             during = client.statistics()
         assert during.bytes_out - before.bytes_out > 1000
         assert during.bytes_in - before.bytes_in > 1000
@@ -346,7 +346,7 @@ class TestClose:
             subscriptions = [client.subscribe(f"_quiet.{unique}.{n}") for n in range(2)]
             request = pool.submit(client.request, unique, timeout=30)
             publish = pool.submit(js.publish, f"{unique}.a", timeout=30)
-            taken = pool.submit(subscriptions[0].next, 30)
+            taken = pool.submit(subscriptions[0].next, timeout=30)
             iterated = pool.submit(list, subscriptions[1])
             following = pool.submit(consumer.next, 30)
             fetched = pool.submit(lambda: list(consumer.fetch(5, expires=30)))
@@ -401,7 +401,7 @@ class TestClose:
             with jetsync.connect(nats_server.url) as sender:
                 for number in range(500):
                     sender.publish(unique, b"%d" % number)
-            got = [subscription.next(5).data for _ in range(500)]
+            got = [subscription.next(timeout=5).data for _ in range(500)]
         assert got == [b"%d" % number for number in range(500)]
 
     def test_closing_ends_in_time_when_the_server_hangs(self, own_server):
@@ -508,7 +508,7 @@ class TestReconnect:
                 own_server.restart()
                 eventually(lambda: client.statistics().reconnects == turn + 1)  # noqa: B023
                 client.publish("a.x", b"%d" % turn)
-                assert [s.next(5).data for s in (plain, member)] == [b"%d" % turn] * 2
+                assert [s.next(timeout=5).data for s in (plain, member)] == [b"%d" % turn] * 2
             client.flush()
             assert (plain.pending, member.pending) == (0, 0)
 
@@ -593,7 +593,7 @@ class TestReconnect:
             client.reconnect()
             eventually(lambda: kinds(recorder) == ["disconnected", "reconnected"])
             client.publish("a", b"1")
-            assert subscription.next(5).data == b"1"
+            assert subscription.next(timeout=5).data == b"1"
             assert client.server.client_id != first
 
     def test_a_client_that_gives_up_is_closed(self, own_server, recorder):
@@ -606,7 +606,7 @@ class TestReconnect:
         subscription = client.subscribe("a")
         own_server.kill()
         with timed(0.0, 5.0), pytest.raises(jetsync.ConnectionClosedError):
-            subscription.next(30)
+            subscription.next(timeout=30)
         with pytest.raises(jetsync.ConnectionClosedError, match="no servers available"):
             client.request("a")
         eventually(lambda: kinds(recorder) == ["disconnected", "closed"])
@@ -664,13 +664,15 @@ class TestCluster:
                 assert client.server.cluster is not None
                 name = client.server.server_name
                 client.flush()
-                answering = pool.submit(lambda: other.publish(ask.next(20).reply, b"answer"))
+                answering = pool.submit(
+                    lambda: other.publish(ask.next(timeout=20).reply, b"answer")
+                )
                 cluster.kill(0)
                 eventually(lambda: kinds(recorder, "disconnected", "reconnected")[1:])
                 assert client.server.url in cluster.urls[1:]
                 assert client.server.server_name != name
                 # The other node learns of the subscriptions over the route, a moment later.
-                eventually(lambda: other.publish("news", b"1") or news.next(0.05))
+                eventually(lambda: other.publish("news", b"1") or news.next(timeout=0.05))
                 assert client.request("ask", b"?", timeout=10).data == b"answer"
                 answering.result(5)
                 client.flush()
@@ -785,10 +787,10 @@ class TestSilentServer:
             # The answer to a flush that was given up comes when the server runs again, and does no
             # harm: the fixture looks.
         with timed(0.2, 0.7):
-            assert subscription.next(0.2) is None
+            assert subscription.next(timeout=0.2) is None
         with timed(0.0, 0.3):
             client.publish("quiet")
-        assert subscription.next(0.0) is None
+        assert subscription.next(timeout=0.0) is None
 
     def test_a_writer_waits_for_room_and_then_gives_up(self, own_server):
         """
@@ -841,7 +843,7 @@ class TestThreads:
                     time.sleep(1.6)
 
         def slow(subscription, client):
-            message = subscription.next(5)
+            message = subscription.next(timeout=5)
             time.sleep(1.6)
             reports.append((message.data, client.jetstream().account_info().streams))
 
@@ -865,7 +867,7 @@ class TestThreads:
             received = 0
             while thread.is_alive():
                 client.publish("fast")
-                assert second.next(1) is not None
+                assert second.next(timeout=1) is not None
                 received += 1
                 time.sleep(0.02)
             thread.join()

@@ -392,7 +392,7 @@ class TestPulls:
         fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
         consumer = js.stream("S").consumer("C")
         with consumer.consume() as messages, pytest.raises(jetsync.ProtocolError):
-            messages.next(5)
+            messages.next(timeout=5)
 
     @pytest.mark.parametrize("status", STATUSES)
     def test_consume_with_a_handler(self, js, fake, status):
@@ -401,7 +401,7 @@ class TestPulls:
         """
         fake.answers["CONSUMER.MSG.NEXT"] = (status, b"", b"")
         consumption = js.stream("S").consumer("C").consume(lambda message: None)
-        assert consumption.wait(5)
+        assert consumption.wait(timeout=5)
         assert isinstance(consumption.error, jetsync.ProtocolError)
 
     @pytest.mark.parametrize("status", STATUSES)
@@ -415,7 +415,7 @@ class TestPulls:
             js.stream("S").ordered_consumer().consume() as messages,
             pytest.raises(jetsync.ProtocolError),
         ):
-            messages.next(5)
+            messages.next(timeout=5)
 
     @pytest.mark.parametrize("answer", NO_OBJECTS[1:])
     def test_a_probe(self, js, fake, answer):
@@ -426,4 +426,4 @@ class TestPulls:
         fake.answers["CONSUMER.MSG.NEXT"] = (b"NATS/1.0 503\r\n\r\n", b"", b"")
         fake.answers["CONSUMER.INFO"] = answer
         with consumer.consume() as messages, pytest.raises(jetsync.ProtocolError):
-            messages.next(5)
+            messages.next(timeout=5)

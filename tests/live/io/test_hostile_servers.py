@@ -88,7 +88,7 @@ def attack(impostor, client, subscription, *plays, lose=None):
     assert client.statistics().reconnects == reconnects + 1
     assert client.server.server_name != "evil"
     client.publish("payments", b"honest")
-    assert subscription.next(10).data == b"honest"
+    assert subscription.next(timeout=10).data == b"honest"
 
 
 def tls_attacks(client):
@@ -313,7 +313,7 @@ class TestJunkOnReconnect:
             impostor.cut()
             eventually(lambda: client.statistics().reconnects == 2)
             client.publish("payments", b"honest")
-            assert subscription.next(10).data == b"honest"
+            assert subscription.next(timeout=10).data == b"honest"
 
     def test_what_nats_py_does_not_expect(self, plain, monkeypatch, caplog):
         """
@@ -336,7 +336,7 @@ class TestJunkOnReconnect:
             impostor.cut()
             eventually(lambda: client.statistics().reconnects == 1)
             client.publish("payments", b"honest")
-            assert subscription.next(10).data == b"honest"
+            assert subscription.next(timeout=10).data == b"honest"
             eventually(lambda: kinds(recorder).count("async_error") == 3)
             assert kinds(recorder).count("disconnected") == 1
         assert caplog.text.count("Traceback") == 3
@@ -357,7 +357,7 @@ class TestJunkOnReconnect:
             monkeypatch.setattr(nats.aio.client.Client, "_process_connect_init", fail)
             impostor.cut()
             with pytest.raises(jetsync.ConnectionClosedError):
-                subscription.next(20)
+                subscription.next(timeout=20)
             assert client.is_closed
             with pytest.raises(jetsync.ConnectionClosedError):
                 client.publish("payments", b"1")

@@ -58,7 +58,7 @@ class TestSubscriptionLimit:
             assert caught.value.subject == "c"
             for name, subscription in zip("ab", good, strict=True):
                 client.publish(name, name.encode())
-                assert subscription.next(5).data == name.encode()
+                assert subscription.next(timeout=5).data == name.encode()
             with pytest.raises(jetsync.NoRespondersError):
                 client.request("nobody", timeout=5)
             assert client.statistics().reconnects == 0
@@ -80,7 +80,7 @@ class TestSubscriptionLimit:
             client.flush()
             with client.subscribe("c") as again:
                 client.publish("c", b"1")
-                assert again.next(5).data == b"1"
+                assert again.next(timeout=5).data == b"1"
             assert client.statistics().reconnects == 0
 
     def test_after_a_reconnect(self, limited):
@@ -101,7 +101,7 @@ class TestSubscriptionLimit:
             client.flush()
             for name, subscription in zip("ab", good, strict=True):
                 client.publish(name, name.encode())
-                assert subscription.next(5).data == name.encode()
+                assert subscription.next(timeout=5).data == name.encode()
             assert client.is_connected
 
     def test_many_at_once(self, limited):
@@ -116,10 +116,10 @@ class TestSubscriptionLimit:
             client.flush()
             for subscription in made[2:]:
                 with pytest.raises(jetsync.SubscriptionLimitError):
-                    subscription.next(5)
+                    subscription.next(timeout=5)
             for number, subscription in enumerate(made[:2]):
                 client.publish(f"s.{number}", b"1")
-                assert subscription.next(5).data == b"1"
+                assert subscription.next(timeout=5).data == b"1"
 
 
 class TestConnectionLimit:
@@ -154,7 +154,7 @@ class TestConnectionLimit:
                 assert not client.is_closed
             eventually(lambda: client.statistics().reconnects == 1)
             client.publish("a", b"1")
-            assert subscription.next(5).data == b"1"
+            assert subscription.next(timeout=5).data == b"1"
 
     def test_many_refusals(self, nats_server):
         """
@@ -207,7 +207,7 @@ class TestExpiredLogin:
                 renew(3600)
                 eventually(lambda: client.is_connected and client.rtt())
             client.publish("a", b"1")
-            assert subscription.next(5).data == b"1"
+            assert subscription.next(timeout=5).data == b"1"
 
 
 class TestRefusedLogin:
@@ -241,7 +241,7 @@ class TestRefusedLogin:
             subscription = client.subscribe("a")
             other = client.subscribe("b")
             client.flush()
-            waiting = [pool.submit(one.next, 30) for one in (subscription, other)]
+            waiting = [pool.submit(one.next, timeout=30) for one in (subscription, other)]
             impostor.hold()
             impostor.cut()
             eventually(lambda: not client.is_connected)

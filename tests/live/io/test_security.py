@@ -35,7 +35,7 @@ def works(client):
     """
     with client.subscribe("_roundtrip") as subscription:
         client.publish("_roundtrip", b"x" * 300_000)
-        return subscription.next(5).data == b"x" * 300_000
+        return subscription.next(timeout=5).data == b"x" * 300_000
 
 
 def encrypted(server, client):
@@ -157,7 +157,7 @@ class TestTls:
                 server.restart()
                 eventually(lambda: client.statistics().reconnects == 1)
                 client.publish("a", b"1")
-                assert subscription.next(10).data == b"1"
+                assert subscription.next(timeout=10).data == b"1"
                 assert works(client)
 
 
@@ -429,7 +429,7 @@ class TestLogin:
             with pytest.raises(
                 jetsync.ConnectionClosedError, match=r"(?i)expired|authorization violation"
             ):
-                subscription.next(10)
+                subscription.next(timeout=10)
             assert client.is_closed
 
 
@@ -544,12 +544,12 @@ class TestPermissions:
         """
         The subscription ends with the error, for next and for an iteration.
         """
-        for take in (lambda sub: sub.next(5), list):
+        for take in (lambda sub: sub.next(timeout=5), list):
             subscription = little.subscribe("secret.a", queue=queue)
             assert denied(lambda: take(subscription)) == ("secret.a", "subscribe")  # noqa: B023
         others = little.subscribe("public")
         little.publish("public", b"1")
-        assert others.next(5).data == b"1"
+        assert others.next(timeout=5).data == b"1"
 
     def test_fetch(self, little):
         """
@@ -603,7 +603,7 @@ class TestPermissions:
 
             thread = threading.Thread(target=answer)
             thread.start()
-            request = asked.next(5)
+            request = asked.next(timeout=5)
             denied(lambda: little.request("forbidden.b", timeout=5))
             little.publish(request.reply, b"yes")
             thread.join(5)

@@ -111,7 +111,7 @@ class TestTraffic:
         data = bytes(range(256)) * 3000
         with client.subscribe(unique) as subscription:
             client.publish(unique, data, headers={"A": "é"}, reply="r")
-            message = subscription.next(5)
+            message = subscription.next(timeout=5)
         assert (message.data, message.headers["A"], message.reply) == (data, "é", "r")
         with pytest.raises(jetsync.NoRespondersError):
             client.request(unique, timeout=5)
@@ -172,7 +172,7 @@ class TestLife:
             door.server.restart()
             eventually(lambda: client.statistics().reconnects == 1)
             client.publish("a", b"1")
-            assert subscription.next(10).data == b"1"
+            assert subscription.next(timeout=10).data == b"1"
             assert client.jetstream().account_info(timeout=10).streams == 0
             eventually(
                 lambda: (
@@ -211,12 +211,12 @@ class TestLife:
             client = door.connect()
             quiet = client.subscribe("nothing")
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(quiet.next, 30)
+                waiting = pool.submit(quiet.next, timeout=30)
                 for number in range(300):
                     client.publish(unique, b"%d" % number)
                 client.close()
                 assert isinstance(waiting.exception(3), jetsync.ConnectionClosedError)
-            assert [subscription.next(5).data for _ in range(300)] == [
+            assert [subscription.next(timeout=5).data for _ in range(300)] == [
                 b"%d" % number for number in range(300)
             ]
         eventually(lambda: set(threading.enumerate()) == before, 5)
@@ -350,7 +350,7 @@ class TestCluster:
             # The silent server and the dead one may come first.
             eventually(lambda: client.statistics().reconnects == 1, 5)
             client.publish("a", b"1")
-            assert subscription.next(5).data == b"1"
+            assert subscription.next(timeout=5).data == b"1"
             assert client.server.url in urls[1:]
 
     def test_discovered_servers(self, cluster):

@@ -94,7 +94,7 @@ class Requests:
         """
         self._watcher.flush()
         found = []
-        while (request := self._wire.next(0.05)) is not None:
+        while (request := self._wire.next(timeout=0.05)) is not None:
             body = json.loads(request.data)
             assert body.pop("max_bytes") > 0
             found.append(body)
@@ -323,7 +323,7 @@ class TestExamples:
         subject = f"$KV.{unique}.mykey1"
         with client.subscribe(f"$JS.API.DIRECT.GET.{bucket.name}.>") as wire:
             self.check(bucket.get_last(subject), "mykey1", 1, b"hello")
-            asked = wire.next(5)
+            asked = wire.next(timeout=5)
         assert asked.subject == f"$JS.API.DIRECT.GET.{bucket.name}.{subject}"
         assert asked.data == b""
 
@@ -474,7 +474,7 @@ class TestNotSupported:
                         read()
                     assert "2.10.26" in str(caught.value)
                 client.flush()
-                assert wire.next(0.05) is None
+                assert wire.next(timeout=0.05) is None
             assert stream.get_message(3).sequence == 3
             stream.delete()
 
@@ -592,7 +592,7 @@ class TestWhereItIsRead:
                     assert sequences(stream.get_last_for([f"{unique}.*"])) == [19, 20]
                     assert sequences(stream.scan(page=10)) == [*range(1, 21)]
                     assert stream.get_at(0).sequence == 1
-                    subjects = {wire.next(5).subject for _ in range(5)}
+                    subjects = {wire.next(timeout=5).subject for _ in range(5)}
                 assert subjects == {f"$JS.hub.API.DIRECT.GET.{unique}"}
                 stream.delete()
 

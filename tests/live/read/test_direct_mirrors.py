@@ -183,7 +183,7 @@ class TestManyMessages:
                 assert values(stream.get_batch(5)) == [b"0", b"1", b"2", b"3", b"4"]
                 assert stream.get_message(7).data == b"6"
             any_client.flush()
-            assert wire.next(0.05) is None
+            assert wire.next(timeout=0.05) is None
 
 
 @pytest.mark.parametrize("empty", [False, True])

@@ -261,7 +261,7 @@ class TestBounds:
                 assert next(scan).sequence == taken
             client.flush()
             asked = 0
-            while wire.next(0.1) is not None:
+            while wire.next(timeout=0.1) is not None:
                 asked += 1
             assert 4 <= asked <= 5
             scan.close()
@@ -279,8 +279,8 @@ class TestBounds:
             assert numbers(batch) == [*range(1, 251)]
             assert (batch.pending, batch.last_sequence) == (50, 250)
             client.flush()
-            assert wire.next(5) is not None
-            assert wire.next(5) is not None
+            assert wire.next(timeout=5) is not None
+            assert wire.next(timeout=5) is not None
         limit = 4_000_000
         batch = stream.get_batch(1000, max_bytes=limit)
         found = len(numbers(batch))

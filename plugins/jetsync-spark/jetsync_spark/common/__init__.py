@@ -1,3 +1,0 @@
-"""
-What reading and writing share: options, connections, errors, retries and subjects.
-"""

@@ -1,3 +1,0 @@
-"""
-Reading: streams and key-value buckets as DataFrames.
-"""

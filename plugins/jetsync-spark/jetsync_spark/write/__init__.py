@@ -1,3 +1,0 @@
-"""
-Writing: rows of DataFrames into streams.
-"""
