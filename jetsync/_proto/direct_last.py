@@ -1,26 +1,24 @@
 """
-Reading the last message of each of many subjects at one moment, in pages.
+Read the last message of each of many subjects as of one moment, in pages.
 
-What lives here: the engine of such a read, and how many subjects are put into one request. What may
-not: the socket, the clock, threads.
+The engine does no I/O and reads no clock.
 
-Theory of operation. The moment is a sequence: a server looks for the last message of each subject
-up to there. A read that needs one page is of the moment at which its server was, as the end of the
-page tells.
+The moment is a sequence: a server looks for the last message of each subject up to it. If one page
+is enough, the moment is where the server was, and the end of the page tells it.
 
-A read of more pages needs a moment that was fixed before. It may be answered by several servers, of
-which some have not got that far, and those would give older messages without a word. So they are
-asked for what was stored *before a time*, that of the first message behind the moment: the end of
-the page then tells how far the server really looked. A page that is not of the moment is dropped
-and asked for again; for that, each page is kept back until its end.
+A read of several pages needs a moment that is fixed before. Several servers may answer it, and one
+that has not reached the moment would return older messages without notice. So the request asks for
+messages stored *before a time*: that of the first message after the moment. The end of a page then
+tells how far the server really looked. A page of another moment is dropped and requested again,
+which is why each page is kept back until its end.
 
-An answer without a message does not tell who gave it, and a mirror may have less than the stream:
-where it is in doubt, such a page has to be confirmed by who can ask the leader.
+An answer without a message does not tell who gave it, and a mirror may have less than the stream.
+Where that matters, such a page has to be confirmed by the leader.
 
-A stream that keeps only so many messages of a subject may lose one of that moment before its page
-is asked for; the first message of a part tells how many there should be.
+A stream that keeps a limited number of messages per subject may lose one of that moment before its
+page is requested. The first message of a part tells how many there should be.
 
-Implements ADR-31; facts about servers 2.11 to 2.15.
+Implements ADR-31, with facts about servers 2.11 to 2.15.
 """
 
 from __future__ import annotations
@@ -39,53 +37,31 @@ if TYPE_CHECKING:
 
     from jetsync.values.frame import Frame
 
+# Servers answer 413 to a request that matches more subjects (ADR-31).
 MAX_SUBJECTS: Final = 1024
-"""How many subjects one request may resolve; servers answer 413 to more (ADR-31)."""
 
 _UP_TO: Final = headers.UP_TO_SEQUENCE.encode()
 
 
 class LastRead(PagedRead):
     """
-    Read the last message of each of many subjects as of one moment, in parts of so many subjects.
+    Read the last message of each of many subjects as of one moment, part by part.
 
-    Where no moment was given, a single page may tell it; if that is not enough, :attr:`cut` says
-    that the read has to begin anew with a moment.
+    Without a given moment, a single page tells it. If one page is not enough, :attr:`cut` is set,
+    and the read has to begin again with a moment.
 
     Args:
         stream: The stream, for errors.
-        parts: Subjects and wildcards of each request; a request may resolve 1024 subjects.
-        after: Only messages behind this sequence, 0 for all.
+        parts: The subjects and wildcards of each request, which may match 1024 subjects.
+        after: Only messages after this sequence, 0 for all.
         moment: The sequence up to which to look.
-        time: A time that only messages behind the moment have reached; ``None`` to take the word of
-            servers that they have got that far.
-        up_to_time: The time before which to look, in place of a moment.
+        time: A time that only messages after the moment have reached; ``None`` to trust that every
+            server has reached the moment.
+        up_to_time: The time before which to look, instead of a moment.
         page: Messages of one request at most; ``None`` leaves it to the server.
         page_bytes: Bytes of one request.
         doubts: Whether a page without a message has to be confirmed.
     """
-
-    __slots__ = (
-        "_after",
-        "_doubts",
-        "_expected",
-        "_held",
-        "_mark",
-        "_page",
-        "_page_bytes",
-        "_part",
-        "_part_began",
-        "_parts",
-        "_position",
-        "_time",
-        "_up_to_time",
-        "blocks",
-        "cut",
-        "lagging",
-        "moment",
-        "nothing",
-        "too_many",
-    )
 
     def __init__(
         self,
@@ -101,80 +77,68 @@ class LastRead(PagedRead):
         doubts: bool = False,
     ) -> None:
         super().__init__(stream)
-        self._doubts = doubts
         self._parts = parts
         self._part = 0
         self._part_began = False
         self._after = after
-        self._position = after + 1
+        self._time = time
         self._up_to_time = up_to_time
         self._page = page
         self._page_bytes = page_bytes
-        self._time = time
+        self._doubts = doubts
         self._held: list[Frame] = []
+        # How many messages all parts should have that were begun.
         self._expected = 0
+        # The counters as they were when the open page was requested.
         self._mark = (0, 0, False, b"", 0)
-        """How things were when the open page was asked for."""
-
+        #: The sequence that the next page begins at.
+        self.position = after + 1
+        #: The headers of all messages that arrived, to find the missing subjects.
         self.blocks: list[bytes] = []
-        """The headers of all messages that came, for who looks which subjects are missing."""
-
+        #: The sequence that all messages are consistent with; None before it is known.
         self.moment = moment
-        """The sequence that all messages are consistent with; ``None`` before it is known."""
-
+        #: Whether a moment has to be given: one page is not enough, or it was cut off because a
+        #: message was removed while the server read it.
         self.cut = False
-        """
-        Whether a moment has to be given: one page is not enough, or was cut off because a message
-        was removed while the server read it.
-        """
-
+        #: Whether the last page was dropped because its server has not reached the moment.
         self.lagging = False
-        """Whether the last page was dropped, as its server has not got to the moment yet."""
-
+        #: Whether the last page had no message and has to be confirmed.
         self.nothing = False
-        """Whether the last page had no message, and waits to be confirmed."""
-
+        #: Whether more subjects match than a server accepts, and nothing was handed out yet.
         self.too_many = False
-        """Whether more subjects match than a server resolves, and nothing was handed out yet."""
-
         self.done = not parts
 
     @property
     def part(self) -> tuple[str, ...]:
-        """The subjects and wildcards that the open or last page is about."""
+        """The subjects and wildcards of the open or last page."""
         return self._parts[self._part]
 
-    @property
-    def position(self) -> int:
-        """The sequence that the page begins with."""
-        return self._position
-
     def confirm(self) -> None:
-        """Learn that there is no message behind the last page, as it said."""
+        """Learn that the last page was right to have no message."""
         self.nothing = False
         self._next_part()
 
     @property
     def vanished(self) -> int:
-        """How many messages less came than there were when their part was first asked for."""
+        """How many messages are missing of those that the parts had when they were begun."""
         return max(0, self._expected - self.received)
 
     def begin_again(self, moment: int, time: str | None = None) -> None:
-        """Begin with a moment that was fixed elsewhere; only while nothing was handed out."""
+        """Begin again with a moment, while nothing was handed out."""
         self._reset()
         self.cut = False
         self.moment = moment
         self._time = time
-        # Before the first sequence there is nothing; servers take 0 for "not given".
+        # There is nothing before the first sequence, and servers read 0 as "not given".
         self.done = not moment
 
     def release(self) -> Sequence[Frame]:
-        """Return what is kept back of a single page, as no more will come."""
+        """Return the frames that are kept back of a single page, as it will not end."""
         held, self._held = self._held, []
         return held if self._time is None else ()
 
     def subjects(self) -> set[str]:
-        """Return the subjects of all messages that came."""
+        """Return the subjects of all messages that arrived."""
         found = (find_last(block, SUBJECT) for block in self.blocks)
         return {(name or b"").decode("utf-8", "surrogateescape") for name in found}
 
@@ -184,13 +148,13 @@ class LastRead(PagedRead):
             self._reset()
         elif self._time is not None:
             self._drop()
-        elif self._page_count:
-            self._position = self.last_sequence + 1
+        elif self.page_count:
+            self.position = self.last_sequence + 1
 
     def _drop(self) -> None:
-        """Forget the open page, so that the same is asked for again."""
+        """Drop the open page, so that it is requested again."""
         self._held = []
-        self.received, self._expected, self._part_began, self._last_block, kept = self._mark
+        self.received, self._expected, self._part_began, self.last_block, kept = self._mark
         del self.blocks[kept:]
 
     def _reset(self) -> None:
@@ -198,31 +162,31 @@ class LastRead(PagedRead):
         self.blocks = []
         self.received = self._expected = 0
         self._part_began = False
-        self._position = self._after + 1
-        self._last_block = b""
+        self.position = self._after + 1
+        self.last_block = b""
 
-    def _request(self) -> PageRequest:
+    def page_request(self) -> PageRequest:
         self._mark = (
             self.received,
             self._expected,
             self._part_began,
-            self._last_block,
+            self.last_block,
             len(self.blocks),
         )
         self.lagging = self.nothing = False
         by_time = self._time if self.moment is not None else self._up_to_time
         return PageRequest(
             subjects=self._parts[self._part],
-            sequence=self._position if self._position > 1 else None,
+            sequence=self.position if self.position > 1 else None,
             up_to_sequence=self.moment if by_time is None else None,
             up_to_time=by_time,
             batch=self._page,
             max_bytes=self._page_bytes,
         )
 
-    def _on_messages(self, frames: list[Frame]) -> Sequence[Frame]:
+    def on_messages(self, frames: list[Frame]) -> Sequence[Frame]:
         if not self._part_began:
-            # Unlike those of batches, the numbers of these messages are right on all servers.
+            # Unlike in batches, this count is right on all servers.
             self._part_began = True
             self._expected += number_in(frames[0][2] or b"", NUM_PENDING) + 1
         self.blocks.extend([frame[2] or b"" for frame in frames])
@@ -231,15 +195,17 @@ class LastRead(PagedRead):
             return ()
         return frames
 
-    def _on_end(self, block: bytes, messages: Sequence[Frame]) -> Sequence[Frame]:
+    def on_end(self, block: bytes, messages: Sequence[Frame]) -> Sequence[Frame]:
         told = find_last(block, _UP_TO)
         if told is None:
-            self._fail(ProtocolError("the end of a read of several subjects tells no sequence"))
+            self.fail(
+                ProtocolError("the end of a read of several subjects has no Nats-UpTo-Sequence")
+            )
             return messages
-        if self._doubts and not self._page_count:
+        if self._doubts and not self.page_count:
             self.nothing = True
             return ()
-        self.pending = self._left() if self._page_count else 0
+        self.pending = number_in(self.last_block, NUM_PENDING) if self.page_count else 0
         if self.moment is None:
             if self.pending:
                 self.cut = True
@@ -250,64 +216,64 @@ class LastRead(PagedRead):
         elif self._time is not None:
             reached = read_digits(told)
             if reached != self.moment:
-                # Behind the moment: what had the time is gone by now. Then a sequence has to do,
-                # and this server has got there.
+                # If the server is past the moment, the message with that time is gone by now. Then
+                # a sequence has to do, and this server has reached it.
                 self.lagging = reached < self.moment
                 self._time = self._time if self.lagging else None
                 self._drop()
                 return ()
             messages, self._held = self._held, []
         if self.pending:
-            self._position = self.last_sequence + 1
+            self.position = self.last_sequence + 1
         else:
             self._next_part()
         return messages
 
-    def _on_nothing(self, messages: Sequence[Frame], description: str) -> Sequence[Frame]:
-        if not self._page_count and not description.startswith("Message"):
-            # "No Results": none of the subjects has a message. A server that has not got so far
-            # says the same, as does a mirror without them, and nothing in its answer tells.
+    def on_nothing(self, messages: Sequence[Frame], description: str) -> Sequence[Frame]:
+        if not self.page_count and not description.startswith("Message"):
+            # "No Results": none of the subjects has a message. A server that is behind or a mirror
+            # without them sends the same answer.
             self.nothing = self._doubts
             if not self.nothing:
                 self._next_part()
             return messages
-        # "Message Not Found": one of those that the server had resolved was removed before it could
-        # be read. What is behind it did not come.
+        # "Message Not Found": a message was removed between the lookup and the read. The messages
+        # after it were not sent.
         if self.moment is None:
             self.cut = True
             self._reset()
             return ()
         if self._time is not None:
-            # Without an end nobody knows how far the server looked.
+            # Without an end it is unknown how far the server looked.
             self._time = None
             self._drop()
             return ()
-        if self._page_count:
-            self._position = self.last_sequence + 1
+        if self.page_count:
+            self.position = self.last_sequence + 1
         if not self._part_began:
             self._expected += 1
         return messages
 
-    def _on_status(
+    def on_status(
         self, status: tuple[int | None, str], block: bytes, messages: Sequence[Frame]
     ) -> Sequence[Frame]:
         if status[0] == 413 and not self.received:
             self.too_many = True
-        return super()._on_status(status, block, messages)
+        return super().on_status(status, block, messages)
 
     def _next_part(self) -> None:
         self._part += 1
         self._part_began = False
-        self._position = self._after + 1
+        self.position = self._after + 1
         self.done = self._part >= len(self._parts)
 
 
 def chunks(names: Sequence[str], room: int) -> list[tuple[str, ...]]:
     """
-    Return *names* in parts that one request each can have: in number, and in *room* bytes.
+    Split subjects into parts that fit one request each, in number and in *room* bytes.
     """
     if 0 < len(names) <= MAX_SUBJECTS and 4 * sum(map(len, names)) + 3 * len(names) <= room:
-        # Certainly small enough: a character has four bytes at most.
+        # Small enough in any case: a character has four bytes at most.
         return [tuple(names)]
     parts: list[tuple[str, ...]] = []
     part: list[str] = []

@@ -221,7 +221,7 @@ class SequencePlan(ReadPlan):
             engine.drained = False
             return False
         if self._end is None:
-            engine.go_on(message.sequence)
+            engine.continue_at(message.sequence)
             reader.try_again(wait=reader.tries > 0)
             return True
         # A scan takes the leader's message, and continues after it.

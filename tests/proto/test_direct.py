@@ -165,6 +165,15 @@ class TestBatchPages:
         assert (engine.done, engine.reached_end, engine.received) == (True, True, 2)
         assert take(engine, eob(3, 5)) == []
 
+    def test_last_sequence_at_the_end(self):
+        """
+        A run of frames that are all after the end does not change the last sequence.
+        """
+        engine = batch_read(limit=None, end=3, page=100)
+        _, came = answer(engine, message(2), message(3))
+        assert (came, take(engine, message(4), message(5))) == ([2, 3], [])
+        assert (engine.done, engine.last_sequence, engine.received) == (True, 3, 2)
+
     def test_what_another_read_is_skipped(self):
         """
         A message that the leader gave is not asked for again.
