@@ -14,11 +14,11 @@ from opentelemetry import metrics, propagate, trace
 
 import jetsync
 from jetsync_otel import names
-from jetsync_otel._faults import Faults
-from jetsync_otel._instruments import Instruments, labels
-from jetsync_otel._processing import Processor
-from jetsync_otel._receiving import Receiver
-from jetsync_otel._sending import Sender
+from jetsync_otel.errors import Faults
+from jetsync_otel.metrics.instruments import Instruments, labels
+from jetsync_otel.operations.processing import Processor
+from jetsync_otel.operations.publishing import Sender
+from jetsync_otel.operations.receiving import Receiver
 from jetsync_otel.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, TracerProvider
 
-    from jetsync_otel._processing import AnyMessage
+    from jetsync_otel.operations.processing import AnyMessage
 
 T = TypeVar("T")
 

@@ -1,26 +1,24 @@
 """
 jetsync-schema: payload contracts for jetsync, by subject.
 
-General layout, lowest first; a file imports only from those before it:
+Layout:
 
-- vocabulary: ``errors``, ``_patterns``;
-- kinds of contracts: ``contract``, then ``json_schema``, ``pydantic_model``, ``avro_schema`` with
-  ``_avro_walk`` and ``_avro_values``;
-- contracts written down: ``definitions``, ``_bucket``;
-- what messages say in headers: ``messages``; all contracts at one moment: ``_table``;
-- the plugin: ``schemas``, ``configured``.
+- ``schemas`` is the plugin, and ``configured`` the plugin as configured by environment variables.
+- ``contract``, ``errors`` and ``messages`` hold what all kinds of contracts share.
+- ``formats`` holds the kinds: Avro, JSON Schema and pydantic.
+- ``registry`` reads definitions and selects the contract of a subject.
 """
 
 from __future__ import annotations
 
-from jetsync_schema._bucket import Problem
-from jetsync_schema.avro_schema import AvroSchema
 from jetsync_schema.configured import ConfiguredSchemas
 from jetsync_schema.contract import Contract
 from jetsync_schema.errors import DefinitionError, MismatchError, Violation, ViolationError
-from jetsync_schema.json_schema import JsonSchema
+from jetsync_schema.formats.avro_schema import AvroSchema
+from jetsync_schema.formats.json_schema import JsonSchema
+from jetsync_schema.formats.pydantic_model import PydanticModel
 from jetsync_schema.messages import SCHEMA_ID, SCHEMA_VIOLATION, violation_of
-from jetsync_schema.pydantic_model import PydanticModel
+from jetsync_schema.registry.bucket import Problem
 from jetsync_schema.schemas import Schemas, SchemaStatistics
 
 __all__ = [

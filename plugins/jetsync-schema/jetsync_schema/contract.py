@@ -8,7 +8,7 @@ import abc
 import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jetsync_schema._patterns import check_pattern
+from jetsync_schema.registry.patterns import check_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

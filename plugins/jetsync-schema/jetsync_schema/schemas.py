@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 import jetsync
-from jetsync_schema._bucket import BucketSource, Problem
-from jetsync_schema._patterns import check_pattern
-from jetsync_schema._table import Table
 from jetsync_schema.contract import Contract
-from jetsync_schema.definitions import (
-    Definition,
-    DefinitionContract,
-    Surroundings,
-    read_directory,
-)
 from jetsync_schema.errors import MismatchError, Violation, ViolationError
 from jetsync_schema.messages import (
     SCHEDULE_SOURCE,
@@ -35,6 +26,15 @@ from jetsync_schema.messages import (
     is_tombstone,
     marked,
 )
+from jetsync_schema.registry.bucket import BucketSource, Problem
+from jetsync_schema.registry.definitions import (
+    Definition,
+    DefinitionContract,
+    Surroundings,
+    read_directory,
+)
+from jetsync_schema.registry.patterns import check_pattern
+from jetsync_schema.registry.table import Table
 
 if TYPE_CHECKING:
     import os
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync.typing import HeadersInput, Payload
-    from jetsync_schema._bucket import Loaded
-    from jetsync_schema._table import Bound
+    from jetsync_schema.registry.bucket import Loaded
+    from jetsync_schema.registry.table import Bound
 
 __all__ = ["SchemaStatistics", "Schemas"]
 

@@ -21,7 +21,7 @@ from jetsync_schema import (
     Schemas,
     ViolationError,
 )
-from jetsync_schema._avro_walk import ByteWalk, named_types
+from jetsync_schema.formats.avro_walk import ByteWalk, named_types
 
 TRIPS = Schemas({"trips.>": shop.TRIPS})
 NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}

@@ -15,7 +15,7 @@ from jetsync_schema import (
     Schemas,
     ViolationError,
 )
-from jetsync_schema.definitions import Surroundings, parse_definition
+from jetsync_schema.registry.definitions import Surroundings, parse_definition
 
 
 class Point(pydantic.BaseModel):

@@ -6,7 +6,7 @@ import pytest
 
 import jetsync
 from jetsync_schema import JsonSchema, Schemas
-from jetsync_schema._patterns import Patterns, check_pattern
+from jetsync_schema.registry.patterns import Patterns, check_pattern
 
 
 def matches(pattern, subject):

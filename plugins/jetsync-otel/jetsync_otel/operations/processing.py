@@ -14,8 +14,8 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 import jetsync
 from jetsync_otel import names
-from jetsync_otel._instruments import labels
 from jetsync_otel.carrier import GETTER
+from jetsync_otel.metrics.instruments import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, SpanContext, Tracer
 
-    from jetsync_otel._faults import Faults
-    from jetsync_otel._instruments import Instruments, Labels
+    from jetsync_otel.errors import Faults
+    from jetsync_otel.metrics.instruments import Instruments, Labels
     from jetsync_otel.settings import Settings
 
     AnyMessage: TypeAlias = jetsync.Message | jetsync.StoredMessage

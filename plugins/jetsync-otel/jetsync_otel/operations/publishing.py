@@ -22,14 +22,14 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode
 
 import jetsync
 from jetsync_otel import names
-from jetsync_otel._instruments import labels
 from jetsync_otel.carrier import GETTER, SETTER
+from jetsync_otel.metrics.instruments import labels
 
 if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Tracer
 
-    from jetsync_otel._instruments import Instruments, Labels
+    from jetsync_otel.metrics.instruments import Instruments, Labels
     from jetsync_otel.settings import Settings
 
 KEPT: Final = 1024

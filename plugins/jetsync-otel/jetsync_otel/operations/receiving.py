@@ -20,9 +20,9 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 import jetsync
 from jetsync_otel import names
-from jetsync_otel._instruments import labels
-from jetsync_otel._tallies import Handed, Tallies, sequences
 from jetsync_otel.carrier import GETTER, extract
+from jetsync_otel.metrics.counts import Handed, Tallies, sequences
+from jetsync_otel.metrics.instruments import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Link, Tracer
 
-    from jetsync_otel._faults import Faults
-    from jetsync_otel._instruments import Instruments, Labels
+    from jetsync_otel.errors import Faults
+    from jetsync_otel.metrics.instruments import Instruments, Labels
     from jetsync_otel.settings import Settings
 
     ReadOperation: TypeAlias = jetsync.FetchOperation | jetsync.DirectReadOperation

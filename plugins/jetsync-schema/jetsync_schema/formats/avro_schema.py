@@ -19,8 +19,10 @@ from typing import Any, ClassVar, Final
 
 import attrs
 
-from jetsync_schema._avro_values import Resolution, ValueWalk
-from jetsync_schema._avro_walk import (
+from jetsync_schema.contract import Contract
+from jetsync_schema.errors import DefinitionError, MismatchError, Violation, missing, reason_of
+from jetsync_schema.formats.avro_values import Resolution, ValueWalk
+from jetsync_schema.formats.avro_walk import (
     BEYOND_PYTHON,
     DECIMAL,
     DEEPEST,
@@ -33,8 +35,6 @@ from jetsync_schema._avro_walk import (
     named_types,
     without_logical,
 )
-from jetsync_schema.contract import Contract
-from jetsync_schema.errors import DefinitionError, MismatchError, Violation, missing, reason_of
 
 __all__ = ["AvroSchema"]
 

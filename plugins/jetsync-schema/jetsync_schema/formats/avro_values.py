@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync_schema._avro_walk import type_of
 from jetsync_schema.errors import Violation, path_of
+from jetsync_schema.formats.avro_walk import type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from jetsync_schema._avro_walk import Step
+    from jetsync_schema.formats.avro_walk import Step
 
 CONTAINERS: Final = frozenset({"record", "error", "array", "map"})
 

@@ -20,7 +20,7 @@ from jetsync_schema.errors import (
     reason_of,
     state_of,
 )
-from jetsync_schema.json_schema import MOST, finite
+from jetsync_schema.formats.json_schema import MOST, finite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 import jetsync
-from jetsync_schema.definitions import Definition, parse_definition
 from jetsync_schema.errors import reason_of
+from jetsync_schema.registry.definitions import Definition, parse_definition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync_schema.definitions import Surroundings
+    from jetsync_schema.registry.definitions import Surroundings
 
 __all__ = ["Problem"]
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import jetsync
-from jetsync_schema._patterns import check_pattern
-from jetsync_schema.avro_schema import AvroSchema
 from jetsync_schema.contract import Contract
 from jetsync_schema.errors import DefinitionError, MismatchError, Violation, reason_of
-from jetsync_schema.json_schema import JsonSchema, read_json
-from jetsync_schema.pydantic_model import PydanticModel, model_by_name
+from jetsync_schema.formats.avro_schema import AvroSchema
+from jetsync_schema.formats.json_schema import JsonSchema, read_json
+from jetsync_schema.formats.pydantic_model import PydanticModel, model_by_name
+from jetsync_schema.registry.patterns import check_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from jetsync_schema._patterns import Patterns
 from jetsync_schema.contract import Contract
 from jetsync_schema.messages import SCHEMA_ID
+from jetsync_schema.registry.patterns import Patterns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jetsync_schema.definitions import Definition
+    from jetsync_schema.registry.definitions import Definition
 
 CACHED: Final = 8192
 """Subjects whose contract is remembered; more than that, and all of them are forgotten."""

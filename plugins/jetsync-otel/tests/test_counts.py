@@ -10,7 +10,7 @@ import time
 import pytest
 
 import jetsync
-from jetsync_otel._tallies import MANY, Tallies, sequences
+from jetsync_otel.metrics.counts import MANY, Tallies, sequences
 
 W3C = {"traceparent", "tracestate", "baggage"}
 FORMS = ["$JS.ACK.{}.{}.{}.{}.{}.{}.{}", "$JS.ACK.hub.hash.{}.{}.{}.{}.{}.{}.{}",

@@ -1,0 +1,3 @@
+"""
+Instruments, and counts that are cheap per message.
+"""

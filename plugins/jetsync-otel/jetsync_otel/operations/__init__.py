@@ -1,0 +1,3 @@
+"""
+The operations that are traced and measured: publishing, receiving and processing.
+"""

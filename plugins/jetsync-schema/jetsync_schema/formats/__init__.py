@@ -1,0 +1,3 @@
+"""
+Kinds of contracts: Avro, JSON Schema and pydantic.
+"""

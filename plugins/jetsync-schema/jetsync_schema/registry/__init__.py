@@ -1,0 +1,3 @@
+"""
+Where contracts come from, and which one applies to a subject.
+"""
