@@ -398,6 +398,8 @@ class TestGone:
         """
         waiting, late = worker.consume(), worker.consume()
         assert waiting.next(timeout=0) is None
+        # The server does not answer a pull that reaches it during the deletion.
+        eventually(lambda: worker.info().num_waiting)
         js.delete_stream(stream.name)
         gone = (jetsync.ConsumerDeletedError, jetsync.StreamNotFoundError)
         for messages in (waiting, late, worker.consume()):
