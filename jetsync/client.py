@@ -18,13 +18,11 @@ from jetsync._base.fields import check_count, check_fields
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import Connection
 from jetsync._proto import frames
-from jetsync._proto.puback import is_no_responders
 from jetsync.consume.subscription import MAX_PENDING, MAX_PENDING_BYTES, Subscription
 from jetsync.errors import (
     CallInSignalHandlerError,
     InvalidArgumentError,
     InvalidTypeError,
-    NoRespondersError,
 )
 from jetsync.jetstream import JetStream
 from jetsync.options import ConnectOptions
@@ -325,9 +323,7 @@ class Client:
         connection.check()
         validate_subject(subject)
         target, payload, header = self._encode(subject, data, headers)
-        frame = connection.ask(target, header, payload, connection.deadline(timeout))
-        if is_no_responders(frame):
-            raise NoRespondersError(subject)
+        frame = connection.exchange(target, header, payload, connection.deadline(timeout))
         return Message(*frame, connection)
 
     def subscribe(

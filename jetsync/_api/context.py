@@ -76,7 +76,8 @@ class Context:
         if body is not None:
             payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
         try:
-            frame = self.connection.request(f"{self.prefix}.{endpoint}", payload, deadline)
+            subject = f"{self.prefix}.{endpoint}".encode()
+            frame = self.connection.exchange(subject, None, payload, deadline)
         except NoRespondersError as refusal:
             raise JetStreamNotEnabledError(
                 description=f"no JetStream answers on {refusal.subject!r}", stream=stream

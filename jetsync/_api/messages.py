@@ -82,18 +82,19 @@ def direct_get(
         DirectNotSupportedError: The stream does not allow direct gets, or no server answers now.
     """
     subject = request.get("last_by_subj")
-    where = f"{context.prefix}.DIRECT.GET.{stream}"
+    exchange = context.connection.exchange
+    where = f"{context.prefix}.DIRECT.GET.{stream}".encode()
     try:
         if subject is None:
-            frame = context.connection.request(where, json.dumps(request).encode(), deadline)
+            frame = exchange(where, None, json.dumps(request).encode(), deadline)
         else:
             try:
                 # The short form needs no JSON, and permissions can be bound to the subject.
-                frame = context.connection.request(f"{where}.{subject}", b"", deadline)
+                frame = exchange(b"%b.%b" % (where, subject.encode()), None, b"", deadline)
             except MaxControlLineError:
                 # The subject is too long for the API subject, so send it in the body.
                 body = json.dumps(request).encode()
-                frame = context.connection.request(where, body, deadline)
+                frame = exchange(where, None, body, deadline)
     except NoRespondersError as error:
         raise DirectNotSupportedError(stream) from error
     block = frame[2]

@@ -203,7 +203,7 @@ class Bridge:
         # If the connection was collected, the loop is already closing it.
         self._thread.join(deadline.remaining())
 
-    def leave_to_parent(self) -> None:
+    def after_fork(self) -> None:
         """Learn that this process is a forked child, where the thread does not exist."""
         self.forked = True
         self._at_fork()
@@ -289,7 +289,7 @@ def _mark_forked() -> None:
     # Runs in the child before anything else does. No lock is taken: their owners may not exist
     # here.
     for bridge in list(_live):
-        bridge.leave_to_parent()
+        bridge.after_fork()
     _live.clear()
 
 

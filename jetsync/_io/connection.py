@@ -50,7 +50,7 @@ from jetsync.values.server_info import ServerInfo, Statistics, parse_info
 from jetsync.values.server_urls import without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from jetsync._base.deadline import Seconds
     from jetsync._hooks.manager import Plugins
@@ -83,13 +83,6 @@ _DENIED_PREFIX: Final = "Permissions Violation for "
 _TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
 
 _logger = _log.get_logger("jetsync.connection")
-
-
-class ClosedInFlightError(ConnectionClosedError):
-    """
-    The client was closed while a request was in flight, unlike one that was closed before it was
-    sent.
-    """
 
 
 class Connection:
@@ -143,7 +136,7 @@ class Connection:
         deadline = Deadline.after(self.options.connect_timeout)
         with _log.beats(_logger, _log.CONNECT, client=self.options.name):
             try:
-                self._bridge.start(_weakly(self._close_at_exit), _weakly(self._leave_to_parent))
+                self._bridge.start(_weakly(self._close_at_exit), _weakly(self._after_fork))
                 self._bridge.call(self._connect, deadline=deadline)
             except WaitTimeoutError:
                 self._bridge.stop(STOP_TIMEOUT)
@@ -170,7 +163,7 @@ class Connection:
         self._drop.atexit = False
         self._nats = nats
         self.lane = nats.lane
-        self.lane.listen(self.lane.new_sid(), self.router, self.router.interest)
+        self.lane.listen(self.lane.new_sid(), self.router)
         await nats.start(nats_arguments(options), persist=options.retry_on_failed_connect)
 
     def close(self, timeout: float) -> None:
@@ -253,12 +246,12 @@ class Connection:
             self._bridge.stop(max(deadline.remaining(), 0.1))
             self.plugins.close(max(deadline.remaining(), 0.1))
 
-    def _leave_to_parent(self) -> None:
+    def _after_fork(self) -> None:
         """Leave the connection to the process that made it; this one is its forked child."""
         if self._nats is not None:
-            self.lane.leave_to_parent()
+            self.lane.after_fork()
         for consumption in list(self.consumptions):
-            consumption.leave_to_parent()
+            consumption.after_fork()
 
     def _finish(self, cause: Exception | None) -> None:
         """Announce the end, once."""
@@ -278,11 +271,13 @@ class Connection:
 
     def check(self) -> None:
         """
-        Raise unless this connection can be used in this process, now.
+        Raise if the client is closed, or if this process is a forked child.
         """
-        self.check_process()
-        if self.closed.is_set():
-            raise_failure(self.lane.reason or ConnectionClosedError())
+        if self._bridge.forked:
+            raise ForkedProcessError
+        reason = self.lane.outbox.reason
+        if reason is not None:
+            raise_failure(reason)
 
     @property
     def is_connected(self) -> bool:
@@ -379,83 +374,76 @@ class Connection:
 
     # Requests.
 
-    def ask(
+    def exchange(
         self,
         subject: bytes,
         header: bytes | None,
         payload: bytes | bytearray | memoryview,
         deadline: Deadline,
-    ) -> Frame:
-        """
-        Send one request and return the frame that answers it, whatever its status.
-
-        Raises: as :meth:`exchange`.
-        """
-        return self.exchange(
-            subject, lambda reply: frames.message(subject, reply, header, payload), deadline
-        )
-
-    def exchange(
-        self,
-        subject: bytes,
-        build: Callable[[bytes], bytes],
-        deadline: Deadline,
+        *,
         epoch: int | None = None,
+        before: Sequence[bytes] = (),
     ) -> Frame:
         """
-        Write the block that *build* makes for a reply subject, and return the frame that answers.
+        Send one request and return the frame that answers it.
 
         Args:
-            subject: What the server would name if it refused the block.
-            build: Returns the block.
+            subject: The subject of the request.
+            header: The whole header block; empty or None sends no headers.
+            payload: The body.
             deadline: Of the whole call.
-            epoch: The connection that it has to be written on, if not on any.
+            epoch: The only connection that may carry the request; None allows any. With an epoch,
+                the caller has checked the size of the request.
+            before: Blocks to write together with the request, in front of it.
 
         Raises:
-            NeverWrittenError: The connection *epoch* is gone; nothing was sent.
-            DisconnectedError, ConnectionClosedError: Nothing was sent.
-            ConnectionLostError: Sent, and the connection was lost before the answer.
+            MaxPayloadError: The request is larger than the server accepts; nothing was sent.
+            DisconnectedError: There was no connection until the deadline; nothing was sent.
+            ConnectionLostError: The connection was lost before the answer. If its ``sent`` is
+                false, the connection *epoch* was gone before and nothing was sent.
+            ConnectionClosedError: The client is closed. If its ``sent`` is true, the request had
+                been sent before.
             PermissionDeniedError: The server refused the subject.
-            RequestTimeoutError: Sent, and no answer until the deadline.
+            NoRespondersError: No client or server listens on the subject.
+            RequestTimeoutError: The request was sent, and no answer came until the deadline.
         """
         if self._bridge.forked:
             raise ForkedProcessError
-        lane = self.lane
+        if epoch is None:
+            self.check_size(len(payload) + len(header or b""))
+        lane, router = self.lane, self.router
+        # Before the write: the request must not be sent if its answer cannot be read.
         lane.prepare_wait()
         waiter = Waiter(subject)
-        reply = self.router.register(waiter)
+        reply = router.register(waiter)
         try:
-            epoch = lane.write(build(reply), deadline, epoch)
-            waiter.epoch = epoch
+            if header:
+                block = frames.hpub(subject, reply, header, payload)
+            else:
+                block = frames.pub(subject, reply, payload)
+            if before:
+                block = b"".join((*before, block))
+            waiter.epoch = epoch = lane.write(block, deadline, epoch)
             if lane.lost_epoch >= epoch:
-                # Lost between the write and this line, so perhaps unannounced to us.
-                waiter.lost(lane.lost_epoch)
+                # Lost since the write, so the router may have told its waiters before.
+                waiter.lost(epoch)
             lane.wait(waiter, deadline)
         finally:
-            self.router.forget(reply)
-        answer = waiter.reply
+            if waiter.reply is None:
+                router.forget(reply)
+        answer, failure = waiter.reply, waiter.failure
         if answer is not None:
+            if is_no_responders(answer):
+                raise NoRespondersError(subject.decode())
             return answer
-        if waiter.failure is not None:
-            if isinstance(waiter.failure, ConnectionClosedError):
-                raise ClosedInFlightError(str(waiter.failure)) from waiter.failure.__cause__
-            raise_failure(waiter.failure)
+        if isinstance(failure, ConnectionClosedError):
+            raise ConnectionClosedError(str(failure), sent=True) from failure.__cause__
+        if failure is not None:
+            raise_failure(failure)
         if waiter.is_lost:
             raise ConnectionLostError(subject=subject.decode())
         self.probe()
         raise RequestTimeoutError(subject.decode(), deadline.total)
-
-    def request(self, subject: str, body: bytes, deadline: Deadline) -> Frame:
-        """
-        Send one request and return its answer's frame; raises NoRespondersError besides what
-        :meth:`ask` does.
-        """
-        self.check()
-        self.check_size(len(body))
-        frame = self.ask(subject.encode(), None, body, deadline)
-        if is_no_responders(frame):
-            raise NoRespondersError(subject)
-        return frame
 
     def new_inbox(self) -> str:
         """Return a reply subject that nobody has used."""
@@ -466,12 +454,12 @@ class Connection:
         """Return a batch id that nobody has used."""
         return f"{self._token}-{next(self._batches):x}"
 
-    def open_box(self, subject: bytes, box: Mailbox, queue: bytes = b"") -> tuple[bytes, bytes]:
+    def listen(self, box: Mailbox, queue: bytes = b"") -> tuple[bytes, bytes]:
         """
-        Route a new subscription to *box*; return its id and the line that still has to be written.
+        Route a new subscription to *box*. Return its id and the line that the caller has to write.
         """
         sid = self.lane.new_sid()
-        return sid, self.lane.listen(sid, box, subject, queue)
+        return sid, self.lane.listen(sid, box, queue)
 
     # Acks (the Acker of messages).
 
@@ -488,8 +476,7 @@ class Connection:
         """Send an ack and wait until the server has stored it."""
         self.check()
         deadline = self.deadline(timeout)
-        if is_no_responders(self.ask(message.raw_reply, None, body, deadline)):
-            raise NoRespondersError(message.reply)
+        self.exchange(message.raw_reply, None, body, deadline)
 
     def deadline(self, timeout: Seconds | None) -> Deadline:
         """Make the deadline of one public call; None is the client's ``request_timeout``."""
@@ -570,24 +557,19 @@ class Connection:
             return
         operation, subject = denied
         error = PermissionDeniedError(subject, operation)
-        if operation == "publish":
-            self.router.deny(subject.encode(), error)
         for receiver in self.lane.receivers():
-            if isinstance(receiver, Mailbox):
-                receiver.denied(operation, subject.encode(), error)
-            elif operation == "subscribe" and subject.encode() == self.router.interest:
-                receiver.fail(error)
-        # Whoever reads the socket waits for bytes, not for this.
-        self.lane.nudge()
+            receiver.denied(operation, subject.encode(), error)
+        # The thread that reads the socket waits for bytes, not for this.
+        self.lane.wake_reader()
         self.emit(events.PermissionDeniedEvent(subject=subject, operation=operation))
 
     def _fail_refused_subscription(self) -> None:
-        receiver = self.lane.refused()
+        receiver = self.lane.take_refused()
         if receiver is None:
             return
         error = SubscriptionLimitError(receiver.interest.decode("utf-8", "replace"))
         receiver.fail(error)
-        self.lane.nudge()
+        self.lane.wake_reader()
         self.emit(events.AsyncErrorEvent(error=error))
 
     def _note_failure(self, error: OSError | EOFError) -> None:
@@ -635,6 +617,13 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
             bound(*arguments)
 
     return call
+
+
+def was_sent(error: Exception) -> bool:
+    """Return whether an exchange that failed with *error* had sent its request."""
+    if isinstance(error, (ConnectionClosedError, ConnectionLostError)):
+        return error.sent
+    return isinstance(error, RequestTimeoutError)
 
 
 def raise_failure(failure: Exception) -> NoReturn:

@@ -201,7 +201,7 @@ class ReadGate:
             pass
         return True
 
-    def nudge(self) -> None:
+    def wake_reader(self) -> None:
         """Wake the thread that reads, if there is one; any thread."""
         if self.can_lead:
             self.poller.wake()

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from jetsync._base.deadline import Deadline
-    from jetsync._io.mailbox import Receiver, ReplyRouter
+    from jetsync._io.mailbox import ReplyRouter, Waiter
 
 _AT_ONCE: Final = (False,)
 _NO_ARGUMENTS: Final = ((),)
@@ -95,7 +95,7 @@ class Lane:
         # Bound here, so that a write costs no second call.
         self.write = self.outbox.write
         self.post = self.outbox.post
-        self.answer = self.outbox.answer
+        self.post_nowait = self.outbox.post_nowait
         self.control = self.outbox.control
         self._own_lock()
         self._leading: tuple[ReadGate, list[bool | None]] | None = None
@@ -162,15 +162,13 @@ class Lane:
         """Return a subscription id that no other subscription of this lane has; any thread."""
         return b"%d" % next(self._sids)
 
-    def listen(
-        self, sid: bytes, box: Mailbox | ReplyRouter, subject: bytes, queue: bytes = b""
-    ) -> bytes:
+    def listen(self, sid: bytes, box: Mailbox | ReplyRouter, queue: bytes = b"") -> bytes:
         """
         Route the frames of *sid* to *box* and return the ``SUB`` line to write.
 
         From here on the line is written again after each reconnect. Any thread.
         """
-        line = frames.sub(subject, sid, queue)
+        line = frames.sub(box.interest, sid, queue)
         self._boxes[sid] = box
         self._ranks[sid] = len(self._subscriptions)
         self._subscriptions[sid] = line
@@ -178,28 +176,28 @@ class Lane:
             box.fail(self.reason)
         return line
 
-    def leave(self, sid: bytes, *, linger: float = 0.0) -> None:
+    def unsubscribe(self, sid: bytes, *, grace: float = 0.0) -> None:
         """
-        Unsubscribe. Never waits and never fails: without a connection there is nothing to undo.
+        Unsubscribe; any thread. Never waits and never fails.
 
-        Frames that are still on their way reach the mailbox for *linger* seconds more; after that
-        they are counted as strays. Any thread.
+        Frames in flight reach the mailbox for *grace* seconds more. After that, they count as
+        strays.
         """
         self._ranks.pop(sid, None)
         if self._subscriptions.pop(sid, None) is None:
             return
-        self.answer(frames.unsub(sid))
-        if linger and self.state is LaneState.OPEN:
+        self.post_nowait(frames.unsub(sid))
+        if grace and self.state is LaneState.OPEN:
             with contextlib.suppress(RuntimeError):  # The loop is closed: nothing comes any more.
-                self._loop.call_soon_threadsafe(self._loop.call_later, linger, self.drop, sid)
+                self._loop.call_soon_threadsafe(self._loop.call_later, grace, self.drop, sid)
         else:
             self.drop(sid)
 
     def drop(self, sid: bytes) -> None:
-        """Forget the mailbox of a subscription that was left. Any thread."""
+        """Forget the mailbox of a subscription; any thread."""
         self._boxes.pop(sid, None)
 
-    def receivers(self) -> list[Receiver]:
+    def receivers(self) -> list[Mailbox | ReplyRouter]:
         """Return all mailboxes that are listened for; any thread."""
         return list(self._boxes.values())
 
@@ -208,7 +206,7 @@ class Lane:
         """How many frames came for a subscription that had been dropped."""
         return self._strays + self._splitter.strays
 
-    def refused(self) -> Mailbox | None:
+    def take_refused(self) -> Mailbox | None:
         """
         Return the subscription that the server refused because there are too many; any thread.
 
@@ -230,7 +228,7 @@ class Lane:
 
     # In.
 
-    def wait(self, receiver: Receiver, deadline: Deadline) -> bool:
+    def wait(self, receiver: Waiter | Mailbox, deadline: Deadline) -> bool:
         """
         Wait until *receiver* is ready, and return whether it is.
 
@@ -240,7 +238,8 @@ class Lane:
         Raises:
             CallInSignalHandlerError: As :meth:`prepare_wait`.
         """
-        self.prepare_wait()
+        if self.reads_here() or self.outbox.held_here() or self._owing is not None:
+            self.prepare_wait()
         if self.outbox.posted:
             self.outbox.flush_posted()
         followers = self._followers
@@ -276,7 +275,11 @@ class Lane:
         return True
 
     def _lead(
-        self, gate: ReadGate, receiver: Receiver, deadline: Deadline, taken: list[bool | None]
+        self,
+        gate: ReadGate,
+        receiver: Waiter | Mailbox,
+        deadline: Deadline,
+        taken: list[bool | None],
     ) -> None:
         """Read the socket in this thread until *receiver* is ready; the read lock is held."""
         gate.disarm()
@@ -373,11 +376,16 @@ class Lane:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call, *arguments)
 
-    def nudge(self) -> None:
-        """Make a thread that reads look at its receiver again, as it was woken from elsewhere."""
+    def interrupt(self, box: Mailbox) -> None:
+        """End the wait for *box* because its owner has something else to do; any thread."""
+        box.interrupt()
+        self.wake_reader()
+
+    def wake_reader(self) -> None:
+        """Have the thread that reads look at its receiver again; any thread."""
         gate = self._gate
         if gate is not None:
-            gate.nudge()
+            gate.wake_reader()
 
     def _flush_posted(self) -> None:
         """Send the acks of threads that have not come back to read."""
@@ -450,8 +458,7 @@ class Lane:
         waiter = self.outbox.pings.popleft()
         if waiter is None:
             return False
-        waiter.reply = (b"", b"", None, b"")
-        waiter.wake()
+        waiter.deliver((b"", b"", None, b""))
         return True
 
     def _receive(self, sock: socket.socket) -> bytes:
@@ -520,8 +527,7 @@ class Lane:
     def _begin(self, max_payload: int) -> None:
         # A new one: a thread kept by a signal handler may still use the one of the last connection.
         self._strays += self._splitter.strays
-        self._splitter = frames.Splitter(self._boxes)
-        self._splitter.set_max_payload(max_payload)
+        self._splitter = frames.Splitter(self._boxes, max_payload)
         self._foreign.clear()
         self.fault = None
 
@@ -542,7 +548,7 @@ class Lane:
         if gate is not None:
             gate.over = True
             # A leader leaves at once: its poll was woken by the end of the connection.
-            gate.nudge()
+            gate.wake_reader()
             if self._read_lock.acquire(timeout=LEADER_WAIT):
                 gate.close()
                 self._read_lock.release()
@@ -563,7 +569,7 @@ class Lane:
         """
         self.outbox.freeze()
 
-    def leave_to_parent(self) -> None:
+    def after_fork(self) -> None:
         """
         Touch the socket no more: this process is a forked child, and the socket is its parent's.
 
@@ -574,7 +580,7 @@ class Lane:
         self._gate = self._leading = None
         self._cutting = False
         self._own_lock()
-        self.outbox.leave_to_parent()
+        self.outbox.after_fork()
 
     def close(self, reason: Exception) -> None:
         """End the lane for good: every wait and every write ends with *reason*."""
@@ -582,7 +588,7 @@ class Lane:
             return
         for receiver in (*self.receivers(), *filter(None, list(self.outbox.pings))):
             receiver.fail(reason)
-        self.nudge()
+        self.wake_reader()
 
     def delivered(self) -> int:
         """Return how many sent bytes the server's system has confirmed, where the system tells."""

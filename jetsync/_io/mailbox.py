@@ -1,13 +1,14 @@
 """
-Handing frames from the thread that reads the socket to the thread that waits for them.
+Receivers: they pass frames from the thread that reads the socket to the thread that waits.
 
-Two receivers live here. A :class:`Mailbox` queues the frames of one subscription for whoever drains
-it. The :class:`ReplyRouter` is the mailbox of the one reply subscription that all requests of a
-connection share; it gives each reply to the one :class:`Waiter` that its token belongs to.
+- A :class:`Waiter` gets the reply to one request.
+- A :class:`Mailbox` queues the frames of one subscription.
+- The :class:`ReplyRouter` receives for the reply subject that all requests of a connection share.
+  It gives each reply to its waiter.
 
-Putting never blocks and never runs anything of a user's: bounds are kept by those who asked for the
-frames (a pull asks for so many, a window is so large). A wake-up is one release of a lock, and a
-reading thread wakes each receiver once per block of frames, not once per frame.
+Delivering never blocks and never runs code of the application. The reading thread wakes a receiver
+once for each block of frames that it read, not once for each frame. A mailbox has no limit of its
+own: a pull asks for so many messages, and a publish window has a size.
 """
 
 from __future__ import annotations
@@ -17,25 +18,27 @@ import itertools
 import re
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync.values.frame import Frame
 
+AckRun: TypeAlias = list[tuple[bytes, bytes]]
+"""Plain acks in a row: the last token of the reply subject and the stream sequence, as digits."""
+
+# The refused publishes of all publishers of a client go to each of them, so this is more than a
+# window holds by default.
 KEPT_DENIALS: Final = 8192
-"""
-Refused publishes that a mailbox keeps for its owner, the newest ones: more than a window has by
-default, as those of all publishers of a client go to each.
-"""
 
 
 class Signal:
     """
-    A flag that one thread waits for and any thread raises; cheaper than an event or a condition.
+    A flag that one thread waits for and any thread sets.
 
-    A raise that nobody waits for is remembered once.
+    It is cheaper than an event or a condition. A flag that is set while no thread waits ends the
+    next wait.
     """
 
     __slots__ = ("_lock",)
@@ -46,24 +49,24 @@ class Signal:
 
     def set(self) -> None:
         """Wake the waiting thread, or let the next wait return at once; any thread."""
-        # Releasing twice raises: it is set already, which is all we want. Asking first would be a
-        # race, and contextlib.suppress costs more than the release.
+        # Releasing twice raises: the flag is set already. Asking first would be a race, and
+        # contextlib.suppress costs more than the release.
         try:  # noqa: SIM105
             self._lock.release()
         except RuntimeError:
             pass
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to *timeout* seconds, return whether the flag was raised, and lower it."""
+        """Wait up to *timeout* seconds, return whether the flag was set, and clear it."""
         return self._lock.acquire(timeout=max(timeout, 0.0))
 
 
-class Bell:
+class Notifier:
     """
-    Wakes all threads that wait; not synchronised.
+    Wakes all threads that wait; the owner guards it with a lock.
 
-    A condition would do, but for Ctrl-C: where it comes while a condition lets go of its lock, the
-    lock is released twice, and a RuntimeError takes the place of the KeyboardInterrupt.
+    This is not a ``threading.Condition``: if Ctrl-C strikes while a condition releases its lock,
+    the lock is released twice, and a RuntimeError replaces the KeyboardInterrupt.
     """
 
     __slots__ = ("_signals",)
@@ -72,164 +75,189 @@ class Bell:
         self._signals: list[Signal] = []
 
     def listen(self) -> Signal:
-        """Return what the next ring sets; its thread waits for it without the owner's lock."""
+        """Return what the next :meth:`notify` sets. Wait for it without the owner's lock."""
         signal = Signal()
         self._signals.append(signal)
         return signal
 
     def forget(self, signal: Signal) -> None:
-        """Drop what :meth:`listen` returned, as its thread has stopped waiting."""
-        with contextlib.suppress(ValueError):  # It is being rung at this moment.
+        """Drop what :meth:`listen` returned, because its thread has stopped waiting."""
+        with contextlib.suppress(ValueError):  # It is being set at this moment.
             self._signals.remove(signal)
 
-    def ring(self) -> None:
-        """Wake all that have listened."""
+    def notify(self) -> None:
+        """Wake all threads that have called :meth:`listen`."""
         signals, self._signals = self._signals, []
         for signal in signals:
             signal.set()
 
 
-class Receiver:
-    """What the lane knows of a waiting party: whether it has something, and how to wake it."""
+class Waiter:
+    """
+    The receiver of one reply.
 
-    __slots__ = ("express", "failure", "lost_epoch", "signal")
+    Args:
+        subject: The subject of the request. If the server refuses it, the waiter fails.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("epoch", "failure", "is_lost", "ready", "reply", "signal", "subject")
+
+    def __init__(self, subject: bytes) -> None:
+        self.subject = subject
         self.signal = Signal()
-        self.lost_epoch = 0
-        """The highest connection epoch whose loss was announced to this receiver."""
-        self.express: Callable[[bytes, int], int] | None = None
-        """See :class:`jetsync._proto.frames.Inbound`."""
-
+        # The connection that the request was written on, 0 before that.
+        self.epoch = 0
+        self.reply: Frame | None = None
         self.failure: Exception | None = None
-        """Set once and for good: nothing will ever come any more (closed, permission denied)."""
+        self.is_lost = False
+        # Whether a wait is over: there is a reply or a failure, or the connection was lost.
+        self.ready = False
 
-    @property
-    def ready(self) -> bool:
-        """Whether a wait for this receiver is over."""
-        raise NotImplementedError
-
-    def wake(self) -> None:
-        """Wake the thread that waits; called after frames were pushed."""
+    def deliver(self, frame: Frame) -> None:
+        """Take the reply and wake the waiting thread."""
+        self.reply = frame
+        self.ready = True
         self.signal.set()
 
     def lost(self, epoch: int) -> None:
-        """Learn that the connection number *epoch* is gone, with all that was in flight on it."""
+        """End the wait if the request was written on connection *epoch* or an earlier one."""
+        if self.reply is None and 0 < self.epoch <= epoch:
+            self.is_lost = self.ready = True
+            self.signal.set()
+
+    def fail(self, error: Exception) -> None:
+        """End the wait with *error*; the first error stays."""
+        if self.failure is None:
+            self.failure = error
+        self.ready = True
+        self.signal.set()
+
+
+class Mailbox:
+    """
+    The queue of one subscription.
+
+    The reading thread pushes frames, and one thread at a time drains them.
+
+    Args:
+        interest: The subject that is subscribed to. If the server refuses it, the mailbox fails.
+        collect_denials: Whether to keep the publishes that the server refuses, for an owner who
+            knows which of them are its own.
+    """
+
+    __slots__ = (
+        "_denials",
+        "_interrupted",
+        "_pattern",
+        "_seen_epoch",
+        "express",
+        "failure",
+        "frames",
+        "interest",
+        "lost_epoch",
+        "on_failure",
+        "push",
+        "signal",
+    )
+
+    def __init__(self, interest: bytes = b"", *, collect_denials: bool = False) -> None:
+        self.interest = interest
+        self.signal = Signal()
+        self.frames: deque[Frame] = deque()
+        self.push: Callable[[Frame], object] = self.frames.append
+        self.express: Callable[[bytes, int], int] | None = None
+        # Set once: after that, nothing arrives any more.
+        self.failure: Exception | None = None
+        # Called after each failure, in any thread. It must not block.
+        self.on_failure: Callable[[Exception], object] | None = None
+        # The highest connection epoch that was lost, and the highest that the owner has seen.
+        self.lost_epoch = self._seen_epoch = 0
+        self._interrupted = False
+        self._denials: deque[tuple[bytes, Exception]]
+        self._denials = deque(maxlen=KEPT_DENIALS if collect_denials else 0)
+        self._pattern: re.Pattern[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.interest.decode()} frames={len(self.frames)}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether a wait is over."""
+        return bool(
+            self.frames
+            or self.lost_epoch > self._seen_epoch
+            or self._denials
+            or self._interrupted
+            or self.failure is not None
+        )
+
+    def wake(self) -> None:
+        """Wake the waiting thread; called after frames were pushed."""
+        self.signal.set()
+
+    def interrupt(self) -> None:
+        """
+        End the wait because the owner has something else to do; any thread.
+
+        Call :meth:`jetsync._io.lane.Lane.interrupt` if the owner may be reading the socket.
+        """
+        self._interrupted = True
+        self.wake()
+
+    def clear_interrupt(self) -> None:
+        """Let the next wait be a wait again."""
+        self._interrupted = False
+
+    def lost(self, epoch: int) -> None:
+        """Note that connection *epoch* is gone with everything that was in flight on it."""
         self.lost_epoch = epoch
         self.wake()
+
+    def take_lost(self) -> int:
+        """Return the epoch of the last loss, or 0 if there was none since the last call."""
+        if self.lost_epoch > self._seen_epoch:
+            self._seen_epoch = self.lost_epoch
+            return self.lost_epoch
+        return 0
 
     def fail(self, error: Exception) -> None:
         """End every wait, now and later, with *error*; the first error stays."""
         if self.failure is None:
             self.failure = error
         self.wake()
-
-
-class Mailbox(Receiver):
-    """
-    The queue of one subscription.
-
-    Frames are pushed by the reading thread and drained by one thread at a time. ``interest`` is the
-    subject that was subscribed to, so that a permission error can find its mailbox.
-    """
-
-    __slots__ = (
-        "_denials",
-        "_hears_denials",
-        "_poked",
-        "_seen_epoch",
-        "frames",
-        "interest",
-        "push",
-    )
-
-    def __init__(self, interest: bytes = b"", *, hears_denials: bool = False) -> None:
-        super().__init__()
-        self._denials: deque[tuple[bytes, Exception]] = deque(maxlen=KEPT_DENIALS)
-        self._hears_denials = hears_denials
-        self.frames: deque[Frame] = deque()
-        self.push: Callable[[Frame], object] = self.frames.append
-        self.interest = interest
-        self._seen_epoch = 0
-        self._poked = False
-
-    def __repr__(self) -> str:
-        return f"<Mailbox {self.interest.decode()} frames={len(self.frames)}>"
-
-    @property
-    def ready(self) -> bool:
-        return bool(
-            self.frames
-            or self.lost_epoch > self._seen_epoch
-            or self._denials
-            or self._poked
-            or self.failure is not None
-        )
-
-    def poke(self) -> None:
-        """End the wait for this mailbox, as its owner has something else to do; any thread."""
-        self._poked = True
-        self.wake()
-
-    def take_poke(self) -> None:
-        """Forget that the mailbox was poked."""
-        self._poked = False
-
-    def drain(self) -> list[Frame]:
-        """Take all frames that are there, oldest first; never blocks."""
-        frames = self.frames
-        # The reading thread may append meanwhile, so only what is counted now is taken.
-        return [frames.popleft() for _ in range(len(frames))]
+        if self.on_failure is not None:
+            self.on_failure(error)
 
     def denied(self, operation: str, subject: bytes, error: Exception) -> None:
         """
-        Learn that the server refused *subject* to this connection.
+        Note that the server refused *subject* to this connection.
 
-        A refused subscription ends the mailbox that it is for. A refused publish is kept for an
-        owner that asked to hear of them, as only the owner knows what it published.
+        A refused subscription ends its mailbox. A refused publish is kept if the owner wants that.
         """
         if operation == "subscribe":
             if subject == self.interest:
                 self.fail(error)
-        elif self._hears_denials:
+        elif self._denials.maxlen:
             self._denials.append((subject, error))
             self.wake()
 
     def take_denials(self) -> list[tuple[bytes, Exception]]:
-        """Take the refused publishes that were not taken yet."""
-        denials = self._denials
-        return [denials.popleft() for _ in range(len(denials))]
+        """Take the refused publishes."""
+        return _take_all(self._denials)
 
-    def take_lost(self) -> int:
-        """Return the lost epoch if it was not taken yet, else 0."""
-        if self.lost_epoch > self._seen_epoch:
-            self._seen_epoch = self.lost_epoch
-            return self.lost_epoch
-        return 0
+    def drain(self) -> list[Frame]:
+        """Take all frames, oldest first; never blocks."""
+        return _take_all(self.frames)
 
+    # Acks of many publishes, which nearly all look alike.
 
-class AckMailbox(Mailbox):
-    """
-    The mailbox of acks of many publishes, which nearly all look alike.
+    def read_runs(self, sid: bytes, plain: bytes) -> None:
+        """
+        Read acks in runs if they start with *plain*, followed by only digits and a brace.
 
-    Once the owner has told how a plain ack starts, runs of them are read by one regular expression:
-    measured, 0.5 us instead of 1.2 us for each, with the accounting.
-    """
-
-    __slots__ = ("_pattern", "runs")
-
-    def __init__(self, interest: bytes) -> None:
-        super().__init__(interest, hears_denials=True)
-        self._pattern: re.Pattern[bytes] | None = None
-        self.runs: deque[list[tuple[bytes, bytes]]] = deque()
-        """Runs of (last token of the reply subject, stream sequence), both as digits."""
-
-    @property
-    def ready(self) -> bool:
-        return bool(self.runs) or super().ready
-
-    def learn(self, sid: bytes, plain: bytes) -> None:
-        """Read acks that start with *plain*, and then have only digits and a brace, in runs."""
+        One regular expression reads a run: 0.5 us for each ack instead of 1.2 us, including the
+        accounting. The owner then has to use :meth:`drain_acks`.
+        """
         prefix = re.escape(self.interest.removesuffix(b"*"))
         self._pattern = re.compile(
             rb"MSG %b([0-9]{1,20}) %b [0-9]+\r\n%b([0-9]{1,20})\}\r\n"
@@ -237,13 +265,12 @@ class AckMailbox(Mailbox):
         )
         self.express = self._take_run
 
-    def drain_runs(self) -> list[list[tuple[bytes, bytes]]]:
-        """Take all runs that are there, oldest first; never blocks."""
-        runs = self.runs
-        return [runs.popleft() for _ in range(len(runs))]
+    def drain_acks(self) -> list[Frame | AckRun]:
+        """Take all frames and runs, oldest first; never blocks."""
+        return _take_all(self.frames)
 
     def _take_run(self, data: bytes, position: int) -> int:
-        """Take all frames but the last if they are plain acks, each and every one."""
+        """Take all frames but the last if every one of them is a plain ack."""
         assert self._pattern is not None
         last = data.rfind(b"\r\nMSG ", position)
         if last < 0:
@@ -253,50 +280,27 @@ class AckMailbox(Mailbox):
         # Each match has two line ends. If there are more, something else stands in between.
         if data.count(b"\r\n", position, end) != 2 * len(run):
             return position
-        self.runs.append(run)
+        self.frames.append(run)  # type: ignore[arg-type]
         return end
 
 
-class Waiter(Receiver):
-    """One request in flight: the reply it got, or why none can come."""
-
-    __slots__ = ("epoch", "reply", "subject")
-
-    def __init__(self, subject: bytes) -> None:
-        super().__init__()
-        self.subject = subject
-        self.reply: Frame | None = None
-        self.epoch = 0
-        """The connection epoch that the request was written on; 0 until it was written."""
-
-    @property
-    def ready(self) -> bool:
-        return (
-            self.reply is not None or self.failure is not None or 0 < self.epoch <= self.lost_epoch
-        )
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the connection that the request was written on is gone."""
-        return self.reply is None and 0 < self.epoch <= self.lost_epoch
-
-
-class ReplyRouter(Receiver):
+class ReplyRouter:
     """
-    The receiver of ``<inbox>.*``: each reply goes to the waiter whose token ends its subject.
+    The receiver of ``<inbox>.*``. It gives each reply to the waiter whose token ends its subject.
 
     Registering and forgetting take no lock: both are single operations on a dictionary.
     """
 
-    __slots__ = ("_frames", "_prefix", "_tokens", "_waiters", "push")
+    __slots__ = ("_frames", "_prefix", "_tokens", "_waiters", "express", "failure", "push")
 
     def __init__(self, inbox: bytes) -> None:
-        super().__init__()
         self._prefix = inbox + b"."
         self._waiters: dict[bytes, Waiter] = {}
         self._tokens = itertools.count(1)
         self._frames: deque[Frame] = deque()
         self.push = self._frames.append
+        self.express: Callable[[bytes, int], int] | None = None
+        self.failure: Exception | None = None
 
     @property
     def interest(self) -> bytes:
@@ -304,7 +308,7 @@ class ReplyRouter(Receiver):
         return self._prefix + b"*"
 
     def register(self, waiter: Waiter) -> bytes:
-        """Return the reply subject under which *waiter* gets its answer."""
+        """Return the reply subject for *waiter*."""
         subject = b"%b%x" % (self._prefix, next(self._tokens))
         self._waiters[subject] = waiter
         if self.failure is not None:
@@ -312,37 +316,45 @@ class ReplyRouter(Receiver):
         return subject
 
     def forget(self, reply_subject: bytes) -> None:
-        """Stop waiting; a reply that still comes is dropped, as its caller was told so."""
+        """Drop a waiter; a reply that still arrives is ignored."""
         self._waiters.pop(reply_subject, None)
 
     def wake(self) -> None:
-        """Give every reply that has come to its waiter; runs in the reading thread."""
+        """Give every reply that has arrived to its waiter; called by the reading thread."""
         frames, waiters = self._frames, self._waiters
         while frames:
             frame = frames.popleft()
             waiter = waiters.pop(frame[0], None)
             if waiter is not None:
-                waiter.reply = frame
-                waiter.signal.set()
+                waiter.deliver(frame)
 
     def lost(self, epoch: int) -> None:
-        """Tell all waiters; those not written yet go on waiting for the next connection."""
-        self.lost_epoch = epoch
+        """Tell all waiters. Requests that are not written yet wait for the next connection."""
         for waiter in list(self._waiters.values()):
             waiter.lost(epoch)
 
     def fail(self, error: Exception) -> None:
         """Fail all waiters, and all that register later."""
-        super().fail(error)
+        if self.failure is None:
+            self.failure = error
         for waiter in list(self._waiters.values()):
             waiter.fail(error)
 
-    def deny(self, subject: bytes, error: Exception) -> None:
-        """Fail the waiters whose request was published on *subject*, which the server refused."""
+    def denied(self, operation: str, subject: bytes, error: Exception) -> None:
+        """Fail the requests on *subject*, or all of them if it is the reply subscription itself."""
+        if operation == "subscribe":
+            if subject == self.interest:
+                self.fail(error)
+            return
         for waiter in list(self._waiters.values()):
             if waiter.subject == subject:
                 waiter.fail(error)
 
     def pending(self) -> int:
-        """How many requests wait for a reply."""
+        """Return how many requests wait for a reply."""
         return len(self._waiters)
+
+
+def _take_all(queue: deque[Any]) -> list[Any]:
+    # The reading thread may append meanwhile, so this takes only as many as it counted.
+    return [queue.popleft() for _ in range(len(queue))]

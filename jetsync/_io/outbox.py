@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import owner_check, take
-from jetsync._io.mailbox import Bell
+from jetsync._io.mailbox import Notifier
 from jetsync.errors import (
     CallInSignalHandlerError,
     ConnectionClosedError,
@@ -59,12 +59,6 @@ WOULD_BLOCK: Final = (
 )
 
 
-class NeverWrittenError(ConnectionLostError):
-    """
-    The connection that a block was for is gone, and nothing of the block was sent on it.
-    """
-
-
 class LaneState(enum.Enum):
     """Whether jetsync's own blocks may be written."""
 
@@ -91,8 +85,8 @@ class Outbox:
         on_ping_lost: Callable[[], None],
     ) -> None:
         self._own_lock()
-        self._changed = Bell()
-        """Rings when the state changed or there is room again."""
+        self._changed = Notifier()
+        """Notifies when the state has changed or there is room again."""
 
         self.pings: deque[Waiter | None] = deque()
         """The PINGs that wait for a PONG, oldest first; None for those of nats-py."""
@@ -147,7 +141,7 @@ class Outbox:
             CallInSignalHandlerError: The caller interrupted a write of its own thread.
             DisconnectedError: There was no connection, or no room, until the deadline. Nothing was
                 sent.
-            NeverWrittenError: The connection *epoch* is gone. Nothing was sent.
+            ConnectionLostError: The connection *epoch* is gone. Nothing was sent.
             ConnectionClosedError: The client is closed. Nothing was sent.
         """
         while True:
@@ -195,7 +189,7 @@ class Outbox:
         deadline = None
         while True:
             if self.held_here():
-                self.answer(block, epoch, keep=timeout)
+                self.post_nowait(block, epoch, keep=timeout)
                 return self.epoch
             with self.lock:
                 if self._may_write(epoch):
@@ -216,7 +210,7 @@ class Outbox:
             self._loop.call_soon_threadsafe(self.flush_posted)
             self._post_scheduled = True
 
-    def answer(self, block: bytes, epoch: int | None = None, *, keep: float = 0.0) -> None:
+    def post_nowait(self, block: bytes, epoch: int | None = None, *, keep: float = 0.0) -> None:
         """
         Send *block* soon if there is a connection, and forget it if there is none; never waits.
 
@@ -232,13 +226,13 @@ class Outbox:
                 self._post_or_keep(block, epoch, keep)
             else:
                 with contextlib.suppress(RuntimeError):  # The loop is closed: nothing can be sent.
-                    self._loop.call_soon_threadsafe(self._answer_later, block, epoch, keep)
+                    self._loop.call_soon_threadsafe(self._post_later, block, epoch, keep)
         finally:
             if True in taken:
                 self.lock.release()
 
-    def _answer_later(self, block: bytes, epoch: int | None, keep: float) -> None:
-        """Do what :meth:`answer` could not do at once; loop thread."""
+    def _post_later(self, block: bytes, epoch: int | None, keep: float) -> None:
+        """Do what :meth:`post_nowait` could not do at once; loop thread."""
         with self.lock:
             self._post_or_keep(block, epoch, keep)
 
@@ -275,7 +269,7 @@ class Outbox:
             # A copy: each raise of the same one would make its traceback longer.
             raise copy.copy(reason) from reason.__cause__
         if epoch is not None:
-            raise NeverWrittenError
+            raise ConnectionLostError(sent=False)
         return False
 
     def _wait(self, changed: Signal, deadline: Deadline) -> None:
@@ -360,7 +354,7 @@ class Outbox:
             with self.lock:
                 self.bytes_out += len(block)
                 self.size = sum(map(len, self._out))
-                self._changed.ring()
+                self._changed.notify()
 
     def _send_now(self, sock: socket.socket, block: bytes | memoryview) -> int:
         """Return how many bytes the socket took; the write lock is held."""
@@ -409,7 +403,7 @@ class Outbox:
                 self._out.clear()
                 self.size = 0
             if self.size < OUT_LIMIT:
-                self._changed.ring()
+                self._changed.notify()
             if not self._out:
                 self._writing = False
                 self._loop.remove_writer(sock.fileno())
@@ -438,7 +432,7 @@ class Outbox:
             self._send(b"".join([block, *kept]))
             self.state = LaneState.OPEN
             self.why_down = None
-            self._changed.ring()
+            self._changed.notify()
 
     def detach(self) -> bool:
         """Forget the connection and what waits for it; return whether it was open."""
@@ -456,7 +450,7 @@ class Outbox:
             if was_open:
                 self.state = LaneState.DOWN
             # A write that waits for a connection of its own never gets it.
-            self._changed.ring()
+            self._changed.notify()
             return was_open
 
     def freeze(self) -> None:
@@ -467,7 +461,7 @@ class Outbox:
             if self.state is LaneState.OPEN:
                 self.state = LaneState.DOWN
 
-    def leave_to_parent(self) -> None:
+    def after_fork(self) -> None:
         """
         Raise ForkedProcessError for every write: the socket is that of the parent process.
 
@@ -477,7 +471,7 @@ class Outbox:
         self._inherited = self.sock
         self.sock = self.stream = None
         self._own_lock()
-        self._changed = Bell()
+        self._changed = Notifier()
         self.reason = ForkedProcessError()
         self.state = LaneState.CLOSED
 
@@ -489,7 +483,7 @@ class Outbox:
             self.reason = reason
             self.state = LaneState.CLOSED
             self._kept.clear()
-            self._changed.ring()
+            self._changed.notify()
             return True
 
 

@@ -79,22 +79,15 @@ class Splitter:
 
     __slots__ = ("_limit", "_parts", "_parts_size", "_wanted", "boxes", "strays")
 
-    def __init__(self, boxes: dict[bytes, Inbound]) -> None:
+    def __init__(self, boxes: dict[bytes, Inbound], max_payload: int = 0) -> None:
         self.boxes = boxes
+        # Frames for an id that is not among the boxes.
         self.strays = 0
-        """How many frames came for an id that nobody listens to."""
         self._parts: list[bytes] = []
         self._parts_size = 0
         self._wanted = 0
-        self._limit = MAX_PENDING
-
-    def set_max_payload(self, max_payload: int) -> None:
-        """
-        Accept what a server with this ``max_payload`` may send.
-
-        A server sends messages that are larger than its own ``max_payload``: it adds headers, and
-        the API returns a stored message as base64, which takes a third more.
-        """
+        # A server sends messages that are larger than its own max_payload: it adds headers, and the
+        # API returns a stored message as base64, which takes a third more.
         self._limit = max(MAX_PENDING, min(2 * max_payload, MAX_FRAME))
 
     def feed(self, data: bytes, touched: list[Inbound], foreign: list[bytes]) -> None:
@@ -135,11 +128,6 @@ class Splitter:
         """Raise if so many bytes without a line end are more than a server sends."""
         if size > MAX_LINE:
             raise ValueError(f"a line of more than {MAX_LINE} bytes")
-
-    def reset(self) -> None:
-        """Forget a half-received frame, as a new connection starts with a fresh stream."""
-        self._parts.clear()
-        self._parts_size = self._wanted = 0
 
     def _cut(  # noqa: C901, PLR0912, PLR0915 - one loop over all frames there are; calls would double its cost.
         self, data: bytes, touched: list[Inbound], foreign: list[bytes]
@@ -275,7 +263,7 @@ def hpub(
 def message(
     subject: bytes, reply: bytes, header: bytes | None, payload: bytes | bytearray | memoryview
 ) -> bytes:
-    """Build ``PUB`` or ``HPUB``, whichever the message needs."""
+    """Build ``PUB``, or ``HPUB`` if there is a header block."""
     return pub(subject, reply, payload) if header is None else hpub(subject, reply, header, payload)
 
 

@@ -132,7 +132,7 @@ def answer_soon(lane: Lane, message: Message, body: bytes) -> None:
         return
     with contextlib.suppress(MessageAlreadyAckedError, NotJetStreamMessageError):
         message._take_acker()  # noqa: SLF001
-        lane.answer(answers([message.raw_reply], body), keep=KEEP_ACKS)
+        lane.post_nowait(answers([message.raw_reply], body), keep=KEEP_ACKS)
 
 
 def answers(replies: Iterable[bytes], body: bytes) -> bytes:
@@ -149,7 +149,7 @@ def give_back(lane: Lane, frames: Iterable[Frame]) -> None:
     """
     block = answers([frame[1] for frame in frames if frame[1].startswith(ACK_PREFIX)], NAK)
     if block:
-        lane.answer(block, keep=KEEP_NAKS)
+        lane.post_nowait(block, keep=KEEP_NAKS)
 
 
 def nak_body(delivered: int) -> bytes:
@@ -261,7 +261,7 @@ def message_maker(
             parsed = parse_ack_reply(frame[1])
             if acked and parsed is not None:
                 body = nak_body(parsed.delivered)
-                context.lane.answer(answers([frame[1]], body), keep=KEEP_NAKS)
+                context.lane.post_nowait(answers([frame[1]], body), keep=KEEP_NAKS)
             raise
         if shown is not acker and getattr(message, "_acker", None) is shown:
             message._acker = acker  # noqa: SLF001 - the plugins are done with it.

@@ -197,7 +197,7 @@ class ConsumptionCore:
         if not self._claimed_here():
             self.over.wait(deadline.at_most(CLOSING_WAIT).remaining())
 
-    def leave_to_parent(self) -> None:
+    def after_fork(self) -> None:
         """
         End it in a forked child, because its messages belong to the parent process.
 
@@ -212,7 +212,7 @@ class ConsumptionCore:
         self.over = Latch()
         self.over.set()
         if self.pool is not None:
-            self.pool.leave_to_parent()
+            self.pool.after_fork()
 
     def raise_error(self, *, iterating: bool) -> None:
         """Raise what ended it, once."""

@@ -84,8 +84,7 @@ class ConsumeDriver:
 
     def wake(self) -> None:
         """Make the thread that waits look again; thread-safe."""
-        self._inbox.box.poke()
-        self._lane.nudge()
+        self._lane.interrupt(self._inbox.box)
 
     def step(self) -> None:
         """Take what has arrived, and send what is due."""
@@ -111,7 +110,7 @@ class ConsumeDriver:
     def _take_news(self, now: float) -> None:
         """Take frames, losses and refusals out of the mailbox."""
         box, engine = self._inbox.box, self.engine
-        box.take_poke()
+        box.clear_interrupt()
         if box.frames:
             self._receive(now)
         lost = box.take_lost()

@@ -209,8 +209,7 @@ class MessageBatch:
             self._closing = True
             inbox = self._inbox
             if inbox is not None:
-                inbox.box.poke()
-                self._context.lane.nudge()
+                self._context.lane.interrupt(inbox.box)
             return
         if running is not None:
             running.close()
@@ -332,7 +331,7 @@ class MessageBatch:
         """Wait until there are frames; return False if something else has to be done first."""
         box, engine = inbox.box, inbox.engine
         while not box.frames:
-            box.take_poke()
+            box.clear_interrupt()
             if self._closing:
                 return False
             if box.failure is not None:

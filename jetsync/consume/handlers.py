@@ -101,7 +101,7 @@ class HandlerPool:
                 parked.clear()
         self._core.give_back(frames)
 
-    def leave_to_parent(self) -> None:
+    def after_fork(self) -> None:
         """Mark all workers as ended in a forked child, where they do not exist. Takes no lock."""
         self._lock = threading.RLock()
         self._taking = threading.Lock()
@@ -280,4 +280,4 @@ class HandlerPool:
             core.refill()
             replies += [frame[1] for frame in core.engine.snapshot()]
             if replies:
-                lane.answer(answers(replies, IN_PROGRESS))
+                lane.post_nowait(answers(replies, IN_PROGRESS))

@@ -42,10 +42,10 @@ class PullInbox:
     def __init__(self, context: Context) -> None:
         inbox = context.connection.new_inbox().encode()
         self._lane = context.lane
-        self.box = Mailbox(inbox + b".*", hears_denials=True)
+        self.box = Mailbox(inbox + b".*", collect_denials=True)
         self.engine = PullEngine(inbox)
         # The SUB line is sent with the first pull.
-        self._sid, self._line = context.connection.open_box(self.box.interest, self.box)
+        self._sid, self._line = context.connection.listen(self.box)
 
     def pull(self, subject: bytes, request: PullRequest, deadline: Deadline) -> Pull:
         """Send a pull; if this raises, as the lane's ``write`` does, nothing was sent."""
@@ -71,18 +71,18 @@ class PullInbox:
         """
         lane, box = self._lane, self.box
         if not acked:
-            lane.leave(self._sid)
+            lane.unsubscribe(self._sid)
             return
         box.push = lambda frame: give_back(lane, (frame,))
         # Unsubscribed before the naks: the server would redeliver the messages to this very pull.
-        lane.leave(self._sid, linger=LATE_MESSAGES)
+        lane.unsubscribe(self._sid, grace=LATE_MESSAGES)
         give_back(lane, unused)
         # The frames that arrived before `push` was replaced.
         give_back(lane, box.drain())
 
     def close(self) -> None:
         """Unsubscribe while no pull is open."""
-        self._lane.leave(self._sid)
+        self._lane.unsubscribe(self._sid)
 
 
 def take_inbox(pool: list[PullInbox], context: Context) -> PullInbox:

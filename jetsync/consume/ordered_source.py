@@ -185,7 +185,7 @@ class OrderedSource:
         # Nobody reads any more. What the garbage collector calls must not wait for the connection.
         name = getattr(self, "_live", "")
         if name:
-            self.context.lane.answer(self._deletion(name), keep=FORGOTTEN)
+            self.context.lane.post_nowait(self._deletion(name), keep=FORGOTTEN)
 
     @property
     def is_current(self) -> bool:
@@ -403,6 +403,6 @@ class OrderedSource:
             epoch = context.lane.write(block, Deadline(time.monotonic(), 0.0))
             self._unsure.append((name, epoch))
         except (DisconnectedError, CallInSignalHandlerError):
-            context.lane.answer(block, keep=FORGOTTEN)
+            context.lane.post_nowait(block, keep=FORGOTTEN)
         except TransportError:
             pass

@@ -161,19 +161,17 @@ class Subscription:
         self._box = BoundedMailbox(
             subject.encode(), max_pending, max_pending_bytes, weakref.WeakMethod(self._report_drop)
         )
-        self._sid, line = connection.open_box(
-            self._box.interest, self._box, b"" if queue is None else queue.encode()
-        )
+        self._sid, line = connection.listen(self._box, b"" if queue is None else queue.encode())
         try:
             connection.lane.write(line, connection.deadline(None))
         except BaseException:
-            connection.lane.leave(self._sid)
+            connection.lane.unsubscribe(self._sid)
             raise
 
     def __del__(self) -> None:
         # Neither waits nor fails.
         if getattr(self, "_sid", None) is not None:
-            self._connection.lane.leave(self._sid)
+            self._connection.lane.unsubscribe(self._sid)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -243,15 +241,15 @@ class Subscription:
         Args:
             linger: Seconds for which messages may still arrive.
         """
-        self._connection.lane.leave(self._sid, linger=as_seconds(linger, "linger"))
+        self._connection.lane.unsubscribe(self._sid, grace=as_seconds(linger, "linger"))
 
     def drain(self) -> None:
         """Unsubscribe; the iteration goes on until the messages that are here have been taken."""
         if not self._closed:
             self._closed = True
-            self._connection.lane.leave(self._sid)
+            self._connection.lane.unsubscribe(self._sid)
             self._box.fail(HandleClosedError("subscription"))
-            self._connection.lane.nudge()
+            self._connection.lane.wake_reader()
             self._on_close(self)
 
     def _take(self, deadline: Deadline) -> Message | None:

@@ -95,9 +95,15 @@ class AuthenticationError(ConnectError):
 class ConnectionClosedError(TransportError, ConnectionError):
     """
     The client was closed before or during this call.
+
+    ``sent`` is true if it was closed after the call had sent its request.
     """
 
     _default_text = "the client is closed"
+
+    def __init__(self, message: str | None = None, *, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class DisconnectedError(TransportError, ConnectionError, TimeoutError):
@@ -133,16 +139,21 @@ class ConnectionLostError(TransportError, ConnectionError):
     """
     The connection was lost before the reply to a request arrived.
 
-    The request stores nothing, so you can repeat it.
+    The request stores nothing, so you can repeat it. ``sent`` is false if the connection was lost
+    before the request was sent.
     """
 
-    def __init__(self, *, subject: str | None = None, reason: str | None = None) -> None:
-        text = "the connection was lost before the reply arrived"
-        if subject is not None:
-            text = f"the connection was lost before the reply to {subject!r} arrived"
+    def __init__(
+        self, *, subject: str | None = None, reason: str | None = None, sent: bool = True
+    ) -> None:
+        to = "" if subject is None else f" to {subject!r}"
+        text = f"the connection was lost before the reply{to} arrived"
+        if not sent:
+            text = f"the connection was lost before the request{to} was sent"
         super().__init__(text if reason is None else f"{text}: {reason}")
         self.subject = subject
         self.reason = reason
+        self.sent = sent
 
 
 class NoRespondersError(TransportError):

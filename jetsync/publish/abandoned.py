@@ -46,7 +46,7 @@ class AbandonWatch(Mailbox):
         self._batch_id = batch_id
         self._on_denied = on_denied
         self.push = self._receive
-        self._sid, self._line = connection.open_box(self.interest, self)
+        self._sid, self._line = connection.listen(self)
 
     def take_line(self) -> bytes:
         """Return the SUB line once, to be written with the first message."""
@@ -61,7 +61,7 @@ class AbandonWatch(Mailbox):
 
     def close(self) -> None:
         """Unsubscribe. Can be called repeatedly."""
-        self._connection.lane.leave(self._sid)
+        self._connection.lane.unsubscribe(self._sid)
 
     def abandoned(self) -> str | None:
         """Return the server's reason for dropping the batch, or None."""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from jetsync import events
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Turn
-from jetsync._io.outbox import NeverWrittenError
 from jetsync.errors import (
     BatchClosedError,
     CallInSignalHandlerError,
     ConflictingUseError,
+    ConnectionLostError,
     ForkedProcessError,
     InvalidArgumentError,
     InvalidTypeError,
@@ -187,11 +187,11 @@ class AtomicBatch:
                     run, staged = sender.admit(item, deadline)
                     taken = True
                     run.add(staged, deadline)
-                except NeverWrittenError:
-                    lost = connection_lost()
-                    self._lose(lost)
-                    raise lost from None
                 except BaseException as error:
+                    if isinstance(error, ConnectionLostError) and not error.sent:
+                        lost = connection_lost()
+                        self._lose(lost)
+                        raise lost from None
                     # After Ctrl-C a message of the batch may be missing.
                     if taken or not isinstance(error, Exception):
                         self._lose(error)

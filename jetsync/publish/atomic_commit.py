@@ -18,7 +18,6 @@ import attrs
 from jetsync._api.messages import leader_get
 from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.fields import check_count
-from jetsync._io.outbox import NeverWrittenError
 from jetsync._proto.batch import BatchState
 from jetsync.errors import (
     BatchIncompleteError,
@@ -301,7 +300,8 @@ class BatchSender:
                 failure, refused = error, isinstance(error, _NO_STREAM)
                 if isinstance(error, NoStreamResponseError):
                     failure = NoStreamResponseError(error.subject or "", attempts=attempt)
-                elif isinstance(error, NeverWrittenError):
+                unsent = isinstance(error, ConnectionLostError) and not error.sent
+                if unsent:
                     failure = connection_lost()
                 if self._unknown:
                     failure = self._still_unknown(batch, failure)
@@ -309,12 +309,7 @@ class BatchSender:
                     if self._unknown:
                         raise failure from error
                     raise
-                if (
-                    isinstance(error, NeverWrittenError)
-                    and self._run is not None
-                    and self._run.whole
-                    and not deadline.expired()
-                ):
+                if unsent and self._run is not None and self._run.whole and not deadline.expired():
                     # The connection was lost between two steps of this call. The lookup of the
                     # stream waits for the next connection.
                     send = partial(self._send_again, deadline)

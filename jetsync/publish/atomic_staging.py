@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync._proto.batch import NO_COUNTERS, HeaderRules
+from jetsync._proto.frames import hpub
 from jetsync.errors import BatchRuleError, InvalidArgumentError, InvalidSubjectError
 from jetsync.publish.capability import MARKER_LEVEL
 from jetsync.publish.encode import Encoder
@@ -52,22 +53,22 @@ class Wire:
         """
         Return the block of *entry*; *last* is the message before an entry that has none.
         """
-        sequence = b"%d" % entry.sequence
-        if entry.item is None:
-            target, tail, payload = last[0], _NO_HEADERS, b""
-        else:
+        if entry.item is not None and not entry.commit and not reply:
             target, tail, payload = entry.item
-        if not entry.commit and not reply:
-            size = self._size + len(sequence) + len(tail)
+            size = self._size + len(b"%d" % entry.sequence) + len(tail)
             return self._plain % (
                 target, size, size + len(payload), entry.sequence, tail, payload,
             )  # fmt: skip
+        target, header, payload = self.parts(entry, last)
+        return hpub(target, reply, header, payload)
+
+    def parts(self, entry: Entry[BatchItem], last: BatchItem) -> tuple[bytes, bytes, bytes]:
+        """
+        Return the subject, the header block and the payload of *entry*.
+        """
+        target, tail, payload = entry.item or (last[0], _NO_HEADERS, b"")
         commit = b"Nats-Batch-Commit: %b\r\n" % entry.commit if entry.commit else b""
-        header = b"%b%b\r\n%b%b" % (self._head, sequence, commit, tail)
-        size = len(header)
-        return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
-            target, reply, size, size + len(payload), header, payload,
-        )  # fmt: skip
+        return target, b"%b%d\r\n%b%b" % (self._head, entry.sequence, commit, tail), payload
 
 
 class Staging:

@@ -11,21 +11,20 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from jetsync._io.connection import ClosedInFlightError
+from jetsync._io.connection import was_sent
 from jetsync._io.mailbox import Waiter
-from jetsync._io.outbox import NeverWrittenError
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Entry
 from jetsync.errors import (
     ApiError,
     BatchIncompleteError,
     BatchTooLargeError,
-    ConnectionClosedError,
-    ConnectionLostError,
-    DisconnectedError,
+    NoRespondersError,
+    NoStreamResponseError,
     PermissionDeniedError,
     ProtocolError,
     PublishError,
     RequestTimeoutError,
+    TransportError,
 )
 from jetsync.publish.abandoned import AbandonWatch
 from jetsync.publish.atomic_staging import Wire
@@ -128,7 +127,7 @@ class BatchRun:
             # and it accepts no more than 50 at a time.
             entry: Entry[BatchItem] = Entry(engine.next_sequence + 1, None)
             block = self._wire.block(entry, engine.items[-1])
-            self._lane.answer(block, self.known.epoch)
+            self._lane.post_nowait(block, self.known.epoch)
 
     def _fail(self, error: BaseException) -> None:
         """Record a failed write or answer, and discard the batch if the server still has it."""
@@ -218,25 +217,21 @@ class BatchRun:
         """Write *pieces* and *entry*, and wait for the answer to *entry*."""
         engine, epoch = self.engine, self.known.epoch
         last = engine.items[-1]
-        target = (entry.item or last)[0]
+        target, header, payload = self._wire.parts(entry, last)
         subject = target.decode()
-
-        def build(reply: bytes) -> bytes:
-            pieces.append(self._wire.block(entry, last, reply))
-            return b"".join(pieces)
-
         self._asked = entry
         try:
-            frame = self._connection.exchange(target, build, deadline, epoch)
-        except (RequestTimeoutError, ConnectionLostError, ClosedInFlightError) as error:
-            # A subclass of ConnectionLostError: the block was not written.
-            if isinstance(error, NeverWrittenError):
+            frame = self._connection.exchange(
+                target, header, payload, deadline, epoch=epoch, before=pieces
+            )
+        except NoRespondersError:
+            engine.state = BatchState.FAILED
+            raise NoStreamResponseError(subject) from None
+        except (RequestTimeoutError, TransportError) as error:
+            if not was_sent(error):
                 engine.state = BatchState.FAILED
             elif engine.lost(entry) is BatchState.UNKNOWN:
                 raise self._unknown(subject, deadline, error) from error
-            raise
-        except (DisconnectedError, PermissionDeniedError, ConnectionClosedError):
-            engine.state = BatchState.FAILED
             raise
         except BaseException:
             # In particular Ctrl-C.

@@ -73,8 +73,8 @@ class FastLink:
         self._context = context
         self._lane = context.lane
         self._lock = lock
-        self._box = Mailbox(inbox + b".>", hears_denials=True)
-        self._sid, self._line = connection.open_box(self._box.interest, self._box)
+        self._box = Mailbox(inbox + b".>", collect_denials=True)
+        self._sid, self._line = connection.listen(self._box)
         self.engine = FastIngest(
             inbox, flow=flow, max_outstanding_acks=max_outstanding_acks, gap_ok=gap_ok
         )
@@ -389,7 +389,7 @@ class FastLink:
         # Looked at first: whatever came before the loss has been drained when it is accounted for.
         lost, failure = box.take_lost(), box.failure
         now = time.monotonic()
-        box.take_poke()
+        box.clear_interrupt()
         engine.receive(box.drain(), now)
         for subject, denial in box.take_denials():
             name = subject.decode()
@@ -454,7 +454,7 @@ class FastLink:
             if now - engine.quiet_since >= QUIET and self._lane.epoch == self.stream.epoch:
                 seq = engine.keep_alive(now)
                 if seq is not None:
-                    self._lane.answer(self._ping_block(seq), self.stream.epoch)
+                    self._lane.post_nowait(self._ping_block(seq), self.stream.epoch)
             return engine.phase not in {Phase.DONE, Phase.FAILED}
         finally:
             self._lock.release()
@@ -503,18 +503,17 @@ class FastLink:
             self._ended = engine.prefix
             reply = b"%b%d%b" % (engine.prefix, seq, SUFFIX[END])
             block = frames.pub(engine.subject.encode(), reply, b"")
-            self._lane.answer(block, self.stream.epoch)
+            self._lane.post_nowait(block, self.stream.epoch)
 
     def stop(self) -> None:
         """Leave while another thread has the lock; its call ends, and the batch. Never waits."""
         self.leave()
-        self._box.poke()
-        self._lane.nudge()
+        self._lane.interrupt(self._box)
 
     def leave(self) -> None:
         """Unsubscribe, as each message still in flight would get an answer; never waits."""
         self.closed = True
-        self._lane.leave(self._sid)
+        self._lane.unsubscribe(self._sid)
 
 
 def _tick(lane: Lane, link: weakref.ref[FastLink]) -> None:

@@ -16,7 +16,7 @@ import attrs
 from jetsync._base.deadline import as_seconds
 from jetsync._base.locks import refuse_reentry
 from jetsync._io.connection import raise_failure
-from jetsync._io.mailbox import Bell
+from jetsync._io.mailbox import Notifier
 from jetsync.errors import WaitTimeoutError
 from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
 
@@ -66,7 +66,7 @@ class PublishFuture:
     The outcome of one message, once it is known. Any thread.
     """
 
-    __slots__ = ("_bell", "_item", "_outcome", "_owner", "callbacks", "observed", "span")
+    __slots__ = ("_item", "_notifier", "_outcome", "_owner", "callbacks", "observed", "span")
 
     def __init__(self, owner: FutureOwner, item: Any, span: WrappedWindow | None = None) -> None:
         self.observed = False
@@ -75,7 +75,7 @@ class PublishFuture:
         self._owner = owner
         self._item = item
         self._outcome: PubAck | Exception | None = None
-        self._bell: Bell | None = None
+        self._notifier: Notifier | None = None
         self.callbacks: list[Callable[[PublishFuture], object]] | None = None
         """What to call with the outcome; whole as soon as that is known."""
 
@@ -147,8 +147,8 @@ class PublishFuture:
     def settle_nowait(self, outcome: PubAck | Exception) -> None:
         """Set the outcome; the publisher holds its lock."""
         self._outcome = outcome
-        if self._bell is not None:
-            self._bell.ring()
+        if self._notifier is not None:
+            self._notifier.notify()
 
     def report(self) -> DeliveryReport:
         """Return the outcome as a report, which does not count as asking for it."""
@@ -170,8 +170,8 @@ class PublishFuture:
                     self._owner.flush()
                 # Who has no time does not listen: polling would leave a signal behind each time.
                 if not self.done() and (seconds is None or seconds > 0.0):
-                    self._bell = self._bell or Bell()
-                    signal = self._bell.listen()
+                    self._notifier = self._notifier or Notifier()
+                    signal = self._notifier.listen()
             if signal is not None:
                 signal.wait(threading.TIMEOUT_MAX if seconds is None else seconds)
         outcome = self._outcome

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync import events
-from jetsync._io.connection import ClosedInFlightError
-from jetsync._proto.puback import is_no_responders, parse_ack
+from jetsync._io.connection import was_sent
+from jetsync._proto.puback import parse_ack
 from jetsync.errors import (
     ApiError,
-    ConnectionLostError,
     JetSyncError,
+    NoRespondersError,
     NoStreamResponseError,
     ProtocolError,
     PublishError,
@@ -95,28 +95,28 @@ def _attempts(  # noqa: PLR0917 - one private step of publish_one.
     validate_subject(message.subject)
     header, _ = encode_message_headers(message, connection)
     payload = payload_bytes(message.data)
-    connection.check_size(len(payload) + len(header))
     subject = message.subject.encode()
     attempt = 1
     unknown: PublishOutcomeUnknownError | None = None
     while True:
         error: PublishError
         try:
-            frame = connection.ask(subject, header or None, payload, deadline)
-            if not is_no_responders(frame):
-                ack = _read(frame[3], message)
-                if message.ttl is not None:
-                    _look_at_ttl(context, message)
-                return ack
+            frame = connection.exchange(subject, header, payload, deadline)
+            ack = _read(frame[3], message)
+            if message.ttl is not None:
+                _look_at_ttl(context, message)
+            return ack
+        except NoRespondersError:
             error = NoStreamResponseError(message.subject, attempts=attempt)
             if unknown is not None:
                 error = unknown = still_unknown(message, error)
-        except (RequestTimeoutError, ConnectionLostError, ClosedInFlightError) as lost:
-            error = unknown = _unknown(message, deadline, lost)
-        except JetSyncError as certain:
-            if unknown is None:
+        except JetSyncError as failure:
+            if was_sent(failure):
+                error = unknown = _unknown(message, deadline, failure)
+            elif unknown is None:
                 raise
-            raise still_unknown(message, certain) from certain
+            else:
+                raise still_unknown(message, failure) from failure
         delay = None
         if unknown is None or is_repeatable(message):
             if operation is not None and plugins.retry is not None:

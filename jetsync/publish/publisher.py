@@ -27,7 +27,7 @@ from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, held_here, keep_interrupts, refuse_reentry, take
 from jetsync._io.connection import raise_failure
-from jetsync._io.mailbox import Bell, Signal
+from jetsync._io.mailbox import Notifier, Signal
 from jetsync.errors import HandleClosedError, PublishOutcomeUnknownError
 from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
@@ -125,10 +125,10 @@ class Publisher:
         places each of them would cost more than it brings.
         """
 
-        self._room = Bell()
+        self._room = Notifier()
         """The window has room, or the publisher closes."""
 
-        self._ended = Bell()
+        self._ended = Notifier()
         """Messages have ended."""
 
         self._futures: dict[int, PublishFuture] = self._window.tokens
@@ -162,7 +162,7 @@ class Publisher:
         self._unobserved: list[tuple[int, PublishFuture]] = []
         self._owner = FutureOwner(self._lock, self._hurry, self._refuse_wait)
         # The client may be closed while the worker has nothing to wait for.
-        self._window.box.on_failure = self._work.set
+        self._window.box.on_failure = lambda _: self._work.set()
         try:
             self._window.open()
         except BaseException:
@@ -308,7 +308,7 @@ class Publisher:
                 self._window.staged.remove(entry)
             except ValueError:
                 return
-            self._ended.ring()
+            self._ended.notify()
         assert self._stopped is not None
         raise_failure(self._stopped)
 
@@ -418,13 +418,13 @@ class Publisher:
         refuse_reentry(self._lock)
         with self._lock:
             self._stopped = self._stopped or HandleClosedError("publisher")
-            self._room.ring()
+            self._room.notify()
             self._wake_worker()
         if threading.get_ident() == self._owner.thread:
             return
         self._wait_ended(lambda: not self._window.open_count, deadline)
         self._window.box.fail(HandleClosedError("publisher"))
-        self._lane.nudge()
+        self._lane.wake_reader()
         # Without a timeout, also callbacks are waited for.
         seconds = threading.TIMEOUT_MAX
         if deadline is not None:
@@ -457,8 +457,7 @@ class Publisher:
         if self._idle:
             self._work.set()
         else:
-            self._window.box.poke()
-            self._lane.nudge()
+            self._lane.interrupt(self._window.box)
 
     # The worker thread.
 
@@ -493,8 +492,8 @@ class Publisher:
                 )
             self._failed += len(open_futures)
             self._futures.clear()
-            self._room.ring()
-            self._ended.ring()
+            self._room.notify()
+            self._ended.notify()
 
     def _next_due(self) -> float | None:
         """
@@ -564,8 +563,8 @@ class Publisher:
                 self._keep_failure(number, future)
         self._failed += len(failures)
         if self._window.open_count <= self._roomy:
-            self._room.ring()
-        self._ended.ring()
+            self._room.notify()
+        self._ended.notify()
         told = ended if self._on_report is not None else [f for f in ended if f.callbacks]
         if told:
             self._attentive, self._telling = False, True

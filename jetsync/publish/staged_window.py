@@ -8,11 +8,9 @@ flushes. Any thread may add one; all else is the owner's, with its lock.
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jetsync._base.deadline import Deadline
-from jetsync._io.mailbox import AckMailbox
 from jetsync._io.outbox import LaneState
 from jetsync.errors import (
     CallInSignalHandlerError,
@@ -23,56 +21,15 @@ from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.window import PATIENCE, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from jetsync._api.context import Context
     from jetsync.publish.encode import Encoded
     from jetsync.publish.retry import Setback
     from jetsync.publish.window import WindowOptions
-    from jetsync.values.frame import Frame
-
-    AckRun = list[tuple[bytes, bytes]]
 
 Staged: TypeAlias = "tuple[Any, Any, Encoded]"
 """A message without a number: the item, its token and its encoded parts."""
 
 _AT_ONCE: Final = Deadline(0.0, 0.0)
-
-
-class OrderedAckMailbox(AckMailbox):
-    """
-    A mailbox that keeps single acks and runs of them in the order in which they came.
-    """
-
-    __slots__ = ("_acks", "on_failure")
-
-    def __init__(self, interest: bytes) -> None:
-        super().__init__(interest)
-        self._acks: deque[Frame | AckRun] = deque()
-        self.push = self._acks.append
-        self.on_failure: Callable[[], None] = lambda: None
-        """Called when nothing more will come, by whoever knows; must not wait."""
-
-    def fail(self, error: Exception) -> None:
-        """End every wait, and wake an owner who waits for something else."""
-        super().fail(error)
-        self.on_failure()
-
-    @property
-    def ready(self) -> bool:
-        """Whether a wait for this receiver is over."""
-        return bool(self._acks) or super().ready
-
-    def drain_acks(self) -> list[Frame | AckRun]:
-        """Take all acks that are there, oldest first; never blocks."""
-        acks = self._acks
-        return [acks.popleft() for _ in range(len(acks))]
-
-    def _take_run(self, data: bytes, position: int) -> int:
-        end = super()._take_run(data, position)
-        if self.runs:
-            self._acks.append(self.runs.popleft())
-        return end
 
 
 class CollectingWindow(Window):
@@ -84,8 +41,6 @@ class CollectingWindow(Window):
     # A lock for each message makes four threads a fifth slower than one: who is woken with the lock
     # has to wait for the interpreter. So a message is appended to a list, which needs none, and
     # gets its number, with the owner's lock, when a block is written.
-
-    box: OrderedAckMailbox
 
     def __init__(self, context: Context, options: WindowOptions) -> None:
         super().__init__(context, options, keep_acks=True)
@@ -221,9 +176,6 @@ class CollectingWindow(Window):
         size, self._collected = self._collected, 0
         numbers = range(self._first, self.number)
         self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout, size)
-
-    def _make_box(self, interest: bytes) -> AckMailbox:
-        return OrderedAckMailbox(interest)
 
     def _take_acks(self) -> None:
         for acks in self.box.drain_acks():

@@ -15,7 +15,7 @@ import attrs
 
 from jetsync import events
 from jetsync._base.deadline import Deadline
-from jetsync._io.mailbox import AckMailbox
+from jetsync._io.mailbox import Mailbox
 from jetsync._proto.pipeline import Pipeline
 from jetsync.errors import (
     ConnectionClosedError,
@@ -97,8 +97,8 @@ class Window:
         self._probe = connection.probe
         inbox = connection.new_inbox().encode()
         self.prefix = inbox + b"."
-        self.box = self._make_box(inbox + b".*")
-        self._sid, self._line = connection.open_box(self.box.interest, self.box)
+        self.box = Mailbox(inbox + b".*", collect_denials=True)
+        self._sid, self._line = connection.listen(self.box)
         self.pipeline: Pipeline[Any] = Pipeline(self.prefix, options.size, keep_acks=keep_acks)
         self._epoch = connection.lane.epoch
         """The connection whose limits the encoder knows."""
@@ -119,9 +119,6 @@ class Window:
 
         self._tried: dict[int, Setback] = {}
         """What became of the attempt before, of messages in flight that were sent again."""
-
-    def _make_box(self, interest: bytes) -> AckMailbox:
-        return AckMailbox(interest)
 
     @property
     def unsettled(self) -> int:
@@ -148,7 +145,7 @@ class Window:
 
     def close(self) -> None:
         """Leave the reply subscription."""
-        self._lane.leave(self._sid)
+        self._lane.unsubscribe(self._sid)
 
     @property
     def prepares(self) -> bool:
@@ -259,14 +256,14 @@ class Window:
         Do what :meth:`settle` does, but return what may be sent again; runs nothing of a user's.
         """
         box, pipeline = self.box, self.pipeline
-        box.take_poke()
+        box.clear_interrupt()
         # Looked at first: whatever came before the loss has been drained when it is accounted for.
         lost, failure = box.take_lost(), box.failure
         self._take_acks()
         plain = pipeline.plain or pipeline.kept_plain
         if plain != self._plain:
             self._plain = plain
-            box.learn(self._sid, plain)
+            box.read_runs(self._sid, plain)
         for subject, denial in box.take_denials():
             pipeline.deny(subject.decode(), denial, subject_of)
         if lost:
@@ -285,9 +282,13 @@ class Window:
         return setbacks
 
     def _take_acks(self) -> None:
-        for run in self.box.drain_runs():
-            self.pipeline.settle_run(run)
-        self.pipeline.settle(self.box.drain())
+        single = []
+        for acks in self.box.drain_acks():
+            if isinstance(acks, list):
+                self.pipeline.settle_run(acks)
+            else:
+                single.append(acks)
+        self.pipeline.settle(single)
 
     def _on_refused(self) -> None:
         """Take what no stream took, and forget about what has ended."""

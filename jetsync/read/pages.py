@@ -208,7 +208,7 @@ class PageReader:
         self._target = f"{context.prefix}.DIRECT.GET.{stream}".encode()
         self._numbers = itertools.count(1)
         self._inbox = context.connection.new_inbox().encode()
-        self._box = Mailbox(self._inbox + b".*", hears_denials=True)
+        self._box = Mailbox(self._inbox + b".*", collect_denials=True)
         self._line = b""
         self._epoch = 0
         self._received_before_page = 0
@@ -392,7 +392,7 @@ class PageReader:
         """Send the request for the next page."""
         context, engine = self.context, self.plan.engine
         if self._sid is None:
-            self._sid, self._line = context.connection.open_box(self._box.interest, self._box)
+            self._sid, self._line = context.connection.listen(self._box)
         # Each request has a subject of its own, so that late answers cannot be taken for others.
         reply = b"%b.%x" % (self._inbox, next(self._numbers))
         self._box.take_denials()
@@ -575,4 +575,4 @@ class PageReader:
     def _unsubscribe(self) -> None:
         sid, self._sid = self._sid, None
         if sid is not None:
-            self.context.lane.leave(sid)
+            self.context.lane.unsubscribe(sid)

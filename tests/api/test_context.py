@@ -29,7 +29,7 @@ class StubConnection:
         self.requests, self.answers = [], []
         self.error = None
 
-    def request(self, subject, body, deadline):
+    def exchange(self, subject, header, body, deadline):
         self.requests.append((subject, body))
         if self.error is not None:
             raise self.error
@@ -62,7 +62,7 @@ class TestApi:
         connection.answers.append(b'{"type":"x","ok":true}')
 
         assert context.api("STREAM.INFO.S", body, soon()) == {"type": "x", "ok": True}
-        assert connection.requests == [("$JS.hub.API.STREAM.INFO.S", sent)]
+        assert connection.requests == [(b"$JS.hub.API.STREAM.INFO.S", sent)]
 
     def test_error(self, context, connection):
         """The code of an error answer selects the exception class."""

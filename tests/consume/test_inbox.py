@@ -29,7 +29,7 @@ def context():
     """A context with an inbox and a lane that are stubs."""
     connection = types.SimpleNamespace(
         new_inbox=lambda: "_INBOX.a",
-        open_box=lambda subject, box: (b"7", b"SUB %b  7\r\n" % subject),
+        listen=lambda box: (b"7", b"SUB %b  7\r\n" % box.interest),
     )
     return types.SimpleNamespace(connection=connection, lane=StubLane())
 

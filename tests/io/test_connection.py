@@ -13,7 +13,6 @@ from jetsync._base.deadline import Deadline
 from jetsync._hooks.manager import Plugins
 from jetsync._io.connection import (
     PROBE_TIMEOUT,
-    ClosedInFlightError,
     Connection,
     nats_arguments,
     parse_denied,
@@ -52,26 +51,27 @@ class StubLane:
         self.state = LaneState.OPEN
         self.epoch = 1
         self.lost_epoch = 0
-        self.reason = None
         self.bytes_in, self.bytes_out, self.strays = 5, 7, 3
         self.written, self.posted, self.boxes = [], [], {}
-        self.nudges = 0
+        self.wake_ups = 0
         self.busy_here = False
         self.answer = lambda block: None
-        self.outbox = types.SimpleNamespace(why_down=None)
+        self.outbox = types.SimpleNamespace(why_down=None, reason=None)
         self._sids = itertools.count(1_000_000)
 
     def new_sid(self):
         return b"%d" % next(self._sids)
 
-    def listen(self, sid, box, subject, queue=b""):
+    def listen(self, sid, box, queue=b""):
         self.boxes[sid] = box
-        return b"SUB %b %b %b\r\n" % (subject, queue, sid)
+        return b"SUB %b %b %b\r\n" % (box.interest, queue, sid)
 
     def receivers(self):
         return list(self.boxes.values())
 
     def write(self, block, deadline, epoch=None):
+        if self.outbox.reason is not None:
+            raise_failure(self.outbox.reason)
         self.written.append(block)
         self.answer(block)
         return self.epoch
@@ -83,8 +83,8 @@ class StubLane:
     def wait(self, receiver, deadline):
         return receiver.ready
 
-    def nudge(self):
-        self.nudges += 1
+    def wake_reader(self):
+        self.wake_ups += 1
 
     def later(self, seconds, call, *arguments):
         """Leave it to a loop that the stub does not have."""
@@ -96,7 +96,7 @@ class StubLane:
         """No signal handler is running."""
 
     def close(self, reason):
-        self.state, self.reason = LaneState.CLOSED, reason
+        self.state, self.outbox.reason = LaneState.CLOSED, reason
 
 
 class Watcher:
@@ -118,7 +118,7 @@ def connection():
     connection = Connection(ConnectOptions(loop="asyncio"), Plugins.load((), {}))
     connection.lane = StubLane()
     connection.plugins.dispatcher = Watcher()
-    connection.lane.listen(connection.lane.new_sid(), connection.router, connection.router.interest)
+    connection.lane.listen(connection.lane.new_sid(), connection.router)
     return connection
 
 
@@ -292,8 +292,11 @@ class TestAsk:
     def test_request(self, connection, replies):
         """A request is one block with a reply subject of its own; its answer is a frame."""
         replies += [(None, b"one"), (b"NATS/1.0\r\nA: b\r\n\r\n", b"two")]
-        assert connection.request("a.b", b"xy", soon())[3] == b"one"
-        assert connection.request("a.b", b"", soon())[2:] == (b"NATS/1.0\r\nA: b\r\n\r\n", b"two")
+        assert connection.exchange(b"a.b", None, b"xy", soon())[3] == b"one"
+        assert connection.exchange(b"a.b", None, b"", soon())[2:] == (
+            b"NATS/1.0\r\nA: b\r\n\r\n",
+            b"two",
+        )
         inbox = connection.inbox.encode()
         assert connection.lane.written == [
             b"PUB a.b %b.1 2\r\nxy\r\n" % inbox,
@@ -303,27 +306,22 @@ class TestAsk:
     def test_headers(self, connection, replies):
         """A request may have headers."""
         replies.append((None, b""))
-        connection.ask(b"a", b"NATS/1.0\r\n\r\n", b"x", soon())
+        connection.exchange(b"a", b"NATS/1.0\r\n\r\n", b"x", soon())
         assert connection.lane.written[0].startswith(b"HPUB a ")
 
     @pytest.mark.parametrize("header", [NO_RESPONDERS, b"NATS/1.0 503\r\n\r\n"])
     def test_no_responders(self, connection, replies, header):
-        """A 503 without a payload is nobody's answer; with one it is an answer."""
+        """A 503 without a payload is an error; with a payload it is an answer."""
         replies += [(header, b""), (header, b"{}")]
         with pytest.raises(NoRespondersError) as caught:
-            connection.request("a", b"", soon())
+            connection.exchange(b"a", None, b"", soon())
         assert caught.value.subject == "a"
-        assert connection.request("a", b"", soon())[3] == b"{}"
-
-    def test_raw(self, connection, replies):
-        """Who asks for the frame gets it, whatever its status."""
-        replies.append((NO_RESPONDERS, b""))
-        assert connection.ask(b"a", None, b"", soon())[2] == NO_RESPONDERS
+        assert connection.exchange(b"a", None, b"", soon())[3] == b"{}"
 
     def test_timeout(self, connection):
         """Silence is a time-out."""
         with pytest.raises(RequestTimeoutError) as caught:
-            connection.request("a", b"", soon(0.5))
+            connection.exchange(b"a", None, b"", soon(0.5))
         assert (caught.value.subject, caught.value.timeout) == ("a", 0.5)
         assert connection.router.pending() == 0
 
@@ -331,7 +329,7 @@ class TestAsk:
         """A connection that was lost while waiting is said to be so."""
         connection.lane.answer = lambda block: setattr(connection.lane, "lost_epoch", 1)
         with pytest.raises(ConnectionLostError, match="'a'"):
-            connection.request("a", b"", soon())
+            connection.exchange(b"a", None, b"", soon())
         assert connection.router.pending() == 0
 
     def test_lost_after_the_answer(self, connection, replies):
@@ -345,7 +343,7 @@ class TestAsk:
             connection.lane.lost_epoch = 1
 
         connection.lane.answer = answer
-        assert connection.request("a", b"", soon())[3] == b"x"
+        assert connection.exchange(b"a", None, b"", soon())[3] == b"x"
 
     def test_denied(self, connection):
         """A permission error is given to the request that it is about."""
@@ -353,10 +351,10 @@ class TestAsk:
             "-ERR 'Permissions Violation for Publish to \"a\"'"
         )
         with pytest.raises(PermissionDeniedError) as caught:
-            connection.request("a", b"", soon())
+            connection.exchange(b"a", None, b"", soon())
         assert (caught.value.subject, caught.value.operation) == ("a", "publish")
         with pytest.raises(RequestTimeoutError):
-            connection.request("b", b"", soon())
+            connection.exchange(b"b", None, b"", soon())
 
     def test_closed_in_flight(self, connection):
         """A client that is closed meanwhile is told apart from one that was closed before."""
@@ -368,8 +366,9 @@ class TestAsk:
             connection.router.fail(error)
 
         connection.lane.answer = close
-        with pytest.raises(ClosedInFlightError, match="it is over") as caught:
-            connection.request("a", b"", soon())
+        with pytest.raises(ConnectionClosedError, match="it is over") as caught:
+            connection.exchange(b"a", None, b"", soon())
+        assert caught.value.sent
         assert caught.value.__cause__ is cause
 
     def test_not_written(self, connection):
@@ -380,14 +379,14 @@ class TestAsk:
 
         connection.lane.answer = fail
         with pytest.raises(DisconnectedError):
-            connection.request("a", b"", soon())
+            connection.exchange(b"a", None, b"", soon())
         assert connection.router.pending() == 0
 
     def test_size(self, connection):
         """A request larger than the server takes is refused before it is sent."""
         connection.on_info(b'INFO {"max_payload":4}\r\n')
         with pytest.raises(MaxPayloadError) as caught:
-            connection.request("a", b"12345", soon())
+            connection.exchange(b"a", None, b"12345", soon())
         assert (caught.value.size, caught.value.limit) == (5, 4)
         assert connection.lane.written == []
         connection.check_size(4)
@@ -398,7 +397,7 @@ class TestAsk:
         """A closed connection raises a fresh copy of its reason to each caller."""
         connection.on_closed(ValueError("why"))
         errors = []
-        for call in (connection.check, lambda: connection.request("a", b"", soon())) * 2:
+        for call in (connection.check, lambda: connection.exchange(b"a", None, b"", soon())) * 2:
             with pytest.raises(ConnectionClosedError, match="why") as caught:
                 call()
             errors.append(caught.value)
@@ -412,8 +411,8 @@ class TestAsk:
         message = types.SimpleNamespace(raw_reply=b"r")
         for call in (
             connection.check,
-            lambda: connection.request("a", b"", soon()),
-            lambda: connection.ask(b"a", None, b"", soon()),
+            lambda: connection.exchange(b"a", None, b"", soon()),
+            lambda: connection.exchange(b"a", None, b"", soon()),
             lambda: connection.acknowledge(message, b"+ACK"),
             lambda: connection.acknowledge_sync(message, b"+ACK", 1),
         ):
@@ -514,16 +513,16 @@ class TestListener:
 
     def test_server_errors(self, connection):
         """Mailboxes hear what was refused, and the reading thread looks up."""
-        box, other = Mailbox(b"a"), Mailbox(b"b", hears_denials=True)
-        connection.open_box(b"a", box)
-        connection.open_box(b"b", other)
+        box, other = Mailbox(b"a"), Mailbox(b"b", collect_denials=True)
+        connection.listen(box)
+        connection.listen(other)
         connection.on_server_error("-ERR 'Permissions Violation for Subscription to \"a\"'")
         assert isinstance(box.failure, PermissionDeniedError)
         assert (other.failure, connection.router.failure) == (None, None)
         connection.on_server_error("-ERR 'Permissions Violation for Publish to \"c\"'")
         ((subject, error),) = other.take_denials()
         assert (subject, error.operation) == (b"c", "publish")
-        assert connection.lane.nudges == 2
+        assert connection.lane.wake_ups == 2
         connection.on_server_error("-ERR 'Stale Connection'")
         assert [type(event) for event in connection.plugins.dispatcher.events] == [
             events.PermissionDeniedEvent,
@@ -537,7 +536,7 @@ class TestListener:
             f"-ERR 'Permissions Violation for Subscription to \"{interest}\"'"
         )
         with pytest.raises(PermissionDeniedError):
-            connection.request("a", b"", soon())
+            connection.exchange(b"a", None, b"", soon())
 
     def test_connections(self, connection):
         """Losses and reconnects are told in pairs, the first connection not at all."""
@@ -632,10 +631,10 @@ class TestNames:
         assert first.inbox.startswith("_I.me.")
         assert first.inbox != second.inbox
 
-    def test_open_box(self, connection):
+    def test_listen(self, connection):
         """A box is routed before its line is written, so that no frame is missed."""
         box = Mailbox(b"x")
-        sid, line = connection.open_box(b"x", box, b"q")
+        sid, line = connection.listen(box, b"q")
         assert connection.lane.boxes[sid] is box
         assert line == b"SUB x q %b\r\n" % sid
 

@@ -19,7 +19,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._io import gate as _gate
 from jetsync._io import lane as _lane
 from jetsync._io.lane import SID_RANGE, Lane
-from jetsync._io.mailbox import Mailbox, Receiver, ReplyRouter, Waiter
+from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.outbox import OUT_LIMIT, POST_LIMIT, LaneState
 from jetsync.errors import CallInSignalHandlerError, ConnectionClosedError, DisconnectedError
 
@@ -173,10 +173,12 @@ class Rig:
         finally:
             self.server.settimeout(LONG)
 
-    def listen(self, box, subject=b"s"):
+    def listen(self, box):
         """Listen with a mailbox, without a word to the server; return the id."""
         sid = self.lane.new_sid()
-        self.lane.listen(sid, box, subject)
+        if isinstance(box, Mailbox):
+            box.interest = box.interest or b"s"
+        self.lane.listen(sid, box)
         return sid
 
     def leader(self, box, deadline=None):
@@ -384,10 +386,10 @@ class TestPost:
 
     def test_answer(self, rig):
         """An answer is sent while there is a connection and forgotten while there is none."""
-        rig.lane.answer(b"now")
+        rig.lane.post_nowait(b"now")
         assert rig.receive(3) == b"now"
         rig.do(rig.lane.detach)
-        rig.lane.answer(b"never")
+        rig.lane.post_nowait(b"never")
         rig.connect()
         rig.lane.write(b"later", soon())
         assert rig.receive(5) == b"later"
@@ -395,14 +397,14 @@ class TestPost:
     def test_answer_on_one_connection(self, rig):
         """An answer that is for one connection is sent on no other, and waits for nobody."""
         epoch = rig.lane.epoch
-        rig.lane.answer(b"now", epoch)
+        rig.lane.post_nowait(b"now", epoch)
         assert rig.receive(3) == b"now"
         with rig.lane.outbox.lock:
-            rig.lane.answer(b"soon", epoch)
+            rig.lane.post_nowait(b"soon", epoch)
         assert rig.receive(4) == b"soon"
         rig.do(rig.lane.detach)
         rig.connect()
-        rig.lane.answer(b"never", epoch)
+        rig.lane.post_nowait(b"never", epoch)
         rig.lane.write(b"later", soon())
         assert rig.receive(5) == b"later"
 
@@ -435,17 +437,17 @@ class TestRefused:
         lane, boxes = idle.lane, [Mailbox(b"%d" % n) for n in range(3)]
         sids = [lane.new_sid() for _ in boxes]
         for sid, box in zip(sids, boxes, strict=True):
-            lane.listen(sid, box, box.interest)
-        assert lane.refused() is boxes[2]
-        lane.leave(sids[0])
-        assert lane.refused() is boxes[1]
-        assert lane.refused() is None
+            lane.listen(sid, box)
+        assert lane.take_refused() is boxes[2]
+        lane.unsubscribe(sids[0])
+        assert lane.take_refused() is boxes[1]
+        assert lane.take_refused() is None
 
     def test_never_the_one_to_replies(self, idle):
         """The subscription to replies is not taken for the one that is refused."""
         router = ReplyRouter(b"inbox")
-        idle.lane.listen(idle.lane.new_sid(), router, router.interest)
-        assert idle.lane.refused() is None
+        idle.lane.listen(idle.lane.new_sid(), router)
+        assert idle.lane.take_refused() is None
         assert router in idle.lane.receivers()
 
 
@@ -466,8 +468,8 @@ class TestReconnect:
     def test_subscriptions_come_first(self, idle):
         """After a reconnect all subscriptions are written again, in order, before other blocks."""
         lane = idle.lane
-        lines = [lane.listen(lane.new_sid(), Mailbox(), b"a.%d" % n) for n in range(3)]
-        lines.append(lane.listen(lane.new_sid(), Mailbox(), b"q", b"group"))
+        lines = [lane.listen(lane.new_sid(), Mailbox(b"a.%d" % n)) for n in range(3)]
+        lines.append(lane.listen(lane.new_sid(), Mailbox(b"q"), b"group"))
         assert lines[0] == b"SUB a.0  1000000\r\n"
         assert lines[3] == b"SUB q group 1000003\r\n"
         for epoch in (1, 2):
@@ -483,8 +485,8 @@ class TestReconnect:
     def test_left_ones_stay_away(self, rig):
         """A subscription that was left is not written again."""
         sid = rig.listen(Mailbox())
-        rig.lane.leave(sid)
-        rig.lane.leave(sid)
+        rig.lane.unsubscribe(sid)
+        rig.lane.unsubscribe(sid)
         assert rig.receive(15) == b"UNSUB 1000000\r\n"
         assert rig.lane.receivers() == []
         rig.do(rig.lane.detach)
@@ -516,7 +518,7 @@ class TestReconnect:
         waiter = Waiter(b"x")
         router.register(waiter)
         rig.do(rig.lane.detach)
-        assert (waiter.lost_epoch, waiter.ready) == (1, False)
+        assert (waiter.is_lost, waiter.ready) == (False, False)
 
     def test_announced_once(self, rig):
         """Closing twice announces one loss, and a handshake that failed announces none."""
@@ -714,7 +716,7 @@ class TestRead:
         box = Mailbox()
         waiting = rig.leader(box)
         box.fail(ConnectionClosedError())
-        rig.lane.nudge()
+        rig.lane.wake_reader()
         assert waiting.get() is True
         assert rig.lane.state is LaneState.OPEN
 
@@ -734,7 +736,7 @@ class TestRead:
         """Frames that were on their way when a subscription was left still arrive for a while."""
         box = Mailbox()
         sid = rig.listen(box)
-        rig.lane.leave(sid, linger=0.05)
+        rig.lane.unsubscribe(sid, grace=0.05)
         rig.server.sendall(msg(sid))
         until(lambda: box.frames, "the late frame")
         until(lambda: not rig.lane.receivers(), "the end of the linger")
@@ -773,15 +775,13 @@ class TestRead:
         assert [frame[3] for frame in box.drain()] == [b"good"]
 
 
-class Interrupting(Receiver):
-    """A receiver in whose wake-up Ctrl-C strikes, once."""
+class Interrupting(Mailbox):
+    """A mailbox in whose wake-up Ctrl-C strikes, once."""
 
-    __slots__ = ("frames", "push", "struck")
+    __slots__ = ("struck",)
 
     def __init__(self):
         super().__init__()
-        self.frames = []
-        self.push = self.frames.append
         self.struck = False
 
     @property

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jetsync._io.mailbox import AckMailbox, Mailbox, ReplyRouter, Signal, Waiter
+from jetsync._io.mailbox import Mailbox, ReplyRouter, Signal, Waiter
 from jetsync._proto.frames import Splitter
 from jetsync._proto.pipeline import Pipeline
 from jetsync.errors import ConnectionClosedError, DisconnectedError, PermissionDeniedError
@@ -95,7 +95,7 @@ class TestMailbox:
 
     def test_refused_publish(self):
         """Who asked to hear of refused publishes gets them once; nobody else is woken."""
-        box = Mailbox(b"a", hears_denials=True)
+        box = Mailbox(b"a", collect_denials=True)
         box.denied("publish", b"a", DENIED)
         assert (box.failure, box.ready) == (None, True)
         assert box.signal.wait(0)
@@ -140,12 +140,12 @@ def plain_line(token, sequence):
 @pytest.fixture
 def acks():
     """A mailbox of acks that knows how plain ones start."""
-    box = AckMailbox(b"_INBOX.w.*")
-    box.learn(SID, PLAIN)
+    box = Mailbox(b"_INBOX.w.*", collect_denials=True)
+    box.read_runs(SID, PLAIN)
     return box
 
 
-class TestAckMailbox:
+class TestRuns:
     def test_run(self, acks):
         """Plain acks are taken at once, all but the last, as number and sequence."""
         splitter = Splitter({SID: acks})
@@ -153,19 +153,20 @@ class TestAckMailbox:
         splitter.feed(plain_line(1, 11) + plain_line(2, 12) + plain_line(3, 13), touched, [])
         assert touched == [acks]
         assert acks.ready
-        assert acks.drain_runs() == [[(b"1", b"11"), (b"2", b"12")]]
-        assert acks.drain() == [(b"_INBOX.w.3", b"", None, PLAIN + b"13}")]
+        assert acks.drain_acks() == [
+            [(b"1", b"11"), (b"2", b"12")],
+            (b"_INBOX.w.3", b"", None, PLAIN + b"13}"),
+        ]
         assert not acks.ready
-        assert acks.drain_runs() == []
 
     def test_before_it_has_learned(self):
         """Without an example every ack comes as a frame."""
-        box = AckMailbox(b"_INBOX.w.*")
+        box = Mailbox(b"_INBOX.w.*", collect_denials=True)
         assert box.express is None
         Splitter({SID: box}).feed(plain_line(1, 1) * 3, [], [])
-        assert (len(box.frames), box.drain_runs()) == (3, [])
+        assert all(isinstance(one, tuple) for one in box.drain_acks())
 
-    def test_hears_denials(self, acks):
+    def test_denials(self, acks):
         """The owner of acks hears which publishes were refused."""
         acks.denied("publish", b"a", DENIED)
         assert acks.take_denials() == [(b"a", DENIED)]
@@ -190,7 +191,7 @@ class TestAckMailbox:
         """Where something else stands between them, no ack is taken in a run or twice."""
         splitter = Splitter({SID: acks, b"1000001": Mailbox()})
         splitter.feed(plain_line(1, 1) + other + plain_line(2, 2) + plain_line(3, 3), [], [])
-        assert acks.drain_runs() == []
+        assert not any(isinstance(one, list) for one in acks.frames)
         ours = [b"_INBOX.w.1", b"_INBOX.w.2", b"_INBOX.w.3"]
         assert [one[0] for one in acks.drain() if one[0] in {*ours, b"_INBOX.w.77"}] == ours
 
@@ -229,9 +230,9 @@ class TestAckMailbox:
         cuts = [0, *sorted(place for place in places if place < len(data)), len(data)]
         books = []
         for in_runs in (True, False):
-            box = AckMailbox(b"_INBOX.w.*")
+            box = Mailbox(b"_INBOX.w.*", collect_denials=True)
             if in_runs:
-                box.learn(SID, PLAIN)
+                box.read_runs(SID, PLAIN)
             other = Mailbox()
             splitter = Splitter({SID: box, b"1000007": other})
             pipeline = Pipeline(b"_INBOX.w.", 100)
@@ -239,9 +240,13 @@ class TestAckMailbox:
             foreign = []
             for start, end in itertools.pairwise(cuts):
                 splitter.feed(data[start:end], [], foreign)
-                for run in box.drain_runs():
-                    pipeline.settle_run(run)
-                pipeline.settle(box.drain())
+                single = []
+                for found in box.drain_acks():
+                    if isinstance(found, list):
+                        pipeline.settle_run(found)
+                    else:
+                        single.append(found)
+                pipeline.settle(single)
             failed = [(number, type(error)) for number, _, error in pipeline.failed]
             ends = (sorted(pipeline.flying), sorted(failed, key=str), sorted(pipeline.refused))
             books.append((ends, foreign, len(other.frames), pipeline.tally.count))
@@ -292,7 +297,6 @@ class TestReplyRouter:
         router.lost(1)
         assert [one.is_lost for one in (old, new, unsent, answered)] == [True, False, False, False]
         assert [one.ready for one in (old, new, unsent, answered)] == [True, False, False, True]
-        assert router.lost_epoch == 1
 
     def test_fail(self):
         """A failure ends all requests, and those that are made later."""
@@ -312,7 +316,7 @@ class TestReplyRouter:
         refused, other = Waiter(b"x"), Waiter(b"y")
         router.register(refused)
         router.register(other)
-        router.deny(b"x", DENIED)
+        router.denied("publish", b"x", DENIED)
         assert (refused.failure, other.failure) == (DENIED, None)
 
     def test_many_threads(self):

@@ -436,8 +436,8 @@ class TestConnection:
         async def main():
             listener = Listener()
             connection = connection_of(listener, server)
-            box = Mailbox()
-            connection.lane.listen(b"1000000", box, b"a")
+            box = Mailbox(b"a")
+            connection.lane.listen(b"1000000", box)
             await start(connection)
             transport = connection.transport
             await asyncio.to_thread(server.peers[0].close)
@@ -782,7 +782,7 @@ class TestConnectionOnTheWire:
         """A request is answered on the one subscription that all requests share."""
         server.on_publish = lambda peer, words, payload: reply_to(peer, words, payload[::-1])
         for text in (b"abc", b"", b"xyz"):
-            frame = connection.request("a.b", text, Deadline.after(LONG))
+            frame = connection.exchange(b"a.b", None, text, Deadline.after(LONG))
             assert frame[3] == text[::-1]
         (line,) = server.lines(b"SUB")
         assert line.startswith(b"SUB %b.*  " % connection.inbox.encode())
@@ -799,7 +799,7 @@ class TestConnectionOnTheWire:
 
         server.on_publish = refuse
         with pytest.raises(NoRespondersError, match="'a'"):
-            connection.request("a", b"", Deadline.after(LONG))
+            connection.exchange(b"a", None, b"", Deadline.after(LONG))
 
     def test_denied(self, connection, server):
         """A request whose subject is denied ends at once, although its thread reads by itself."""
@@ -810,7 +810,7 @@ class TestConnectionOnTheWire:
         server.on_publish = deny
         started = time.monotonic()
         with pytest.raises(PermissionDeniedError) as caught:
-            connection.request("a.b", b"", Deadline.after(LONG))
+            connection.exchange(b"a.b", None, b"", Deadline.after(LONG))
         assert time.monotonic() - started < LONG / 2
         assert (caught.value.subject, caught.value.operation) == ("a.b", "publish")
         assert connection.is_connected
@@ -822,13 +822,13 @@ class TestConnectionOnTheWire:
             b"-ERR 'Permissions Violation for Subscription to \"%b\"'\r\n" % interest
         )
         with pytest.raises(PermissionDeniedError) as caught:
-            connection.request("a", b"", Deadline.after(LONG))
+            connection.exchange(b"a", None, b"", Deadline.after(LONG))
         assert caught.value.operation == "subscribe"
 
     def test_timeout(self, connection):
         """A request without an answer ends at its deadline, and leaves nothing behind."""
         with pytest.raises(RequestTimeoutError) as caught:
-            connection.request("a", b"", Deadline.after(0.03))
+            connection.exchange(b"a", None, b"", Deadline.after(0.03))
         assert (caught.value.subject, caught.value.timeout) == ("a", 0.03)
         assert connection.statistics().requests_in_flight == 0
 
@@ -837,10 +837,10 @@ class TestConnectionOnTheWire:
         server.on_publish = lambda peer, words, payload: peer.sock.shutdown(socket.SHUT_RDWR)
         started = time.monotonic()
         with pytest.raises(ConnectionLostError):
-            connection.request("a", b"", Deadline.after(LONG))
+            connection.exchange(b"a", None, b"", Deadline.after(LONG))
         assert time.monotonic() - started < LONG / 2
         server.on_publish = lambda peer, words, payload: reply_to(peer, words, b"back")
-        assert connection.request("a", b"", Deadline.after(LONG))[3] == b"back"
+        assert connection.exchange(b"a", None, b"", Deadline.after(LONG))[3] == b"back"
         assert connection.statistics().reconnects == 1
 
     def test_closed_in_flight(self, connection, server):
@@ -851,7 +851,7 @@ class TestConnectionOnTheWire:
 
         def ask():
             try:
-                connection.request("a", b"", Deadline.after(LONG))
+                connection.exchange(b"a", None, b"", Deadline.after(LONG))
             except ConnectionClosedError as error:
                 errors.append(error)
 
@@ -862,7 +862,7 @@ class TestConnectionOnTheWire:
         thread.join(LONG)
         assert len(errors) == 1
         with pytest.raises(ConnectionClosedError):
-            connection.request("a", b"", Deadline.after(LONG))
+            connection.exchange(b"a", None, b"", Deadline.after(LONG))
         connection.close(LONG)
 
     def test_interrupted_close(self, connection, monkeypatch):
@@ -880,10 +880,10 @@ class TestConnectionOnTheWire:
     def test_late_frame(self, connection, server):
         """A box that was left with a linger still gets what was on its way."""
         box = Mailbox(b"x")
-        sid, line = connection.open_box(b"x", box)
+        sid, line = connection.listen(box)
         connection.lane.write(line + frames.pub(b"go", b"", b""), Deadline.after(LONG))
         until(lambda: server.lines(b"SUB x"), "the subscription")
-        connection.lane.leave(sid, linger=LONG)
+        connection.lane.unsubscribe(sid, grace=LONG)
         server.peers[0].send(b"MSG x %b 0\r\n\r\n" % sid)
         until(lambda: box.frames, "the frame")
         until(lambda: server.lines(b"UNSUB") == [b"UNSUB " + sid], "the end")

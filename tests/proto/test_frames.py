@@ -160,13 +160,6 @@ class TestSplitter:
         assert asked == [0]
         assert [len(box.frames) for box in boxes.values()] == [20, 20]
 
-    def test_reset(self):
-        """A new connection starts with a fresh stream, whatever was half received."""
-        splitter, boxes, touched, _ = cut(wire(OURS[0], b"a", b"", None, b"x" * 100)[:50])
-        splitter.reset()
-        splitter.feed(wire(OURS[0], b"a", b"", None, b"y"), touched, [])
-        assert [frame[3] for frame in boxes[OURS[0]].frames] == [b"y"]
-
     @pytest.mark.parametrize(
         "line",
         [
@@ -216,15 +209,10 @@ class TestSplitter:
 
     def test_the_limit_follows_max_payload(self):
         """A server with a large max_payload may send twice as much, with headers and in base64."""
-        splitter = Splitter({})
-        splitter.set_max_payload(MAX_PENDING)
-        splitter.feed(b"MSG a 1000000 %d\r\n" % (2 * MAX_PENDING), [], [])
-        splitter.reset()
+        Splitter({}, MAX_PENDING).feed(b"MSG a 1000000 %d\r\n" % (2 * MAX_PENDING), [], [])
         with pytest.raises(ValueError, match="frame"):
-            splitter.feed(b"MSG a 1000000 %d\r\n" % (2 * MAX_PENDING + 1), [], [])
-        splitter.reset()
-        splitter.set_max_payload(1024)
-        splitter.feed(b"MSG a 1000000 %d\r\n" % MAX_PENDING, [], [])
+            Splitter({}, MAX_PENDING).feed(b"MSG a 1000000 %d\r\n" % (2 * MAX_PENDING + 1), [], [])
+        Splitter({}, 1024).feed(b"MSG a 1000000 %d\r\n" % MAX_PENDING, [], [])
 
     @pytest.mark.parametrize("start", [b"INFO {", b"MSG a", b"PING", b"\r", b""])
     @pytest.mark.parametrize("piece", [1 << 17, 3 * MAX_LINE])

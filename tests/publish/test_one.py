@@ -10,6 +10,7 @@ from jetsync.errors import (
     ConnectionLostError,
     DisconnectedError,
     JetSyncError,
+    NoRespondersError,
     NoStreamResponseError,
     PermissionDeniedError,
     PublishOutcomeUnknownError,
@@ -17,7 +18,7 @@ from jetsync.errors import (
 from jetsync.publish.one import publish_one
 from jetsync.values.outbound import OutboundMessage, PubAck
 
-REFUSED = (b"", b"", b"NATS/1.0 503\r\n\r\n", b"")
+REFUSED = NoRespondersError("a")
 STORED = (b"", b"", None, b'{"stream":"S","seq":1,"duplicate":true}')
 WRONG = (
     b"",
@@ -47,7 +48,7 @@ def publish():
             shared_headers=None,
             retry=lambda operation, error, attempt: 0.0 if attempt < 3 else None,
         )
-        connection = types.SimpleNamespace(ask=ask, plugins=plugins, check_size=lambda size: None)
+        connection = types.SimpleNamespace(exchange=ask, plugins=plugins)
         context = types.SimpleNamespace(connection=connection, plugins=plugins)
         message = OutboundMessage("a", b"x", msg_id=msg_id)
         return publish_one(context, message, Deadline.after(10), retries=0, retry_wait=0.0)

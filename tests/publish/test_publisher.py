@@ -14,12 +14,13 @@ from waiting import eventually, timed
 
 import jetsync
 from jetsync._hooks.manager import Plugins
+from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.many import BLOCK_MESSAGES
 from jetsync.publish.publisher import KEPT_FAILURES, Publisher
-from jetsync.publish.staged_window import CollectingWindow, OrderedAckMailbox
+from jetsync.publish.staged_window import CollectingWindow
 from jetsync.publish.window import WindowOptions
 from jetsync.testing import ScriptedTransport
 
@@ -44,9 +45,9 @@ class ScriptedLane:
         self.on_write = lambda commands: None
         """Called with the messages of a write, before it returns."""
 
-    def open_box(self, subject, box):
+    def listen(self, box):
         self.box = box
-        return b"1000", b"SUB %b 1000\r\n" % subject
+        return b"1000", b"SUB %b 1000\r\n" % box.interest
 
     def write(self, block, deadline, epoch=None):
         if self.state is LaneState.CLOSED:
@@ -80,13 +81,16 @@ class ScriptedLane:
             receiver.signal.wait(deadline.remaining())
         return receiver.ready
 
-    def nudge(self):
+    def wake_reader(self):
         pass
+
+    def interrupt(self, box):
+        box.interrupt()
 
     def prepare_wait(self):
         pass
 
-    def leave(self, sid):
+    def unsubscribe(self, sid):
         self.box = None
 
     # The server's side.
@@ -139,7 +143,7 @@ class ScriptedContext(SimpleNamespace):
             state="open",
             plugins=Plugins(),
             server=SimpleNamespace(max_payload=1 << 20, version="2.15.1"),
-            open_box=lane.open_box,
+            listen=lane.listen,
         )
         self.connection = self
         self.inbox = "_INBOX"
@@ -548,7 +552,7 @@ class TestFailures:
             raise LookupError("a bug")
 
         monkeypatch.setattr(publisher._window, "account", fail)
-        lane.box.poke()
+        lane.box.interrupt()
         thread.join(5)
         assert "a bug" in str(waiting[0])
         for future in futures:
@@ -644,14 +648,14 @@ class TestRefused:
         assert window.due() is None
 
 
-class TestOrderedAckMailbox:
+class TestAckOrder:
     def test_runs_and_single_acks_keep_their_order(self):
         """
         However the bytes are cut, acks are settled as they came.
         """
-        box = OrderedAckMailbox(b"_INBOX.x.*")
+        box = Mailbox(b"_INBOX.x.*")
         splitter = frames.Splitter({b"1000": box})
-        box.learn(b"1000", b'{"stream":"S","seq":')
+        box.read_runs(b"1000", b'{"stream":"S","seq":')
         expected = list(range(300))
         data = b""
         for number in expected:
@@ -685,9 +689,9 @@ class TestOrderedAckMailbox:
         lane.ack(commands[:1])
         window.account()
         box = window.box
-        box._acks.append([(b"1", b"2"), (b"2", b"3")])
+        box.frames.append([(b"1", b"2"), (b"2", b"3")])
         lane.answer(commands[3], b'{"stream":"T","seq":9}')
-        box._acks.append([(b"4", b"4"), (b"5", b"5")])
+        box.frames.append([(b"4", b"4"), (b"5", b"5")])
         window.account()
         acks = [(number, ack.stream, ack.sequence) for number, _, ack in window.pipeline.acked]
         assert acks == [
