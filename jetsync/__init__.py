@@ -7,17 +7,14 @@ folders of the package are its layers; ``tests/test_layers.py`` lists them from 
 
 from __future__ import annotations
 
+import importlib
+import threading
+from typing import TYPE_CHECKING
+
+from jetsync._base import locks as _locks
 from jetsync._base.log import EventLogger, get_logger
 from jetsync._hooks.errors import PluginError
 from jetsync._proto.kv import KeyOperation
-from jetsync.client import Client, connect
-from jetsync.consume.acks import ack_many
-from jetsync.consume.consumer import Consumer
-from jetsync.consume.fetch import MessageBatch
-from jetsync.consume.ordered import OrderedConsumer, OrderedStatistics
-from jetsync.consume.ordered_reads import OrderedBatch, OrderedConsumption
-from jetsync.consume.subscription import Subscription
-from jetsync.counters import Counter, CounterEntry
 from jetsync.errors import (
     AcksNotWantedError,
     ApiError,
@@ -187,17 +184,10 @@ from jetsync.events import (
     WindowResult,
 )
 from jetsync.hookspecs import hookimpl
-from jetsync.jetstream import JetStream
 from jetsync.kv.config import KeyValueConfig, KeyValueStatus
 from jetsync.kv.entry import Entry
-from jetsync.kv.handle import KeyValue
-from jetsync.kv.transaction import Transaction
-from jetsync.kv.watch import Watch
 from jetsync.options import DEFAULT_URL, ConnectOptions
 from jetsync.publish.errors import BatchOutcomeUnknownError, PublishManyError
-from jetsync.publish.publisher import DeliveryReport, Publisher, PublisherStatistics, PublishFuture
-from jetsync.read.direct import DirectBatch, StreamScan
-from jetsync.stream import Stream
 from jetsync.typing import (
     Acker,
     ConnectFields,
@@ -263,10 +253,32 @@ from jetsync.values.stream_info import (
 )
 from jetsync.values.ttl import MarkerReason
 
+if TYPE_CHECKING:
+    from jetsync.client import Client, connect
+    from jetsync.consume.acks import ack_many
+    from jetsync.consume.consumer import Consumer
+    from jetsync.consume.consumption import Consumption, ConsumptionStatistics
+    from jetsync.consume.fetch import MessageBatch
+    from jetsync.consume.ordered import OrderedConsumer, OrderedStatistics
+    from jetsync.consume.ordered_reads import OrderedBatch, OrderedConsumption
+    from jetsync.consume.subscription import Subscription
+    from jetsync.counters import Counter, CounterEntry
+    from jetsync.jetstream import JetStream
+    from jetsync.kv.handle import KeyValue
+    from jetsync.kv.transaction import Transaction
+    from jetsync.kv.watch import Watch
+    from jetsync.publish.atomic import AtomicBatch
+    from jetsync.publish.fast import FastPublisher, FastStatistics
+    from jetsync.publish.publisher import (
+        DeliveryReport,
+        Publisher,
+        PublisherStatistics,
+        PublishFuture,
+    )
+    from jetsync.read.direct import DirectBatch, StreamScan
+    from jetsync.stream import Stream
+
 __version__ = "0.1.0"
-from jetsync.consume.consumption import Consumption, ConsumptionStatistics
-from jetsync.publish.atomic import AtomicBatch
-from jetsync.publish.fast import FastPublisher, FastStatistics
 
 __all__ = [
     # Connecting
@@ -543,9 +555,62 @@ __all__ = [
     "__version__",
 ]
 
-# Users import from here, so tracebacks, reprs and pickles say so.
-for _name in __all__:
-    _value = globals()[_name]
-    if getattr(_value, "__module__", "").startswith("jetsync."):
-        _value.__module__ = "jetsync"
-del _name, _value
+# Loaded on first use. They bring nats-py, asyncio and anyio, which take most of the import time.
+_LAZY = {
+    "client": ("Client", "connect"),
+    "consume.acks": ("ack_many",),
+    "consume.consumer": ("Consumer",),
+    "consume.consumption": ("Consumption", "ConsumptionStatistics"),
+    "consume.fetch": ("MessageBatch",),
+    "consume.ordered": ("OrderedConsumer", "OrderedStatistics"),
+    "consume.ordered_reads": ("OrderedBatch", "OrderedConsumption"),
+    "consume.subscription": ("Subscription",),
+    "counters": ("Counter", "CounterEntry"),
+    "jetstream": ("JetStream",),
+    "kv.handle": ("KeyValue",),
+    "kv.transaction": ("Transaction",),
+    "kv.watch": ("Watch",),
+    "publish.atomic": ("AtomicBatch",),
+    "publish.fast": ("FastPublisher", "FastStatistics"),
+    "publish.publisher": ("DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"),
+    "read.direct": ("DirectBatch", "StreamScan"),
+    "stream": ("Stream",),
+}
+
+
+def _show_as_public(names: list[str]) -> None:
+    """Make tracebacks, reprs and pickles name the module that users import from."""
+    for name in names:
+        value = globals()[name]
+        if getattr(value, "__module__", "").startswith("jetsync."):
+            value.__module__ = "jetsync"
+
+
+def _load() -> None:
+    """Import all lazy names at once, because a program that connects needs most of them."""
+    for module, names in _LAZY.items():
+        home = importlib.import_module(f"jetsync.{module}")
+        globals().update({name: getattr(home, name) for name in names})
+        _show_as_public([*names])
+
+
+if not TYPE_CHECKING:  # Type checkers would accept every name.
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'jetsync' has no attribute {name!r}")
+        # Ctrl-C strikes only in the main thread. It would leave a half-imported nats-py broken.
+        thread = threading.Thread(target=_load, name="jetsync-import")
+        with _locks.keep_interrupts():
+            thread.start()
+            thread.join()
+        if name not in globals():
+            _load()  # Raises the error that ended the thread.
+        return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+_show_as_public([name for name in __all__ if name in globals()])

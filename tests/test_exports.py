@@ -129,10 +129,10 @@ def test_facade_has_nothing_else():
     shown = {
         name
         for name, value in vars(jetsync).items()
-        if not name.startswith("_") and not inspect.ismodule(value) and name != "annotations"
+        if not name.startswith("_") and not inspect.ismodule(value)
     }
 
-    assert shown - set(jetsync.__all__) == set()
+    assert shown - set(jetsync.__all__) == {"TYPE_CHECKING", "annotations"}
 
 
 @pytest.mark.parametrize("name", [*CLASSES, *CALLABLES])
@@ -191,16 +191,78 @@ def test_the_reference_names_nothing_else():
     assert entries - set(EXPORTS) == set()
 
 
-def test_importing_jetsync_is_lazy():
+def run_python(program: str) -> set[str]:
     """
-    `import jetsync` pulls in nothing that only an extra brings.
+    Run a program in a fresh interpreter and return the words that it prints.
     """
-    # structlog takes rich along where it is installed, and nats-py aiohttp: they say nothing here.
-    extras = {"click", "matplotlib", "nats_server", "nkeys", "pandas", "pytest"}
-    program = "import sys, jetsync; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-
-    assert set(done.stdout.split()) & extras == set()
     assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+def test_importing_jetsync_is_lazy():
+    """
+    `import jetsync` imports neither the client nor what only the client, a tool or an extra needs.
+    """
+    client = {"jetsync.client", "jetsync._io", "nats", "aiohttp", "anyio", "asyncio", "uvloop"}
+    tools = {"click", "cryptography", "jetsync.cli", "jetsync.testing", "matplotlib", "pytest"}
+    others = {"importlib.metadata", "nats_server", "nkeys", "pandas", "rich", "structlog"}
+
+    assert (
+        run_python("import sys, jetsync; print(*sys.modules)") & (client | tools | others) == set()
+    )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "jetsync.connect",
+        "from jetsync import Client, KeyValue",
+        "from jetsync import *; Stream",
+        "import pickle; pickle.loads(b'cjetsync\\nJetStream\\n.')",
+    ],
+)
+def test_lazy_names(use):
+    """
+    A name that is not loaded yet can be used in every way, and loads all others.
+    """
+    program = f"import sys, jetsync; {use}; print(*vars(jetsync))"
+
+    assert set(jetsync.__all__) - run_python(program) == set()
+
+
+def test_names_before_they_are_loaded():
+    """
+    `dir` lists all names without loading one, and a wrong name is an AttributeError.
+    """
+    program = "import sys, jetsync; print(*dir(jetsync), hasattr(jetsync, 'conect'), *sys.modules)"
+    printed = run_python(program)
+
+    assert set(jetsync.__all__) - printed == set()
+    assert "False" in printed
+    assert "nats" not in printed
+
+
+def test_an_interrupted_first_use():
+    """
+    Ctrl-C while the names are loaded is raised, and the names can be used afterwards.
+    """
+    program = """if True:
+        import _thread, sys, threading, jetsync
+
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                if name == "nats":
+                    _thread.interrupt_main()
+
+        sys.meta_path.insert(0, Finder())
+        try:
+            jetsync.connect
+        except KeyboardInterrupt:
+            print("interrupted")
+        print(jetsync.connect.__name__)
+    """
+
+    assert run_python(program) == {"interrupted", "connect"}

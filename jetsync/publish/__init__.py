@@ -1,14 +1,3 @@
 """
-Publishing: one message, many messages.
+Publishing: single messages, windows of many messages, atomic batches and fast ingest.
 """
-
-from __future__ import annotations
-
-from jetsync.publish.publisher import (
-    DeliveryReport,
-    Publisher,
-    PublisherStatistics,
-    PublishFuture,
-)
-
-__all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"]

@@ -264,7 +264,7 @@ def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
             lambda value: [seconds_to_ns(item, attribute.name) for item in value],
         )
     wanted = attribute.type
-    structure = _converter.get_structure_hook(wanted)
+    structure = _converter().get_structure_hook(wanted)
     shape = _shape(wanted)
     # Servers omit counters that are 0. Limits are None or -1.
     counts = wanted is int and attribute.default == 0
@@ -371,7 +371,8 @@ def _structure_bytes(value: Any, _: Any) -> bytes:
         raise ProtocolError(f"not base64: {value[:40]!r}") from error
 
 
-def _make_converter() -> cattrs.Converter:
+@functools.cache
+def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(detailed_validation=False)
     take_text = _exact(str)
     converter.register_structure_hook(WireModel, lambda value, wanted: from_wire(wanted, value))
@@ -384,6 +385,3 @@ def _make_converter() -> cattrs.Converter:
     converter.register_structure_hook(dt.datetime, _structure_time)
     converter.register_structure_hook(bytes, _structure_bytes)
     return converter
-
-
-_converter: Final = _make_converter()
