@@ -15,7 +15,6 @@ from jetsync._proto.kv import STREAM_PREFIX, stream_of
 from jetsync.consume.consumer import Consumer
 from jetsync.errors import (
     BucketNotFoundError,
-    InvalidArgumentError,
     InvalidBucketError,
     StreamNotFoundError,
 )
@@ -25,7 +24,7 @@ from jetsync.kv.config import KeyValueConfig
 from jetsync.kv.handle import KeyValue
 from jetsync.publish.atomic import AtomicBatch, publish_batch
 from jetsync.publish.atomic_commit import AtomicOptions
-from jetsync.publish.fast import FLOW_LIMIT, FastOptions, FastPublisher
+from jetsync.publish.fast import FastOptions, FastPublisher
 from jetsync.publish.many import BulkPublish
 from jetsync.publish.one import publish_one
 from jetsync.publish.publisher import Publisher
@@ -36,7 +35,6 @@ from jetsync.values.account import AccountInfo
 from jetsync.values.codec import from_wire
 from jetsync.values.outbound import OutboundMessage
 from jetsync.values.stream_config import StreamConfig
-from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -322,18 +320,6 @@ class JetStream:
                 default.
         """
         self._context.connection.check()
-        check_count("flow", flow, 1)
-        check_count("max_outstanding_acks", max_outstanding_acks, 1)
-        if flow > FLOW_LIMIT:
-            raise InvalidArgumentError(f"flow must be at most {FLOW_LIMIT}", argument="flow")
-        if gap not in {"fail", "ok"}:
-            raise InvalidArgumentError("gap must be 'fail' or 'ok'", argument="gap")
-        if on_gap is not None and gap == "fail":
-            raise InvalidArgumentError(
-                "on_gap needs gap='ok': with 'fail' a gap is raised", argument="on_gap"
-            )
-        if ttl is not None:
-            ttl_header(ttl)
         options = FastOptions(
             flow=flow,
             max_outstanding_acks=max_outstanding_acks,

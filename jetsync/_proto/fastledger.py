@@ -1,11 +1,8 @@
 """
-What became of the messages of fast ingest (ADR-50): how many are confirmed, lost or in flight.
+The accounts of fast ingest (ADR-50): which messages are confirmed, lost or in flight.
 
-What lives here: counts, and which messages are known to be lost. What may not: what servers say and
-when they are asked, which is :mod:`jetsync._proto.fastingest`'s.
-
-A message is known by its *number*, counted from 1 over the whole publisher, and by its *sequence*,
-counted from 1 within its batch.
+Answers and pings are the business of :mod:`jetsync._proto.fastingest`. A message has a *number*,
+counted from 1 over the whole publisher, and a *sequence*, counted from 1 within its batch.
 """
 
 from __future__ import annotations
@@ -14,38 +11,33 @@ from typing import Final
 
 import attrs
 
-KEPT_GONE: Final = 4096
-"""
-How far behind the last ack a message can still be told lost: such news may be overtaken by acks
-while the leader changes.
-"""
+# How far behind the last ack a message can still be reported lost. Acks may overtake such reports
+# while the leader changes.
+LOSS_HORIZON: Final = 4096
 
 
 @attrs.frozen(slots=True)
 class Gap:
-    """
-    Messages that are not stored, or of which it is not known.
-    """
+    """Messages that are not stored, or not known to be stored."""
 
     batch_id: str
+    # Numbers of the first and the last message.
     first: int
     last: int
-    """Numbers of the first and the last one."""
-
+    # The reason, if the server gave one.
     error: Exception | None
-    """Why, where the server said."""
 
 
 class Ledger:
     """
-    Count the messages of one publisher: each is confirmed, lost or in flight, and lost only once.
+    Counts the messages of one publisher: confirmed, lost or in flight, and each lost only once.
     """
 
     __slots__ = (
         "_before",
-        "_gone",
-        "_gone_ahead",
-        "_gone_covered",
+        "_lost_ahead",
+        "_lost_covered",
+        "_lost_seqs",
         "base",
         "batch_id",
         "covered",
@@ -56,76 +48,67 @@ class Ledger:
 
     def __init__(self) -> None:
         self.batch_id = ""
+        # Messages of earlier batches, and how many of them were confirmed.
         self.base = 0
-        """How many messages the batches before had."""
-
-        self.sent = 0
-        """The sequence of the last message that was sent."""
-
-        self.covered = 0
-        """The sequence up to which the server has confirmed everything."""
-
-        self.lost = 0
-        """How many messages are not stored, or not known to be."""
-
-        self.gaps: list[Gap] = []
-        """What got lost since its owner emptied this."""
-
         self._before = 0
-        """How many messages of the batches before were confirmed."""
-
-        self._gone: set[int] = set()
-        """Sequences that are lost or refused, as far as they may be told so again."""
-
-        self._gone_covered = 0
-        self._gone_ahead = 0
-        """How many of them the server's confirmation comprises, and how many it does not yet."""
+        # The sequence of the last message sent, and the one up to which the server has confirmed.
+        self.sent = 0
+        self.covered = 0
+        # Messages that are not stored, or not known to be stored.
+        self.lost = 0
+        # Losses since the owner emptied this list.
+        self.gaps: list[Gap] = []
+        # Sequences that are lost or refused, as far back as they may be reported again, and how
+        # many of them are below and above the sequence that the server has confirmed.
+        self._lost_seqs: set[int] = set()
+        self._lost_covered = 0
+        self._lost_ahead = 0
 
     def __repr__(self) -> str:
         return f"<Ledger sent={self.sent} covered={self.covered} lost={self.lost}>"
 
     @property
     def added(self) -> int:
-        """How many messages were sent, in all batches."""
+        """The number of messages sent, in all batches."""
         return self.base + self.sent
 
     @property
     def acknowledged(self) -> int:
-        """How many messages the server has confirmed, in all batches."""
-        return self._before + self.covered - self._gone_covered
+        """The number of messages that the server has confirmed, in all batches."""
+        return self._before + self.covered - self._lost_covered
 
     @property
-    def flying(self) -> int:
-        """How many messages nothing is known of yet."""
-        return self.sent - self.covered - self._gone_ahead
+    def in_flight(self) -> int:
+        """The number of messages that are neither confirmed nor lost."""
+        return self.sent - self.covered - self._lost_ahead
 
     def cover(self, seq: int) -> None:
-        """Take everything up to *seq* for confirmed, except what is known to be lost."""
-        covered, gone = self.covered, self._gone
+        """Confirm everything up to *seq* except what is known to be lost."""
+        covered, lost = self.covered, self._lost_seqs
         if seq <= covered:
             return
-        if gone:
-            now_covered = sum(covered < each <= seq for each in gone)
-            self._gone_covered += now_covered
-            self._gone_ahead -= now_covered
-            if len(gone) > KEPT_GONE and min(gone) <= seq - KEPT_GONE:
-                self._gone = {each for each in gone if each > seq - KEPT_GONE}
+        if lost:
+            now_covered = sum(covered < each <= seq for each in lost)
+            self._lost_covered += now_covered
+            self._lost_ahead -= now_covered
+            if len(lost) > LOSS_HORIZON and min(lost) <= seq - LOSS_HORIZON:
+                self._lost_seqs = {each for each in lost if each > seq - LOSS_HORIZON}
         self.covered = seq
 
     def lose(self, first: int, last: int, error: Exception | None) -> None:
-        """Enter lost messages, and report those that were not known to be."""
-        gone, covered = self._gone, self.covered
+        """Record lost messages, and report those that were not known to be lost."""
+        lost, covered = self._lost_seqs, self.covered
         run: list[int] = []
-        for seq in range(max(first, covered - KEPT_GONE + 1, 1), min(last, self.sent) + 1):
-            if seq in gone:
+        for seq in range(max(first, covered - LOSS_HORIZON + 1, 1), min(last, self.sent) + 1):
+            if seq in lost:
                 self._report(run, error)
                 continue
-            gone.add(seq)
+            lost.add(seq)
             run.append(seq)
             if seq <= covered:
-                self._gone_covered += 1
+                self._lost_covered += 1
             else:
-                self._gone_ahead += 1
+                self._lost_ahead += 1
         self._report(run, error)
 
     def _report(self, run: list[int], error: Exception | None) -> None:
@@ -140,5 +123,5 @@ class Ledger:
         self.lose(self.covered + 1, self.sent, error)
         self._before = self.acknowledged
         self.base += self.sent
-        self.sent = self.covered = self._gone_covered = self._gone_ahead = 0
-        self._gone.clear()
+        self.sent = self.covered = self._lost_covered = self._lost_ahead = 0
+        self._lost_seqs.clear()

@@ -1,13 +1,12 @@
 """
 Fast ingest: many messages into one stream, acknowledged by the hundred (ADR-50).
 
-A fast publisher numbers its messages and keeps a bounded number of them in flight; the server says
-every few hundred how far it has come. How errors come to light depends on the mode: with
-``gap="fail"`` the first one ends the batch, and the next call raises it; with ``gap="ok"`` each is
-reported to ``on_gap`` and the batch goes on.
+A fast publisher numbers its messages and keeps a bounded number of them in flight. The server
+acknowledges a few hundred at a time. With ``gap="fail"`` the first error ends the batch, and the
+next call raises it. With ``gap="ok"`` each error is reported to ``on_gap`` and the batch continues.
 
-Threads: one lock, which each call takes within its deadline and holds while it waits for room. The
-code of users (``on_gap``, plugins, the iterable of ``add_many``) never runs with it held.
+A call takes the lock within its deadline and holds it while it waits for room. No code of the user
+(``on_gap``, plugins, the iterable of ``add_many``) runs with the lock held.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import attrs
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, Seconds
+from jetsync._base.fields import check_count
 from jetsync._base.locks import Turn
 from jetsync._proto.fastingest import Phase
 from jetsync.errors import (
@@ -38,9 +38,11 @@ from jetsync.values.outbound import (
     BatchAck,
     Expect,
     OutboundMessage,
+    final_message,
     message_iterator,
     with_ttl,
 )
+from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,70 +56,74 @@ if TYPE_CHECKING:
 
 __all__ = ["FastPublisher", "FastStatistics"]
 
+# The largest flow of a server (ADR-50).
 FLOW_LIMIT: Final = 500
-"""Messages between two acks that servers give at most; more brings nothing (ADR-50)."""
 
+# Messages taken from an iterable before jetsync knows how large they are and how fast they come.
 FIRST_CHUNK: Final = 16
-"""Messages taken from an iterable before it is known how large and how slow they are."""
 
+# About how many seconds messages of a slow iterable are collected before they are sent.
 CHUNK_TIME: Final = 0.05
-"""Seconds for which messages of a slow iterable are collected at most, about."""
 
-SHORT_TURN: Final = 0.1
-"""Seconds that leaving by an exception waits for a call of another thread."""
+# Seconds to wait for a call of another thread when an exception ends the context.
+EXIT_WAIT: Final = 0.1
 
 _logger = _log.get_logger("jetsync.fast")
 
 
 @attrs.frozen(kw_only=True)
 class FastOptions:
-    """
-    How a fast publisher behaves.
-    """
+    """The options of one fast publisher; see :meth:`jetsync.JetStream.fast_publisher`."""
 
-    flow: int = 500
-    """Messages between two acks at most; servers give 500 at most."""
-
-    max_outstanding_acks: int = 2
-    """How many acks may be missing."""
-
-    gap: Literal["fail", "ok"] = "fail"
-    """What becomes of the batch when messages are lost or refused."""
-
-    on_gap: Callable[[events.BatchGapEvent], object] | None = None
-    ttl: Seconds | Literal["never"] | None = None
-    """Time-to-live of messages that have none of their own."""
-
+    flow: int
+    max_outstanding_acks: int
+    gap: Literal["fail", "ok"]
+    on_gap: Callable[[events.BatchGapEvent], object] | None
+    ttl: Seconds | Literal["never"] | None
+    # Seconds for each call.
     timeout: float
-    """Seconds for each call."""
+
+    def __attrs_post_init__(self) -> None:
+        check_count("flow", self.flow, 1)
+        check_count("max_outstanding_acks", self.max_outstanding_acks, 1)
+        if self.flow > FLOW_LIMIT:
+            raise InvalidArgumentError(f"flow must be at most {FLOW_LIMIT}", argument="flow")
+        if self.gap not in {"fail", "ok"}:
+            raise InvalidArgumentError("gap must be 'fail' or 'ok'", argument="gap")
+        if self.on_gap is not None and self.gap == "fail":
+            raise InvalidArgumentError(
+                "on_gap needs gap='ok': with 'fail' a gap is raised", argument="on_gap"
+            )
+        if self.ttl is not None:
+            ttl_header(self.ttl)
 
 
 @attrs.frozen
 class FastStatistics:
     """
-    What went through a fast publisher.
+    Counters of a fast publisher.
     """
 
     added: int
-    """Messages that were sent."""
+    """Messages sent."""
 
     acknowledged: int
     """Messages that the server has confirmed."""
 
     lost: int
-    """Messages that are not stored, or not known to be."""
+    """Messages that are not stored, or not known to be stored."""
 
     pending: int
-    """Messages of which nothing is known yet."""
+    """Messages in flight."""
 
     flow: int
-    """Messages between two acks now; the server changes it."""
+    """Messages between two acks at present; the server changes it."""
 
     batches: int
-    """How many batches the server began; more than one where it forgot one."""
+    """Batches that the server started; more than one if it forgot one."""
 
     pings: int
-    """How often the server was asked where it is."""
+    """How often jetsync asked the server for its state."""
 
     callback_errors: int
     """How often ``on_gap`` raised."""
@@ -125,12 +131,12 @@ class FastStatistics:
 
 class FastPublisher:
     """
-    Put many messages into one stream, the fast way; use as a context manager.
+    Publishes many messages to one stream with few acks; use it as a context manager.
 
-    Any number of threads may share one; messages are stored in the order in which they were added.
-    Leaving the context commits; leaving it by an exception ends the batch without waiting, and what
-    was added before stays stored. A message whose ``msg_id`` the stream knows already is skipped by
-    the server without a word, and counts as stored.
+    Any number of threads may share one. Messages are stored in the order in which they were added.
+    The end of the context commits. If the block raises, the batch ends without waiting, and the
+    messages added so far stay stored. The server silently skips a message whose ``msg_id`` the
+    stream knows already, and such a message counts as stored.
     """
 
     def __init__(self, context: Context, options: FastOptions) -> None:
@@ -171,30 +177,30 @@ class FastPublisher:
         if kind is None:
             self.close()
         else:
-            self._give_up()
+            self._end_without_waiting()
 
     @property
     def ack(self) -> BatchAck | None:
-        """The ack of the commit; None before it, and where nothing was added."""
+        """The ack of the commit; None before it, and if nothing was added."""
         return self._ack
 
     @property
     def acknowledged(self) -> int:
         """
-        How many messages the server has confirmed so far.
+        The number of messages that the server has confirmed so far, a few hundred at a time.
 
-        It confirms some hundred at a time, and those that it skipped as duplicates, too.
+        Messages that it skipped as duplicates are included.
         """
         return self._link.engine.ledger.acknowledged
 
     def statistics(self) -> FastStatistics:
-        """Return the counters as they are now."""
+        """Return the current counters."""
         engine, ledger = self._link.engine, self._link.engine.ledger
         return FastStatistics(
             added=ledger.added,
             acknowledged=ledger.acknowledged,
             lost=ledger.lost,
-            pending=ledger.flying,
+            pending=ledger.in_flight,
             flow=engine.flow,
             batches=engine.batches,
             pings=engine.pings,
@@ -215,51 +221,54 @@ class FastPublisher:
         """
         Send a message and return its number, counted from 1 over the whole publisher.
 
-        Waits while as many messages are in flight as the server allows; the first one waits for the
-        server's answer. That the call returns says only that the message is on its way: what became
-        of those before is raised by a later call, or reported to ``on_gap``. Any thread. After
-        Ctrl-C the message may have been sent or not, and the batch notices if it was not.
+        The first message waits for the server's answer. Later ones wait only while the allowed
+        number of messages is in flight, so a returned call does not mean that the message is
+        stored. A later call raises the error of an earlier message, or ``on_gap`` gets it. Any
+        thread may add. After Ctrl-C the message may have been sent or not. If it was numbered and
+        not sent, it is reported as a gap.
 
         Args:
-            subject: The subject; all messages have to belong to the stream of the first one.
+            subject: The subject. All messages belong to the stream of the first one.
             data: The payload; text is sent as UTF-8.
             headers: Headers; never changed.
             msg_id: Id by which the stream drops duplicates within its duplicate window.
-            ttl: Time-to-live: seconds from 1 up, a ``timedelta`` or ``"never"`` (ADR-43); None is
-                the publisher's.
-            expect: Under which conditions to store it.
-            timeout: Seconds for the whole call; None is the publisher's.
+            ttl: Time-to-live: seconds from 1 up, a ``timedelta`` or ``"never"`` (ADR-43); None uses
+                that of the publisher.
+            expect: Conditions for storing the message.
+            timeout: Seconds for this call; None uses the timeout of the publisher.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: The message cannot be sent; nothing was.
-            NotSupportedError, FastPublishDisabledError: The server or the stream cannot do it;
-                nothing was sent.
-            WaitTimeoutError: There was no room in time; nothing was sent, and it can be added
-                again.
-            NoStreamResponseError: The stream has no leader; this message is not stored.
-            DisconnectedError, ConnectionClosedError: There is no connection; nothing was sent.
-            BatchGapError, ApiError, PublishOutcomeUnknownError: A message added before was lost or
-                refused, or what became of it is unknown; the batch is over. For the first message
-                of a batch they are about itself.
-            BatchClosedError: The batch was over before.
-            PluginError: A plugin vetoed the message; nothing was sent.
+            InvalidArgumentError, InvalidTypeError: The message is invalid. Nothing was sent.
+            NotSupportedError, FastPublishDisabledError: The server or the stream does not support
+                fast ingest. Nothing was sent.
+            WaitTimeoutError: There was no room in time. Nothing was sent, and the message can be
+                added again.
+            NoStreamResponseError: The stream has no leader. The message is not stored.
+            DisconnectedError, ConnectionClosedError: There is no connection. Nothing was sent.
+            BatchGapError, ApiError, PublishOutcomeUnknownError: An earlier message was lost or
+                refused, or its outcome is unknown. The batch is closed. For the first message of a
+                batch, these errors are about the message itself.
+            BatchClosedError: The batch is closed.
+            PluginError: A plugin vetoed the message. Nothing was sent.
         """
         self._connection.check()
-        deadline = self._deadline(timeout)
+        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         ttl = self._options.ttl if ttl is None else ttl
-        # Most messages are no more than a pair, which costs less to make and to encode.
+        # Most messages are a plain pair, which costs less to make and to encode.
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-        item = self._plugins.prepared(item, self._operation)
+        if self._plugins.active:
+            item = self._plugins.prepared(item, self._operation)
         link = self._link
         try:
             with Turn(self._lock, deadline):
-                self._check_open()
+                if link.closed:
+                    self._check_open()
                 return link.add(item, deadline)
         finally:
-            if link.untold:
-                self._tell()
+            if link.gaps:
+                self._report_gaps()
 
     def add_many(
         self,
@@ -268,16 +277,16 @@ class FastPublisher:
         timeout: Seconds | None = None,
     ) -> int:
         """
-        Send what an iterable yields, in blocks, and return how many messages that were.
+        Send the messages of an iterable in blocks, and return their number.
 
-        The iterable is read lazily, a few hundred messages ahead at most, and fewer where it is
-        slow, which may make one message wait for the next. Other threads may add between its
-        blocks. An exception of the iterable, and a message that cannot be sent, are raised once all
-        before it has been sent; ``statistics()`` says how many that were. Any thread.
+        The iterable is read at most a few hundred messages ahead, and less far if it is slow. One
+        message may wait for the next. Other threads may add messages between blocks. If the
+        iterable raises, or yields an invalid message, the messages before it are sent and then the
+        error is raised; ``statistics()`` has their number. Any thread.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
-            timeout: Seconds to wait for room, each time; None is the publisher's.
+            timeout: Seconds for each wait for room; None uses the timeout of the publisher.
 
         Raises: as :meth:`add`.
         """
@@ -291,9 +300,9 @@ class FastPublisher:
             if more and wanted > 0:
                 start, had = time.monotonic(), len(chunk)
                 try:
-                    # If the iterable raises, what it gave before is in the list.
+                    # If the iterable raises, the list has the messages before.
                     chunk.extend(islice(source, wanted))
-                except BaseException as error:  # noqa: BLE001 - raised once that has been sent.
+                except BaseException as error:  # noqa: BLE001 - raised below.
                     broken = error
                 seconds = time.monotonic() - start
                 more = broken is None and len(chunk) - had == wanted
@@ -302,7 +311,7 @@ class FastPublisher:
                     broken, more = veto, False
                 size = _next_size(size, seconds, chunk)
             if chunk:
-                # What there is no room for yet is filled up, so that blocks stay as large as acks.
+                # Messages without room stay in the chunk and are topped up, so blocks stay large.
                 sent = self._add_block(chunk, timeout)
                 count += sent
                 del chunk[:sent]
@@ -310,27 +319,28 @@ class FastPublisher:
             try:
                 raise broken
             finally:
-                # An error that is raised here and known here would be a cycle.
+                # The traceback of the error refers to this frame.
                 del broken
         return count
 
     def _add_block(self, chunk: list[Any], timeout: Seconds | None) -> int:
-        """Send the first messages of *chunk*, and return how many."""
-        deadline = self._deadline(timeout)
+        """Send the first messages of *chunk*, and return how many were sent."""
+        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         try:
             with Turn(self._lock, deadline):
                 self._check_open()
                 return self._link.add_block(chunk, deadline)
         finally:
-            if self._link.untold:
-                self._tell()
+            if self._link.gaps:
+                self._report_gaps()
 
     def _prepare(self, chunk: list[Any], first: int) -> Exception | None:
         """
-        Do to messages, from *first* on, what the publisher and plugins do to each.
+        Apply the publisher's ttl and the plugins to the messages from *first* on.
 
         Returns:
-            Why one of them cannot be sent; it and those behind it are taken out then.
+            The error of the first message that cannot be sent, if any. It and all later messages
+            were removed from *chunk*.
         """
         ttl, plugins = self._options.ttl, self._plugins
         if ttl is None and not plugins.active:
@@ -341,7 +351,7 @@ class FastPublisher:
                 if ttl is not None:
                     message = with_ttl(message, ttl)
                 chunk[index] = plugins.prepared(message, self._operation)
-            except Exception as error:  # noqa: BLE001 - raised once what is before it has been sent.
+            except Exception as error:  # noqa: BLE001 - raised by add_many.
                 del chunk[index:]
                 return error
         return None
@@ -358,48 +368,48 @@ class FastPublisher:
         timeout: Seconds | None = None,
     ) -> BatchAck:
         """
-        End the batch, with a last message or without, and return its ack.
+        End the batch, with a final message if a subject is given, and return its ack.
 
-        The ack's ``size`` counts all messages but those that are known to be lost or refused, which
-        its ``lost`` counts; duplicates that the server skipped are in ``size``. Its ``sequence`` is
-        0 where the server has forgotten the batch (``gap="ok"``), with all accounted for. Once. Any
-        thread. After Ctrl-C the outcome is unknown, and the publisher is closed.
+        The ack's ``size`` counts all messages except those known to be lost or refused, which
+        ``lost`` counts. Duplicates that the server skipped are part of ``size``. ``sequence`` is 0
+        if the server has forgotten the batch (``gap="ok"``) and every message is accounted for.
+        A publisher commits once. Any thread may commit. After Ctrl-C the outcome is unknown, and
+        the publisher is closed.
 
         Args:
-            subject: The last message's subject; None commits without one.
+            subject: Subject of the final message; None adds no message.
             data: Its payload.
-            headers: As for :meth:`add`, and so the following ones.
+            headers: As for :meth:`add`, like the next three arguments.
             msg_id: Id by which the stream drops duplicates.
             ttl: Time-to-live.
-            expect: Under which conditions to store it.
-            timeout: Seconds for the whole call; None is the publisher's.
+            expect: Conditions for storing the message.
+            timeout: Seconds for this call; None uses the timeout of the publisher.
 
         Raises:
-            InvalidArgumentError: There is nothing to commit.
-            PublishOutcomeUnknownError: The commit was sent and not answered, whatever the reason:
-                what was acknowledged is stored, what became of the rest is unknown.
+            InvalidArgumentError: No message was added.
+            PublishOutcomeUnknownError: The commit was sent and not answered, for whatever reason.
+                Acknowledged messages are stored; the outcome of the others is unknown.
             BatchGapError, ApiError, BatchClosedError, and others: as for :meth:`add`.
         """
         self._connection.check()
-        deadline = self._deadline(timeout)
-        item: OutboundMessage | None = None
-        if subject is not None:
-            ttl = self._options.ttl if ttl is None else ttl
-            body = b"" if data is None else data
-            item = OutboundMessage(subject, body, headers, msg_id, ttl, expect)
-        elif any(value is not None for value in (data, headers, msg_id, ttl, expect)):
-            raise InvalidArgumentError("a last message needs a subject", argument="subject")
-        wrap = self._wrap_commit
-        if wrap is None:
-            return self._commit(item, deadline)
+        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
+        item = final_message(subject, data, headers, msg_id, ttl, expect)
+        if item is not None and ttl is None:
+            item.ttl = self._options.ttl
+        return self._commit(item, deadline)
+
+    def _commit(self, item: OutboundMessage | None, deadline: Deadline) -> BatchAck:
+        """Commit inside the wrappers of plugins."""
+        if self._wrap_commit is None:
+            return self._commit_now(item, deadline)
         size = self._link.engine.ledger.added + (item is not None)
-        operation = self._operation(size, deadline.total, subject)
-        return wrap(operation, lambda: self._commit(item, deadline))
+        operation = self._operation(size, deadline.total, None if item is None else item.subject)
+        return self._wrap_commit(operation, lambda: self._commit_now(item, deadline))
 
     def _operation(
         self, size: int = 0, timeout: float | None = None, subject: str | None = None
     ) -> events.BatchCommitOperation:
-        """Describe the batch to plugins; by default as it begins."""
+        """Describe the batch to plugins; the defaults describe it as it begins."""
         return events.BatchCommitOperation(
             kind="fast",
             stream=self._link.stream.name,
@@ -409,7 +419,7 @@ class FastPublisher:
             timeout=self._options.timeout if timeout is None else timeout,
         )
 
-    def _commit(self, item: OutboundMessage | None, deadline: Deadline) -> BatchAck:
+    def _commit_now(self, item: OutboundMessage | None, deadline: Deadline) -> BatchAck:
         if item is not None:
             item = self._plugins.prepared(item, self._operation)
         link = self._link
@@ -419,11 +429,11 @@ class FastPublisher:
                 link.commit(item, deadline)
                 return self._finish()
         finally:
-            if link.untold:
-                self._tell()
+            if link.gaps:
+                self._report_gaps()
 
     def _finish(self) -> BatchAck:
-        """Return the ack of what was committed, and unsubscribe."""
+        """Unsubscribe and return the ack of the commit."""
         engine, ledger = self._link.engine, self._link.engine.ledger
         ack = self._ack = BatchAck(
             stream=engine.stream,
@@ -433,28 +443,28 @@ class FastPublisher:
             lost=ledger.lost,
             duplicate=engine.duplicate,
         )
-        self._link.leave()
+        self._link.unsubscribe()
         return ack
 
     def close(self, timeout: Seconds | None = None) -> None:
         """
-        Commit if something was added and the batch is open; safe to repeat.
+        Commit if the batch is open and has messages. Can be called repeatedly.
 
         Args:
-            timeout: Seconds; None is the publisher's.
+            timeout: Seconds for this call; None uses the timeout of the publisher.
 
-        Raises: as :meth:`commit`; also what made the batch fail, if no call has raised it yet.
+        Raises: as :meth:`commit`, and the error that made the batch fail if no call has raised it.
         """
         if self._connection.state == "forked":
-            # The lock's owner may be in the parent, and so is the connection.
+            # The connection belongs to the parent process, and so may the owner of the lock.
             return
-        deadline = self._deadline(timeout)
+        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         link = self._link
         try:
             with Turn(self._lock, deadline):
-                link.check_end(deadline)
+                link.check_failure(deadline)
                 if link.engine.phase is Phase.DONE:
-                    # Also where Ctrl-C came between the answer to the commit and its ack.
+                    # In case Ctrl-C came between the answer to the commit and its ack.
                     self._finish()
                 if link.closed:
                     return
@@ -462,45 +472,39 @@ class FastPublisher:
                     link.abandon()
                     return
         finally:
-            if link.untold:
-                self._tell()
-        self.commit(timeout=deadline.remaining())
+            if link.gaps:
+                self._report_gaps()
+        self._connection.check()
+        self._commit(None, deadline)
 
-    def _give_up(self) -> None:
-        """End the batch without waiting, as its user has failed; raises nothing of its own."""
+    def _end_without_waiting(self) -> None:
+        """End the batch because the block of the user raised; raises nothing itself."""
         if self._connection.state == "forked":
             return
         link = self._link
         try:
-            with Turn(self._lock, Deadline.after(SHORT_TURN)):
+            with Turn(self._lock, Deadline.after(EXIT_WAIT)):
                 if not link.closed:
                     link.abandon()
         except (WaitTimeoutError, CallInSignalHandlerError):
-            # Another call waits for room or an answer; it ends the batch when it is woken.
+            # Another call is waiting for room or an answer. It ends the batch when it wakes up.
             link.stop()
-        if link.untold:
-            self._tell()
-
-    def _deadline(self, timeout: Seconds | None) -> Deadline:
-        if timeout is None:
-            # Checked once, when the publisher was made.
-            seconds = self._options.timeout
-            return Deadline(time.monotonic() + seconds, seconds)
-        return Deadline.after(timeout)
+        if link.gaps:
+            self._report_gaps()
 
     def _check_open(self) -> None:
-        """Raise if the publisher was closed; a failure is told by the link."""
+        """Raise if the publisher was closed. If it failed, the link raises why."""
         link = self._link
         if link.closed and link.engine.phase is not Phase.FAILED:
             reason = "it was committed" if link.engine.phase is Phase.DONE else None
             raise BatchClosedError("fast publisher", reason=reason)
 
-    def _tell(self) -> None:
-        """Report what got lost; the lock is not held."""
+    def _report_gaps(self) -> None:
+        """Report lost messages to ``on_gap`` and plugins; the lock is not held."""
         link, on_gap = self._link, self._options.on_gap
-        while link.untold:
+        while link.gaps:
             try:
-                gap = link.untold.popleft()
+                gap = link.gaps.popleft()
             except IndexError:
                 # Another thread took it.
                 return
@@ -521,13 +525,13 @@ class FastPublisher:
 
 
 def _next_size(size: int, seconds: float, chunk: list[Any]) -> int:
-    """Return how many messages to have at hand: a block's worth, and of a slow iterable fewer."""
+    """Return how many messages to take next: enough for a block, or fewer if they come slowly."""
     if seconds > CHUNK_TIME:
         size = int(size * CHUNK_TIME / seconds)
     else:
         size *= 2
     item = chunk[-1] if chunk else None
-    # A guess is good enough: a block ends by its real size.
+    # An estimate is good enough, because a block ends by its real size.
     data = item[1] if type(item) is tuple and len(item) > 1 else getattr(item, "data", None)
     each = len(data) if isinstance(data, (bytes, bytearray, str)) else 0
     return max(1, min(size, BLOCK_MESSAGES, BLOCK_BYTES // (each + 1) + 1))

@@ -1,26 +1,26 @@
 """
-The stream that a fast publisher writes to, and the encoding of messages for it.
+The stream of a fast publisher, and the encoding of messages for it.
 
-A server that does not know fast ingest would store messages, and even pings, as any others. So the
-stream is asked first, once for each connection.
+A server without fast ingest would store the messages, and even the pings, as ordinary messages. So
+the stream is looked up before the first message of each connection.
 """
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from jetsync._proto.fastingest import APPEND, COMMIT, START, SUFFIX
+from jetsync._proto import frames
+from jetsync._proto.fastingest import OP_APPEND, SUFFIX
 from jetsync.errors import (
     ConnectionLostError,
-    FastPublishDisabledError,
     InvalidSubjectError,
     JetStreamNotEnabledError,
-    NotSupportedError,
     RequestTimeoutError,
     TemporarilyUnavailableError,
 )
-from jetsync.publish.capability import require_fast
+from jetsync.publish.capability import find_capable, require_fast
 from jetsync.publish.encode import Encoder
 
 if TYPE_CHECKING:
@@ -28,108 +28,98 @@ if TYPE_CHECKING:
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
 
-ASK_AGAIN: Final = 0.1
-"""Seconds before a server that could not answer is asked again."""
+# Seconds before a request is repeated that the server could not answer yet.
+LEADER_WAIT: Final = 0.1
 
-ASK_LONGEST: Final = 1.0
-"""Seconds for the answer to one question about the stream; without a leader none comes."""
+# Seconds for one lookup of the stream. A stream without a leader does not answer.
+LOOKUP_TIMEOUT: Final = 1.0
 
+# Answers of a cluster that is electing a leader.
 _NOT_YET: Final = (
     RequestTimeoutError,
     ConnectionLostError,
     TemporarilyUnavailableError,
     JetStreamNotEnabledError,
 )
-"""What a cluster answers while it looks for a leader."""
 
 
 class FastStream:
     """
-    Know the stream of one publisher; not synchronised.
+    Looks up the stream of one publisher and encodes messages for it; not thread-safe.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._encoders = {
-            op: Encoder(context.connection, SUFFIX[op], self._check)
-            for op in (START, APPEND, COMMIT)
-        }
-        self.append = self._encoders[APPEND].frame
-        """Encode a message that is neither the first nor the last one."""
-
-        self.frames = self._encoders[APPEND].frames
-
+        self._encoder = Encoder(context.connection, SUFFIX[OP_APPEND], self._check)
+        # Encode a message, or a block of messages, that neither begins nor ends a batch.
+        self.frame = self._encoder.frame
+        self.frames = self._encoder.frames
         self.known: KnownStream | None = None
+        # The connection on which the stream is known to support fast ingest.
         self.epoch = 0
-        """The connection on which the stream is known to take fast ingest."""
-
+        # Deadline of the current call.
         self.deadline: Deadline
-        """Of the call that goes on."""
 
     @property
     def name(self) -> str | None:
-        """The stream's name, where it is known yet."""
+        """The name of the stream, if it is known already."""
         return None if self.known is None else self.known.name
 
-    def encode(self, op: int, item: Any, prefix: bytes, seq: int) -> bytes:
-        """Return the block that publishes *item*."""
-        return self._encoders[op].frame(item, prefix, seq)
+    def first_or_last_frame(self, op: int, item: Any, prefix: bytes, seq: int) -> bytes:
+        """Return the frame of a message that begins or ends a batch."""
+        target, header, payload, _ = self._encoder.encode(item)
+        return frames.message(
+            target, b"%b%d%b" % (prefix, seq, SUFFIX[op]), header or None, payload
+        )
 
-    def has_sent(self, subject: str) -> bool:
-        """Return whether something was encoded for *subject*."""
-        return any(subject in encoder.targets for encoder in self._encoders.values())
+    def has_encoded(self, subject: str) -> bool:
+        """Return whether a message for *subject* was encoded."""
+        return subject in self._encoder.targets
 
-    def admit(self, subject: str, deadline: Deadline, *, patient: bool) -> None:
+    def look_up(self, subject: str, deadline: Deadline, *, wait: bool) -> None:
         """
-        Make sure that the stream takes fast ingest on the connection that there is.
+        Make sure that the stream supports fast ingest on the current connection.
 
         Args:
-            subject: A subject of it.
-            deadline: When to give up.
-            patient: Whether JetStream was there before, so that its absence will pass.
+            subject: A subject of the stream.
+            deadline: Deadline of the call.
+            wait: Whether to wait for JetStream if no server offers it, as it was there before.
         """
         while True:
             self._context.lane.write(b"", deadline)
             try:
-                known = self._find(subject, deadline)
+                known = find_capable(
+                    lambda **fresh: self._context.streams.find(
+                        subject, deadline.at_most(LOOKUP_TIMEOUT), **fresh
+                    ),
+                    partial(require_fast, server=self._context.server.version),
+                )
             except _NOT_YET as error:
-                passes = patient or not isinstance(error, JetStreamNotEnabledError)
-                if not passes or deadline.remaining() <= ASK_AGAIN:
+                temporary = wait or not isinstance(error, JetStreamNotEnabledError)
+                if not temporary or deadline.remaining() <= LEADER_WAIT:
                     raise
-                time.sleep(ASK_AGAIN)
+                time.sleep(LEADER_WAIT)
                 continue
             if self.known is not None and known.name != self.known.name:
-                raise self._foreign(subject, known)
+                raise self._wrong_stream(subject, known)
             self.known = known
             self.epoch = known.epoch
-            for encoder in self._encoders.values():
-                encoder.renew()
+            self._encoder.renew()
             return
 
-    def _find(self, subject: str, deadline: Deadline) -> KnownStream:
-        """Ask for the stream and raise unless it can; what is not news is not refused by."""
-        streams, server = self._context.streams, self._context.server.version
-        known = streams.find(subject, deadline.at_most(ASK_LONGEST))
-        try:
-            require_fast(known, server)
-        except (FastPublishDisabledError, NotSupportedError):
-            known = streams.find(subject, deadline.at_most(ASK_LONGEST), fresh=True)
-            require_fast(known, server)
-        return known
-
     def _check(self, subject: str) -> None:
-        """Raise if *subject* belongs to another stream than the batch."""
+        """Raise if *subject* belongs to another stream."""
         known = self.known
         assert known is not None
         if known.takes(subject):
             return
-        # The stream may have been given more subjects since.
+        # The stream may have been given more subjects since it was looked up.
         fresh = self._context.streams.find(subject, self.deadline, fresh=True)
         if fresh.name != known.name:
-            raise self._foreign(subject, fresh)
+            raise self._wrong_stream(subject, fresh)
         self.known = fresh
 
-    def _foreign(self, subject: str, other: KnownStream) -> InvalidSubjectError:
+    def _wrong_stream(self, subject: str, other: KnownStream) -> InvalidSubjectError:
         return InvalidSubjectError(
             subject, f"it belongs to stream {other.name!r}, the publisher writes to {self.name!r}"
         )

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from jetsync import errors
 from jetsync._proto.fastingest import (
-    APPEND,
-    COMMIT,
-    END,
-    LATE,
-    PATIENCE,
-    PING,
-    START,
+    ACK_TIMEOUT,
+    ASK_WAIT_LIMIT,
+    OP_APPEND,
+    OP_COMMIT,
+    OP_END,
+    OP_PING,
+    OP_START,
     SUFFIX,
     FastIngest,
     Phase,
 )
-from jetsync._proto.fastledger import KEPT_GONE, Gap, Ledger
+from jetsync._proto.fastledger import LOSS_HORIZON, Gap, Ledger
 from jetsync.testing import ManualClock
 
 RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "1000"))
@@ -74,27 +74,27 @@ class Talk:
         self.now = NOW
         if open_with is not None:
             self.begin()
-            self.ack(0, open_with, op=START)
+            self.ack(0, open_with, op=OP_START)
 
     def begin(self, batch_id="b1"):
         self.engine.open(batch_id)
         self.engine.start(self.now)
 
-    def say(self, data, seq=1, op=APPEND, header=None):
+    def say(self, data, seq=1, op=OP_APPEND, header=None):
         """A reply to the message with this sequence."""
         subject = self.engine.prefix + b"%d" % seq + SUFFIX[op]
         self.engine.receive([(subject, b"", header, data)], self.now)
 
-    def ack(self, seq, flow, op=APPEND):
+    def ack(self, seq, flow, op=OP_APPEND):
         self.say(dump(type="ack", seq=seq, msgs=flow), max(seq, 1), op)
 
-    def gap(self, first, seq, op=APPEND):
+    def gap(self, first, seq, op=OP_APPEND):
         self.say(dump(type="gap", last_seq=first, seq=seq), seq, op)
 
-    def error(self, seq, op=APPEND):
+    def error(self, seq, op=OP_APPEND):
         self.say(dump(type="err", seq=seq, error=wrong_sequence()), seq, op)
 
-    def no_leader(self, seq, op=APPEND):
+    def no_leader(self, seq, op=OP_APPEND):
         self.say(b"", seq, op, NO_RESPONDERS)
 
     def end(self, count, sequence=50, **more):
@@ -113,8 +113,8 @@ class TestStart:
         talk = Talk(flow=500)
         talk.begin("ed193b")
         assert talk.engine.prefix == b"_INBOX.f.ed193b.500.ok."
-        assert SUFFIX[START] == b".0.$FI"
-        assert SUFFIX[PING] == b".4.$FI"
+        assert SUFFIX[OP_START] == b".0.$FI"
+        assert SUFFIX[OP_PING] == b".4.$FI"
         strict = Talk(gap="fail", flow=7)
         strict.begin("x")
         assert strict.engine.prefix == b"_INBOX.f.x.7.fail."
@@ -124,10 +124,10 @@ class TestStart:
         talk = Talk(flow=500)
         talk.begin()
         assert (talk.engine.phase, talk.engine.room) == (Phase.STARTING, 0)
-        talk.ack(0, 30, op=START)
+        talk.ack(0, 30, op=OP_START)
         assert (talk.engine.phase, talk.engine.flow) == (Phase.OPEN, 30)
-        assert (talk.engine.window, talk.engine.room) == (60, 59)
-        assert repr(talk.engine) == "<FastIngest open batch=1 flying=1 acknowledged=0 lost=0>"
+        assert talk.engine.room == 59
+        assert repr(talk.engine) == "<FastIngest open batch=1 in_flight=1 acknowledged=0 lost=0>"
 
     @pytest.mark.parametrize(
         ("err_code", "expected"),
@@ -141,7 +141,7 @@ class TestStart:
         """A refusal of the first message begins no batch, and the next try has a batch anew."""
         talk = Talk()
         talk.begin()
-        talk.say(refusal({"code": 400, "err_code": err_code, "description": "no"}), 1, START)
+        talk.say(refusal({"code": 400, "err_code": err_code, "description": "no"}), 1, OP_START)
         assert talk.engine.phase is Phase.NEW
         assert isinstance(talk.engine.refusal, expected)
         assert talk.ledger.added == 0
@@ -150,7 +150,7 @@ class TestStart:
         assert talk.engine.batches == 0
         talk.begin("b2")
         assert talk.engine.batches == 0
-        talk.ack(0, 5, op=START)
+        talk.ack(0, 5, op=OP_START)
         assert (talk.engine.phase, talk.ledger.added) == (Phase.OPEN, 1)
         assert talk.engine.batches == 1
 
@@ -158,7 +158,7 @@ class TestStart:
         """Without a leader the first message is not stored for certain."""
         talk = Talk()
         talk.begin()
-        talk.no_leader(1, START)
+        talk.no_leader(1, OP_START)
         assert isinstance(talk.engine.refusal, errors.NoStreamResponseError)
         assert (talk.engine.phase, talk.ledger.added) == (Phase.NEW, 0)
 
@@ -175,7 +175,7 @@ class TestStart:
         talk = Talk()
         talk.begin()
         denial = errors.PermissionDeniedError("s.x", "publish")
-        talk.engine.denied(denial)
+        talk.engine.stop(denial)
         assert talk.engine.refusal is denial
         assert talk.engine.phase is Phase.NEW
 
@@ -183,7 +183,7 @@ class TestStart:
         """An ordinary ack means that the message was stored as any other: nothing may follow."""
         talk = Talk()
         talk.begin()
-        talk.say(b'{"stream":"S", "seq":9}', 1, START)
+        talk.say(b'{"stream":"S", "seq":9}', 1, OP_START)
         assert isinstance(talk.engine.refusal, errors.NotSupportedError)
         assert "sequence 9" in str(talk.engine.refusal)
         assert talk.engine.phase is Phase.NEW
@@ -201,7 +201,7 @@ class TestFlow:
         """An ack covers all before it and changes the flow; a stale one does neither."""
         talk = Talk(open_with=4)
         talk.send(7)
-        assert (talk.engine.room, talk.ledger.flying) == (0, 8)
+        assert (talk.engine.room, talk.ledger.in_flight) == (0, 8)
         talk.ack(8, 6)
         assert (talk.engine.room, talk.ledger.acknowledged) == (12, 8)
         talk.ack(4, 100)
@@ -219,14 +219,14 @@ class TestFlow:
         """Half a window is waited for, but never where no ack would come."""
         talk = Talk(open_with=10, outstanding=outstanding)
         window = 10 * outstanding
-        assert talk.engine.worth(500) == window - 1
-        assert talk.engine.worth(3) == 3
-        for flying in range(2, window + 1):
+        assert talk.engine.sendable(500) == window - 1
+        assert talk.engine.sendable(3) == 3
+        for in_flight in range(2, window + 1):
             talk.send(1)
-            room = window - flying
-            waits = flying >= 10 and room < window // 2
-            assert talk.engine.worth(500) == (0 if waits else room)
-        assert talk.engine.worth(500) == 0
+            room = window - in_flight
+            waits = in_flight >= 10 and room < window // 2
+            assert talk.engine.sendable(500) == (0 if waits else room)
+        assert talk.engine.sendable(500) == 0
 
     @pytest.mark.parametrize("flow", [0, -1, 1 << 40])
     def test_nonsense(self, flow):
@@ -239,7 +239,7 @@ class TestFlow:
         talk = Talk(open_with=5)
         talk.send(2)
         talk.ack(500, 5)
-        assert (talk.ledger.acknowledged, talk.ledger.flying) == (3, 0)
+        assert (talk.ledger.acknowledged, talk.ledger.in_flight) == (3, 0)
 
     def test_echoes(self):
         """Replies of other batches, to other subjects and of unknown types change nothing."""
@@ -295,18 +295,18 @@ class TestFlow:
         assert (talk.engine.room, talk.ledger.lost) == (9, 9)
         talk.send(9)
         talk.ack(15, 5)
-        assert (talk.ledger.acknowledged, talk.ledger.flying) == (6, 4)
+        assert (talk.ledger.acknowledged, talk.ledger.in_flight) == (6, 4)
 
     def test_ping_when_an_ack_is_late(self):
         """The server is asked after a second, and again after each further one."""
         talk = Talk(open_with=2)
         talk.send(3)
-        assert talk.engine.due() == NOW + LATE
-        assert talk.engine.take_ping(NOW + LATE - 0.01) is None
-        assert talk.engine.take_ping(NOW + LATE) == 4
-        assert talk.engine.take_ping(NOW + LATE) is None
-        assert talk.engine.take_ping(NOW + 2 * LATE) == 4
-        talk.ack(2, 2, op=PING)
+        assert talk.engine.due() == NOW + ACK_TIMEOUT
+        assert talk.engine.take_ping(NOW + ACK_TIMEOUT - 0.01) is None
+        assert talk.engine.take_ping(NOW + ACK_TIMEOUT) == 4
+        assert talk.engine.take_ping(NOW + ACK_TIMEOUT) is None
+        assert talk.engine.take_ping(NOW + 2 * ACK_TIMEOUT) == 4
+        talk.ack(2, 2, op=OP_PING)
         assert (talk.engine.room, talk.engine.pings) == (2, 2)
 
     def test_keep_alive(self):
@@ -315,7 +315,7 @@ class TestFlow:
         assert talk.engine.keep_alive(NOW) is None
         talk.begin()
         assert talk.engine.keep_alive(NOW) is None
-        talk.ack(0, 5, op=START)
+        talk.ack(0, 5, op=OP_START)
         assert talk.engine.keep_alive(NOW + 4.0) == 1
         assert talk.engine.quiet_since == NOW + 4.0
 
@@ -328,9 +328,9 @@ class TestGapOk:
         talk.gap(3, 5)
         talk.gap(3, 5)
         assert talk.ledger.gaps == [Gap("b1", 3, 4, None)]
-        assert (talk.ledger.lost, talk.ledger.flying) == (2, 4)
+        assert (talk.ledger.lost, talk.ledger.in_flight) == (2, 4)
         talk.ack(6, 10)
-        assert (talk.ledger.acknowledged, talk.ledger.flying) == (4, 0)
+        assert (talk.ledger.acknowledged, talk.ledger.in_flight) == (4, 0)
 
     def test_overlapping(self):
         """What is told in pieces and again is reported in runs of what is new."""
@@ -348,7 +348,7 @@ class TestGapOk:
         talk.send(9)
         talk.ack(10, 10)
         talk.error(7)
-        assert (talk.ledger.acknowledged, talk.ledger.lost, talk.ledger.flying) == (9, 1, 0)
+        assert (talk.ledger.acknowledged, talk.ledger.lost, talk.ledger.in_flight) == (9, 1, 0)
         talk.error(7)
         assert talk.ledger.lost == 1
 
@@ -388,8 +388,8 @@ class TestGapOk:
         assert talk.engine.take_ping(NOW + 1) == 5
         talk.ack(1, 10)
         assert talk.engine.recovering
-        talk.gap(4, 6, op=PING)
-        talk.ack(3, 10, op=PING)
+        talk.gap(4, 6, op=OP_PING)
+        talk.ack(3, 10, op=OP_PING)
         assert not talk.engine.recovering
         assert talk.lost_numbers() == [(4, 5)]
         assert talk.engine.room == 20
@@ -405,10 +405,10 @@ class TestGapOk:
             waits.append(round(due - last, 3))
             assert talk.engine.take_ping(due) == 5
             talk.now = last = due
-            talk.no_leader(5, PING)
-        assert waits == [0.0, 0.1, 0.2, 0.4, 0.8, PATIENCE, PATIENCE]
+            talk.no_leader(5, OP_PING)
+        assert waits == [0.0, 0.1, 0.2, 0.4, 0.8, ASK_WAIT_LIMIT, ASK_WAIT_LIMIT]
 
-    @pytest.mark.parametrize("op", [APPEND, PING])
+    @pytest.mark.parametrize("op", [OP_APPEND, OP_PING])
     def test_forgotten(self, op):
         """What was not confirmed of a batch that is forgotten is given up; a new one may begin."""
         talk = Talk(open_with=10)
@@ -423,7 +423,7 @@ class TestGapOk:
         assert (talk.ledger.acknowledged, talk.ledger.lost, talk.ledger.added) == (10, 5, 15)
         talk.say(refusal(unknown_id()), 15, op)
         talk.begin("b2")
-        talk.ack(0, 10, op=START)
+        talk.ack(0, 10, op=OP_START)
         talk.send(4)
         talk.gap(2, 4)
         assert talk.ledger.gaps[-1] == Gap("b2", 17, 18, None)
@@ -433,7 +433,7 @@ class TestGapOk:
     def test_ping_that_begins_a_batch(self):
         """A gap from the first message on means that the server has forgotten, too."""
         talk = Talk(open_with=10)
-        talk.gap(1, 2, op=PING)
+        talk.gap(1, 2, op=OP_PING)
         assert talk.engine.phase is Phase.NEW
         assert isinstance(talk.ledger.gaps[0].error, errors.FastBatchUnknownError)
 
@@ -450,7 +450,7 @@ class TestGapOk:
         """A server that cannot take a ping now is asked again."""
         talk = Talk(open_with=10)
         busy = {"code": 503, "err_code": 10023, "description": "insufficient resources"}
-        talk.say(refusal(busy), 1, PING)
+        talk.say(refusal(busy), 1, OP_PING)
         assert talk.engine.recovering
         assert talk.ledger.lost == 0
 
@@ -467,7 +467,7 @@ class TestGapOk:
         """A subject that may not be published to ends the publisher."""
         talk = Talk(open_with=10)
         denial = errors.PermissionDeniedError("s.y", "publish")
-        talk.engine.denied(denial)
+        talk.engine.stop(denial)
         assert (talk.engine.phase, talk.engine.failure) == (Phase.FAILED, denial)
 
     def test_stored_singly(self):
@@ -550,7 +550,7 @@ class TestGapFail:
         talk.no_leader(4)
         assert talk.engine.failure is None
         assert talk.engine.take_ping(NOW + 0.1) == 5
-        talk.gap(4, 6, op=PING)
+        talk.gap(4, 6, op=OP_PING)
         assert talk.engine.failure.first_missing == 4
 
     def test_ended_by_the_server(self):
@@ -601,7 +601,7 @@ class TestCommit:
         talk = Talk(open_with=10)
         talk.send(3)
         talk.ack(3, 10)
-        talk.say(refusal(unknown_id()), 4, PING)
+        talk.say(refusal(unknown_id()), 4, OP_PING)
         assert (talk.engine.phase, talk.lost_numbers()) == (Phase.NEW, [(4, 4)])
         talk.engine.settle("S")
         assert (talk.engine.phase, talk.engine.stream) == (Phase.DONE, "S")
@@ -620,12 +620,12 @@ class TestCommit:
         talk = Talk(open_with=10)
         talk.send(1)
         talk.engine.commit(NOW, store=True)
-        talk.error(3, op=COMMIT)
+        talk.error(3, op=OP_COMMIT)
         talk.end(2)
         assert (talk.engine.phase, talk.lost_numbers()) == (Phase.DONE, [(3, 3)])
         strict = Talk(gap="fail", open_with=10)
         strict.engine.commit(NOW, store=True)
-        strict.error(2, op=COMMIT)
+        strict.error(2, op=OP_COMMIT)
         strict.end(1)
         assert isinstance(strict.engine.failure, errors.WrongLastSequenceError)
         assert strict.ledger.acknowledged == 1
@@ -634,7 +634,7 @@ class TestCommit:
         """A commit that is refused outright fails in both modes."""
         talk = Talk(open_with=10)
         talk.engine.commit(NOW, store=True)
-        talk.say(refusal(too_large()), 2, COMMIT)
+        talk.say(refusal(too_large()), 2, OP_COMMIT)
         assert isinstance(talk.engine.failure, errors.MessageTooLargeError)
 
     def test_nobody_took_it(self):
@@ -642,7 +642,7 @@ class TestCommit:
         talk = Talk(open_with=10)
         seq = talk.engine.commit(NOW, store=False)
         assert not talk.engine.commit_refused
-        talk.no_leader(seq, END)
+        talk.no_leader(seq, OP_END)
         assert talk.engine.commit_refused
         assert talk.engine.take_commit(NOW) is None
         assert talk.engine.due() == NOW + 0.1
@@ -660,10 +660,10 @@ class TestCommit:
         if cut:
             talk.engine.lost_connection(NOW)
         due = talk.engine.due()
-        assert due == (NOW if cut else NOW + LATE)
+        assert due == (NOW if cut else NOW + ACK_TIMEOUT)
         assert talk.engine.take_ping(due) == 4
         talk.now = due
-        talk.ack(0, 10, op=PING)
+        talk.ack(0, 10, op=OP_PING)
         assert talk.engine.take_commit(due) == seq
         talk.end(5)
         assert (talk.engine.phase, talk.ledger.lost) == (Phase.DONE, 0)
@@ -675,7 +675,7 @@ class TestCommit:
         talk.engine.commit(NOW, store=True)
         talk.engine.lost_connection(NOW)
         talk.engine.take_ping(NOW)
-        talk.say(refusal(unknown_id()), 4, PING)
+        talk.say(refusal(unknown_id()), 4, OP_PING)
         assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
         assert isinstance(talk.engine.failure.__cause__, errors.FastBatchUnknownError)
 
@@ -696,12 +696,12 @@ class TestCommit:
         """A commit that certainly did not go out can be made again."""
         talk = Talk(open_with=10)
         talk.engine.commit(NOW, store=True)
-        talk.engine.uncommit()
+        talk.engine.unclaim(1)
         assert (talk.engine.phase, talk.ledger.added) == (Phase.OPEN, 1)
         alone = Talk()
         alone.engine.open("b1")
         alone.engine.commit(NOW, store=True)
-        alone.engine.uncommit()
+        alone.engine.unclaim(1)
         assert (alone.engine.phase, alone.ledger.added) == (Phase.NEW, 0)
 
     def test_given_up(self):
@@ -709,7 +709,7 @@ class TestCommit:
         talk = Talk(open_with=10)
         talk.engine.commit(NOW, store=False)
         error = errors.PublishOutcomeUnknownError("s.x", timeout=5.0)
-        talk.engine.give_up_commit(error)
+        talk.engine.fail(error)
         assert (talk.engine.phase, talk.engine.failure) == (Phase.FAILED, error)
 
 
@@ -724,8 +724,8 @@ class TestLedger:
                 ledger.gaps.clear()
             if seq % 500 == 0:
                 ledger.cover(seq)
-        assert (ledger.lost, ledger.acknowledged, ledger.flying) == (20_000, 20_000, 0)
-        assert len(ledger._gone) <= 2 * KEPT_GONE
+        assert (ledger.lost, ledger.acknowledged, ledger.in_flight) == (20_000, 20_000, 0)
+        assert len(ledger._lost_seqs) <= 2 * LOSS_HORIZON
         ledger.lose(1, 3, None)
         assert ledger.lost == 20_000
         assert repr(ledger) == "<Ledger sent=40000 covered=40000 lost=20000>"
@@ -804,7 +804,7 @@ class Server:
         if batch is not None and self.clock() - batch.last >= 10.0:
             del self.batches[batch_id]
             batch = None
-        refuse = chance() < faults.refuse and op != PING
+        refuse = chance() < faults.refuse and op != OP_PING
         if refuse and self.chance.random() < 0.3:
             yield refusal(too_large())
             return
@@ -819,7 +819,7 @@ class Server:
         yield from self._process(batch_id, batch, seq, op, number, refuse)
 
     def _process(self, batch_id, batch, seq, op, number, refuse):
-        if op == PING:
+        if op == OP_PING:
             if seq > batch.seen:
                 yield dump(type="gap", last_seq=batch.seen + 1, seq=seq + 1)
                 if not batch.gap_ok:
@@ -836,11 +836,11 @@ class Server:
                 yield self._end(batch_id, batch)
                 return
         batch.seen = seq
-        if op == END:
+        if op == OP_END:
             batch.seen -= 1
             yield self._end(batch_id, batch)
             return
-        if seq == 1 and op != COMMIT:
+        if seq == 1 and op != OP_COMMIT:
             yield dump(type="ack", seq=0, msgs=batch.flow)
         if refuse:
             if not batch.gap_ok and seq == 1:
@@ -848,13 +848,13 @@ class Server:
                 yield refusal(wrong_sequence())
                 return
             yield dump(type="err", seq=seq, error=wrong_sequence())
-            if not batch.gap_ok or op == COMMIT:
+            if not batch.gap_ok or op == OP_COMMIT:
                 batch.seen -= 1
                 yield self._end(batch_id, batch)
             return
         self.stored.append(number)
         batch.stored = seq
-        if op == COMMIT:
+        if op == OP_COMMIT:
             yield self._end(batch_id, batch)
             return
         yield from self._flow(batch)
@@ -875,7 +875,7 @@ class World:
     One publisher, one server and what is between them; runs until it has ended.
     """
 
-    PATIENCE = 60.0
+    ASK_WAIT_LIMIT = 60.0
     """Seconds after which the publisher gives up waiting, as a handle does at its deadline."""
 
     def __init__(self, seed, faults, *, gap, flow, outstanding, count, store):
@@ -914,16 +914,16 @@ class World:
             engine.open(f"b{next(self.ids)}")
             number = self.ledger.added + 1
             engine.start(self.clock())
-            self._send(1, START, number)
-            end = self.clock() + self.PATIENCE
+            self._send(1, OP_START, number)
+            end = self.clock() + self.ASK_WAIT_LIMIT
             while engine.phase is Phase.STARTING:
                 self._pass_time(end)
                 if self.clock() >= end and engine.phase is Phase.STARTING:
                     engine.give_up_start()
-        elif most := engine.worth(self.count - self.ledger.added):
+        elif most := engine.sendable(self.count - self.ledger.added):
             self._send_some(most)
         else:
-            self._wait(lambda: engine.phase is not Phase.OPEN or engine.worth(1 << 30))
+            self._wait(lambda: engine.phase is not Phase.OPEN or engine.sendable(1 << 30))
         return engine.phase is not Phase.FAILED
 
     def _send_some(self, most):
@@ -931,9 +931,9 @@ class World:
         count = self.chance.randint(1, most)
         first = self.ledger.sent + 1
         engine.claim(count, self.clock())
-        assert self.ledger.flying <= engine.window
+        assert self.ledger.in_flight <= engine.flow * engine._outstanding
         for seq in range(first, first + count):
-            self._send(seq, APPEND, self.ledger.base + seq)
+            self._send(seq, OP_APPEND, self.ledger.base + seq)
         if self.chance.random() < 0.2:
             self._pass_time(self.clock() + self.chance.choice([0.001, 0.5, 2.0]))
 
@@ -947,10 +947,10 @@ class World:
             engine.open(f"b{next(self.ids)}")
         if engine.phase is Phase.FAILED:
             return
-        op = COMMIT if self.store else END
+        op = OP_COMMIT if self.store else OP_END
         self.final = self.ledger.added + 1
         self._send(engine.commit(self.clock(), store=self.store), op, self.final)
-        end = self.clock() + self.PATIENCE
+        end = self.clock() + self.ASK_WAIT_LIMIT
         while engine.phase is Phase.COMMITTING:
             self._pass_time(min(end, engine.due() or end))
             seq = engine.take_commit(self.clock())
@@ -958,22 +958,22 @@ class World:
                 self._send(seq, op, self.final)
             self._maybe_ping()
             if self.clock() >= end and engine.phase is Phase.COMMITTING:
-                engine.give_up_commit(errors.PublishOutcomeUnknownError("s.x"))
+                engine.fail(errors.PublishOutcomeUnknownError("s.x"))
 
     def _wait(self, done):
         """Wait for room as a handle does; without hope of it, that is the end."""
-        engine, end = self.engine, self.clock() + self.PATIENCE
+        engine, end = self.engine, self.clock() + self.ASK_WAIT_LIMIT
         while not done() and engine.phase is not Phase.FAILED:
             self._pass_time(min(end, engine.due()))
             self._maybe_ping()
             if self.clock() >= end:
-                engine.give_up_commit(errors.WaitTimeoutError("room", self.PATIENCE))
+                engine.fail(errors.WaitTimeoutError("room", self.ASK_WAIT_LIMIT))
 
     def _maybe_ping(self):
         seq = self.engine.take_ping(self.clock())
         if seq is not None:
             assert seq >= 1
-            self._send(seq, PING, None)
+            self._send(seq, OP_PING, None)
 
     # The network.
 
@@ -1031,15 +1031,15 @@ class World:
         self.ledger.gaps.clear()
         ledger = self.ledger
         assert ledger.lost == len(self.lost)
-        assert ledger.flying >= 0
-        assert ledger.acknowledged + ledger.flying + ledger.lost == ledger.added
+        assert ledger.in_flight >= 0
+        assert ledger.acknowledged + ledger.in_flight + ledger.lost == ledger.added
 
     def _check(self):
         ledger, engine = self.ledger, self.engine
         self._collect()
         # Messages whose start was given up are numbered again, so they may be there twice.
         if engine.phase is Phase.DONE:
-            assert ledger.flying == 0
+            assert ledger.in_flight == 0
             assert ledger.acknowledged == ledger.added - ledger.lost
             assert ledger.added == self.count + self.store
 

@@ -88,7 +88,7 @@ class TestLostCommit:
         def admit(*_, **__):
             raise error
 
-        monkeypatch.setattr(publisher._link.stream, "admit", admit)
+        monkeypatch.setattr(publisher._link.stream, "look_up", admit)
         cut.cut_after(to_client=0)
         with timed(0.0, 3.0), pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
             publisher.commit()
@@ -123,14 +123,14 @@ class TestLostCommit:
         publisher = fast(js)
         publisher.add(f"{stream.name}.a", b"0")
         link = publisher._link
-        take_in = link.take_in
+        take_in = link.receive
 
         def takes_in():
             take_in()
             if link.engine.phase is Phase.DONE:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(link, "take_in", takes_in)
+        monkeypatch.setattr(link, "receive", takes_in)
         with pytest.raises(KeyboardInterrupt):
             publisher.commit()
         for _ in range(2):
@@ -463,8 +463,8 @@ class TestIdle:
         """
         The answers to pings are read while the user of a publisher is away.
         """
-        monkeypatch.setattr(_fast_link, "TICK", 0.02)
-        monkeypatch.setattr(_fast_link, "QUIET", 0.0)
+        monkeypatch.setattr(_fast_link, "KEEP_ALIVE_CHECK", 0.02)
+        monkeypatch.setattr(_fast_link, "KEEP_ALIVE_AFTER", 0.0)
         publisher = fast(js)
         publisher.add(f"{stream.name}.a", b"0")
         eventually(lambda: publisher.statistics().pings >= 10)
