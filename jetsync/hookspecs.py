@@ -2,23 +2,23 @@
 The hooks of jetsync: what plugins may implement.
 
 A plugin is any object or module with functions that are named after a hook and marked with
-`jetsync.hookimpl`. An implementation declares the arguments it wants, by name; it may leave out
-those it does not need. Names that do not exist are refused when the plugin is loaded.
+`jetsync.hookimpl`. An implementation declares the arguments that it needs, by name. `connect`
+rejects hooks and arguments that do not exist.
 
-Three kinds of hooks:
+There are three kinds of hooks:
 
-- *transform*: each plugin in turn is given what the plugin before it left, and may replace or veto;
-- *wrapper*: a generator around an operation, marked `@hookimpl(wrapper=True)`, with one `yield`;
-- *observe*: told what happened, can change nothing.
+- *transform*: each plugin receives the message from the one before it, and may replace or veto it
+- *wrapper*: a generator around an operation, marked `@hookimpl(wrapper=True)`, with one `yield`
+- *observe*: receives what happened and cannot change it
 
-Plugins run in pluggy's order: the plugin that was loaded last runs first, `tryfirst=True` and
+Plugins run in pluggy's order. The plugin that was loaded last runs first, `tryfirst=True` and
 `trylast=True` move an implementation within that order, and the first wrapper is the outermost.
 
-All hooks run in threads of the user or in the one named worker thread for events, never on the
-thread that moves the bytes and never with a lock held. Any hook may therefore call any blocking
-method of the client, and must be ready to be called by several threads at once.
+Hooks run in threads of your code or in the worker thread for events. They never run on the loop
+thread or while a lock is held, so a hook may call any blocking method of the client. Several
+threads may call a hook at the same time.
 
-This file imports nothing but pluggy at run time, so that a plugin's module loads quickly.
+At run time this file imports only pluggy, so that a plugin's module loads quickly.
 """
 
 from __future__ import annotations
@@ -73,24 +73,24 @@ def jetsync_prepare_message(message: OutboundMessage) -> OutboundMessage | None:
     """
     Change, replace or veto a message before it is encoded.
 
-    A plugin may add headers, set a message id or a time to live, or change the subject; the next
-    plugin sees the message as this one left it. Every publish path asks: `publish`, `publish_many`,
-    a `Publisher`, atomic and fast batches, and the writes of a key-value bucket.
+    A plugin may add headers, set a message ID or a time-to-live, or change the subject. The next
+    plugin receives the changed message. The hook is called on every publish path: `publish`,
+    `publish_many`, a `Publisher`, atomic and fast batches, and writes to a key-value bucket.
 
     Args:
-        message: the message as it would be sent now.
+        message: the message with the changes of the plugins that were called before.
 
-    *Thread*: the thread that publishes.
+    *Thread*: the publishing thread.
 
-    *When*: once per message, inside the operation's wrapper hooks, before a byte is sent. A retry
-    sends the prepared message again and does not ask a second time.
+    *When*: once per message, inside the operation's wrapper hooks and before anything is sent. A
+    retry sends the prepared message again without calling the hook.
 
-    *Returns*: a message to send instead, or `None` to keep the one given.
+    *Returns*: the message to send instead, or `None` to keep the given one.
 
-    *If it raises*: the message is not sent; the operation fails with `PluginError`, which names the
-    plugin. In a bulk publish only this message fails.
+    *If it raises*: the message is not sent and the operation fails with `PluginError`, which names
+    the plugin. In a bulk publish only this message fails.
 
-    *Cost*: nothing without a plugin; otherwise one function call per message and plugin.
+    *Cost*: nothing without a plugin. Otherwise one function call per message and plugin.
     """
 
 
@@ -101,30 +101,29 @@ def jetsync_shared_headers(
     """
     Give the same headers to all messages of an operation: a publish, a window or a batch.
 
-    They are encoded once, which makes this the cheap way to mark many messages, with the identity
-    of a span for example. What one plugin gives belongs together: a message that has one of these
-    headers itself, in whatever case, keeps its own and gets none of that plugin's. What several
-    plugins give is put together; of a name that several give, the first one's values count.
+    The headers are encoded once, so this is a cheap way to mark many messages, for example with
+    the identity of a span. The headers of one plugin belong together: if a message already has one
+    of them, in any case, it gets none of that plugin's. The headers of several plugins are merged.
+    If several plugins set the same name, the values of the first one count.
 
     Args:
-        operation: what the messages belong to: the very object that `jetsync_publish` is given, or
-            the description of a batch as it begins, with a `size` of 0 and the `batch_id` that its
-            `jetsync_batch_commit` will be given.
+        operation: the same object that `jetsync_publish` receives, or a description of the batch
+            with a `size` of 0 and the `batch_id` that `jetsync_batch_commit` receives later.
 
     *Thread*: the thread that publishes the operation's first message.
 
-    *When*: once per operation: of a publish or a window after its wrappers were entered, of a batch
-    as its first message is added; always before `jetsync_prepare_message` sees the first message,
-    which has these headers by then.
+    *When*: once per operation. For a publish or a window, after its wrappers have been entered. For
+    a batch, when its first message is added. It always precedes `jetsync_prepare_message` for the
+    first message, which already has these headers.
 
-    *Returns*: headers, or `None` for none. Those that can be true of one message only are refused
-    as an error of the plugin: `Nats-Msg-Id`, `Nats-Expected-...` and `Nats-Batch-...`.
+    *Returns*: headers, or `None` for none. Headers that are only valid for one message are an error
+    of the plugin: `Nats-Msg-Id`, `Nats-Expected-...` and `Nats-Batch-...`.
 
-    *If it raises*: the call that publishes fails with `PluginError`, and nothing of the operation
-    is sent; `publish_many` ends, with a `PublishManyError` where it has sent something before. The
-    next message asks again.
+    *If it raises*: the publishing call fails with `PluginError` and nothing of the operation is
+    sent. `publish_many` ends, with a `PublishManyError` if it has already sent messages. The hook
+    is called again for the next message.
 
-    *Cost*: nothing without a plugin; otherwise one function call per operation, and the bytes of
+    *Cost*: nothing without a plugin. Otherwise one function call per operation, and the bytes of
     the headers per message.
     """
 
@@ -134,33 +133,33 @@ def jetsync_publish(operation: PublishOperation) -> Generator[None, Any, Any]:
     """
     Wrap a single publish, or one window of a bulk publish.
 
-    A wrapper yields once: the operation runs at the `yield`, which gives its result or raises its
-    error. The result is a `PubAck`, or the `WindowResult` of a window, also of one that is cut
-    short by an iterable that raises for example.
+    A wrapper yields once. The operation runs at the `yield`, which returns its result or raises its
+    error. The result is a `PubAck`, or the `WindowResult` of a window. A window also ends with a
+    `WindowResult` if it is cut short, for example because the iterable raises.
 
     Args:
-        operation: what is asked for.
+        operation: the subject, the number of messages and the options of the publish.
 
-    *Thread*: the thread that publishes. A window of a `Publisher` is entered by the thread that
-    publishes its first message, and left by the publisher's own thread: what belongs to a thread,
-    such as a context variable, does not get from one to the other.
+    *Thread*: the publishing thread. A window of a `Publisher` is entered by the thread that
+    publishes its first message and left by the publisher's own thread, so thread-local state such
+    as a context variable is not shared.
 
     *When*: around all attempts of a single publish, from before its message is prepared until it is
-    acknowledged or given up; around each window of `publish_many` and of a `Publisher`, from before
-    its first message is prepared until its last one has ended. `flush` and `close` of a `Publisher`
-    end a window early.
+    acknowledged or has failed. Also around each window of `publish_many` and of a `Publisher`, from
+    before its first message is prepared until its last one has ended. `flush` and `close` of a
+    `Publisher` end a window early.
 
-    *Returns*: a result to hand on instead of the operation's own, or `None` to keep the outcome as
-    it is, be it a result or an error.
+    *Returns*: a result that replaces the operation's result or error, or `None` to keep the
+    outcome.
 
-    *If it raises*: an error of the operation that passes through, or one raised `from` it, reaches
-    the caller as it is. Any other error becomes `PluginError`; one raised after the `yield` does
-    not undo the publish. `publish_many` ends with it, as a `PublishManyError` where messages have
-    failed after others were sent; the `PluginError` has a `report`, too. Where a window of a
-    `Publisher` is left there is no call to fail: such an error is logged and counted in the
+    *If it raises*: an error of the operation that passes through, or an error raised `from` it,
+    reaches the caller unchanged. Any other error becomes `PluginError`. An error raised after the
+    `yield` does not undo the publish. `publish_many` ends with the `PluginError`, which has a
+    `report`, or with a `PublishManyError` if messages have failed after others were sent. When a
+    window of a `Publisher` is left there is no call to fail: the error is logged and counted in the
     publisher's `report_errors`.
 
-    *Cost*: nothing without a plugin; otherwise one generator per publish or window, not per message
+    *Cost*: nothing without a plugin. Otherwise one generator per publish or window, not per message
     of a window.
     """
     return (yield)
@@ -171,25 +170,25 @@ def jetsync_batch_commit(operation: BatchCommitOperation) -> Generator[None, Any
     """
     Wrap the commit of an atomic or a fast batch.
 
-    A wrapper yields once: the commit runs at the `yield`, which gives its `BatchAck` or raises its
-    error.
+    A wrapper yields once. The commit runs at the `yield`, which returns its `BatchAck` or raises
+    its error.
 
     Args:
-        operation: which batch, and how many messages it has.
+        operation: the batch and the number of its messages.
 
-    *Thread*: the thread that commits.
+    *Thread*: the committing thread.
 
-    *When*: around the commit; adding messages to a batch is not part of it. The one call of
-    `publish_batch` is a commit as a whole.
+    *When*: around the commit, without the messages added before. `publish_batch` is a commit as a
+    whole.
 
-    *Returns*: a `BatchAck` to hand on instead, or `None` to keep the outcome as it is, be it a
-    result or an error.
+    *Returns*: a `BatchAck` that replaces the result or error, or `None` to keep the outcome.
 
     *If it raises*: before the `yield`, the batch is not committed and the call fails with
-    `PluginError`. After it, an error of the commit that passes through, or one raised `from` it,
-    reaches the caller as it is, any other becomes `PluginError` and does not undo the commit.
+    `PluginError`. After the `yield`, an error of the commit that passes through, or an error raised
+    `from` it, reaches the caller unchanged. Any other error becomes `PluginError` and does not undo
+    the commit.
 
-    *Cost*: nothing without a plugin; otherwise one generator per batch.
+    *Cost*: nothing without a plugin. Otherwise one generator per batch.
     """
     return (yield)
 
@@ -206,28 +205,27 @@ def jetsync_fetch(
     """
     Wrap a fetch, a next, one pull of a consume, or one direct read.
 
-    A wrapper yields once: the operation runs at the `yield`, which gives its result or raises its
+    A wrapper yields once. The operation runs at the `yield`, which returns its result or raises its
     error.
 
     Args:
-        operation: what is asked for: a `FetchOperation` or a `DirectReadOperation`.
+        operation: the options of the fetch or read.
 
-    *Thread*: the thread that fetches or reads; for `consume` with a handler, the consumption's own
+    *Thread*: the thread that fetches or reads. For `consume` with a handler, the consumption's own
     thread.
 
-    *When*: around `fetch`, `next`, each pull that `consume` issues, and each request of a direct
-    read, so that a scan of many pages is wrapped once per page. A fetch is over when its last
-    message was taken, or when its caller stopped taking.
+    *When*: around `fetch`, `next`, each pull of `consume`, and each request of a direct read. A
+    scan of several pages is wrapped once per page. A fetch ends when its last message has been
+    taken, or when the caller stops taking messages.
 
-    *Returns*: a result to hand on instead of the operation's own, or `None` to keep the outcome as
-    it is, be it a result or an error. Where messages were handed over one by one, as in a fetch,
-    they can not be taken back and a result changes nothing. The result of a page of many messages
-    is how many it brought.
+    *Returns*: a result that replaces the operation's result or error, or `None` to keep the
+    outcome. Messages that were handed over one by one, as by a fetch, cannot be taken back, so a
+    result changes nothing there. The result of a page is the number of its messages.
 
-    *If it raises*: an error of the operation that passes through, or one raised `from` it, reaches
-    the caller as it is. Any other error becomes `PluginError`.
+    *If it raises*: an error of the operation that passes through, or an error raised `from` it,
+    reaches the caller unchanged. Any other error becomes `PluginError`.
 
-    *Cost*: nothing without a plugin; otherwise one generator per request, not per message.
+    *Cost*: nothing without a plugin. Otherwise one generator per request, not per message.
     """
     return (yield)
 
@@ -237,120 +235,119 @@ def jetsync_message_received(
     message: Message | StoredMessage,
 ) -> Message | StoredMessage | None:
     """
-    Look at a message, or replace or veto it, before it is handed to the caller.
+    Inspect, replace or veto a message before it is handed to the caller.
 
     Args:
         message: a `Message` of a consumer, or a `StoredMessage` of a direct read.
 
-    *Thread*: the thread that takes the message: the one that iterates, or the handler's.
+    *Thread*: the thread that takes the message: the iterating thread, or the handler's.
 
-    *When*: once per message that is handed over, on every read path. A message that is fetched and
-    never taken is not shown.
+    *When*: once per message that is handed over, on every read path. The hook is not called for
+    fetched messages that are never taken.
 
-    *Returns*: a message of the same class to hand over instead, or `None` to keep the one given.
+    *Returns*: a message of the same class to hand over instead, or `None` to keep the given one.
 
-    *If it raises*: the call that takes the message fails with `PluginError`. The message is not
-    acknowledged but given back: it is delivered again at once, and from its second delivery on
-    after a pause that grows up to 30 seconds. A consumer without acknowledgements delivers nothing
-    again: the message is lost, and those behind it are what iterating over the same batch once more
-    gives.
+    *If it raises*: the call that takes the message fails with `PluginError`. The message is
+    negatively acknowledged. The server redelivers it at once, and from its second delivery on after
+    a delay that grows up to 30 seconds. A consumer without acknowledgements does not redeliver: the
+    message is lost, and iterating over the same batch again yields the messages after it.
 
-    With ``ack_policy="all"``, where to acknowledge a message is to acknowledge all before it,
-    ``consume`` ends there with that error, with a handler too. What is delivered next may come from
-    behind the message, and takes it along when it is acknowledged: a program that goes on after the
-    error decides that it may be left out. For the same reason a hook can not ``ack`` or ``term`` a
-    message of such a consumer: that raises `ConflictingUseError`.
+    With `ack_policy="all"`, acknowledging a message acknowledges all messages before it. `consume`
+    therefore ends with that error, also with a handler. The next delivery may be a later message,
+    and acknowledging it acknowledges this message too: a program that continues after the error
+    decides to skip it. For the same reason a hook cannot `ack` or `term` a message of such a
+    consumer. It raises `ConflictingUseError`.
 
-    *Cost*: nothing without a plugin; otherwise one function call per message and plugin. Headers
-    and metadata are parsed on first use: a plugin that looks at them pays for that.
+    *Cost*: nothing without a plugin. Otherwise one function call per message and plugin. Headers
+    and metadata are parsed on first use, so a plugin that reads them pays for the parsing.
     """
 
 
 @hookspec
 def jetsync_ttl_marker(message: Message | StoredMessage, reason: MarkerReason) -> None:
     """
-    Observe a limit marker: a message that a server left in place of an expired one (ADR-43).
+    Observe a limit marker: a message that the server stores in place of an expired one (ADR-43).
 
     Args:
-        message: the marker; its subject is the one that expired.
+        message: the marker, on the subject of the expired message.
 
-        reason: why the server left it.
+        reason: why the server stored it.
 
     *Thread*: the thread that takes the message.
 
     *When*: once per marker that is read, on every read path, before the marker itself is handed
     over.
 
-    *Returns*: nothing; what is returned is ignored.
+    *Returns*: nothing. A return value is ignored.
 
-    *If it raises*: the error is logged once per plugin and kind of error; the marker is handed
+    *If it raises*: the error is logged once per plugin and class of error, and the marker is handed
     over.
 
-    *Cost*: nothing without a plugin; otherwise a look at the headers of each message that has any.
+    *Cost*: nothing without a plugin. Otherwise a look at the headers of each message that has any.
     """
 
 
 # --------------------------------------------------------------------------------------------------
-# What happens meanwhile
+# Events
 # --------------------------------------------------------------------------------------------------
 
 
 @hookspec
 def jetsync_status(event: StatusEvent) -> None:
     """
-    Observe a pull status, a missed heartbeat, an event of the connection or a warning.
+    Observe a pull status, a missed heartbeat, a connection event or a warning.
 
     Args:
-        event: one typed event; see `jetsync.events` for the classes.
+        event: one of the classes in `jetsync.events`.
 
-    *Thread*: events of a call come in the thread that makes the call. Events of the connection come
-    in one worker thread named `jetsync-events`, one at a time and in order.
+    *Thread*: events of a call arrive in the calling thread. Connection events arrive in one worker
+    thread named `jetsync-events`, one at a time and in order.
 
-    *When*: after it happened. The call goes on, or the connection is repaired, without waiting.
+    *When*: after the event. The call or the reconnect continues without waiting for the hook.
 
-    *Returns*: nothing; what is returned is ignored.
+    *Returns*: nothing. A return value is ignored.
 
-    *If it raises*: the error is logged once per plugin and kind of error; the other plugins are
-    told all the same and the traffic goes on.
+    *If it raises*: the error is logged once per plugin and class of error. The other plugins still
+    receive the event and the traffic continues.
 
-    *Cost*: nothing without a plugin; otherwise one object and one function call per event, and one
-    thread per client. No event is made per message.
+    *Cost*: nothing without a plugin. Otherwise one object and one function call per event, and one
+    thread per client. There are no events per message.
     """
 
 
 # --------------------------------------------------------------------------------------------------
-# Trying again
+# Retries
 # --------------------------------------------------------------------------------------------------
 
 
 @hookspec(firstresult=True)
 def jetsync_retry(operation: Operation, error: Exception, attempt: int) -> float | None:
     """
-    Decide whether and when an operation that failed is tried again.
+    Decide whether and when a failed operation is retried.
 
-    As soon as one plugin implements this hook, it decides instead of the built-in rule (`retries`
-    and `retry_wait` of the publishing methods). The client asks only where another try can do no
-    harm: after errors that say that nothing is stored, and after an unknown outcome only where
-    every message has an id, or a condition on the stream's last sequence. Nobody is asked about
-    adding to a batch, about fast ingest, or about reading.
+    If a plugin implements this hook, it replaces the built-in rule (`retries` and `retry_wait` of
+    the publishing methods). The hook is called only if a retry is safe: after errors that mean that
+    nothing is stored, and after an unknown outcome only if every message has an ID or expects the
+    stream's last sequence. It is not called for adding to a batch, for fast ingest, or for reads.
 
     Args:
-        operation: what failed.
+        operation: the failed operation.
 
         error: why this attempt failed.
 
         attempt: how many attempts have been made so far, counted from 1.
 
-    *Thread*: the thread that made the call; for messages of a `Publisher`, the publisher's own.
+    *Thread*: the calling thread. For messages of a `Publisher`, the publisher's own thread.
 
-    *When*: after each attempt that failed, before the error is raised.
+    *When*: after each failed attempt, before the error is raised.
 
-    *Returns*: how many seconds to wait before the next attempt, or `None` to leave the decision to
-    the next plugin. The first answer counts; if there is none, the error is raised. An attempt that
-    finds no connection waits for one, within what is left of `timeout`, or in a window for as long.
+    *Returns*: the number of seconds to wait before the next attempt, or `None` to leave the
+    decision to the next plugin. The first answer counts. If no plugin answers, the error is raised.
+    An attempt without a connection waits for one for the rest of `timeout`, and in a window for the
+    whole `timeout`.
 
-    *If it raises*: the operation fails with `PluginError`; where the outcome of an attempt is
-    unknown it stays the error, and the `PluginError` is its `__cause__`.
+    *If it raises*: the operation fails with `PluginError`. If the outcome of an attempt is unknown,
+    that error is raised and the `PluginError` is its `__cause__`.
 
     *Cost*: nothing while operations succeed.
     """
