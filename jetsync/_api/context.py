@@ -5,10 +5,11 @@ One JetStream context: a connection with an API prefix, a default timeout and kn
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 from jetsync._api.known_streams import StreamCache
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import LONGEST, Deadline
 from jetsync.errors import JetStreamNotEnabledError, NoRespondersError, from_api_error
 from jetsync.values.server_info import decode_json
 
@@ -35,7 +36,8 @@ class Context:
         self.plugins = connection.plugins
         self.prefix = prefix
         self.domain = domain
-        self.default_timeout = default_timeout
+        # Capped, because locks reject longer waits.
+        self.default_timeout = min(default_timeout, LONGEST)
         self.streams = StreamCache(self)
 
     @property
@@ -45,7 +47,9 @@ class Context:
 
     def deadline(self, timeout: Seconds | None) -> Deadline:
         """Start the deadline of one public call; None means the context's default timeout."""
-        return Deadline.after(self.default_timeout if timeout is None else timeout)
+        if timeout is None:
+            return Deadline(time.monotonic() + self.default_timeout, self.default_timeout)
+        return Deadline.after(timeout)
 
     def api(
         self,

@@ -65,18 +65,12 @@ class Entry:
 
 def stored_entry(bucket: str, key: str, message: StoredMessage) -> Entry:
     """Return the entry that a message of the bucket is."""
-    operation, marker = operation_of(message.headers)
-    return Entry(
-        bucket,
-        key,
-        message.data,
-        message.sequence,
-        message.timestamp,
-        operation,
-        0,
-        marker,
-        message.ttl,
-    )
+    sequence, created = message.sequence, message.timestamp
+    headers = message.headers
+    if not headers:
+        return Entry(bucket, key, message.data, sequence, created)
+    operation, marker = operation_of(headers)
+    return Entry(bucket, key, message.data, sequence, created, operation, 0, marker, message.ttl)
 
 
 def delivered_entry(bucket: str, key: str, message: Message) -> Entry:

@@ -20,10 +20,12 @@ from jetsync._proto.kv import (
 )
 from jetsync.consume.ordered import open_ordered
 from jetsync.errors import (
+    BucketNotFoundError,
     InvalidArgumentError,
     JetSyncError,
     KeyExistsError,
     MessageNotFoundError,
+    StreamNotFoundError,
     WrongLastRevisionError,
     WrongLastSequenceError,
 )
@@ -124,13 +126,14 @@ class KeyValue:
         bucket = self._bucket
         subject = bucket.layout.read_prefix + check_key(key)
         try:
-            with bucket.named():
-                if revision is None:
-                    message = bucket.stream.get_last(subject, direct=direct, timeout=timeout)
-                else:
-                    message = bucket.stream.get_message(revision, direct=direct, timeout=timeout)
+            if revision is None:
+                message = bucket.stream.get_last(subject, direct=direct, timeout=timeout)
+            else:
+                message = bucket.stream.get_message(revision, direct=direct, timeout=timeout)
         except MessageNotFoundError as error:
             raise bucket.not_found(key, revision=revision) from error
+        except StreamNotFoundError as error:
+            raise BucketNotFoundError(bucket.name) from error
         if revision is not None and message.subject != subject:
             raise bucket.not_found(key, revision=revision)
         entry = stored_entry(bucket.name, key, message)

@@ -85,7 +85,7 @@ def parse_time_ns(text: str) -> int:
     found = _RFC3339.fullmatch(text)
     if found is None:
         raise ProtocolError(f"not an RFC 3339 time: {text!r}")
-    year, month, day, hour, minute, second = (int(found[i]) for i in range(1, 7))
+    year, month, day, hour, minute, second = map(int, found.group(1, 2, 3, 4, 5, 6))
     try:
         # Seconds are added, not passed: a leap second is 60.
         moment = dt.datetime(year, month, day, hour, minute, tzinfo=_UTC)

@@ -24,22 +24,20 @@ __all__ = ["StoredMessage", "StoredPage"]
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _SERVER_LINES = b"\r\nNats-Stream: "
 
+# What servers add to an answer, in their order, up to the end of the block. Each block has it once,
+# whatever headers the message has itself.
 _ADDED: Final = re.compile(
     rb"\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d{1,20})"
     rb"\r\nNats-Time-Stamp: (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.?(\d{0,9})Z"
     rb"(?:\r\nNats-Num-Pending: \d+\r\nNats-Last-Sequence: \d+)?\r\n\r\n"
 )
-"""
-What servers add to an answer, in the order in which they do, up to the end of the block: there is
-one in each block, whatever headers the message has itself.
-"""
 
 
 def time_of(timestamp_ns: int) -> dt.datetime:
     """
-    Return nanoseconds since 1970 as an aware datetime in UTC; what is below a microsecond is cut.
+    Return nanoseconds since 1970 as an aware datetime in UTC, truncated to microseconds.
     """
-    # Integers all the way: a float of seconds has lost the microseconds by now.
+    # With integers, because a float of seconds has too few digits for microseconds.
     try:
         return _EPOCH + dt.timedelta(microseconds=timestamp_ns // 1000)
     except OverflowError as error:
@@ -50,7 +48,9 @@ def _nanoseconds(moment: dt.datetime | int) -> int:
     if isinstance(moment, int):
         return moment
     if moment.tzinfo is None:
-        raise InvalidArgumentError("a naive datetime has no place in time", argument="timestamp")
+        raise InvalidArgumentError(
+            "timestamp must have a time zone, and this datetime is naive", argument="timestamp"
+        )
     since = moment - _EPOCH
     return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
 
@@ -59,17 +59,18 @@ class StoredMessage:
     """
     A message read from a stream without a consumer (ADR-31).
 
-    Immutable, comparable, picklable. ``headers`` are those the message was stored with; what
-    servers add on the way out is in the other attributes. Threads: any number may use it.
+    Immutable, comparable, picklable and thread-safe. ``headers`` are those that the message was
+    stored with. What servers add when they send it is in the other attributes.
     """
 
-    # By hand for the same reason as Message: a scan makes some hundred thousand of these per
-    # second, and most are asked for their data and nothing else.
-    __slots__ = ("_block", "_headers", "_said", "data")
+    # Not an attrs class: a scan makes several hundred thousand per second, and for most of them
+    # only the data is read.
+    __slots__ = ("_block", "_headers", "_parts", "data")
 
+    # The header block of a message from a server; the parts are read from it when they are used.
     _block: bytes | None
     _headers: Headers
-    _said: tuple[str, str, int, int]
+    _parts: tuple[str, str, int, int]
 
     def __init__(  # noqa: PLR0917  (the order of the documented fields)
         self,
@@ -81,29 +82,29 @@ class StoredMessage:
         data: bytes = b"",
     ) -> None:
         """
-        Make a message whose parts are known.
+        Make a message from its parts.
 
         Args:
-            stream: Stream it is stored in.
-            subject: Subject it was published to.
-            sequence: Place in the stream.
+            stream: The stream that stores it.
+            subject: The subject that it was published to.
+            sequence: Its stream sequence.
             timestamp: When it was stored: an aware datetime, or nanoseconds since 1970.
-            headers: The headers it was stored with.
-            data: Payload.
+            headers: The headers that it was stored with.
+            data: The payload.
         """
         self._block = None
-        self._said = (stream, subject, sequence, _nanoseconds(timestamp))
+        self._parts = (stream, subject, sequence, _nanoseconds(timestamp))
         self._headers = Headers() if headers is None else headers
         self.data = data
-        """Payload; ``b""`` for an empty one."""
+        """The payload."""
 
     @classmethod
     def from_direct(cls, header_block: bytes, data: bytes) -> StoredMessage:
         """
-        Make a message from an answer to a direct get; nothing is decoded before it is asked for.
+        Make a message from an answer to a direct get that has no status.
 
-        The caller has seen that the block has no status. A block that lacks what servers add raises
-        ``ProtocolError`` on first use.
+        The parts are decoded when they are used. If the block lacks one, that raises
+        ``ProtocolError``.
         """
         message = cls.__new__(cls)
         message._block = header_block  # noqa: SLF001  (its own class)
@@ -113,27 +114,25 @@ class StoredMessage:
     @property
     def stream(self) -> str:
         """
-        Stream the message is stored in; behind a mirror this may be the mirror.
+        The stream that stores the message. If a mirror answered, this may be the mirror.
         """
-        return self._said[0] if self._block is None else _text(self._block, b"Nats-Stream")
+        return self._parts[0] if self._block is None else _text(self._block, b"Nats-Stream")
 
     @property
     def subject(self) -> str:
         """
-        Subject the message was published to.
+        The subject that the message was published to.
         """
-        return self._said[1] if self._block is None else _text(self._block, b"Nats-Subject")
+        return self._parts[1] if self._block is None else _text(self._block, b"Nats-Subject")
 
     @property
     def sequence(self) -> int:
         """
-        Place in the stream.
+        The stream sequence.
         """
-        return (
-            self._said[2]
-            if self._block is None
-            else read_digits(_raw(self._block, b"Nats-Sequence"))
-        )
+        if self._block is None:
+            return self._parts[2]
+        return read_digits(_text(self._block, b"Nats-Sequence"))
 
     @property
     def timestamp_ns(self) -> int:
@@ -141,43 +140,47 @@ class StoredMessage:
         When the message was stored, in nanoseconds since 1970.
         """
         if self._block is None:
-            return self._said[3]
+            return self._parts[3]
         return parse_time_ns(_text(self._block, b"Nats-Time-Stamp"))
 
     @property
     def timestamp(self) -> dt.datetime:
         """
-        When the message was stored, as an aware datetime; microseconds are the last digit.
+        When the message was stored, as an aware datetime in UTC, truncated to microseconds.
         """
         return time_of(self.timestamp_ns)
 
     @property
     def raw_headers(self) -> bytes | None:
         """
-        Header block as it came, with what the server added behind the message's own, for those who
-        look for one header in each of many messages; ``None`` where it came in another form.
+        The header block as the server sent it, with the lines that it added after the message's
+        own; ``None`` if the message came in another form.
+
+        For programs that look for one header in many messages.
         """
         return self._block
 
     @property
     def headers(self) -> Headers:
         """
-        The headers the message was stored with, empty when there are none; always the same object.
+        The headers that the message was stored with, perhaps empty; always the same object.
         """
         try:
             return self._headers
         except AttributeError:
             block = self._block or b""
-            # Servers put their own lines behind those of the message, so theirs begin at the last
-            # one.
+            # The server's lines come last, so they begin at the last such line.
             end = block.rfind(_SERVER_LINES)
-            self._headers = Headers.parse(block if end < 0 else block[: end + 2])[2]
+            if end == len(b"NATS/1.0"):
+                self._headers = Headers()
+            else:
+                self._headers = Headers.parse(block if end < 0 else block[: end + 2])[2]
             return self._headers
 
     @property
     def marker(self) -> MarkerReason | None:
         """
-        Why a server left this marker in the place of expired messages; ``None`` for ordinary ones
+        Why a server left this marker in place of expired messages; ``None`` for ordinary messages
         (ADR-43).
         """
         return marker_of(self._headers) if self._block is None else marker_in(self._block, self)
@@ -185,26 +188,27 @@ class StoredMessage:
     @property
     def ttl(self) -> float | Literal["never"] | None:
         """
-        Time-to-live in seconds, ``"never"``, or ``None`` when the message has none (ADR-43).
+        The time-to-live in seconds, ``"never"``, or ``None`` if the message has none (ADR-43).
         """
         if self._block is None:
             return parse_ttl(self._headers.get(TTL))
         return ttl_in(self._block, self)
 
-    def _parts(self) -> tuple[str, str, int, int]:
-        return self.stream, self.subject, self.sequence, self.timestamp_ns
+    def _values(self) -> tuple[object, ...]:
+        """Return the arguments that make an equal message."""
+        own = self.stream, self.subject, self.sequence, self.timestamp_ns
+        return *own, self.headers, self.data
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StoredMessage):
             return NotImplemented
-        mine, theirs = self._parts(), other._parts()
-        return mine == theirs and self.data == other.data and self.headers == other.headers
+        return self._values() == other._values()
 
     def __hash__(self) -> int:
-        return hash((self._parts(), self.data))
+        return hash((self.stream, self.subject, self.sequence, self.timestamp_ns, self.data))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StoredMessage, (*self._parts(), self.headers, self.data)
+        return StoredMessage, self._values()
 
     def __repr__(self) -> str:
         where = f"stream {self.stream!r} sequence {self.sequence}"
@@ -215,15 +219,15 @@ class StoredPage(Sequence[StoredMessage]):
     """
     Messages that were read together, in their order, with their parts as columns.
 
-    A sequence of :class:`StoredMessage`; each column is a list as long as it. Columns are made on
-    first use, all at once, much faster than by asking each message. Threads: any number may use it.
+    A sequence of :class:`StoredMessage`. Each column is a list of the same length. The columns are
+    made together on first use, much faster than by asking each message. Thread-safe.
     """
 
     __slots__ = ("_messages", "_parts")
 
     def __init__(self, messages: Sequence[StoredMessage]) -> None:
         """
-        Make a page of these messages.
+        Make a page of messages.
         """
         self._messages = messages
         self._parts: tuple[list[str], list[int], list[int]] | None = None
@@ -248,14 +252,14 @@ class StoredPage(Sequence[StoredMessage]):
     @property
     def subjects(self) -> list[str]:
         """
-        Subjects the messages were published to.
+        The subjects that the messages were published to.
         """
         return self._columns()[0]
 
     @property
     def sequences(self) -> list[int]:
         """
-        Places in the stream.
+        The stream sequences.
         """
         return self._columns()[1]
 
@@ -269,7 +273,7 @@ class StoredPage(Sequence[StoredMessage]):
     @property
     def data(self) -> list[bytes]:
         """
-        Payloads.
+        The payloads.
         """
         return [message.data for message in self._messages]
 
@@ -287,7 +291,7 @@ def _fast_columns(
     messages: Sequence[StoredMessage],
 ) -> tuple[list[str], list[int], list[int]] | None:
     """
-    Return subjects, sequences and times, ``None`` if some block is not as servers make them.
+    Return subjects, sequences and times, ``None`` if a block is not as servers make it.
     """
     blocks = [message._block for message in messages]  # noqa: SLF001  (its own module)
     if not blocks or None in blocks:
@@ -296,10 +300,10 @@ def _fast_columns(
     if len(rows) != len(blocks):
         return None
     subjects, sequences, seconds, fractions = zip(*rows, strict=True)
-    # A page has few different seconds.
+    # Many messages of a page share their second.
     known = {text: parse_time_ns(text.decode() + "Z") for text in set(seconds)}
     return (
-        # No subject has a line end in it.
+        # No subject contains a line end.
         b"\n".join(subjects).decode("utf-8", "surrogateescape").split("\n"),
         list(map(int, sequences)),
         [
@@ -311,7 +315,7 @@ def _fast_columns(
 
 def stored_messages(frames: Sequence[Frame]) -> list[StoredMessage]:
     """
-    Return the messages of a run of answers to a direct get, as :meth:`StoredMessage.from_direct`.
+    Make messages from a run of answers, as :meth:`StoredMessage.from_direct` makes one.
     """
     made = []
     new = StoredMessage.__new__
@@ -323,16 +327,11 @@ def stored_messages(frames: Sequence[Frame]) -> list[StoredMessage]:
     return made
 
 
-# Each is a search from the end of the block, a third of a microsecond. Keeping what was found would
-# cost the same again, and one more slot in every message.
-
-
-def _raw(block: bytes, name: bytes) -> bytes:
+def _text(block: bytes, name: bytes) -> str:
+    """Return the value of a header that the server added."""
+    # A search from the end of the block takes a third of a microsecond. Keeping the value would
+    # cost the same, and a slot in every message.
     value = find_last(block, name)
     if value is None:
         raise ProtocolError(f"an answer to a direct get lacks the header {name.decode()}")
-    return value
-
-
-def _text(block: bytes, name: bytes) -> str:
-    return _raw(block, name).decode("utf-8", "surrogateescape")
+    return value.decode("utf-8", "surrogateescape")
