@@ -12,7 +12,7 @@ from jetsync._base.deadline import as_seconds
 from jetsync._proto.pins import Pins
 from jetsync._proto.pull import UNBOUNDED_BATCH, PullRequest
 from jetsync.consume.consumption import Consumption
-from jetsync.consume.fetch import MessageBatch
+from jetsync.consume.fetch import Fetch, MessageBatch
 from jetsync.consume.options import (
     check_given,
     check_priorities,
@@ -239,7 +239,9 @@ class Consumer:
             "next",
             (1, None, expires, heartbeat, False, group, min_pending, min_ack_pending, priority),
         )
-        return batch.first()
+        message = next(iter(batch), None)
+        batch.close()
+        return message
 
     def consume(
         self,
@@ -368,18 +370,18 @@ class Consumer:
             self._last = (options, request, wait)
         if options[5:] != NO_PRIORITIES:
             require_priorities(self._context.server.version, *options[5:])
-        return MessageBatch(
+        fetch = Fetch(
             self._context,
             self._stream_name,
-            self.name,
+            self._info.name,
             request,
             self._pool,
             wait=wait,
             name=name,
             acked=self._info.config.ack_policy is not AckPolicy.NONE,
-            ack_all=self._info.config.ack_policy is AckPolicy.ALL,
             pins=self._pins,
         )
+        return MessageBatch(fetch, ack_all=self._info.config.ack_policy is AckPolicy.ALL)
 
 
 def pull_request(  # noqa: PLR0917 - the options of a pull.

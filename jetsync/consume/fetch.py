@@ -1,107 +1,101 @@
 """
 Fetching: one bounded batch of messages, yielded as they arrive.
 
-A :class:`MessageBatch` drives the pull engine for one ``fetch`` or ``next``. Its consumer keeps the
-inboxes that pulls are answered on and lends one to each batch; one that ended cleanly is used
-again, so that a fetch costs one write and no subscription of its own.
+A :class:`Fetch` drives the pull engine for one ``fetch`` or ``next``. Its consumer keeps the
+inboxes that pulls are answered on and lends one to each fetch. An inbox whose pull ended cleanly is
+used again, so a fetch costs one write and no subscription of its own.
 
 Everything runs in the thread that iterates.
 """
 
 from __future__ import annotations
 
-import inspect
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from jetsync import events
-from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._hooks.errors import PluginError
 from jetsync._io.connection import raise_failure
 from jetsync._io.outbox import LaneState
-from jetsync._proto.pull import GRACE, RETRY_WAIT, RETRY_WAIT_LIMIT, PullRequest, message_size
-from jetsync._proto.status import Effect, Status
+from jetsync._proto.pull import GRACE, RETRY_WAIT, RETRY_WAIT_LIMIT, message_size
+from jetsync._proto.status import Effect
 from jetsync.consume.acks import acknowledge_all, give_back, message_maker
-from jetsync.consume.inbox import PullInbox, take_inbox
+from jetsync.consume.inbox import (
+    PullInbox,
+    enter_fetch,
+    report_silence,
+    report_status,
+    take_inbox,
+)
 from jetsync.errors import (
+    ApiError,
     ConflictingUseError,
     InvalidGroupError,
-    JetStreamNotEnabledError,
     JetSyncError,
     NoHeartbeatError,
     PinIdMismatchError,
     RequestTimeoutError,
     TransportError,
 )
+from jetsync.events import PullOutcome
 from jetsync.values.codec import from_wire
 from jetsync.values.consumer_info import ConsumerInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from typing_extensions import Self
 
     from jetsync._api.context import Context
-    from jetsync._hooks.calls import Entered
     from jetsync._proto.pins import Pins
-    from jetsync._proto.pull import Pull
+    from jetsync._proto.pull import Pull, PullRequest
+    from jetsync._proto.status import Status
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
 __all__ = ["MessageBatch"]
 
+# Seconds to wait for the consumer's info if nobody answered a pull.
 PROBE_WAIT: Final = 1.0
-"""Seconds to wait for the consumer's info when nobody answered a pull."""
 
+# Seconds of silence after which a fetch with `no_wait` asks for the consumer's info. Servers answer
+# such a pull within a millisecond. Only while `max_ack_pending` is reached, they keep it and send
+# nothing.
 NO_WAIT_SILENCE: Final = 0.05
-"""
-Seconds of silence after which a fetch with ``no_wait`` asks how its consumer is doing.
 
-Servers answer such a pull within a millisecond, except while ``max_ack_pending`` is reached: then
-they keep it, and say nothing at all.
-"""
+# Seconds of the second pull of a fetch with `no_wait` whose first pull found nothing. Servers
+# acknowledge a publish shortly before its consumers know of the message. Measured on 2.10.26,
+# 2.11.11, 2.12.8, 2.14.6 and 2.15.1, with a pull right after each ack: without a second pull, 0.4
+# to 2 of 100 messages were missed on an idle machine and up to 7 on a busy one; with 1 or 2 ms,
+# none and 1 in 500; with 5 ms, none of 10,000.
+SECOND_PULL: Final = 0.005
 
-SECOND_LOOK: Final = 0.005
-"""
-Seconds of the second look of a fetch with ``no_wait`` that found nothing.
-
-Servers acknowledge a publish a moment before its consumers know of the message. Measured on
-2.10.26, 2.11.11, 2.12.8, 2.14.6 and 2.15.1, with a pull right behind each ack: without a second
-look 0.4 to 2 of 100 messages were missed on an idle machine, up to 7 on a busy one; with 1 or 2 ms
-none and 1 in 500; with 5 ms none of 10,000.
-"""
-
+# Another pull is not worth sending if less than this many seconds are left.
 SHORTEST_REST: Final = 0.01
-"""Seconds that have to be left for another pull to be worth sending."""
 
+# A batch forgets the messages that were acknowledged once it holds this many.
 PRUNE_AT: Final = 4096
-"""
-Messages that a batch keeps for :meth:`MessageBatch.ack` before it looks which are acknowledged
-already.
-"""
-
-_logger = _log.get_logger("jetsync.fetch")
 
 
-def is_running(generator: Generator[Any, None, None]) -> bool:
+class Fetch:
     """
-    Return whether the generator runs, in another thread or interrupted by this signal handler.
-    """
-    return inspect.getgeneratorstate(generator) == inspect.GEN_RUNNING
+    One bounded pull, repeated while it ends for a temporary reason; used by one thread at a time.
 
-
-class MessageBatch:
-    """
-    The messages of one fetch, as they arrive.
-
-    Iterate over it once. Nothing there is not an error; a fault is raised at the end of the
-    iteration, after the messages that did arrive. Leaving the iteration early, by ``break`` or an
-    exception, gives the messages that were not taken back to the server at once; so does
-    :meth:`close`, or using the batch as a context manager. One thread at a time.
+    Args:
+        context: The context that the messages are pulled through.
+        stream: The stream's name.
+        consumer: The consumer's name.
+        request: What to ask for.
+        pool: The idle inboxes of the consumer.
+        wait: Seconds for which messages are waited for.
+        name: The public method that fetches, for plugins.
+        acked: Whether the consumer wants acknowledgements.
+        pins: The pin ids of the consumer's priority groups.
+        epoch: If given, the pull is only repeated on this connection. On another one, the fetch
+            ends with NoHeartbeatError.
     """
 
     def __init__(
@@ -113,278 +107,169 @@ class MessageBatch:
         pool: list[PullInbox],
         *,
         wait: float,
-        name: Any = "fetch",
+        name: str = "fetch",
         acked: bool = True,
-        ack_all: bool = False,
         pins: Pins | None = None,
+        epoch: int | None = None,
     ) -> None:
-        self._context = context
+        lane = context.lane
+        self.context = context
+        self.stream = stream
+        self.consumer = consumer
+        self.acked = acked
         self._pins = pins
         if pins is not None and request.group is not None:
             request = attrs.evolve(request, pin_id=pins.get(request.group))
-        self._acked = acked
-        self._ack_all = ack_all
-        self._stream = stream
-        self._consumer = consumer
-        self._request = request
+        self.request = request
         self._pool = pool
-        self._wait = wait
+        self._lane = lane
+        self._epoch = epoch
         self._subject = f"{context.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
         self._deadline = Deadline.after(wait + GRACE)
-        self._ask_until = Deadline(self._deadline.at - GRACE, wait)
+        self._send_until = Deadline(self._deadline.at - GRACE, wait)
         self._retry_wait = RETRY_WAIT
-        self._received = 0
+        # Which pull of a fetch with `no_wait` this is, see `_should_repeat`.
+        self._attempt = 1
+        # Whether another pull has to be sent before the next wait.
+        self._repeat = False
         self._received_bytes = 0
-        self._yielded: list[Message] = []
-        self._prune_at = PRUNE_AT
-        self._error: Exception | None = None
-        self._ask_again = False
-        self._look = 1
-        """Which pull of a fetch with ``no_wait`` this is, see :meth:`_asks_again`."""
-
-        self._closing = False
-        """Whether it was closed while its iteration ran."""
-
-        self._inbox: PullInbox | None = None
-        self._entered: Entered | None = None
-        self._name = name
+        self.received = 0
+        # The status that ended the last pull; None while it is open, or if none was needed.
         self.status: Status | None = None
-        """The status that ended the batch, None while it runs or when none was needed."""
-        self._behind: Iterator[Frame] = iter(())
-        """What has come behind a message that a plugin refused, of a consumer without acks."""
-
-        self._running: weakref.ref[Generator[Message, None, None]] | None = None
-        """The iteration, which its caller alone keeps alive: letting go of it ends it."""
-        context.connection.check()
-        if context.plugins.enter_fetch is not None:
-            self._entered = context.plugins.enter_fetch(self._operation())
+        self.error: Exception | None = None
+        # Whether another call asked for the end while the iteration was running.
+        self.closing = False
+        self._inbox: PullInbox | None = None
+        connected = lane.state is LaneState.OPEN
+        if not connected:
+            context.connection.check()
+        self._entered = enter_fetch(context, name, stream, consumer, request, timeout=wait)
         try:
-            if context.lane.state is not LaneState.OPEN:
-                # Waits for a connection: what is asked for has to fit the time that is left then.
-                context.lane.write(b"", self._ask_until)
+            if not connected:
+                # Waits for a connection. The pull has to fit the time that is left then.
+                lane.write(b"", self._send_until)
                 request = self._rest() or request
             self._inbox = take_inbox(pool, context)
-            self._inbox.pull(self._subject, request, self._ask_until)
+            self._inbox.pull(self._subject, request, self._send_until)
         except BaseException as error:
             inbox, self._inbox = self._inbox, None
             if inbox is not None:
                 inbox.close()
-            self._finish(error)
+            self.finish(None, error)
             raise
 
     def __del__(self) -> None:
-        # A batch that nobody iterated over has a pull open, and no generator that would end it.
+        # A batch that was not iterated over has an open pull, and no generator that would end it.
         if getattr(self, "_inbox", None) is not None:
-            self._abandon([])
-
-    def __repr__(self) -> str:
-        state = "open" if self._inbox is not None else "ended"
-        return (
-            f"<MessageBatch {self._stream}/{self._consumer} {state} received={self._received} "
-            f"of {self._request.max_messages}>"
-        )
-
-    def __iter__(self) -> Iterator[Message]:
-        return self._iteration()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+            self.abandon(())
 
     @property
-    def received(self) -> int:
-        """How many messages have arrived so far."""
-        return self._received
+    def is_open(self) -> bool:
+        """Whether more messages may arrive."""
+        return self._inbox is not None
 
-    def close(self) -> None:
-        """
-        End the batch now and give back what was not taken; safe to repeat.
-
-        If another call is waiting for a message of this batch, its iteration ends at once.
-        """
-        running = None if self._running is None else self._running()
-        if running is not None and is_running(running):
-            self._closing = True
-            inbox = self._inbox
-            if inbox is not None:
-                self._context.lane.interrupt(inbox.box)
-            return
-        if running is not None:
-            running.close()
-        self._behind = iter(())
-        # A generator that was never started runs no `finally`.
-        self._abandon([])
-        self._finish(None)
-
-    def ack(self) -> int:
-        """
-        Acknowledge all messages that were yielded, in one write; return how many that were.
-
-        Messages that were acknowledged, refused or terminated before are left out.
-
-        Raises:
-            AcksNotWantedError: The consumer takes no acknowledgements.
-            DisconnectedError, ConnectionClosedError: Nothing was sent; the messages can still be
-                acknowledged.
-        """
-        count = acknowledge_all(self._yielded, None, skip_acked=True)
-        self._yielded.clear()
-        return count
-
-    def first(self) -> Message | None:
-        """Return the one message of a batch of one, None if there is none."""
-        message = next(self._iteration(), None)
-        self.close()
-        return message
-
-    def _iteration(self) -> Generator[Message, None, None]:
-        """Return the one iteration, started or not."""
-        running = None if self._running is None else self._running()
-        if running is None:
-            running = self._run()
-            self._running = weakref.ref(running)
-        if is_running(running):
-            raise ConflictingUseError("another call waits for a message of this batch")
-        return running
-
-    def _operation(self) -> events.FetchOperation:
-        request = self._request
-        return events.FetchOperation(
-            name=self._name,
-            stream=self._stream,
-            consumer=self._consumer,
-            max_messages=request.max_messages,
-            max_bytes=request.max_bytes,
-            expires=None if request.no_wait else request.expires,
-            heartbeat=request.heartbeat,
-            group=request.group,
-            timeout=self._wait,
-        )
-
-    def _run(self) -> Generator[Message, None, None]:
-        """Yield the messages; every way out passes the end."""
-        unused, self._behind = self._behind, iter(())
-        goes_on = False
-        make = message_maker(self._context, acked=self._acked, ack_all=self._ack_all)
-        error: BaseException | None = None
-        try:
-            while True:
-                for frame in () if self._closing else unused:
-                    message = make(frame)
-                    self._yielded.append(message)
-                    yield message
-                    if self._closing:
-                        # Closed while the message was made.
-                        break
-                if len(self._yielded) >= self._prune_at:
-                    self._prune()
-                inbox = self._inbox
-                if inbox is None or self._closing:
-                    break
-                unused = iter(self._receive(inbox))
-            if self._error is not None:
-                raise_failure(self._error)
-        except BaseException as raised:
-            error = None if isinstance(raised, GeneratorExit) else raised
-            if isinstance(raised, PluginError) and not self._acked:
-                # Nobody would deliver the others again: they are for the next iteration.
-                self._behind, self._running, goes_on = unused, None, True
-            raise
-        finally:
-            if not goes_on:
-                self._abandon(list(unused))
-            self._finish(error)
-
-    def _receive(self, inbox: PullInbox) -> Sequence[Frame]:
-        """Return the next messages; without an inbox afterwards, there are no more."""
-        if self._ask_again:
+    def receive(self) -> Sequence[Frame]:
+        """Wait for messages and return their frames, or nothing; see :attr:`is_open`."""
+        inbox = self._inbox
+        assert inbox is not None
+        if self._repeat:
             self._pull_rest(inbox)
-        if self._error is not None or not self._wait_for_frames(inbox):
+        if self._inbox is None or not self._wait_for_frames(inbox):
             return ()
         received = inbox.engine.receive(inbox.box.drain(), time.monotonic())
-        self._received += len(received.messages)
-        if self._pins is not None:
-            self._pins.learn(self._request.group, received.messages)
-        if self._request.max_bytes is not None:
-            self._received_bytes += sum(map(message_size, received.messages))
+        messages = received.messages
+        self.received += len(messages)
+        if self._pins is not None and self.request.group is not None:
+            self._pins.learn(self.request.group, messages)
+        if self.request.max_bytes is not None:
+            self._received_bytes += sum(map(message_size, messages))
         for status in received.others:
-            self._tell(status, events.PullOutcome.IGNORED)
+            self._report(status, PullOutcome.IGNORED)
         for status, pull in zip(received.statuses, received.pulls, strict=True):
             self._on_status(status, pull)
-        if inbox.engine.is_idle and not self._ask_again:
+        if inbox.engine.is_idle and not self._repeat:
             self._inbox = None
-            self._lay_down(inbox)
-        return received.messages
+            if isinstance(self.error, InvalidGroupError):
+                # Servers before 2.14 refuse a pull for its group and still serve it (seen on
+                # 2.11.11 and 2.12.8).
+                inbox.abandon(())
+            else:
+                self._pool.append(inbox)
+        return messages
 
-    def _lay_down(self, inbox: PullInbox) -> None:
-        """Leave an inbox whose pull is over to the next fetch, if it is over at the server too."""
-        if isinstance(self._error, InvalidGroupError):
-            # Servers before 2.14 refuse such a pull and serve it all the same (seen on 2.11.11 and
-            # 2.12.8).
-            inbox.abandon([])
-        else:
-            self._pool.append(inbox)
+    def interrupt(self) -> None:
+        """End a :meth:`receive` that waits in another thread, or below this signal handler."""
+        self.closing = True
+        inbox = self._inbox
+        if inbox is not None:
+            self._lane.interrupt(inbox.box)
+
+    def abandon(self, unused: Sequence[Frame]) -> None:
+        """End it and give back the messages that nobody took; safe to repeat."""
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            inbox.abandon(unused, acked=self.acked)
+        elif unused and self.acked:
+            give_back(self._lane, unused)
+
+    def finish(self, result: object, error: BaseException | None) -> None:
+        """Leave the plugins around the fetch; safe to repeat."""
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            entered.leave(result, error)
 
     def _wait_for_frames(self, inbox: PullInbox) -> bool:
         """Wait until there are frames; return False if something else has to be done first."""
         box, engine = inbox.box, inbox.engine
         while not box.frames:
-            box.clear_interrupt()
-            if self._closing:
+            if self.closing:
                 return False
-            if box.failure is not None:
-                self._fail(box.failure)
-                return False
-            for subject, denial in box.take_denials():
-                if subject == self._subject:
-                    self._fail(denial)
+            if box.ready:
+                box.clear_interrupt()
+                if box.failure is not None:
+                    self._fail(box.failure)
                     return False
-            lost = box.take_lost()
-            if lost and engine.lost(lost):
-                self._ask_again = True
-                return False
+                for subject, denial in box.take_denials():
+                    if subject == self._subject:
+                        self._fail(denial)
+                        return False
+                lost = box.take_lost()
+                if lost and engine.lost(lost):
+                    self._repeat = True
+                    return False
             due = engine.heartbeat.due()
             until = self._deadline
             if due is not None and due < until.at:
                 until = Deadline(due, until.total)
-            if self._request.no_wait:
+            if self.request.no_wait:
                 until = until.at_most(NO_WAIT_SILENCE)
-            if not self._context.lane.wait(box, until) and self._is_over(inbox):
+            if not self._lane.wait(box, until) and self._is_over(inbox):
                 return False
         return True
 
     def _is_over(self, inbox: PullInbox) -> bool:
-        """Look why a wait ended with nothing, and set the error if that was the end."""
+        """Find out why a wait brought nothing, and whether the fetch, or its pull, is over."""
         now = time.monotonic()
         watch = inbox.engine.heartbeat
         silent = watch.missed(now)
         if silent or self._deadline.expired():
-            self._context.connection.probe()
+            self.context.connection.probe()
         if silent:
-            if self._context.plugins.status is not None:
-                self._context.plugins.status(
-                    events.HeartbeatMissedEvent(
-                        stream=self._stream,
-                        consumer=self._consumer,
-                        heartbeat=watch.interval,
-                        silent_for=watch.silence(now),
-                    )
-                )
-            self._fail(NoHeartbeatError(consumer=self._consumer, stream=self._stream))
+            report_silence(
+                self.context, self.stream, self.consumer, watch.interval, watch.silence(now)
+            )
+            self._fail(NoHeartbeatError(consumer=self.consumer, stream=self.stream))
         elif self._deadline.expired():
             self._fail(RequestTimeoutError(self._subject.decode(), self._deadline.total))
-        elif self._request.no_wait:
-            self._look_why_silent(inbox)
-        return self._inbox is None or self._ask_again
+        elif self.request.no_wait:
+            self._explain_silence(inbox)
+        return self._inbox is None or self._repeat
 
-    def _look_why_silent(self, inbox: PullInbox) -> None:
+    def _explain_silence(self, inbox: PullInbox) -> None:
         """
-        End a fetch that does not wait if its consumer has nothing to give now; ask again if the
-        consumer has no pull.
+        End a fetch with ``no_wait`` if its consumer cannot deliver now; repeat a pull that is lost.
 
-        The server answers this question after the pull, so that with it comes what there was.
+        The server answers the probe after the pull, so all messages have arrived with the answer.
         """
         try:
             info = self._probe()
@@ -398,173 +283,290 @@ class MessageBatch:
             not info.num_pending
             or 0 < limit <= info.num_ack_pending
             or info.paused
-            or self._request.group is not None
+            or self.request.group is not None
         ):
-            self._abandon([])
+            self.abandon(())
         elif not info.num_waiting and self._rest() is not None:
-            # Sent to a leader that had just stepped down: it drops pulls without a word.
-            inbox.engine.lost(self._context.lane.epoch)
-            self._ask_again = True
+            # A leader that has just stepped down drops pulls without a status.
+            inbox.engine.lost(self._lane.epoch)
+            self._repeat = True
 
     def _on_status(self, status: Status, pull: Pull) -> None:
         """Act on a status that ended the pull."""
-        effect = status.effect
         self.status = status
-        outcome = events.PullOutcome.ENDED
-        if effect is Effect.FAULT:
-            outcome = events.PullOutcome.FAILED
-            self._error = status.error(self._stream, self._consumer)
-        elif self._asks_again(status):
+        outcome = PullOutcome.ENDED
+        if status.effect is Effect.FAULT:
+            outcome = PullOutcome.FAILED
+            self.error = status.error(self.stream, self.consumer)
+        elif self._should_repeat(status):
             if self._pins is not None and status.rule.error is PinIdMismatchError:
-                # Another client is pinned, or ours was given another id meanwhile.
+                # Another client is pinned, or this client was given a new id meanwhile.
                 self._pins.drop(pull.request.group, pull.request.pin_id)
-            outcome = events.PullOutcome.RETRIED
-            self._ask_again = True
-        self._tell(status, outcome)
+            outcome = PullOutcome.RETRIED
+            self._repeat = True
+        self._report(status, outcome)
 
-    def _tell(self, status: Status, outcome: events.PullOutcome) -> None:
-        """Tell the log and the plugins of a status and what it did."""
-        _logger.debug(
-            _log.PULL_STATUS,
-            stream=self._stream,
-            consumer=self._consumer,
-            code=status.code,
-            description=status.description,
-        )
-        if self._context.plugins.status is not None:
-            self._context.plugins.status(
-                events.PullStatusEvent(
-                    stream=self._stream,
-                    consumer=self._consumer,
-                    code=status.code,
-                    description=status.description,
-                    outcome=outcome,
-                    pending_messages=status.pending_messages,
-                    pending_bytes=status.pending_bytes,
-                )
-            )
+    def _report(self, status: Status, outcome: PullOutcome) -> None:
+        report_status(self.context, self.stream, self.consumer, status, outcome)
 
-    def _asks_again(self, status: Status) -> bool:
+    def _should_repeat(self, status: Status) -> bool:
         """
-        Say whether what is left has to be asked for after a status that is no fault.
+        Return whether another pull follows a status that is no fault.
 
-        So it is after one that passes, and for a fetch that does not wait, which looks up to three
-        times: without a time, so that it is never cut off; if that found nothing, with
-        :data:`SECOND_LOOK`; for what that was cut off from, without a time again.
+        It does after a temporary status. A fetch with ``no_wait`` sends up to three pulls. The
+        first one has no expiry, so it is never cut off. If it found nothing, the second one waits
+        for :data:`SECOND_PULL`. The third one fetches what the second one was cut off from.
         """
         if self._rest() is None:
             return False
         if status.effect is not Effect.ENDED:
             return True
-        if not self._request.no_wait or status.code == 409:
+        if not self.request.no_wait or status.code == 409:
             return False
-        found = self._received > 0
-        if self._look == 1 and not found:
-            self._look = 2
-        elif self._look == 2 and found and status.code == 408:
-            self._look = 3
+        found = self.received > 0
+        if self._attempt == 1 and not found:
+            self._attempt = 2
+        elif self._attempt == 2 and found and status.code == 408:
+            self._attempt = 3
         else:
             return False
         return True
 
     def _rest(self) -> PullRequest | None:
-        """Return what is left to ask for, None if that is nothing worth asking."""
-        request = self._request
-        messages = request.max_messages - self._received
-        expires = self._ask_until.remaining()
-        size = None if request.max_bytes is None else request.max_bytes - self._received_bytes
-        if messages <= 0 or expires < SHORTEST_REST or (size is not None and size <= 0):
-            return None
-        heartbeat = request.heartbeat
-        if heartbeat is not None and heartbeat > expires / 2.0:
-            heartbeat = None
+        """Return what is left to ask for; None if nothing is left, or no time."""
+        rest = rest_of(
+            self.request, self.received, self._received_bytes, self._send_until.remaining()
+        )
+        if rest is None or not (rest.no_wait or rest.group):
+            return rest
         return attrs.evolve(
-            request,
-            max_messages=messages,
-            max_bytes=size,
-            pin_id=None if self._pins is None else self._pins.get(request.group),
-            expires=(SECOND_LOOK if self._look == 2 else 0.0) if request.no_wait else expires,
-            heartbeat=heartbeat,
+            rest,
+            pin_id=None if self._pins is None else self._pins.get(rest.group),
+            expires=(SECOND_PULL if self._attempt == 2 else 0.0) if rest.no_wait else rest.expires,
         )
 
     def _pull_rest(self, inbox: PullInbox) -> None:
         """
-        Ask again for what has not come: the pull died for a reason that passes.
+        Ask for what has not arrived, because the pull has ended for a temporary reason.
 
-        Where nobody answered, the consumer is looked up first, as it may be gone.
+        If nobody answered it, the consumer's info is asked for first, because it may be gone.
         """
-        self._ask_again = False
-        status = self.status
+        self._repeat = False
+        status, lane = self.status, self._lane
+        if self._epoch is not None and not lane.lost_epoch < self._epoch == lane.epoch:
+            self._fail(NoHeartbeatError(consumer=self.consumer, stream=self.stream))
+            return
+        absent = status is not None and status.effect is Effect.ABSENT
         try:
-            if status is not None and status.effect is Effect.ABSENT:
+            if absent:
                 self._probe()
             if status is not None and status.effect is not Effect.ENDED:
                 pause = self._deadline.at_most(self._retry_wait)
                 self._retry_wait = min(self._retry_wait * 2.0, RETRY_WAIT_LIMIT)
-                self._context.lane.wait(inbox.box, pause)
-            # Waits for a connection: what is asked for has to fit the time that is left then.
-            self._context.lane.write(b"", self._ask_until)
+                lane.wait(inbox.box, pause)
+            # Waits for a connection. The pull has to fit the time that is left then.
+            lane.write(b"", self._send_until)
             rest = self._rest()
             if rest is not None:
                 self.status = None
-                inbox.pull(self._subject, rest, self._ask_until)
+                inbox.pull(self._subject, rest, self._send_until)
                 return
         except JetSyncError as error:
             self._fail(error)
             return
-        if status is not None and status.effect is Effect.ABSENT:
-            self._error = status.error(self._stream, self._consumer)
+        if status is not None and absent:
+            self.error = status.error(self.stream, self.consumer)
         self._inbox = None
         self._pool.append(inbox)
 
     def _probe(self) -> ConsumerInfo | None:
         """
-        Return how the consumer is doing, None if nobody says.
+        Return the consumer's info, or None if nobody answers.
 
-        Raises ConsumerNotFoundError or StreamNotFoundError if it does not exist.
+        Raises ConsumerNotFoundError or StreamNotFoundError if the consumer does not exist.
         """
         try:
-            answer = self._context.api(
-                f"CONSUMER.INFO.{self._stream}.{self._consumer}",
+            answer = self.context.api(
+                f"CONSUMER.INFO.{self.stream}.{self.consumer}",
                 None,
                 self._deadline.at_most(PROBE_WAIT),
-                stream=self._stream,
-                consumer=self._consumer,
             )
             return from_wire(ConsumerInfo, answer)
-        except JetStreamNotEnabledError as error:
-            if error.__cause__ is None:
-                raise
-            return None  # No server answered.
+        except ApiError as error:
+            error.stream = self.stream
+            raise
         except (TransportError, RequestTimeoutError):
-            # Leaderless, disconnected or not allowed to ask: asking for messages again will tell.
+            # No leader, no connection or no permission. The next pull will show which.
             return None
 
     def _fail(self, error: Exception) -> None:
-        """End the batch with an error and a pull that may still be open at the server."""
-        self._error = error
-        inbox, self._inbox = self._inbox, None
-        if inbox is not None:
-            inbox.abandon([])
+        """End with an error while the pull may still be open at the server."""
+        self.error = error
+        self.abandon(())
 
-    def _abandon(self, unused: list[Frame]) -> None:
-        """Give back what nobody took; does nothing after a clean end."""
-        inbox, self._inbox = self._inbox, None
-        if inbox is not None:
-            inbox.abandon(unused)
-        elif unused:
-            give_back(self._context.lane, unused)
 
-    def _finish(self, error: BaseException | None) -> None:
-        """Let the plugins around the fetch see its end."""
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            entered.leave(self, error)
+def rest_of(
+    request: PullRequest, received: int, received_bytes: int, seconds: float
+) -> PullRequest | None:
+    """Return *request* without what was received; None if nothing is left, or no time."""
+    messages = request.max_messages - received
+    size = None if request.max_bytes is None else request.max_bytes - received_bytes
+    if messages <= 0 or seconds < SHORTEST_REST or (size is not None and size <= 0):
+        return None
+    beat = request.heartbeat
+    return attrs.evolve(
+        request,
+        max_messages=messages,
+        max_bytes=size,
+        expires=request.expires if request.no_wait else seconds,
+        heartbeat=None if beat is not None and beat > seconds / 2.0 else beat,
+    )
 
-    def _prune(self) -> None:
+
+class Iteration:
+    """
+    The one generator of a batch.
+
+    Only its user keeps the generator alive, so dropping the generator ends the batch.
+    """
+
+    _generator: weakref.ref[Any] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs, in another thread or below this signal handler."""
+        generator: Any = None if self._generator is None else self._generator()
+        return bool(generator is not None and generator.gi_running)
+
+    def start(
+        self, run: Callable[[], Generator[Message, None, None]]
+    ) -> Generator[Message, None, None]:
+        """Return the generator, which *run* makes the first time."""
+        generator: Any = None if self._generator is None else self._generator()
+        if generator is None:
+            generator = run()
+            self._generator = weakref.ref(generator)
+        if generator.gi_running:
+            raise ConflictingUseError("another call already waits for a message of this batch")
+        return generator  # type: ignore[no-any-return]
+
+    def close(self) -> bool:
+        """End the generator; return False if it is running."""
+        generator: Any = None if self._generator is None else self._generator()
+        if generator is not None:
+            if generator.gi_running:
+                return False
+            generator.close()
+        return True
+
+
+class MessageBatch:
+    """
+    The messages of one fetch, as they arrive; made by ``Consumer.fetch``.
+
+    Iterate over it once, in one thread. If no message arrives, the iteration ends without an error.
+    Errors are raised at the end of the iteration, after the messages that did arrive. If you leave
+    the iteration early, by ``break`` or an exception, the messages that were not taken are given
+    back to the server at once. :meth:`close` and the end of a ``with`` block do the same.
+    """
+
+    def __init__(self, fetch: Fetch, *, ack_all: bool) -> None:
+        self._fetch = fetch
+        self._ack_all = ack_all
+        self._yielded: list[Message] = []
+        self._prune_at = PRUNE_AT
+        # The messages after one that a plugin refused, if the consumer wants no acknowledgements.
+        self._rest: Iterator[Frame] = iter(())
+        self._iteration = Iteration()
+
+    def __repr__(self) -> str:
+        fetch = self._fetch
+        return (
+            f"<MessageBatch {fetch.stream}/{fetch.consumer} {'open' if fetch.is_open else 'ended'} "
+            f"received={fetch.received} of {fetch.request.max_messages}>"
+        )
+
+    def __iter__(self) -> Iterator[Message]:
+        return self._iteration.start(self._run)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def received(self) -> int:
+        """How many messages have arrived so far."""
+        return self._fetch.received
+
+    @property
+    def status(self) -> Status | None:
+        """The status that ended the batch; None while it is open, or if none was needed."""
+        return self._fetch.status
+
+    def close(self) -> None:
         """
-        Forget the messages that were acknowledged, so that a long batch does not keep all it
-        yielded.
+        End the batch at once and give back what was not taken; safe to repeat.
+
+        If another call is waiting for a message of this batch, its iteration ends.
         """
-        self._yielded = [message for message in self._yielded if not message.is_acked]
-        self._prune_at = max(PRUNE_AT, 2 * len(self._yielded))
+        if not self._iteration.close():
+            self._fetch.interrupt()
+            return
+        self._rest = iter(())
+        # A generator that was never started has not run its `finally`.
+        self._fetch.abandon(())
+        self._fetch.finish(self, None)
+
+    def ack(self) -> int:
+        """
+        Acknowledge all messages that were yielded, in one write, and return how many they were.
+
+        Messages that were acknowledged, nakked or terminated before are left out.
+
+        Raises:
+            AcksNotWantedError: The consumer has ``ack_policy`` none.
+            DisconnectedError, ConnectionClosedError: Nothing was sent. The messages can still be
+                acknowledged.
+        """
+        count = acknowledge_all(self._yielded, None, skip_acked=True)
+        self._yielded.clear()
+        return count
+
+    def _run(self) -> Generator[Message, None, None]:
+        """Yield the messages."""
+        fetch = self._fetch
+        unused, self._rest = self._rest, iter(())
+        resumable = False
+        make = message_maker(fetch.context, acked=fetch.acked, ack_all=self._ack_all)
+        error: BaseException | None = None
+        try:
+            while True:
+                for frame in () if fetch.closing else unused:
+                    message = make(frame)
+                    self._yielded.append(message)
+                    yield message
+                    if fetch.closing:
+                        # Closed while the message was made.
+                        break
+                if len(self._yielded) >= self._prune_at:
+                    # A long batch does not keep every message that it yielded.
+                    self._yielded = [message for message in self._yielded if not message.is_acked]
+                    self._prune_at = max(PRUNE_AT, 2 * len(self._yielded))
+                if fetch.closing or not fetch.is_open:
+                    break
+                unused = iter(fetch.receive())
+            if fetch.error is not None:
+                raise_failure(fetch.error)
+        except BaseException as raised:
+            error = None if isinstance(raised, GeneratorExit) else raised
+            if isinstance(raised, PluginError) and not fetch.acked:
+                # The server would not redeliver the other messages: keep them for the next
+                # iteration.
+                self._rest, self._iteration, resumable = unused, Iteration(), True
+            raise
+        finally:
+            if not resumable:
+                fetch.abandon(list(unused))
+            fetch.finish(self, error)

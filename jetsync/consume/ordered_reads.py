@@ -8,8 +8,7 @@ made again where that is lost.
 from __future__ import annotations
 
 import threading
-import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -17,9 +16,10 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, refuse_reentry, take
 from jetsync._io.connection import raise_failure
 from jetsync._proto.ordered import Order
+from jetsync._proto.pull import message_size
 from jetsync.consume.acks import message_maker
 from jetsync.consume.core import ConsumptionCore, is_own_close
-from jetsync.consume.fetch import SHORTEST_REST, MessageBatch, is_running
+from jetsync.consume.fetch import Fetch, Iteration, rest_of
 from jetsync.consume.ordered_source import FOREVER, OrderedSource
 from jetsync.errors import (
     CallInSignalHandlerError,
@@ -275,23 +275,6 @@ class OrderedConsumption:
             raise_failure(self._error)
 
 
-class _Pull(MessageBatch):
-    """
-    A batch of one of the consumers; ends with its connection, as what was on its way is lost.
-    """
-
-    def __init__(self, source: OrderedSource, *args: Any, **options: Any) -> None:
-        self._source = source
-        super().__init__(source.context, *args, acked=False, **options)
-
-    def _pull_rest(self, inbox: PullInbox) -> None:
-        if self._source.is_current:
-            super()._pull_rest(inbox)
-        else:
-            self._ask_again = False
-            self._fail(NoHeartbeatError(consumer=self._consumer, stream=self._stream))
-
-
 class OrderedBatch:
     """
     The messages of one fetch of an ordered consumer, as they arrive.
@@ -318,9 +301,8 @@ class OrderedBatch:
         self._over = Latch()
         self._received = 0
         self._size = 0
-        self._batch = self._pull(request, wait)
-        self._running: weakref.ref[Generator[Message, None, None]] | None = None
-        """The iteration, which its caller alone keeps alive: letting go of it ends it."""
+        self._fetch = self._pull(request, wait)
+        self._iteration = Iteration()
 
     def __repr__(self) -> str:
         state = "ended" if self.closed else "open"
@@ -330,7 +312,7 @@ class OrderedBatch:
         )
 
     def __iter__(self) -> Iterator[Message]:
-        return self._iteration()
+        return self._iteration.start(self._run)
 
     def __enter__(self) -> Self:
         return self
@@ -341,8 +323,7 @@ class OrderedBatch:
     @property
     def closed(self) -> bool:
         """Whether it has ended."""
-        running = None if self._running is None else self._running()
-        return self._over.is_set() and (running is None or not is_running(running))
+        return self._over.is_set() and not self._iteration.is_running
 
     @property
     def received(self) -> int:
@@ -352,76 +333,57 @@ class OrderedBatch:
     @property
     def status(self) -> Status | None:
         """The status that ended the last pull, None while it runs or when none was needed."""
-        return self._batch.status
+        return self._fetch.status
 
     def close(self) -> None:
         """
         End the batch now; safe to repeat.
         """
         self._over.set()
-        running = None if self._running is None else self._running()
-        if running is not None and not is_running(running):
-            running.close()
-        # A generator that was never started runs no `finally`, and one that runs now, in another
-        # thread or interrupted by this signal handler, ends with its batch.
-        self._batch.close()
+        if self._iteration.close():
+            # A generator that was never started has not run its `finally`.
+            self._end_pull(None)
+        else:
+            self._fetch.interrupt()
 
     def first(self) -> Message | None:
         """Return the one message of a batch of one, None if there is none."""
-        message = next(self._iteration(), None)
+        message = next(iter(self), None)
         self.close()
         return message
 
-    def _iteration(self) -> Generator[Message, None, None]:
-        """Return the one iteration, started or not."""
-        running = None if self._running is None else self._running()
-        if running is None:
-            running = self._run()
-            self._running = weakref.ref(running)
-        if is_running(running):
-            raise ConflictingUseError("another call waits for a message of this batch")
-        return running
-
-    def _pull(self, request: PullRequest, wait: float) -> MessageBatch:
+    def _pull(self, request: PullRequest, wait: float) -> Fetch:
         source = self._source
         source.fresh = False
-        return _Pull(
-            source,
+        return Fetch(
+            source.context,
             source.stream,
             source.cursor.name,
             request,
             self._pool,
             wait=wait,
             name=self._name,
+            acked=False,
+            epoch=source.epoch,
         )
 
+    def _end_pull(self, error: BaseException | None) -> None:
+        self._fetch.abandon(())
+        self._fetch.finish(self, error)
+
     def _run(self) -> Generator[Message, None, None]:
-        """Yield the messages; every way out passes the end."""
+        """Yield the messages of as many consumers as it takes."""
         source, asked = self._source, self._request
         try:
             while True:
-                seen = 0
                 reason: ResetReason | None = None
                 try:
-                    for message in self._batch:
-                        seen += 1
-                        order = source.cursor.take(message.raw_reply)
-                        # All that was asked for: the consumer has sent nothing else.
-                        whole = seen == asked.max_messages and source.is_current
-                        if order is Order.GAP:
-                            reason = "gap"
-                            break
-                        source.fresh = whole
-                        if order is Order.NEXT:
-                            self._received += 1
-                            if self._request.max_bytes is not None:
-                                self._size += _size(message)
-                            yield message
+                    in_order = yield from self._read(asked)
+                    reason = None if in_order else "gap"
                 except GONE:
                     reason = "gone"
                 except (NoHeartbeatError, RequestTimeoutError):
                     reason = "silent"
-                self._batch.close()
                 if not reason and source.is_current and not self._over.is_set():
                     source.fresh = True
                     return
@@ -434,10 +396,48 @@ class OrderedBatch:
                 if rest is None:
                     return
                 asked = rest
-                self._batch = self._pull(asked, self._until.remaining())
+                self._fetch = self._pull(asked, self._until.remaining())
         finally:
-            self._batch.close()
+            self._end_pull(None)
             self._over.set()
+
+    def _read(self, asked: PullRequest) -> Generator[Message, None, bool]:
+        """Yield the messages of one pull; return False if the next one was lost."""
+        source, fetch, seen = self._source, self._fetch, 0
+        make = message_maker(source.context, acked=False)
+        error: BaseException | None = None
+        try:
+            while fetch.is_open and not self._over.is_set():
+                for frame in fetch.receive():
+                    seen += 1
+                    order = source.cursor.take(frame[1])
+                    if order is Order.GAP:
+                        return False
+                    # If all that was asked for has come, the consumer has sent nothing else.
+                    source.fresh = seen == asked.max_messages and source.is_current
+                    if order is Order.NEXT:
+                        try:
+                            message = make(frame)
+                        except BaseException:
+                            # A plugin refuses it. The next use of the consumer gets it again.
+                            source.cursor.put_back()
+                            source.fresh = False
+                            raise
+                        self._received += 1
+                        self._size += message_size(frame)
+                        yield message
+                        if fetch.closing:
+                            break
+            if fetch.error is not None:
+                raise_failure(fetch.error)
+        except GeneratorExit:
+            raise
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._end_pull(error)
+        return True
 
     def _remake(self, reason: ResetReason) -> bool:
         """Make another consumer; return False if there is no time, and nothing to complain of."""
@@ -450,27 +450,5 @@ class OrderedBatch:
         return not self._over.is_set()
 
     def _rest(self) -> PullRequest | None:
-        """Return what is left to ask for, None if that is nothing worth asking."""
-        request = self._request
-        messages = request.max_messages - self._received
-        size = None if request.max_bytes is None else request.max_bytes - self._size
-        expires = self._until.remaining()
-        if messages <= 0 or expires < SHORTEST_REST or (size is not None and size <= 0):
-            return None
-        beat = request.heartbeat
-        return attrs.evolve(
-            request,
-            max_messages=messages,
-            max_bytes=size,
-            expires=request.expires if request.no_wait else expires,
-            heartbeat=None if beat is not None and beat > expires / 2.0 else beat,
-        )
-
-
-def _size(message: Message) -> int:
-    """Return a message's size as servers count it."""
-    size = len(message.subject.encode()) + len(message.raw_reply) + len(message.data)
-    if message.headers:
-        pairs = message.headers.items()
-        size += 12 + sum(len(name.encode()) + len(value.encode()) + 4 for name, value in pairs)
-    return size
+        """Return what is left to ask for; None if nothing is left, or no time."""
+        return rest_of(self._request, self._received, self._size, self._until.remaining())

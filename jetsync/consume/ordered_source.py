@@ -174,7 +174,7 @@ class OrderedSource:
         self._missing: float | None = None
         """Since when servers have said that there is no stream."""
 
-        self._epoch = 0
+        self.epoch = 0
         self._live = ""
         """The name of a consumer that may be on the server, and is not to stay."""
 
@@ -191,7 +191,7 @@ class OrderedSource:
     def is_current(self) -> bool:
         """Whether the connection is still the one on which the consumer was made."""
         lane = self.context.lane
-        return self._epoch == lane.epoch and lane.lost_epoch < self._epoch
+        return self.epoch == lane.epoch and lane.lost_epoch < self.epoch
 
     def make(self, deadline: Deadline) -> ConsumerInfo:
         """Make the next consumer, and have the one before deleted."""
@@ -216,7 +216,7 @@ class OrderedSource:
             raise ConsumerExistsError(stream=self.stream, consumer=config.name)
         self._send_again()
         self.cursor.made(info.delivered.stream_seq)
-        self.info, self.fresh, self._epoch = info, True, epoch
+        self.info, self.fresh, self.epoch = info, True, epoch
         if self.closed:
             self._forget(self._live)
         return info
