@@ -1,5 +1,5 @@
 """
-The public API as users type it. Checked by `mypy --strict`, never run.
+The public API as users type it. Checked by `mypy --strict` and pyright, never run.
 
 `reveal_type` would only print; an annotated assignment fails when the type is another.
 """
@@ -20,6 +20,7 @@ def connecting(context: ssl.SSLContext) -> None:
     """
     Ways to connect, and what a client offers.
     """
+    data = b""
     with jetsync.connect() as client:
         js: jetsync.JetStream = client.jetstream()
         version: str = client.server.version
@@ -32,7 +33,7 @@ def connecting(context: ssl.SSLContext) -> None:
         answer: jetsync.Message = client.request("a", b"", timeout=1)
         with client.subscribe("a", queue="q") as subscription:
             for message in subscription:
-                data: bytes = message.data
+                data = message.data
         client.drain(timeout=1)
         client.close()
         print(js, version, level, limit, flags, rtt, answer, data)
