@@ -132,7 +132,7 @@ class Client:
 
     # Life.
 
-    def close(self, timeout: Seconds | None = None) -> None:
+    def close(self, *, timeout: Seconds | None = None) -> None:
         """
         Close the connection; safe to repeat, from any thread.
 
@@ -158,7 +158,7 @@ class Client:
                 self._connection.abandon()
             raise
 
-    def drain(self, timeout: Seconds | None = None) -> None:
+    def drain(self, *, timeout: Seconds | None = None) -> None:
         """
         Unsubscribe, wait until what has arrived was taken, then close.
 
@@ -229,7 +229,7 @@ class Client:
         """Return what went over the connection so far."""
         return self._connection.statistics()
 
-    def rtt(self, timeout: Seconds | None = None) -> float:
+    def rtt(self, *, timeout: Seconds | None = None) -> float:
         """
         Measure a round trip to the server, in seconds.
 
@@ -238,7 +238,7 @@ class Client:
         """
         return self._connection.flush(self._connection.deadline(timeout))
 
-    def flush(self, timeout: Seconds | None = None) -> None:
+    def flush(self, *, timeout: Seconds | None = None) -> None:
         """
         Wait until the server has processed all that was sent before.
 
@@ -250,7 +250,7 @@ class Client:
         """
         self._connection.flush(self._connection.deadline(timeout))
 
-    def reconnect(self, timeout: Seconds | None = None) -> None:
+    def reconnect(self, *, timeout: Seconds | None = None) -> None:
         """
         Drop the connection and let the client connect again, as after a loss.
 

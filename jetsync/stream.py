@@ -93,8 +93,8 @@ class Stream:
     def info(
         self,
         subjects_filter: str | None = None,
-        deleted_details: bool = False,  # noqa: FBT001, FBT002  (the documented signature)
         *,
+        deleted_details: bool = False,
         timeout: Seconds | None = None,
     ) -> StreamInfo:
         """
@@ -727,8 +727,8 @@ class Stream:
     def delete_message(
         self,
         sequence: int,
-        secure: bool = False,  # noqa: FBT001, FBT002  (the documented signature)
         *,
+        secure: bool = False,
         timeout: Seconds | None = None,
     ) -> None:
         """

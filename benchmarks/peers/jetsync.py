@@ -208,7 +208,7 @@ class Peer(BlockingBuckets):
             if job.options.get("handler"):
                 handler = jetsync.Message.ack if ack else type
                 running = consumer.consume(handler, stop_after=job.count)
-                running.wait(60)
+                running.wait(timeout=60)
             else:
                 with consumer.consume(
                     stop_after=job.count, ack="auto" if auto else "explicit"

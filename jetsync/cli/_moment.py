@@ -113,6 +113,6 @@ def expire(bucket: jetsync.KeyValue) -> list[str]:
     with bucket.watch("gate", updates_only=True) as watch:
         bucket.create("gate", b"closes soon", ttl=KEPT)
         for _ in range(2):
-            entry = watch.next(PATIENCE)
+            entry = watch.next(timeout=PATIENCE)
             seen.append(entry.marker.value if entry.marker is not None else entry.operation.value)
     return seen

@@ -232,7 +232,7 @@ def put(
     def change(found: jetsync.KeyValue) -> int:
         if last is None:
             return found.put(key, data, ttl=ttl)
-        return found.update(key, data, last, ttl=ttl)
+        return found.update(key, data, last=last, ttl=ttl)
 
     changed(options, bucket, change)
 
@@ -269,7 +269,7 @@ def delete(*, options: jetsync.ConnectOptions, bucket: str, key: str, last: int 
     """
     Delete KEY in BUCKET; its history stays.
     """
-    changed(options, bucket, lambda found: found.delete(key, last))
+    changed(options, bucket, lambda found: found.delete(key, last=last))
 
 
 @kv.command()
@@ -289,7 +289,7 @@ def purge(
     """
     Delete KEY in BUCKET with its history; its marker goes after --ttl.
     """
-    changed(options, bucket, lambda found: found.purge(key, ttl, last))
+    changed(options, bucket, lambda found: found.purge(key, ttl=ttl, last=last))
 
 
 @kv.command()

@@ -121,7 +121,7 @@ def follow(
                 gone = False
                 while True:
                     try:
-                        yield messages.next(_LOOK)
+                        yield messages.next(timeout=_LOOK)
                     except WaitTimeoutError as error:
                         # Once may be a server that has just started.
                         before, gone = gone, isinstance(error.__cause__, StreamNotFoundError)

@@ -103,7 +103,7 @@ class OrderedConsumption:
             raise StopIteration
         return message
 
-    def next(self, timeout: Seconds | None = None) -> Message:
+    def next(self, *, timeout: Seconds | None = None) -> Message:
         """
         Return the next message.
 
@@ -171,7 +171,7 @@ class OrderedConsumption:
             if leg.closed:
                 self._over.set()
 
-    def wait(self, timeout: Seconds | None = None) -> bool:
+    def wait(self, *, timeout: Seconds | None = None) -> bool:
         """
         Wait until it has ended and all that came was taken; return whether that is so.
 

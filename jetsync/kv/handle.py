@@ -173,8 +173,8 @@ class KeyValue:
         self,
         key: str,
         value: Payload,
-        ttl: Seconds | Literal["never"] | None = None,
         *,
+        ttl: Seconds | Literal["never"] | None = None,
         timeout: Seconds | None = None,
     ) -> int:
         """
@@ -212,8 +212,8 @@ class KeyValue:
         self,
         key: str,
         value: Payload,
-        last: int,
         *,
+        last: int,
         ttl: Seconds | Literal["never"] | None = None,
         timeout: Seconds | None = None,
     ) -> int:
@@ -231,9 +231,10 @@ class KeyValue:
             WrongLastRevisionError: It is at another one, which the error names.
             PublishError, ApiError, ...: As :meth:`put`.
         """
+        check_count("last", last, 0)
         return self._change(key, value, last, timeout, ttl=ttl)
 
-    def delete(self, key: str, last: int | None = None, *, timeout: Seconds | None = None) -> int:
+    def delete(self, key: str, *, last: int | None = None, timeout: Seconds | None = None) -> int:
         """
         Delete a key and return the revision of the marker that says so.
 
@@ -253,9 +254,9 @@ class KeyValue:
     def purge(
         self,
         key: str,
+        *,
         ttl: Seconds | Literal["never"] | None = None,
         last: int | None = None,
-        *,
         timeout: Seconds | None = None,
     ) -> int:
         """
@@ -292,7 +293,7 @@ class KeyValue:
         deadline = Deadline.after(READING if timeout is None else timeout)
         found: dict[str, None] = {}
         with self._watch(filters or (">",), deadline, meta_only=True) as watch:
-            for entry in watch.initial(deadline.remaining()):
+            for entry in watch.initial(timeout=deadline.remaining()):
                 found.pop(entry.key, None)
                 if not entry.is_deleted:
                     found[entry.key] = None
@@ -314,7 +315,7 @@ class KeyValue:
         deadline = Deadline.after(READING if timeout is None else timeout)
         check_key(key)
         with self._watch((key,), deadline, include_history=True) as watch:
-            found = list(watch.initial(deadline.remaining()))
+            found = list(watch.initial(timeout=deadline.remaining()))
         if not found:
             raise self._bucket.not_found(key)
         return found
@@ -432,7 +433,7 @@ class KeyValue:
         bucket = self._bucket
         deleted: dict[str, Entry] = {}
         with self._watch((">",), deadline, meta_only=True) as watch:
-            for entry in watch.initial(deadline.remaining()):
+            for entry in watch.initial(timeout=deadline.remaining()):
                 deleted.pop(entry.key, None)
                 if entry.is_deleted:
                     deleted[entry.key] = entry

@@ -179,7 +179,7 @@ class Transaction:
         self._add(Change(check_key(key), bytes(payload_bytes(value)), None, ttl))
 
     def create(
-        self, key: str, value: Payload, ttl: Seconds | Literal["never"] | None = None
+        self, key: str, value: Payload, *, ttl: Seconds | Literal["never"] | None = None
     ) -> None:
         """
         Set the value of a key that has none, or was deleted; else the transaction fails.
@@ -192,8 +192,8 @@ class Transaction:
         self,
         key: str,
         value: Payload,
-        last: int,
         *,
+        last: int,
         ttl: Seconds | Literal["never"] | None = None,
     ) -> None:
         """
@@ -204,7 +204,7 @@ class Transaction:
         check_count("last", last, 0)
         self._add(Change(check_key(key), bytes(payload_bytes(value)), None, ttl, last))
 
-    def delete(self, key: str, last: int | None = None) -> None:
+    def delete(self, key: str, *, last: int | None = None) -> None:
         """
         Delete a key, which has to be at revision *last* if that is given.
 
@@ -217,6 +217,7 @@ class Transaction:
     def purge(
         self,
         key: str,
+        *,
         ttl: Seconds | Literal["never"] | None = None,
         last: int | None = None,
     ) -> None:

@@ -73,7 +73,7 @@ class Watch:
     lost connections and servers that restart.
 
     Any number of threads may take entries; each goes to one of them. The iteration ends after
-    :meth:`stop` or the end of the client, and raises, once, what makes going on impossible. As a
+    :meth:`close` or the end of the client, and raises, once, what makes going on impossible. As a
     context manager it is stopped at the end of the block.
 
     It ends with its bucket: BucketNotFoundError is raised when servers have said for two seconds
@@ -124,7 +124,7 @@ class Watch:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.stop()
+        self.close()
 
     def __iter__(self) -> Self:
         return self
@@ -141,7 +141,7 @@ class Watch:
             raise StopIteration
         return entry
 
-    def next(self, timeout: Seconds | None = None) -> Entry:
+    def next(self, *, timeout: Seconds | None = None) -> Entry:
         """
         Wait for the next entry and return it.
 
@@ -160,7 +160,7 @@ class Watch:
             raise HandleClosedError("watch")
         return entry
 
-    def initial(self, timeout: Seconds | None = None) -> Iterator[Entry]:
+    def initial(self, *, timeout: Seconds | None = None) -> Iterator[Entry]:
         """
         Yield what there was when the watch was made, and end; at once where there was nothing.
 
@@ -212,7 +212,7 @@ class Watch:
         """What made it end, None if it goes on or was stopped."""
         return self._messages.error if self._gone is None else self._gone
 
-    def wait_current(self, timeout: Seconds | None = None) -> bool:
+    def wait_current(self, *, timeout: Seconds | None = None) -> bool:
         """
         Wait until all that there was has been taken, by whichever thread; return whether that is
         so.
@@ -228,7 +228,7 @@ class Watch:
         self._current.wait(deadline.remaining())
         return self._is_current
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """
         End it; whoever waits for an entry is woken. Safe to repeat, from any thread.
 
@@ -239,8 +239,6 @@ class Watch:
         # Without a connection the server forgets the consumer by itself.
         if self._bucket.context.connection.is_connected:
             self._ordered.close()
-
-    close = stop
 
     def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry | None:
         """Return the next entry; None at the end, or where *initial* asks for no more."""

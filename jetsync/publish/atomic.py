@@ -264,7 +264,7 @@ class AtomicBatch:
         self._discarding = True
         self._discard_now()
 
-    def resend(self, timeout: Seconds | None = None) -> BatchAck:
+    def resend(self, *, timeout: Seconds | None = None) -> BatchAck:
         """
         Send all messages of a batch whose commit failed again, and commit it.
 

@@ -446,7 +446,7 @@ class FastPublisher:
         self._link.unsubscribe()
         return ack
 
-    def close(self, timeout: Seconds | None = None) -> None:
+    def close(self, *, timeout: Seconds | None = None) -> None:
         """
         Commit if the batch is open and has messages. Can be called repeatedly.
 

@@ -364,7 +364,7 @@ class Publisher:
                 ended = self._ended.listen()
             ended.wait(seconds)
 
-    def flush(self, timeout: Seconds | None = None) -> int:
+    def flush(self, *, timeout: Seconds | None = None) -> int:
         """
         Wait until every message published so far has ended; return how many have not.
 
@@ -397,7 +397,7 @@ class Publisher:
         with self._lock:
             return sum(number < last for number in self._futures) + max(0, last - window.number)
 
-    def close(self, timeout: Seconds | None = None, *, _raise: bool = True) -> None:
+    def close(self, *, timeout: Seconds | None = None, _raise: bool = True) -> None:
         """
         Take no more messages, wait until all have ended, and stop; safe to repeat.
 

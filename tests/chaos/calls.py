@@ -171,7 +171,7 @@ def publisher(h):
     with h.js.publisher(window=64) as h.current:
         for _ in range(200):
             h.current.publish("chaos.publisher", b"x")
-        h.current.flush(2)
+        h.current.flush(timeout=2)
 
 
 def atomic(h):
@@ -197,7 +197,7 @@ def kv_watch(h):
     with h.kv.watch() as h.current, contextlib.suppress(jetsync.WaitTimeoutError):
         for _ in h.current.initial(timeout=1):
             pass
-        h.current.next(WAIT)
+        h.current.next(timeout=WAIT)
 
 
 def scan(h):
@@ -270,7 +270,7 @@ def stop_current(h):
     current = h.current
     if isinstance(current, jetsync.Publisher):
         current.publish("chaos.publisher", b"handler")
-        current.flush(1)
+        current.flush(timeout=1)
     elif isinstance(current, jetsync.AtomicBatch | jetsync.FastPublisher):
         current.add("chaos.batch", b"handler", timeout=1)
     elif current is not None:

@@ -873,7 +873,7 @@ class TestConnectionOnTheWire:
 
         monkeypatch.setattr(connection, "flush", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            Client(connection).close(LONG)
+            Client(connection).close(timeout=LONG)
         assert connection.closed.wait(LONG)
         until(lambda: not connection._bridge._thread.is_alive(), "the end of the thread")
 

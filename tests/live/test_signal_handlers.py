@@ -76,7 +76,7 @@ class Rig:
         self.subscription = self.client.subscribe(f"core.{self.name}")
         self.publisher = self.js.publisher()
         self.batch = None
-        self.client.flush(5)
+        self.client.flush(timeout=5)
 
     def close(self):
         """
@@ -85,9 +85,9 @@ class Rig:
         self.consumption.close()
         self.reading.stop()
         self.ordered.close()
-        self.watch.stop()
+        self.watch.close()
         self.subscription.close()
-        self.publisher.close(5)
+        self.publisher.close(timeout=5)
 
     def fill(self):
         """
@@ -99,7 +99,7 @@ class Rig:
         js.publish(f"{self.name}.in", body)
         js.key_value(self.name).put("key", body)
         self.other.publish(f"core.{self.name}", body)
-        self.other.flush(5)
+        self.other.flush(timeout=5)
 
     def settle(self, message, done):
         """
@@ -126,7 +126,7 @@ class Rig:
         assert self.consumption.wait(timeout=10)
         for message in self.late:
             message.ack()
-        self.client.flush(5)
+        self.client.flush(timeout=5)
         for name, done in self.done.items():
             consumer = self.js.consumer(self.name, name)
             while len(done) < self.filled:
@@ -135,9 +135,9 @@ class Rig:
                 self.settle(message, name)
             assert sorted(done) == list(range(1, self.filled + 1))
         while len(self.read) < self.filled:
-            self.note(self.reading.next(5))
+            self.note(self.reading.next(timeout=5))
         assert self.read == list(range(1, self.filled + 1))
-        assert self.publisher.flush(5) == 0
+        assert self.publisher.flush(timeout=5) == 0
         stored = self.stream.info(subjects_filter=self.out).state.subjects.get(self.out, 0)
         assert self.stored <= stored <= self.stored + self.unknown
 
@@ -175,7 +175,7 @@ def publisher_flush(rig):
     """
     Wait until the publisher has nothing in flight.
     """
-    assert rig.publisher.flush(5) == 0
+    assert rig.publisher.flush(timeout=5) == 0
 
 
 def atomic_batch(rig):
@@ -239,14 +239,14 @@ def ordered_next(rig, timeout=1):
     """
     Take the next message in order.
     """
-    rig.note(rig.reading.next(timeout))
+    rig.note(rig.reading.next(timeout=timeout))
 
 
 def watch_next(rig, timeout=1):
     """
     Take the next change of the bucket.
     """
-    rig.watch.next(timeout)
+    rig.watch.next(timeout=timeout)
 
 
 def subscription_next(rig, timeout=1):
@@ -274,7 +274,7 @@ def client_flush(rig):
     """
     Wait for a round trip.
     """
-    rig.client.flush(5)
+    rig.client.flush(timeout=5)
 
 
 OUTER = {
@@ -313,9 +313,9 @@ INNER = {
     "batch_close": lambda rig: rig.batch and rig.batch.close(),
     "reading_stop": lambda rig: rig.reading.stop(),
     "ordered_close": lambda rig: rig.ordered.close(),
-    "watch_stop": lambda rig: rig.watch.stop(),
+    "watch_close": lambda rig: rig.watch.close(),
     "subscription_close": lambda rig: rig.subscription.close(),
-    "publisher_close": lambda rig: rig.publisher.close(5),
+    "publisher_close": lambda rig: rig.publisher.close(timeout=5),
 }
 
 ENDING = frozenset(
@@ -327,7 +327,7 @@ ENDING = frozenset(
         "reading_stop",
         "stop",
         "subscription_close",
-        "watch_stop",
+        "watch_close",
     }
 )
 """Inner calls that end a handle."""

@@ -183,7 +183,7 @@ def make(lane):
 
     yield make
     for publisher in made:
-        publisher.close(0, _raise=False)
+        publisher.close(timeout=0, _raise=False)
 
 
 def reason(future):
@@ -223,13 +223,13 @@ class TestRaces:
         publisher = make()
         future = publisher.publish("a.b")
         publisher.publish("a.b")
-        publisher.flush(0)
+        publisher.flush(timeout=0)
         first, second = lane.transport.published()
         lane.ack([first, first], 7)
         assert future.result(5).sequence == 7
-        assert publisher.flush(0) == 1
+        assert publisher.flush(timeout=0) == 1
         lane.ack([second], 9)
-        assert publisher.flush(5) == 0
+        assert publisher.flush(timeout=5) == 0
         assert publisher.statistics().acknowledged == 2
 
     def test_an_ack_of_nothing(self, lane, make):
@@ -241,7 +241,7 @@ class TestRaces:
         (command,) = lane.transport.published()
         lane.box.push((command.reply.encode() + b"77", b"", None, PLAIN % 1))
         lane.ack([command], 2)
-        assert publisher.flush(5) == 0
+        assert publisher.flush(timeout=5) == 0
 
     def test_a_loss_right_after_the_write(self, lane, make):
         """
@@ -287,12 +287,12 @@ class TestRaces:
         """
         publisher = make()
         before = publisher.publish("a.b", b"before")
-        publisher.flush(0)
+        publisher.flush(timeout=0)
         lane.lose()
         lane.reconnect()
         after = publisher.publish("a.b", b"after")
         assert isinstance(reason(before), jetsync.PublishOutcomeUnknownError)
-        publisher.flush(0)
+        publisher.flush(timeout=0)
         assert not after.done()
         lane.ack(lane.transport.published()[1:], 5)
         assert after.result(5).sequence == 5
@@ -306,7 +306,7 @@ class TestBlocks:
         publisher = make(size=100_000)
         for number in range(20_000):
             publisher.publish("a.b", b"%d" % number)
-        publisher.flush(0)
+        publisher.flush(timeout=0)
         assert lane.payloads == [b"%d" % number for number in range(20_000)]
         assert max(lane.writes) <= BLOCK_MESSAGES + 1
         assert len(lane.writes) < 10_000
@@ -369,7 +369,7 @@ class TestStaging:
         publisher = make(size=3)
         with publisher._lock:
             futures = [stage(publisher, ("a.b", b"%d" % number))[1] for number in range(5)]
-        publisher.flush(0)
+        publisher.flush(timeout=0)
         assert lane.payloads == [b"0", b"1", b"2"]
         lane.ack(lane.transport.published())
         eventually(lambda: len(lane.payloads) == 5)
@@ -419,7 +419,7 @@ class TestInterrupts:
 
             finished = interrupted_at(step, publish)
             assert publisher.publish("a.b", b"after %d" % step).result(5)
-            assert publisher.flush(5) == 0
+            assert publisher.flush(timeout=5) == 0
             assert publisher.pending == 0
         payloads = [payload for payload in lane.payloads if payload]
         assert len(payloads) == len(set(payloads))
@@ -435,7 +435,7 @@ class TestFailures:
         with publisher._lock:
             entry = stage(publisher, ("a.b", b""))
             lane.state = LaneState.CLOSED
-        assert publisher.flush(5) == 0
+        assert publisher.flush(timeout=5) == 0
         assert isinstance(reason(entry[1]), jetsync.ConnectionClosedError)
         assert lane.payloads == []
         with pytest.raises(jetsync.ConnectionClosedError):
@@ -458,7 +458,7 @@ class TestFailures:
         time.sleep(0.1)
         lane.reconnect()
         publisher.publish("a.b", b"4")
-        publisher.flush(0)
+        publisher.flush(timeout=0)
         assert lane.payloads == [b"%d" % number for number in range(5)]
 
     def test_no_connection_comes_back(self, lane, make):
@@ -512,7 +512,7 @@ class TestFailures:
         lane.on_write = lane.ack
         future = publisher.publish("a.b", b"next")
         assert future.result(5).sequence == 1
-        assert publisher.flush(5) == 0
+        assert publisher.flush(timeout=5) == 0
         replies = {command.reply for command in lane.transport.published()}
         assert len(replies) == 2
 
@@ -522,7 +522,7 @@ class TestFailures:
         """
         publisher = make()
         broken, fine = publisher.publish("a.b"), publisher.publish("a.b")
-        publisher.flush(0)
+        publisher.flush(timeout=0)
         first, second = lane.transport.published()
         lane.answer(first, b"no JSON")
         lane.ack([second], 3)
@@ -573,7 +573,7 @@ class TestFailures:
             future = publisher.publish("a.b", b"%d" % number)
             if number % 2:
                 future.observed = True
-        assert publisher.flush(10) == 0
+        assert publisher.flush(timeout=10) == 0
         with pytest.raises(jetsync.PublishManyError) as caught:
             publisher.close()
         kept = [failure.index for failure in caught.value.report.failures]

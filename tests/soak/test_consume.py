@@ -352,7 +352,7 @@ def test_a_cluster(messages, faults, record_property):
                     elif kind == "restart":
                         cluster.restart(leader)
                     else:
-                        client.reconnect(20)
+                        client.reconnect(timeout=20)
                     eventually(lambda: leader_of(known), 30)
                     campaign.over(kind, number, known)
                     if kind == "kill":

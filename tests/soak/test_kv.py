@@ -95,8 +95,8 @@ class Bank:
                 have = {key: int(entry.value) for key, entry in found.items()}
                 amount = chance.randint(0, have[one])
                 with kv.atomic(timeout=5) as tx:
-                    tx.update(one, str(have[one] - amount), found[one].revision)
-                    tx.update(other, str(have[other] + amount), found[other].revision)
+                    tx.update(one, str(have[one] - amount), last=found[one].revision)
+                    tx.update(other, str(have[other] + amount), last=found[other].revision)
             except jetsync.WrongLastRevisionError:
                 self._count("conflicts")
             except jetsync.PublishOutcomeUnknownError:

@@ -200,7 +200,7 @@ def keys_and_values(js: jetsync.JetStream) -> None:
     )
     kv = js.create_key_value("B")
     revision: int = kv.put("a", "text", ttl="never")
-    revision = kv.update("a", b"x", revision) + kv.create("b", b"", 5) + kv.delete("a")
+    revision = kv.update("a", b"x", last=revision) + kv.create("b", b"", ttl=5) + kv.delete("a")
     entry: jetsync.Entry = kv.get("b", revision)
     value: bytes = entry.value
     found: dict[str, jetsync.Entry] = kv.get_many(["a", "b.*"], at=dt.datetime.now(dt.timezone.utc))
@@ -208,9 +208,9 @@ def keys_and_values(js: jetsync.JetStream) -> None:
     with kv.watch("a.>", updates_only=True) as watch:
         for each in watch.initial():
             print(each.operation is jetsync.KeyOperation.PUT, each.marker)
-        following: jetsync.Entry = watch.next(1.5)
+        following: jetsync.Entry = watch.next(timeout=1.5)
     with kv.atomic(timeout=5) as tx:
-        tx.update("a", b"", 3)
+        tx.update("a", b"", last=3)
         tx.create("c", b"")
     changed: int = tx.revisions["a"]
     status: jetsync.KeyValueStatus = kv.status()

@@ -157,7 +157,7 @@ def test_key_value(connect, bucket):
     for write in (
         lambda: kv.put("order.1", shop.BAD),
         lambda: kv.create("order.2", shop.BAD),
-        lambda: kv.update("order.1", shop.BAD, revision),
+        lambda: kv.update("order.1", shop.BAD, last=revision),
         lambda: kv.put("order.1", b""),
     ):
         with pytest.raises(jetsync.PluginError):

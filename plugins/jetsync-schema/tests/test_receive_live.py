@@ -254,7 +254,7 @@ def test_names_of_keys_are_read_whatever_their_values(connect, bucket):
 
     assert list(kv.keys()) == ["a"]
     with kv.watch(meta_only=True) as watch:
-        assert [entry.key for entry in watch.initial(10)] == ["a"]
+        assert [entry.key for entry in watch.initial(timeout=10)] == ["a"]
 
 
 def test_a_mark_can_not_be_forged(reading, js, stream):
@@ -342,7 +342,7 @@ def test_markers_and_deletions_are_exempt(connect, bucket):
     kv = connect(plugin).key_value(bucket.bucket)
 
     with kv.watch(include_history=True) as watch:
-        assert [entry.is_deleted for entry in watch.initial(10)] == [False, True, True]
+        assert [entry.is_deleted for entry in watch.initial(timeout=10)] == [False, True, True]
     bucket.put("a", shop.BAD)
     with pytest.raises(jetsync.PluginError):
         kv.get("a")

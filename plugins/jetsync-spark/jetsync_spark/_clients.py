@@ -190,7 +190,7 @@ def _works(kept: _Kept) -> bool:
     if time.monotonic() - kept.used < IDLE and client.is_connected:
         return True
     try:
-        client.rtt(LOOK)
+        client.rtt(timeout=LOOK)
     except jetsync.JetSyncError as error:
         _logger.info("connection_renewed", reason=str(error))
         return False
@@ -218,4 +218,4 @@ def _shown(options: jetsync.ConnectOptions) -> str:
 
 def _close(client: jetsync.Client) -> None:
     with contextlib.suppress(jetsync.JetSyncError):
-        client.close(1.0)
+        client.close(timeout=1.0)

@@ -139,7 +139,7 @@ class TestRenewal:
         if child == 0:
             try:
                 other = client_for(settings)
-                other.rtt(10)
+                other.rtt(timeout=10)
                 os.write(write, b"ok" if other is not mine else b"same")
             finally:
                 os._exit(0)
@@ -148,7 +148,7 @@ class TestRenewal:
 
         assert os.read(read, 10) == b"ok"
         os.close(read)
-        mine.rtt(10)
+        mine.rtt(timeout=10)
 
 
 def test_no_server_is_one_sentence():

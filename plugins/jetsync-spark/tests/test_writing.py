@@ -94,7 +94,7 @@ def test_a_server_that_restarts_loses_nothing(mode):
             half.set()
             thread.join(60)
             forget(plan.settings)
-        client.flush(30)
+        client.flush(timeout=30)
         found = payloads(stream)
 
     assert set(found) == {data for _, data in rows}

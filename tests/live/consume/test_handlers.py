@@ -340,7 +340,7 @@ class TestDrainedClient:
         running = mine.consume(lambda message: gate.wait(10))
         eventually(lambda: running.statistics().received == 5)
         with timed(0.0, 2):
-            client.drain(0.3)
+            client.drain(timeout=0.3)
         assert client.is_closed
         gate.set()
         assert running.wait(timeout=5)

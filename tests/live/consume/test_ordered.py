@@ -23,7 +23,7 @@ def take(messages, count):
     """
     The payloads of the next messages.
     """
-    return [int(messages.next(10).data) for _ in range(count)]
+    return [int(messages.next(timeout=10).data) for _ in range(count)]
 
 
 def fetched(messages):
@@ -156,7 +156,7 @@ class TestReset:
                 fill(js, stream, 1, start=6, subject="B")
                 assert take(messages, len(after)) == after
                 with pytest.raises(jetsync.WaitTimeoutError):
-                    messages.next(0.05)
+                    messages.next(timeout=0.05)
 
     def test_new_is_not_moved(self, js, stream):
         """
@@ -259,12 +259,12 @@ class TestEnd:
             assert take(messages, 1) == [0]
             js.delete_stream(stream.name)
             with pytest.raises(jetsync.ResetAttemptsExceededError) as caught:
-                messages.next(5)
+                messages.next(timeout=5)
             assert caught.value.attempts == 2
             assert messages.closed
             assert list(messages) == []
             with pytest.raises(jetsync.ConsumptionClosedError):
-                messages.next(1)
+                messages.next(timeout=1)
 
     def test_does_not_give_up(self, js, stream, ordered):
         """
@@ -276,7 +276,7 @@ class TestEnd:
             assert take(messages, 1) == [0]
             js.delete_stream(stream.name)
             with pytest.raises(jetsync.WaitTimeoutError):
-                messages.next(0.3)
+                messages.next(timeout=0.3)
             js.create_stream(config)
             fill(js, stream, 2)
             assert take(messages, 1) == [1]
@@ -298,7 +298,7 @@ class TestEnd:
             assert isinstance(messages.error, jetsync.StreamNotFoundError)
             assert messages.closed
             with pytest.raises(jetsync.ConsumptionClosedError):
-                messages.next(1)
+                messages.next(timeout=1)
 
     def test_let_go_of(self, js, stream):
         """
@@ -339,7 +339,7 @@ class TestEnd:
             time.sleep(0.05)
             getattr(messages, end)()
             assert waiting.result(5) == []
-        assert messages.wait(1)
+        assert messages.wait(timeout=1)
 
     def test_drained_and_gone_on_with(self, js, stream, ordered):
         """

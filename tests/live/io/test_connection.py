@@ -427,7 +427,7 @@ class TestClose:
         for number in range(200):
             client.publish(unique, b"%d" % number)
         client.flush()
-        draining = pool.submit(receiver.drain, 10)
+        draining = pool.submit(receiver.drain, timeout=10)
         got = []
         for message in subscription:
             got.append(message.data)
@@ -575,7 +575,7 @@ class TestReconnect:
         """
         with jetsync.connect(own_server.url, **QUICK) as client:
             own_server.pause()
-            waiting = pool.submit(client.flush, 30)
+            waiting = pool.submit(client.flush, timeout=30)
             assert not concurrent.futures.wait([waiting], 0.2).done
             own_server.kill()
             with pytest.raises(jetsync.ConnectionLostError):

@@ -54,7 +54,7 @@ class TestSubscriptionLimit:
             client.flush()
             bad = client.subscribe("c")
             with pytest.raises(jetsync.SubscriptionLimitError, match="'c'") as caught:
-                bad.next(10)
+                bad.next(timeout=10)
             assert caught.value.subject == "c"
             for name, subscription in zip("ab", good, strict=True):
                 client.publish(name, name.encode())
@@ -74,7 +74,7 @@ class TestSubscriptionLimit:
             client.flush()
             bad = client.subscribe("c")
             with pytest.raises(jetsync.SubscriptionLimitError):
-                bad.next(10)
+                bad.next(timeout=10)
             bad.close()
             first.close()
             client.flush()
@@ -95,7 +95,7 @@ class TestSubscriptionLimit:
             client.flush()
             bad = client.subscribe("c")
             with pytest.raises(jetsync.SubscriptionLimitError):
-                bad.next(10)
+                bad.next(timeout=10)
             impostor.cut()
             eventually(lambda: client.statistics().reconnects == 1)
             client.flush()
@@ -245,7 +245,7 @@ class TestRefusedLogin:
             impostor.hold()
             impostor.cut()
             eventually(lambda: not client.is_connected)
-            waiting.append(pool.submit(client.flush, 30))
+            waiting.append(pool.submit(client.flush, timeout=30))
             impostor.plays.clear()
             server.stop()
             with self.reopened(server, "changed") as changed:

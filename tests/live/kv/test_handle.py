@@ -28,9 +28,9 @@ def basics(kv):
     The basic operations on a key work on every server version.
     """
     assert kv.put("a", b"one") == 1
-    assert kv.update("a", "two", 1) == 2
+    assert kv.update("a", "two", last=1) == 2
     with pytest.raises(jetsync.WrongLastRevisionError) as wrong:
-        kv.update("a", b"three", 1)
+        kv.update("a", b"three", last=1)
     assert (wrong.value.key, wrong.value.expected, wrong.value.last_sequence) == ("a", 1, 2)
     assert isinstance(wrong.value, jetsync.WrongLastSequenceError)
     assert kv.get("a").value == b"two"
@@ -51,9 +51,9 @@ def basics(kv):
         KeyOperation.PUT,
     ]
     with kv.watch() as watch:
-        assert [entry.key for entry in watch.initial(10)] == ["a", "b"]
+        assert [entry.key for entry in watch.initial(timeout=10)] == ["a", "b"]
         kv.purge("a")
-        entry = watch.next(10)
+        entry = watch.next(timeout=10)
     assert (entry.key, entry.operation, entry.value) == ("a", KeyOperation.PURGE, b"")
     assert [entry.operation for entry in kv.history("a")] == [KeyOperation.PURGE]
     assert kv.purge_deletes(0) == 1
@@ -114,7 +114,7 @@ class TestKeys:
                 lambda key=key: kv.get(key),
                 lambda key=key: kv.put(key, b""),
                 lambda key=key: kv.create(key, b""),
-                lambda key=key: kv.update(key, b"", 1),
+                lambda key=key: kv.update(key, b"", last=1),
                 lambda key=key: kv.delete(key),
                 lambda key=key: kv.purge(key),
                 lambda key=key: kv.history(key),
@@ -136,9 +136,11 @@ class TestKeys:
         with pytest.raises(jetsync.InvalidTypeError):
             kv.put("a", 5)
         with pytest.raises(jetsync.InvalidTypeError):
-            kv.update("a", b"", "1")
+            kv.update("a", b"", last="1")
+        with pytest.raises(jetsync.InvalidTypeError):
+            kv.update("a", b"", last=None)
         with pytest.raises(jetsync.InvalidArgumentError):
-            kv.delete("a", -1)
+            kv.delete("a", last=-1)
         assert client.statistics().bytes_out == sent
 
     def test_expectations_of_deletes(self, kv):
@@ -147,12 +149,12 @@ class TestKeys:
         """
         kv.put("a", b"1")
         last = kv.put("a", b"2")
-        for refused in (lambda: kv.delete("a", 1), lambda: kv.purge("a", last=1)):
+        for refused in (lambda: kv.delete("a", last=1), lambda: kv.purge("a", last=1)):
             with pytest.raises(jetsync.WrongLastRevisionError) as wrong:
                 refused()
             assert wrong.value.last_sequence == last
         assert kv.get("a").value == b"2"
-        last = kv.delete("a", last)
+        last = kv.delete("a", last=last)
         assert kv.purge("a", last=last) == last + 1
         with pytest.raises(jetsync.KeyNotFoundError, match="purged at revision 4"):
             kv.get("a")
@@ -443,7 +445,7 @@ def test_hooks(nats_server, kv):
         other.get_many(["b", "c"])
         assert called() == ["get_last_for"]
         with other.watch() as watch:
-            assert len(list(watch.initial(10))) == 3
+            assert len(list(watch.initial(timeout=10))) == 3
         assert set(called()) <= {"consume"}
 
 

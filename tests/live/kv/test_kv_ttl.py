@@ -39,9 +39,9 @@ def test_markers(nats_server, make_bucket, unique):
         kv = client.jetstream().key_value(unique)
         with kv.watch() as watch:
             assert kv.create("a", b"1", ttl=2) == 1
-            entry = watch.next(10)
+            entry = watch.next(timeout=10)
             assert (entry.operation, entry.ttl) == (KeyOperation.PUT, 2)
-            entry = watch.next(10)
+            entry = watch.next(timeout=10)
             assert (entry.key, entry.operation, entry.value) == ("a", KeyOperation.PURGE, b"")
             assert (entry.marker, entry.ttl, entry.revision) == (MarkerReason.MAX_AGE, 60, 2)
         assert (f"$KV.{unique}.a", MarkerReason.MAX_AGE) in plugin.markers
@@ -79,8 +79,8 @@ def test_markers_on_older_servers(server_for, unique, version):
         kv = js.create_key_value(unique, limit_marker_ttl=60, storage="memory")
         with kv.watch() as watch:
             kv.create("a", b"1", ttl=2)
-            assert watch.next(10).value == b"1"
-            assert watch.next(10).marker is MarkerReason.MAX_AGE
+            assert watch.next(timeout=10).value == b"1"
+            assert watch.next(timeout=10).marker is MarkerReason.MAX_AGE
         js.delete_key_value(unique)
 
 
@@ -147,7 +147,7 @@ def test_not_allowed(make_bucket):
         lambda: kv.put("a", b"", ttl=5),
         lambda: kv.create("a", b"", ttl=5),
         lambda: kv.purge("a", ttl=5),
-        lambda: kv.update("a", b"", 0, ttl=5),
+        lambda: kv.update("a", b"", last=0, ttl=5),
         lambda: kv.atomic().put("a", b"", ttl=5),
     ):
         with pytest.raises(jetsync.MessageTtlDisabledError, match="limit_marker_ttl"):

@@ -94,7 +94,7 @@ class TestNatsPy:
 
         async def write(other):
             kv = await other.create_key_value(
-                bucket, limit_marker_ttl=60, storage="memory", direct=True
+                bucket=bucket, limit_marker_ttl=60, storage="memory", direct=True
             )
             for key in ("a", "b", "c"):
                 await kv.put(key, key.encode())
@@ -105,8 +105,8 @@ class TestNatsPy:
         with_nats_py(nats_server, write)
         kv = js.key_value(bucket)
         with kv.watch(include_history=True) as watch:
-            entries = list(watch.initial(10))
-            entries.append(watch.next(10))
+            entries = list(watch.initial(timeout=10))
+            entries.append(watch.next(timeout=10))
         seen = [(each.key, each.operation, each.marker) for each in entries]
         # The bucket keeps one revision of each key.
         assert seen == [MARKED[0], *MARKED[3:]]
@@ -242,17 +242,17 @@ class TestMirrors:
         assert mirror.get("a", 1) == mirror.get("a")
         assert mirror.get("a").bucket == f"{unique}-m"
         with mirror.watch() as watch:
-            assert [entry.key for entry in watch.initial(10)] == ["a"]
+            assert [entry.key for entry in watch.initial(timeout=10)] == ["a"]
             assert mirror.put("b", b"2") == 2
             assert mirror.delete("a") == 3
             assert mirror.create("a", b"4") == 4
-            assert [watch.next(10).revision for _ in range(3)] == [2, 3, 4]
+            assert [watch.next(timeout=10).revision for _ in range(3)] == [2, 3, 4]
         with pytest.raises(jetsync.KeyExistsError):
             mirror.create("a", b"5")
         assert origin.get("a").value == b"4"
         assert sorted(mirror.keys()) == ["a", "b"]
         with mirror.atomic() as tx:
-            tx.update("a", b"6", 4)
+            tx.update("a", b"6", last=4)
             tx.put("b", b"6")
         eventually(lambda: mirror.stream.info().state.last_seq == 6)
         assert {entry.value for entry in mirror.get_many(">").values()} == {b"6"}
@@ -298,13 +298,13 @@ class TestDomains:
             kv.delete("a")
             assert kv.create("a", b"3") == 3
             with kv.atomic() as tx:
-                tx.update("a", b"4", 3)
+                tx.update("a", b"4", last=3)
                 tx.create("b", b"4")
             with pytest.raises(jetsync.KeyExistsError):
                 kv.create("b", b"")
             assert {entry.value for entry in kv.get_many(">").values()} == {b"4"}
             with kv.watch("a") as watch:
-                assert [entry.key for entry in watch.initial(10)] == ["a"]
+                assert [entry.key for entry in watch.initial(timeout=10)] == ["a"]
             plain = client.jetstream().key_value(unique)
             assert plain.get("a").value == b"4"
             js.delete_key_value(unique)
@@ -332,13 +332,13 @@ class TestDomains:
                 assert mirror.delete("a") == 3
                 assert mirror.create("a", b"4") == 4
                 with mirror.atomic() as tx:
-                    tx.update("a", b"5", 4)
+                    tx.update("a", b"5", last=4)
                     tx.put("b", b"5")
-                assert [watch.next(10).revision for _ in range(5)] == [2, 3, 4, 5, 6]
+                assert [watch.next(timeout=10).revision for _ in range(5)] == [2, 3, 4, 5, 6]
             assert origin.get("a").value == b"5"
             assert {entry.value for entry in mirror.get_many(">").values()} == {b"5"}
             with pytest.raises(jetsync.WrongLastRevisionError) as wrong:
-                mirror.update("a", b"", 4)
+                mirror.update("a", b"", last=4)
             assert wrong.value.last_sequence == 5
             there.delete_key_value(unique)
 

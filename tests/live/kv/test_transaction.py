@@ -35,11 +35,12 @@ def values(entries):
 
 def attempt(kv, *changes):
     """
-    Make changes, each the name of a method and its arguments, in one transaction.
+    Make changes in one transaction: the name of a method, key, value and expected revision.
     """
     with kv.atomic() as tx:
-        for name, *arguments in changes:
-            getattr(tx, name)(*arguments)
+        for name, key, *value_and_last in changes:
+            value, last = value_and_last[:1], value_and_last[1:]
+            getattr(tx, name)(key, *value, **({"last": last[0]} if last else {}))
     return tx
 
 
@@ -54,7 +55,7 @@ class TestTransactions:
         with kv.atomic() as tx:
             tx.put("a", b"1")
             tx.create("new", "2")
-            tx.update("c", b"3", last)
+            tx.update("c", b"3", last=last)
             tx.delete("b")
             tx.purge("d")
             assert len(tx) == 5
@@ -149,8 +150,8 @@ class TestTransactions:
             tx.put("a", b"4")
             for wrong in (
                 lambda: tx.create("a", b""),
-                lambda: tx.update("b", b"", 1),
-                lambda: tx.delete("a", 1),
+                lambda: tx.update("b", b"", last=1),
+                lambda: tx.delete("a", last=1),
                 lambda: tx.purge("b"),
             ):
                 with pytest.raises(jetsync.InvalidArgumentError, match="already"):
@@ -166,8 +167,8 @@ class TestTransactions:
             for wrong in (
                 lambda: tx.put("a..b", b""),
                 lambda: tx.put("a", 5),
-                lambda: tx.update("a", b"", -1),
-                lambda: tx.update("a", b"", None),
+                lambda: tx.update("a", b"", last=-1),
+                lambda: tx.update("a", b"", last=None),
                 lambda: tx.delete("*"),
                 lambda: tx.put("a", b"", ttl=0),
             ):
@@ -215,7 +216,7 @@ class TestTransactions:
                     with kv.atomic() as tx:
                         for key in ("a", "b"):
                             new = b"%d" % (int(found[key].value) + 1)
-                            tx.update(key, new, found[key].revision)
+                            tx.update(key, new, last=found[key].revision)
                 except jetsync.WrongLastRevisionError:
                     continue
                 else:

@@ -68,14 +68,14 @@ class TestInitial:
         fill(kv)
         with kv.watch(*patterns, **options) as watch:
             assert watch.is_current is (not expected and options != {"ignore_deletes": True})
-            assert seen(watch.initial(10)) == expected
+            assert seen(watch.initial(timeout=10)) == expected
             assert watch.is_current
-            assert watch.wait_current(0)
+            assert watch.wait_current(timeout=0)
             # Once more there is nothing, and what comes then is an update.
-            assert seen(watch.initial(10)) == []
+            assert seen(watch.initial(timeout=10)) == []
             for key in ("a", "x", "c.d"):
                 kv.put(key, b"new")
-            assert watch.next(10).value == b"new"
+            assert watch.next(timeout=10).value == b"new"
 
     def test_empty(self, kv):
         """
@@ -85,9 +85,9 @@ class TestInitial:
             assert watch.is_current
             assert list(watch.initial()) == []
             with pytest.raises(jetsync.WaitTimeoutError):
-                watch.next(0.05)
+                watch.next(timeout=0.05)
             kv.put("a", b"1")
-            assert seen([watch.next(10)]) == [("a", 1)]
+            assert seen([watch.next(timeout=10)]) == [("a", 1)]
 
     def test_iteration(self, kv):
         """
@@ -109,7 +109,7 @@ class TestInitial:
         """
         fill(kv)
         with kv.watch(meta_only=True) as watch:
-            entries = list(watch.initial(10))
+            entries = list(watch.initial(timeout=10))
         assert {entry.value for entry in entries} == {b""}
         assert [entry.operation is KeyOperation.PUT for entry in entries] == [
             True,
@@ -125,11 +125,11 @@ class TestInitial:
         for number in range(50):
             kv.put(f"k{number}", b"x" * 100)
         with kv.watch() as watch:
-            first = next(watch.initial(10))
+            first = next(watch.initial(timeout=10))
             for number in range(50):
                 kv.purge(f"k{number}")
             kv.stream.purge()
-            rest = list(watch.initial(10))
+            rest = list(watch.initial(timeout=10))
         assert len(rest) <= 100
         assert first.key == "k0"
 
@@ -144,7 +144,7 @@ class TestInitial:
             lambda *arguments: attrs.evolve(make(*arguments), delta=1),
         )
         with kv.watch() as watch:
-            assert len(list(watch.initial(20))) == 4
+            assert len(list(watch.initial(timeout=20))) == 4
             assert watch.is_current
 
     @pytest.mark.parametrize("options", [{}, {"include_history": True}])
@@ -157,10 +157,10 @@ class TestInitial:
             kv.put(f"k{number}", b"")
         came, waited = [], []
         with kv.watch(**options) as watch, ThreadPoolExecutor(1) as pool:
-            for entry in watch.initial(60):
+            for entry in watch.initial(timeout=60):
                 came.append(entry.key)
                 if len(came) in {1, 599, 600}:
-                    waited.append(pool.submit(watch.wait_current, 0).result(10))
+                    waited.append(pool.submit(watch.wait_current, timeout=0).result(10))
                 # Two for one, so that there is always more.
                 for number in range(2):
                     kv.put(f"k{(2 * len(came) + number) % 600}", b"")
@@ -178,7 +178,7 @@ class TestInitial:
             kv.put(f"k{number}", b"")
         count = 0
         with kv.watch() as watch:
-            for _ in watch.initial(60):
+            for _ in watch.initial(timeout=60):
                 count += 1
                 if count == 1:
                     # What is not in the buffer yet never comes, and others do without end.
@@ -196,7 +196,7 @@ class TestInitial:
         for number in range(1200):
             kv.put(f"k{number}", b"")
         with kv.watch() as watch:
-            initial = watch.initial(60)
+            initial = watch.initial(timeout=60)
             first = next(initial)
             kv.stream.purge()
             rest = list(initial)
@@ -211,7 +211,7 @@ class TestInitial:
         for number in range(20):
             kv.put(f"k{number}", b"")
         with kv.watch() as watch:
-            initial = watch.initial(0.5)
+            initial = watch.initial(timeout=0.5)
             first = next(initial)
             time.sleep(0.5)
             with pytest.raises(jetsync.RequestTimeoutError, match="not all entries") as caught:
@@ -219,7 +219,7 @@ class TestInitial:
             assert caught.value.__cause__ is None
             assert caught.value.__suppress_context__
             assert not watch.is_current
-            rest = list(watch.initial(60))
+            rest = list(watch.initial(timeout=60))
         assert seen([first, *rest]) == [(f"k{number}", number + 1) for number in range(20)]
 
     def test_from_another_thread(self, kv):
@@ -229,13 +229,13 @@ class TestInitial:
         fill(kv)
         cache = {}
         with kv.watch() as watch, ThreadPoolExecutor(1) as pool:
-            assert not watch.wait_current(0.01)
+            assert not watch.wait_current(timeout=0.01)
             reader = pool.submit(lambda: cache.update((entry.key, entry.value) for entry in watch))
-            assert watch.wait_current(10)
+            assert watch.wait_current(timeout=10)
             eventually(lambda: cache.keys() == {"a", "b", "c.d", "c.e"})
             kv.put("z", b"26")
             eventually(lambda: watch.revision == 8)
-            watch.stop()
+            watch.close()
             reader.result(10)
         assert cache["z"] == b"26"
 
@@ -261,7 +261,7 @@ class TestInitial:
         kv.put("a.b", b"1")
         kv.put("a.c", b"2")
         with kv.watch("a.*", "*.b", "a.b", "a.*") as watch:
-            assert seen(watch.initial(10)) == [("a.b", 1), ("a.c", 2)]
+            assert seen(watch.initial(timeout=10)) == [("a.b", 1), ("a.c", 2)]
 
 
 class TestEnd:
@@ -277,7 +277,7 @@ class TestEnd:
             ready.set()
             if how == "next":
                 with pytest.raises(jetsync.HandleClosedError):
-                    watch.next(60)
+                    watch.next(timeout=60)
             elif how == "iterate":
                 assert list(watch) == []
             else:
@@ -290,13 +290,13 @@ class TestEnd:
             taking = pool.submit(take)
             ready.wait(10)
             time.sleep(0.05)
-            watch.stop()
+            watch.close()
             taking.result(10)
         assert watch.closed
         assert list(watch) == []
         with pytest.raises(jetsync.HandleClosedError):
-            watch.next(0)
-        watch.stop()
+            watch.next(timeout=0)
+        watch.close()
         eventually(lambda: not list(kv.stream.consumer_names()))
 
     def test_let_go_of(self, kv):
@@ -321,7 +321,7 @@ class TestEnd:
                 client.close()
                 assert taking.result(10) == []
         assert watch.closed
-        watch.stop()
+        watch.close()
 
     def test_several_threads_take(self, kv):
         """
@@ -335,7 +335,7 @@ class TestEnd:
                     kv.put(f"k{number}", b"")
                 eventually(lambda: watch.revision == 30)
             finally:
-                watch.stop()
+                watch.close()
             for each in working:
                 each.result(10)
         assert sorted(entry.revision for entry in taken) == list(range(1, 31))
@@ -346,17 +346,17 @@ class TestEnd:
         """
         kv.put("a", b"1")
         with kv.watch() as watch:
-            assert seen(watch.initial(10)) == [("a", 1)]
+            assert seen(watch.initial(timeout=10)) == [("a", 1)]
             js.delete_key_value(kv.bucket)
             with pytest.raises(jetsync.BucketNotFoundError) as caught:
-                watch.next(60)
+                watch.next(timeout=60)
             assert caught.value.bucket == kv.bucket
             assert caught.value.reason is None
             assert watch.error is caught.value
             assert watch.closed
             assert list(watch) == []
             with pytest.raises(jetsync.HandleClosedError):
-                watch.next(0)
+                watch.next(timeout=0)
 
     @pytest.mark.parametrize("revisions", [3, 9])
     def test_the_bucket_is_made_again(self, js, kv, revisions):
@@ -366,20 +366,20 @@ class TestEnd:
         for number in range(5):
             kv.put("a", b"%d" % number)
         with kv.watch() as watch:
-            assert seen(watch.initial(10)) == [("a", 5)]
+            assert seen(watch.initial(timeout=10)) == [("a", 5)]
             js.delete_key_value(kv.bucket)
             js.create_key_value(kv.bucket, history=5, storage="memory")
             for number in range(revisions):
                 kv.put("a", b"%d" % number)
             with pytest.raises(jetsync.BucketNotFoundError, match="another one has its name"):
-                watch.next(60)
+                watch.next(timeout=60)
             eventually(lambda: not list(kv.stream.consumer_names()))
         # The handle is as good as new.
         with kv.watch() as watch:
-            assert seen(watch.initial(10)) == [("a", revisions)]
+            assert seen(watch.initial(timeout=10)) == [("a", revisions)]
             kv.stream.delete_consumer(watch._ordered.name)
             assert kv.put("b", b"") == revisions + 1
-            assert watch.next(60).key == "b"
+            assert watch.next(timeout=60).key == "b"
 
     def test_the_bucket_loses_its_memory(self):
         """
@@ -390,10 +390,10 @@ class TestEnd:
             kv.put("a", b"1")
             kv.put("a", b"2")
             with kv.watch() as watch:
-                assert seen(watch.initial(10)) == [("a", 2)]
+                assert seen(watch.initial(timeout=10)) == [("a", 2)]
                 server.restart()
                 with pytest.raises(jetsync.BucketNotFoundError):
-                    watch.next(60)
+                    watch.next(timeout=60)
 
 
 class TestTrouble:
@@ -432,7 +432,7 @@ class TestTrouble:
                     eventually(lambda: watch.revision == last, 30)
                 finally:
                     enough.set()
-                    watch.stop()
+                    watch.close()
                 reading.result(20)
                 assert [entry.revision for entry in taken] == list(range(1, last + 1))
 
@@ -445,7 +445,7 @@ class TestTrouble:
             for number in range(1500):
                 kv.put(f"k{number}", b"")
             with kv.watch() as watch:
-                initial = watch.initial(60)
+                initial = watch.initial(timeout=60)
                 first = [next(initial) for _ in range(100)]
                 server.restart()
                 rest = list(initial)
@@ -503,7 +503,7 @@ class TestKeys:
         assert kv.purge_deletes(0) == 2
         assert kv.purge_deletes(0) == 0
         with kv.watch() as watch:
-            assert seen(watch.initial(10)) == [("a", 3), ("c.e", 7)]
+            assert seen(watch.initial(timeout=10)) == [("a", 3), ("c.e", 7)]
         assert len(kv.history("a")) == 2
 
     def test_purge_deletes_spares_new_values(self, kv, monkeypatch):

@@ -335,7 +335,7 @@ class TestFuture:
                 future.add_done_callback(lambda _: fail(LookupError("no use")))
                 future.add_done_callback(lambda _: fail(SystemExit(1)))
                 future.add_done_callback(told.append)
-            assert publisher.flush(20) == 0
+            assert publisher.flush(timeout=20) == 0
             assert publisher.publish(f"{unique}.A").result(5).sequence == 2
             assert eventually(lambda: publisher.statistics().report_errors == 2)
         assert told == [future]
@@ -598,7 +598,7 @@ class TestConnection:
                 if number % 1000 == 500:
                     proxy.cut_after(to_server=777)
                 futures.append(publisher.publish(subject, b"%d" % number))
-            assert publisher.flush(30) == 0
+            assert publisher.flush(timeout=30) == 0
             assert proxy.statistics().cuts >= 3
             outcomes = [future.exception() for future in futures]
         stored = payloads(stream)
@@ -664,7 +664,7 @@ class TestConnection:
                 waiting = pool.submit(publisher.publish, f"{unique}.A")
                 time.sleep(0.1)
                 assert not waiting.done()
-                assert publisher.flush(1) == 0
+                assert publisher.flush(timeout=1) == 0
             finally:
                 victim.start()
             assert waiting.result(20).result(20).sequence == 2
@@ -772,7 +772,7 @@ class TestFlush:
             with paused():
                 futures += [publisher.publish(f"{unique}.A") for _ in range(500)]
                 with timed(0.04, 0.3):
-                    still = publisher.flush(0.05)
+                    still = publisher.flush(timeout=0.05)
                 assert still > 0
                 assert still + sum(future.done() for future in futures) == 1000
                 assert publisher.flush(timeout=0) == still

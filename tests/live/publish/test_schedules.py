@@ -96,7 +96,7 @@ class TestAt:
         """
         name = plan.name
         js.schedule(f"{name}.plan.a", "x", target=f"{name}.out.a", at=soon(-3600))
-        assert out.next(20).data == b"x"
+        assert out.next(timeout=20).data == b"x"
 
     def test_another_one_takes_its_place(self, js, plan, out):
         """
@@ -107,9 +107,9 @@ class TestAt:
         js.schedule(f"{name}.plan.a", "second", target=f"{name}.out.a", at=soon(1.5))
         js.schedule(f"{name}.plan.b", "never", target=f"{name}.out.b", at=soon(1.2))
         assert plan.purge(f"{name}.plan.b") == 1
-        assert out.next(20).data == b"second"
+        assert out.next(timeout=20).data == b"second"
         with pytest.raises(jetsync.WaitTimeoutError):
-            out.next(0.3)
+            out.next(timeout=0.3)
 
 
 class TestAgain:
@@ -119,7 +119,7 @@ class TestAgain:
         """
         name = plan.name
         js.schedule(f"{name}.plan.a", "tick", target=f"{name}.out.a", every=1)
-        first, second = out.next(20), out.next(20)
+        first, second = out.next(timeout=20), out.next(timeout=20)
         for message in (first, second):
             assert message.data == b"tick"
             assert message.headers[names.SCHEDULER] == f"{name}.plan.a"
@@ -142,7 +142,7 @@ class TestAgain:
             source=f"{name}.plan.now",
             rollup=True,
         )
-        first, second = out.next(20), out.next(20)
+        first, second = out.next(timeout=20), out.next(timeout=20)
         assert {first.data, second.data} == {b"newest"}
         assert first.headers["Kind"] == "source"
         eventually(
@@ -163,7 +163,7 @@ class TestAgain:
             at=soon(0),
             source=f"{name}.plan.none",
         )
-        assert out.next(20).data == b"nothing yet"
+        assert out.next(timeout=20).data == b"nothing yet"
 
 
 class TestRefused:

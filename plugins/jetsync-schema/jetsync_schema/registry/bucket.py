@@ -158,7 +158,7 @@ class BucketSource:
         self._stopping.set()
         watch = self._watch
         if watch is not None:
-            watch.stop()
+            watch.close()
 
     def wait_revision(self, revision: int, timeout: float) -> bool:
         """
@@ -180,7 +180,7 @@ class BucketSource:
             except jetsync.JetSyncError as error:
                 self._note_unreadable(error)
             finally:
-                watch.stop()
+                watch.close()
             again = self._reopen()
             if again is None:
                 return
@@ -208,7 +208,7 @@ class BucketSource:
             if self._stopping.is_set():
                 raise jetsync.ConnectionClosedError
             there: set[str] = set()
-            for entry in watch.initial(max(until - time.monotonic(), 0.0)):
+            for entry in watch.initial(timeout=max(until - time.monotonic(), 0.0)):
                 there.add(entry.key)
                 self._take(entry)
             for key in [*self._good, *self._broken]:
@@ -217,7 +217,7 @@ class BucketSource:
             self._unreadable = None
             self._publish(watch.revision)
         except BaseException:
-            watch.stop()
+            watch.close()
             raise
         return watch
 

@@ -211,7 +211,7 @@ def _batches(driver: Stage, watch: jetsync.Watch) -> Iterator[int]:
         ended = driver.ended()
         with contextlib.suppress(jetsync.WaitTimeoutError):
             while True:
-                entry = watch.next(0 if ended else LOOK)
+                entry = watch.next(timeout=0 if ended else LOOK)
                 yield json.loads(entry.value)["batch"]
     driver.check()
 

@@ -1,0 +1,75 @@
+"""
+Rules that hold for the signature of every public function and method.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+import jetsync
+
+BY_POSITION = {
+    "PublishFuture.result": "as concurrent.futures.Future.result",
+    "PublishFuture.exception": "as concurrent.futures.Future.exception",
+    "Acker.acknowledge_sync": "what messages call, not users; every argument is given",
+}
+"""Functions that take these arguments by position, and why."""
+
+
+def public_functions():
+    """
+    Yield the public functions and methods; constructors of jetsync's own objects are left out.
+    """
+    for name in jetsync.__all__:
+        value = getattr(jetsync, name)
+        if inspect.isfunction(value):
+            yield name, value
+        elif inspect.isclass(value) and value.__module__ == "jetsync":
+            for attribute in dir(value):
+                member = inspect.getattr_static(value, attribute)
+                function = getattr(member, "__func__", member)
+                ours = inspect.isfunction(function) and function.__module__.startswith("jetsync")
+                if ours and not attribute.startswith("_"):
+                    yield f"{name}.{attribute}", function
+
+
+FUNCTIONS = dict(public_functions())
+
+
+def is_keyword(parameter):
+    """
+    Return whether house rules ask for a keyword: a time, an expected revision, or a switch.
+    """
+    return (
+        parameter.name in {"timeout", "ttl", "last"}
+        or isinstance(parameter.default, bool)
+        or re.fullmatch(r"bool( \| None)?", str(parameter.annotation)) is not None
+    )
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_times_revisions_and_switches_are_keywords(name):
+    """
+    Nobody mistakes a revision for a time-to-live, or passes a bare `True`.
+    """
+    parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
+    by_position = [
+        one.name
+        for one in parameters
+        if is_keyword(one) and one.kind not in {one.KEYWORD_ONLY, one.VAR_KEYWORD}
+    ]
+    assert bool(by_position) == (name in BY_POSITION), by_position
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_a_wrong_keyword_names_a_public_call(name):
+    """
+    A `TypeError` about arguments names what users call, no internal class.
+    """
+    function = FUNCTIONS[name]
+    if len(inspect.signature(function).parameters) > 1:
+        assert function.__qualname__.split(".")[0] in jetsync.__all__
+        assert function.__name__ == name.split(".")[-1]
