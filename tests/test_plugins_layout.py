@@ -171,6 +171,23 @@ def test_only_public_names_are_used(folder):
     assert found == []
 
 
+def test_reading_and_writing_spark_are_independent():
+    """
+    The `read` and `write` folders of the Spark plugin share code only through `common`.
+    """
+    spark = ROOT / "plugins" / "jetsync-spark" / "jetsync_spark"
+    pattern = re.compile(r"from jetsync_spark\.(\w+)")
+    allowed = {"read": {"read", "common"}, "write": {"write", "common"}, "common": {"common"}}
+
+    assert [
+        f"{short(path)} imports {other}"
+        for part, below in allowed.items()
+        for path in (spark / part).rglob("*.py")
+        for other in pattern.findall(path.read_text("utf-8"))
+        if other not in below
+    ] == []
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
 def test_plugins_log_as_jetsync_does(folder):
     """

@@ -1,20 +1,14 @@
 """
 Apache Spark and NATS JetStream, in both directions, without a JAR.
 
-General layout, lowest first; a file imports only from those before it:
+Layout:
 
-- vocabulary: ``_faults`` (every text that a Spark user sees), ``_options``, ``_read_options``,
-  ``_write_options``, ``_task`` (where code runs);
-- connections: ``_clients``, one per worker process and options;
-- writing: ``_template``, ``_columns``, ``_rows``, ``_arrow_rows`` (what becomes of a row),
-  ``_planning`` (what is checked before), ``_ledger``, ``_writing`` (the one core of all writers);
-- reading: ``_ranges``, ``_offsets`` (numbers only), ``_tables`` (Arrow), ``_origin`` (the stream as
-  it is), ``_reading`` (the one core of all readers), ``reader``, ``stream_reader``,
-  ``bucket_table``;
-- what users hold: ``sink``, ``arrow``, ``batches``, ``writer``, ``source``;
-- ``demo``, the pipeline that ``jetsync demo --spark`` runs.
+- ``source`` is the data source ``jetstream`` and ``registration`` makes it known to a session.
+- ``read`` and ``write`` implement both directions. They do not import each other.
+- ``common`` is what both use: options, connections, errors, retries and subjects.
+- ``demo`` is the pipeline that ``jetsync demo --spark`` runs.
 
-Nothing of PySpark or PyArrow is imported before it is used.
+PySpark and PyArrow are imported on first use.
 """
 
 from __future__ import annotations
@@ -23,11 +17,11 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from jetsync_spark.arrow import publish_arrow
-    from jetsync_spark.batches import exactly_once
     from jetsync_spark.registration import register
-    from jetsync_spark.sink import JetStreamSink
     from jetsync_spark.source import JetStreamDataSource
+    from jetsync_spark.write.arrow import publish_arrow
+    from jetsync_spark.write.batches import exactly_once
+    from jetsync_spark.write.sink import JetStreamSink
 
 __version__ = "0.1.0"
 
@@ -41,9 +35,9 @@ __all__ = [
 
 _PLACES: Final = {
     "JetStreamDataSource": "source",
-    "JetStreamSink": "sink",
-    "exactly_once": "batches",
-    "publish_arrow": "arrow",
+    "JetStreamSink": "write.sink",
+    "exactly_once": "write.batches",
+    "publish_arrow": "write.arrow",
     "register": "registration",
 }
 

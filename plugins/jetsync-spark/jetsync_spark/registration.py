@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyspark
 from pyspark.errors import AnalysisException
 
-from jetsync_spark._faults import OptionError, require_pyarrow
+from jetsync_spark.common.errors import OptionError, require_pyarrow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from jetsync_spark._faults import require_pyarrow
-from jetsync_spark._options import ConnectSettings, check_names, read_settings
-from jetsync_spark._read_options import ReadOptions
+from jetsync_spark.common.errors import require_pyarrow
+from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
+from jetsync_spark.read.options import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -51,7 +51,7 @@ class JetStreamDataSource(DataSource):
         """
         Return the columns that are read when the user gives no schema.
         """
-        from jetsync_spark._tables import BUCKET_COLUMNS, STREAM_COLUMNS, schema_text
+        from jetsync_spark.read.tables import BUCKET_COLUMNS, STREAM_COLUMNS, schema_text
 
         _, options = self._reading()
         if options.bucket is not None:
@@ -67,8 +67,8 @@ class JetStreamDataSource(DataSource):
         """
         Return what reads a batch.
         """
-        from jetsync_spark.bucket_table import BucketReader
-        from jetsync_spark.reader import StreamBatchReader
+        from jetsync_spark.read.batch import StreamBatchReader
+        from jetsync_spark.read.bucket import BucketReader
 
         settings, options = self._reading()
         if options.bucket is not None:
@@ -79,7 +79,7 @@ class JetStreamDataSource(DataSource):
         """
         Return what reads micro-batches.
         """
-        from jetsync_spark.stream_reader import StreamMicroBatchReader
+        from jetsync_spark.read.micro_batch import StreamMicroBatchReader
 
         settings, options = self._reading()
         return StreamMicroBatchReader(settings, options, schema)
@@ -90,7 +90,7 @@ class JetStreamDataSource(DataSource):
         """
         Return what writes a DataFrame.
         """
-        from jetsync_spark.writer import BatchWriter
+        from jetsync_spark.write.writers import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite=overwrite)
 
@@ -102,7 +102,7 @@ class JetStreamDataSource(DataSource):
         """
         Return what writes micro-batches.
         """
-        from jetsync_spark.writer import StreamWriter
+        from jetsync_spark.write.writers import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite=overwrite)
 

@@ -12,7 +12,7 @@ import pytest
 from sessions import session
 
 import jetsync
-from jetsync_spark._faults import java_missing
+from jetsync_spark.common.errors import java_missing
 
 # Workers are to be the interpreter of these tests, and to find what these tests find.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

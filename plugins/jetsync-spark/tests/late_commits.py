@@ -18,7 +18,7 @@ from pathlib import Path
 from waiting import eventually
 
 import jetsync
-from jetsync_spark._task import this_task
+from jetsync_spark.common.task import this_task
 
 FOLDER = "JETSYNC_TEST_LATE_COMMITS"
 """Variable with the path of the folder; without, nothing is held back or noted."""

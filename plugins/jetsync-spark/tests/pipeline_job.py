@@ -20,7 +20,7 @@ from pyspark.errors import StreamingQueryException
 from sessions import session
 
 from jetsync_spark.source import JetStreamDataSource
-from jetsync_spark.writer import StreamWriter
+from jetsync_spark.write.writers import StreamWriter
 
 DIE = "JETSYNC_TEST_DIE_IN_COMMIT"
 """Variable with the path of a file; while it is there, the driver dies in a commit, once."""

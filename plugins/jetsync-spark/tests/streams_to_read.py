@@ -9,10 +9,10 @@ import itertools
 import os
 
 import jetsync
-from jetsync_spark._options import read_settings
-from jetsync_spark._origin import look
-from jetsync_spark._ranges import Range
-from jetsync_spark._read_options import ReadOptions
+from jetsync_spark.common.options import read_settings
+from jetsync_spark.read.options import ReadOptions
+from jetsync_spark.read.origin import look
+from jetsync_spark.read.ranges import Range
 
 _numbers = itertools.count(1)
 

@@ -4,10 +4,11 @@ import threading
 import pytest
 
 import jetsync
-from jetsync_spark import JetStreamSink, _clients
-from jetsync_spark._clients import client_for, forget, lend
-from jetsync_spark._faults import JetStreamSparkError
-from jetsync_spark._options import ConnectSettings
+from jetsync_spark import JetStreamSink
+from jetsync_spark.common import clients
+from jetsync_spark.common.clients import client_for, forget, lend
+from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.common.options import ConnectSettings
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ class TestRenewal:
         After a pause the server is asked first.
         """
         first = client_for(settings)
-        monkeypatch.setattr(_clients, "IDLE", 0.0)
+        monkeypatch.setattr(clients, "IDLE", 0.0)
         assert client_for(settings) is first
 
         first.close()

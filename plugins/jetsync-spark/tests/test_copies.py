@@ -7,11 +7,11 @@ from streams_to_read import asked, numbered, part_of
 from writing import in_task, payloads, plan_for, rows_of, run
 
 import jetsync
-from jetsync_spark import _writing
-from jetsync_spark._columns import Columns
-from jetsync_spark._faults import RowError
-from jetsync_spark._reading import RangeReader
-from jetsync_spark._tables import STREAM_COLUMNS, Table
+from jetsync_spark.common.errors import RowError
+from jetsync_spark.read.range_reader import RangeReader
+from jetsync_spark.read.tables import STREAM_COLUMNS, Table
+from jetsync_spark.write import partition
+from jetsync_spark.write.columns import Columns
 
 types = pytest.importorskip("pyspark.sql.types")
 
@@ -41,7 +41,7 @@ def copy(server, js, source, target, *, ledger=False, **options):
     columns = Columns(subject=None, constant=f"{target.name}.x")
     plan = plan_for(server, target.name, columns=columns, **options)
     with in_task(query="copy", batch=0):
-        return _writing.write_batches(plan, batches)
+        return partition.write_batches(plan, batches)
 
 
 def with_commands(name):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import jetsync
-from jetsync_spark._faults import OptionError, java_missing
+from jetsync_spark.common.errors import OptionError, java_missing
 from jetsync_spark.demo import data
 from jetsync_spark.demo.data import Totals, key_of, totals_of, unpack
 

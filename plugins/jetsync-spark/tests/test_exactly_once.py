@@ -6,18 +6,18 @@ import pytest
 from writing import again, entries, payloads, plan_for, rows_of, run
 
 import jetsync
-from jetsync_spark import _planning
-from jetsync_spark._agreement import agree
-from jetsync_spark._faults import JetStreamSparkError, OptionError
-from jetsync_spark._ledger import (
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError
+from jetsync_spark.common.task import Task
+from jetsync_spark.write import plan as planning
+from jetsync_spark.write.layout import agree
+from jetsync_spark.write.ledger import (
     Fingerprint,
     LayoutError,
     LedgerEntry,
     LedgerRemovedError,
     OvertakenError,
 )
-from jetsync_spark._task import Task
-from jetsync_spark._write_options import EXACTLY_ONCE
+from jetsync_spark.write.options import EXACTLY_ONCE
 
 
 @pytest.fixture
@@ -319,7 +319,7 @@ class TestPlace:
             config = stream.info().config
             js.update_stream(attrs.evolve(config, subjects=[f"{name}.>", f"ledger.{name}.>"]))
             # As known a while later, or to another worker.
-            _planning._configurations.clear()
+            planning._configurations.clear()
 
         yield stream, grow
         js.delete_stream(name)

@@ -20,7 +20,7 @@ from waiting import eventually
 
 import jetsync
 from jetsync.devserver import DevServer
-from jetsync_spark._faults import java_missing
+from jetsync_spark.common.errors import java_missing
 
 HERE = Path(__file__).parent
 

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 from writing import in_task, payloads, plan_for, rows_of, run
 
-from jetsync_spark import _agreement
-from jetsync_spark._faults import JetStreamSparkError, OptionError
-from jetsync_spark._ledger import LayoutError
-from jetsync_spark._task import Task
-from jetsync_spark._write_options import EXACTLY_ONCE
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError
+from jetsync_spark.common.task import Task
+from jetsync_spark.write import layout
+from jetsync_spark.write.ledger import LayoutError
+from jetsync_spark.write.options import EXACTLY_ONCE
 
 pytest.importorskip("pyspark", minversion="4.1", reason="Arrow writers need PySpark 4.1")
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from jetsync_spark import writer
+from jetsync_spark.write import writers
 
 SCHEMA = StructType([StructField("subject", StringType()), StructField("data", StringType())])
 
@@ -30,7 +30,7 @@ class Job:
     One run of a write by the data source: what Spark makes of it on the driver and in tasks.
     """
 
-    def __init__(self, server, stream, kind=writer.BatchWriter, **options):
+    def __init__(self, server, stream, kind=writers.BatchWriter, **options):
         given = {"servers": server.url, "stream": stream.name, "mode": EXACTLY_ONCE, **options}
         self.stream = stream
         self.writer = kind(given, SCHEMA, overwrite=False)
@@ -43,7 +43,7 @@ class Job:
         copy = pickle.loads(pickle.dumps(self.writer))
         with (
             in_task(partition=partition, **fields) as task,
-            mock.patch.object(writer, "this_task", return_value=task),
+            mock.patch.object(writers, "this_task", return_value=task),
         ):
             return copy.write(iter([pa.RecordBatch.from_pydict(rows)]))
 
@@ -116,7 +116,7 @@ class TestMicroBatches:
         rows, errors = 60, []
 
         def attempt(parts, only=None):
-            job = Job(nats_server, target, writer.StreamWriter)
+            job = Job(nats_server, target, writers.StreamWriter)
             bounds = [rows * part // parts for part in range(parts + 1)]
             done = []
             for part in only or range(parts):
@@ -142,8 +142,8 @@ class TestMicroBatches:
         """
         All rows are stored by then, some of them twice, and the micro-batch is not committed.
         """
-        Job(nats_server, target, writer.StreamWriter).task(1, 30, 60, query="q", batch=0)
-        job = Job(nats_server, target, writer.StreamWriter)
+        Job(nats_server, target, writers.StreamWriter).task(1, 30, 60, query="q", batch=0)
+        job = Job(nats_server, target, writers.StreamWriter)
         done = [job.task(0, 0, 60, query="q", batch=0)]
 
         with pytest.raises(LayoutError, match=r"had stored 30 rows as partition 1.*exactly_once"):
@@ -167,7 +167,7 @@ class TestAgreement:
         rows = rows_of(target.name, 60)
 
         def attempt(parts, only=None):
-            _agreement.agree(plan, Task(query="q", batch=0), parts)
+            layout.agree(plan, Task(query="q", batch=0), parts)
             for part in only or range(parts):
                 run(plan, rows[60 * part // parts : 60 * (part + 1) // parts], partition=part)
 
@@ -183,9 +183,9 @@ class TestAgreement:
         As a micro-batch has: the job that runs again comes in as many.
         """
         for _ in range(2):
-            _agreement.agree(plan, Task(), 2)
+            layout.agree(plan, Task(), 2)
         with pytest.raises(LayoutError, match="of load comes in 3 partitions"):
-            _agreement.agree(plan, Task(), 3)
+            layout.agree(plan, Task(), 3)
 
     @pytest.mark.parametrize("data", [b"mine", b"{}", b'{"batch":"x","partitions":1}', b"[]"])
     def test_a_plan_of_somebody_else_is_left_alone(self, plan, target, js, data):
@@ -196,6 +196,6 @@ class TestAgreement:
         js.publish(subject, data)
 
         with pytest.raises(JetStreamSparkError, match="none that this package wrote") as caught:
-            _agreement.agree(plan, Task(), 2)
+            layout.agree(plan, Task(), 2)
 
         assert subject in str(caught.value)

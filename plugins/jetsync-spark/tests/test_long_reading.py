@@ -23,7 +23,7 @@ from waiting import eventually
 
 import jetsync
 from jetsync.devserver import DevServer
-from jetsync_spark._faults import java_missing
+from jetsync_spark.common.errors import java_missing
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
 

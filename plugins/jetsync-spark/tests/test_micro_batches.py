@@ -14,16 +14,16 @@ from waiting import eventually
 
 import jetsync
 from jetsync.devserver import DevServer
-from jetsync_spark._faults import JetStreamSparkError, OptionError
-from jetsync_spark._options import ConnectSettings, read_settings
-from jetsync_spark._read_options import ReadOptions
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError
+from jetsync_spark.common.options import ConnectSettings, read_settings
+from jetsync_spark.read.options import ReadOptions
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
 
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from jetsync_spark import stream_reader
-from jetsync_spark.stream_reader import StreamMicroBatchReader
+from jetsync_spark.read import micro_batch
+from jetsync_spark.read.micro_batch import StreamMicroBatchReader
 
 pytestmark = pytest.mark.live
 
@@ -35,8 +35,8 @@ def impatient(monkeypatch):
     """
     Take no answer about a stream for another moment than that of the test.
     """
-    monkeypatch.setattr(stream_reader, "POLL", 0.0)
-    monkeypatch.setattr(stream_reader, "CATCHING_UP", 0.2)
+    monkeypatch.setattr(micro_batch, "POLL", 0.0)
+    monkeypatch.setattr(micro_batch, "CATCHING_UP", 0.2)
 
 
 class Rows:
@@ -196,7 +196,7 @@ class TestBatches:
 
     def test_idle_polling(self, js, nats_server, earliest, monkeypatch):
         """An answer about the stream serves for a moment, as Spark asks all the time."""
-        monkeypatch.setattr(stream_reader, "POLL", 0.2)
+        monkeypatch.setattr(micro_batch, "POLL", 0.2)
         with numbered(js, 5) as stream:
             query = earliest(stream)
             query.all()
@@ -298,7 +298,7 @@ class TestStart:
         reader = StreamMicroBatchReader(
             read_settings(ConnectSettings, options), read_settings(ReadOptions, options), SCHEMA
         )
-        with pytest.raises(JetStreamSparkError, match=r"10059.*'no_such'.*create the stream"):
+        with pytest.raises(JetStreamSparkError, match=r"'no_such'.*10059.*create the stream"):
             reader.initialOffset()
 
 
@@ -354,13 +354,13 @@ class TestLoss:
             lenient = earliest(stream, failOnDataLoss="false")
             for each in (query, lenient):
                 assert each.all()
-            real = stream_reader.look
+            real = micro_batch.look
 
             def behind(*given):
                 return attrs.evolve(real(*given), next=21)
 
             with monkeypatch.context() as patch:
-                patch.setattr(stream_reader, "look", behind)
+                patch.setattr(micro_batch, "look", behind)
                 assert not query.plan()
                 assert not lenient.plan()
                 time.sleep(0.25)
@@ -381,7 +381,7 @@ class TestLoss:
             for each in (query, lenient):
                 assert each.all()
                 each.start()
-            real = stream_reader.look
+            real = micro_batch.look
             late = []
 
             def behind(*given):
@@ -389,15 +389,15 @@ class TestLoss:
                 return attrs.evolve(real(*given), next=21 if len(late) < 4 else 31)
 
             with monkeypatch.context() as patch:
-                patch.setattr(stream_reader, "CATCHING_UP", 60.0)
-                patch.setattr(stream_reader, "LOOKING", 0.0)
-                patch.setattr(stream_reader, "look", behind)
+                patch.setattr(micro_batch, "CATCHING_UP", 60.0)
+                patch.setattr(micro_batch, "LOOKING", 0.0)
+                patch.setattr(micro_batch, "look", behind)
                 query.reader.prepareForTriggerAvailableNow()
                 assert not query.plan()
                 assert len(late) >= 4
             with monkeypatch.context() as patch:
                 patch.setattr(
-                    stream_reader, "look", lambda *given: attrs.evolve(real(*given), next=21)
+                    micro_batch, "look", lambda *given: attrs.evolve(real(*given), next=21)
                 )
                 for each in (query, lenient):
                     each.start()

@@ -4,15 +4,15 @@ import sys
 import pyspark
 import pytest
 
-from jetsync_spark import _faults
-from jetsync_spark._clients import client_for, forget
-from jetsync_spark._faults import JetStreamSparkError, OptionError, java_missing
-from jetsync_spark._options import ConnectSettings
+from jetsync_spark.common import errors
+from jetsync_spark.common.clients import client_for, forget
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError, java_missing
+from jetsync_spark.common.options import ConnectSettings
 
 
 @pytest.mark.parametrize(
     ("module", "check"),
-    [("pyarrow", _faults.require_pyarrow), ("pandas", _faults.require_pandas)],
+    [("pyarrow", errors.require_pyarrow), ("pandas", errors.require_pandas)],
 )
 def test_a_package_that_is_missing_is_named(monkeypatch, module, check):
     """

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from jetsync_spark._faults import JetStreamSparkError
-from jetsync_spark._offsets import Offset, span
+from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.read.offsets import Offset, span
 
 
 def place(sequence, begins=None, created="then", *, guessed=False):

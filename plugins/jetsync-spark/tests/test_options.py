@@ -4,10 +4,10 @@ import traceback
 import pytest
 
 import jetsync
-from jetsync_spark import _clients
-from jetsync_spark._faults import OptionError
-from jetsync_spark._options import ConnectSettings, check_names, read_settings
-from jetsync_spark._write_options import WriteOptions
+from jetsync_spark.common import clients
+from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
+from jetsync_spark.write.options import WriteOptions
 
 SERVERS = {"servers": "nats://127.0.0.1:4222"}
 
@@ -168,7 +168,7 @@ class TestSecrets:
         """
         options = jetsync.ConnectOptions(servers="nats://127.0.0.1:1?token=s3cr3t")
 
-        assert "s3cr3t" not in _clients._shown(options)
+        assert "s3cr3t" not in clients._shown(options)
 
     def test_a_file_that_is_not_there_is_refused(self, tmp_path):
         """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from doc_pages import run_page
 
-from jetsync_spark._faults import java_missing
+from jetsync_spark.common.errors import java_missing
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
 

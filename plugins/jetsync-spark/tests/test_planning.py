@@ -4,13 +4,13 @@ import pytest
 from writing import plan_for
 
 import jetsync
-from jetsync_spark import _planning
-from jetsync_spark._columns import Columns, types_of
-from jetsync_spark._faults import JetStreamSparkError
-from jetsync_spark._options import ConnectSettings, check_names, read_settings
-from jetsync_spark._planning import columns_of, make_plan
-from jetsync_spark._task import Task
-from jetsync_spark._write_options import WriteOptions
+from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
+from jetsync_spark.common.task import Task
+from jetsync_spark.write import plan as planning
+from jetsync_spark.write.columns import Columns, types_of
+from jetsync_spark.write.options import WriteOptions
+from jetsync_spark.write.plan import columns_of, make_plan
 
 ROWS = {"subject": "string", "data": "binary"}
 
@@ -175,7 +175,7 @@ def test_a_stream_is_not_asked_for_each_micro_batch(good, monkeypatch):
     """
     plan(good)
     asked = []
-    monkeypatch.setattr(_planning, "lend", lambda *_: asked.append(1))
+    monkeypatch.setattr(planning, "lend", lambda *_: asked.append(1))
     plan(good)
 
     assert asked == []
@@ -185,10 +185,10 @@ def test_a_fork_while_a_plan_is_made():
     """
     The child makes plans: it has not inherited a lock that nobody will open.
     """
-    with _planning._lock:
+    with planning._lock:
         child = os.fork()
         if not child:
-            os._exit(0 if _planning._lock.acquire(timeout=5) else 1)
+            os._exit(0 if planning._lock.acquire(timeout=5) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

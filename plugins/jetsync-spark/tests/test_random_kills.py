@@ -18,8 +18,8 @@ import pytest
 from waiting import eventually
 from writing import payloads, plan_for, rows_of, run
 
-from jetsync_spark._ledger import OvertakenError
-from jetsync_spark._write_options import EXACTLY_ONCE
+from jetsync_spark.write.ledger import OvertakenError
+from jetsync_spark.write.options import EXACTLY_ONCE
 
 ROWS = 600
 """Rows of a partition."""

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from jetsync_spark._ranges import LARGEST, SMALLEST, USUAL, cut, parts_for
+from jetsync_spark.read.ranges import LARGEST, SMALLEST, USUAL, cut, parts_for
 
 
 class TestParts:

@@ -2,9 +2,9 @@ import pickle
 
 import pytest
 
-from jetsync_spark._faults import OptionError
-from jetsync_spark._options import ConnectSettings, check_names, read_settings
-from jetsync_spark._read_options import LARGEST, ReadOptions
+from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
+from jetsync_spark.read.options import LARGEST, ReadOptions
 
 
 def options(**given):

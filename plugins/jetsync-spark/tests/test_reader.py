@@ -8,8 +8,8 @@ import pytest
 from streams_to_read import extend, numbered
 from waiting import eventually
 
-from jetsync_spark._faults import JetStreamSparkError, OptionError
-from jetsync_spark._ranges import SMALLEST
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError
+from jetsync_spark.read.ranges import SMALLEST
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
 
@@ -18,8 +18,9 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 import jetsync
 import jetsync_spark
 from jetsync.devserver import DevServer
-from jetsync_spark import _clients, stream_reader
-from jetsync_spark._options import ConnectSettings, read_settings
+from jetsync_spark.common import clients
+from jetsync_spark.common.options import ConnectSettings, read_settings
+from jetsync_spark.read import micro_batch
 from jetsync_spark.source import JetStreamDataSource
 
 pytestmark = pytest.mark.live
@@ -245,7 +246,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"stream": "no_such"}, r"10059.*'no_such'.*create the stream"),
+            ({"stream": "no_such"}, r"'no_such'.*10059.*create the stream"),
             ({"bucket": "no_such"}, r"'no_such'.*create the bucket, .* option bucket"),
             (
                 {"stream": "S", "servers": "nats://127.0.0.1:1", "retrytimeoutms": "300"},
@@ -274,7 +275,7 @@ class TestAway:
     @pytest.mark.parametrize("what", ["plan", "read", "micro-batch", "plan bucket", "read bucket"])
     def test_for_longer_than_a_connection_is_waited_for(self, monkeypatch, what):
         """A connection that was dropped meanwhile is made again until there is a server."""
-        monkeypatch.setattr(_clients, "LOOK", 0.1)
+        monkeypatch.setattr(clients, "LOOK", 0.1)
         with DevServer() as server, jetsync.connect(server.url) as client:
             js = client.jetstream()
             stream = js.create_stream("S", subjects=["s"], allow_direct=True)
@@ -300,8 +301,8 @@ class TestAway:
             assert call() == wanted
             server.kill()
             settings = read_settings(ConnectSettings, options)
-            eventually(lambda: not _clients._kept[settings].client.is_connected)
-            connect, tries = _clients._connect, []
+            eventually(lambda: not clients._kept[settings].client.is_connected)
+            connect, tries = clients._connect, []
 
             def late(*args):
                 tries.append(args)
@@ -309,11 +310,11 @@ class TestAway:
                     server.restart()
                 return connect(*args)
 
-            monkeypatch.setattr(_clients, "_connect", late)
-            monkeypatch.setattr(stream_reader, "POLL", 0.0)
+            monkeypatch.setattr(clients, "_connect", late)
+            monkeypatch.setattr(micro_batch, "POLL", 0.0)
             assert call() == wanted
             assert len(tries) >= 3
-            _clients.forget(settings)
+            clients.forget(settings)
 
 
 def test_the_facade():

@@ -9,13 +9,13 @@ from writing import plan_for, rows_of, run
 
 import jetsync
 from jetsync.devserver import DevServer
-from jetsync_spark import _agreement
-from jetsync_spark._faults import JetStreamSparkError, OptionError
-from jetsync_spark._origin import look, place_of, time_of
-from jetsync_spark._patience import patiently
-from jetsync_spark._ranges import cut
-from jetsync_spark._reading import RangeReader
-from jetsync_spark._task import Task
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError
+from jetsync_spark.common.retry import patiently
+from jetsync_spark.common.task import Task
+from jetsync_spark.read.origin import look, place_of, time_of
+from jetsync_spark.read.range_reader import RangeReader
+from jetsync_spark.read.ranges import cut
+from jetsync_spark.write import layout
 
 pytestmark = pytest.mark.live
 
@@ -127,7 +127,7 @@ class TestLedger:
         """What a writer keeps beside the rows is left out, unless it is asked for."""
         js.update_stream(target.info().config, allow_direct=allow_direct)
         plan = plan_for(nats_server, target.name, mode="exactlyonce", chunk_size=11)
-        _agreement.agree(plan, Task(query="q", batch=0), 1)
+        layout.agree(plan, Task(query="q", batch=0), 1)
         rows = [*rows_of(target.name, 30), (f"{target.name}.x", b'{"v":1,"key":"of a row"}')]
         run(plan, rows)
 
@@ -336,7 +336,7 @@ class TestOrigin:
 
     def test_a_stream_that_is_not_there(self, js):
         """The error names the stream, the server's code and what to do."""
-        with pytest.raises(JetStreamSparkError, match=r"10059.*no_such.*create the stream"):
+        with pytest.raises(JetStreamSparkError, match=r"no_such.*10059.*create the stream"):
             patiently(lambda: look(js, "no_such"), 5.0, "planning failed", "no_such")
 
     def test_sequences_that_no_long_holds(self, js):

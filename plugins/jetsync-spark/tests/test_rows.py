@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 import jetsync
-from jetsync_spark._arrow_rows import batch_messages
-from jetsync_spark._columns import Columns
-from jetsync_spark._faults import OptionError, RowError
-from jetsync_spark._planning import columns_of
-from jetsync_spark._rows import Checks, made_messages, row_messages
-from jetsync_spark._template import StreamSubjects, SubjectTemplate
+from jetsync_spark.common.errors import OptionError, RowError
+from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate
+from jetsync_spark.write.arrow_rows import batch_messages
+from jetsync_spark.write.columns import Columns
+from jetsync_spark.write.plan import columns_of
+from jetsync_spark.write.rows import Checks, made_messages, row_messages
 
 Row = pytest.importorskip("pyspark.sql").Row
 

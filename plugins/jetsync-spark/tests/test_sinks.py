@@ -11,7 +11,7 @@ from writing import payloads
 
 import jetsync
 import jetsync_spark
-from jetsync_spark._faults import JetStreamSparkError, OptionError
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 
 pytestmark = pytest.mark.spark
 

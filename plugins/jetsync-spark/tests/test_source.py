@@ -17,7 +17,7 @@ from waiting import eventually
 
 import jetsync
 import jetsync_spark
-from jetsync_spark._faults import java_missing
+from jetsync_spark.common.errors import java_missing
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 3.5 has no data sources in Python")
 
@@ -185,7 +185,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"stream": "no_such"}, r"10059.*'no_such'.*create the stream"),
+            ({"stream": "no_such"}, r"'no_such'.*10059.*create the stream"),
             ({"strem": "S"}, "no option strem: did you mean stream"),
             ({"bucket": "no_such"}, "no_such"),
             ({"stream": "S", "password": "s3cret"}, "option password would show a secret"),

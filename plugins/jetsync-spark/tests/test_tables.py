@@ -8,14 +8,14 @@ import inspect
 import pytest
 
 import jetsync
-from jetsync_spark._faults import OptionError
+from jetsync_spark.common.errors import OptionError
 
 pytest.importorskip("pyarrow")
 
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from jetsync_spark._tables import BUCKET_COLUMNS, STREAM_COLUMNS, Table, schema_text
+from jetsync_spark.read.tables import BUCKET_COLUMNS, STREAM_COLUMNS, Table, schema_text
 
 KINDS = {
     "string": types.StringType(),

@@ -7,7 +7,7 @@ from writing import entries, payloads
 
 import jetsync
 import jetsync_spark
-from jetsync_spark._ledger import LayoutError
+from jetsync_spark.write.ledger import LayoutError
 
 pytestmark = [
     pytest.mark.spark,

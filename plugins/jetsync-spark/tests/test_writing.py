@@ -6,11 +6,11 @@ from writing import payloads, plan_for, rows_of, run
 
 import jetsync
 from jetsync.devserver import DevServer
-from jetsync_spark import _chunks
-from jetsync_spark._chunks import Chunks
-from jetsync_spark._clients import forget
-from jetsync_spark._faults import JetStreamSparkError, RowError
-from jetsync_spark._planning import columns_of
+from jetsync_spark.common.clients import forget
+from jetsync_spark.common.errors import JetStreamSparkError, RowError
+from jetsync_spark.write import chunks as chunking
+from jetsync_spark.write.chunks import Chunks
+from jetsync_spark.write.plan import columns_of
 
 ALL = pytest.mark.parametrize(
     "options",
@@ -234,7 +234,7 @@ class TestChunks:
         """
         At least one row is taken, however large.
         """
-        monkeypatch.setattr(_chunks, "CHUNK_BYTES", 10)
+        monkeypatch.setattr(chunking, "CHUNK_BYTES", 10)
         rows = [("s", b"x" * size) for size in (4, 4, 4, 40, 1)]
         chunks = Chunks(iter(rows))
 
@@ -260,7 +260,7 @@ class TestChunks:
         """
         Beside the row that does not fit any more; text counts as it is sent, headers as well.
         """
-        monkeypatch.setattr(_chunks, "CHUNK_BYTES", 10)
+        monkeypatch.setattr(chunking, "CHUNK_BYTES", 10)
         rows = iter([row] * 9)
 
         chunk, more = Chunks(rows).take(8)

@@ -10,12 +10,13 @@ from unittest import mock
 
 import attrs
 
-from jetsync_spark import _exactly_once, _writing
-from jetsync_spark._columns import Columns
-from jetsync_spark._options import ConnectSettings
-from jetsync_spark._planning import make_plan
-from jetsync_spark._task import Task
-from jetsync_spark._write_options import WriteOptions
+from jetsync_spark.common.options import ConnectSettings
+from jetsync_spark.common.task import Task
+from jetsync_spark.write import exactly_once
+from jetsync_spark.write import partition as writing
+from jetsync_spark.write.columns import Columns
+from jetsync_spark.write.options import WriteOptions
+from jetsync_spark.write.plan import make_plan
 
 __all__ = ["again", "entries", "in_task", "payloads", "plan_for", "rows_of", "run"]
 
@@ -45,7 +46,7 @@ def in_task(**fields):
     Have the code believe that it runs in a task.
     """
     task = Task(**fields)
-    with mock.patch.object(_writing, "this_task", return_value=task):
+    with mock.patch.object(writing, "this_task", return_value=task):
         yield task
 
 
@@ -64,7 +65,7 @@ def run(plan, messages, *, partition=0, attempt=0, query="q", batch=0):
     with in_task(
         partition=partition, attempt=attempt, task_attempt=task_attempt, query=query, batch=batch
     ):
-        return _writing.write_messages(plan, iter(messages))
+        return writing.write_messages(plan, iter(messages))
 
 
 def payloads(stream):
@@ -83,6 +84,6 @@ def entries(stream, ledger):
     Return the ledger's entries in their order.
     """
     return [
-        _exactly_once.LedgerEntry.from_bytes(bytes(message.data), message.subject)
+        exactly_once.LedgerEntry.from_bytes(bytes(message.data), message.subject)
         for message in stream.scan(subject=ledger)
     ]

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import jetsync
-from jetsync_spark._faults import OptionError, java_missing, require_pyarrow
+from jetsync_spark.common.errors import OptionError, java_missing, require_pyarrow
 from jetsync_spark.demo.data import FLIGHTS, INSTALL
 
 

@@ -22,7 +22,7 @@ import pyspark
 
 import jetsync
 from jetsync.devserver import DevServer
-from jetsync_spark._faults import JetStreamSparkError
+from jetsync_spark.common.errors import JetStreamSparkError
 from jetsync_spark.demo import pipeline
 from jetsync_spark.demo.data import Totals, totals_of, unpack
 from jetsync_spark.demo.picture import draw

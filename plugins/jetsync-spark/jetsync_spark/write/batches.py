@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 import jetsync
-from jetsync_spark import _agreement
-from jetsync_spark._columns import types_of
-from jetsync_spark._faults import OptionError, require_pandas, require_pyarrow
-from jetsync_spark._planning import columns_of, make_plan
-from jetsync_spark._task import Task, application
-from jetsync_spark.arrow import publish_planned
-from jetsync_spark.sink import write_options
+from jetsync_spark.common.errors import OptionError, require_pandas, require_pyarrow
+from jetsync_spark.common.task import Task, application
+from jetsync_spark.write import layout
+from jetsync_spark.write.arrow import publish_planned
+from jetsync_spark.write.columns import types_of
+from jetsync_spark.write.plan import columns_of, make_plan
+from jetsync_spark.write.sink import write_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,7 @@ def exactly_once(
         task = Task(query=_query_of(df), batch=batch_id)
         # Of a shuffled DataFrame this runs what comes before the shuffle.
         partitions = df.rdd.getNumPartitions()
-        _agreement.agree(plan, task, partitions)
+        layout.agree(plan, task, partitions)
         written = publish_planned(df, plan).collect()
         _logger.info(
             "batch_written",
@@ -104,7 +104,7 @@ def exactly_once(
 
 
 def _query_of(df: DataFrame) -> str:
-    query = _agreement.planned_task(df).query
+    query = layout.planned_task(df).query
     if query is None:
         raise OptionError(
             "exactly_once was called outside of a streaming query",

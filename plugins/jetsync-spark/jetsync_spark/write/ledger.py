@@ -15,14 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import attrs
 
 import jetsync
-from jetsync_spark._faults import JetStreamSparkError
+from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.common.headers import LEDGER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "LEDGER",
     "Fingerprint",
     "LayoutError",
     "Ledger",
@@ -38,16 +37,9 @@ __all__ = [
     "LedgerRemovedError",
     "OvertakenError",
     "ledger_message",
-    "without_ledger",
 ]
 
 VERSION: Final = 1
-
-LEDGER: Final = "Jetsync-Ledger"
-"""The header of messages of a ledger."""
-
-_BEGIN: Final = b'{"v":'
-"""What the payloads of ledger messages begin with."""
 
 KNOWN: Final = 65536
 
@@ -63,21 +55,6 @@ def ledger_message(subject: str, data: bytes, expected: int) -> jetsync.Outbound
     """
     expect = jetsync.Expect(last_subject_sequence=expected)
     return jetsync.OutboundMessage(subject, data, {LEDGER: "spark"}, expect=expect)
-
-
-def without_ledger(page: jetsync.StoredPage) -> jetsync.StoredPage:
-    """
-    Return a page without the messages of ledgers that are in it.
-    """
-    # Headers are looked at where there is reason to: rows should not pay for it.
-    if not any(map(methodcaller("startswith", _BEGIN), page.data)):
-        return page
-    left = [
-        message
-        for message in page
-        if not message.data.startswith(_BEGIN) or LEDGER not in message.headers
-    ]
-    return jetsync.StoredPage(left)
 
 
 class OvertakenError(JetStreamSparkError):

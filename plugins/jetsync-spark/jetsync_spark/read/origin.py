@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 import jetsync
-from jetsync_spark._faults import JetStreamSparkError, OptionError
-from jetsync_spark._read_options import EARLIEST, LARGEST, LATEST
-from jetsync_spark._template import overlap
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError
+from jetsync_spark.common.subjects import overlap
+from jetsync_spark.read.options import EARLIEST, LARGEST, LATEST
 
 if TYPE_CHECKING:
-    from jetsync_spark._read_options import ReadOptions
+    from jetsync_spark.read.options import ReadOptions
 
 __all__ = [
     "Loss",

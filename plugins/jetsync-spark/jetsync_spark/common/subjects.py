@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from jetsync_spark._faults import OptionError
+from jetsync_spark.common.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

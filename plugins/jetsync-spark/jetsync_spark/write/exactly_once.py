@@ -13,18 +13,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jetsync
-from jetsync_spark._faults import OptionError, explain
-from jetsync_spark._ledger import Fingerprint, Ledger, LedgerEntry, ledger_message
-from jetsync_spark._patience import Patience
-from jetsync_spark._planning import check_streams
+from jetsync_spark.common.errors import OptionError, explain
+from jetsync_spark.common.retry import Patience
+from jetsync_spark.write.ledger import Fingerprint, Ledger, LedgerEntry, ledger_message
+from jetsync_spark.write.plan import check_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jetsync_spark._chunks import Chunks
-    from jetsync_spark._planning import Plan
-    from jetsync_spark._task import Task
-    from jetsync_spark._written import Written
+    from jetsync_spark.common.task import Task
+    from jetsync_spark.write.chunks import Chunks
+    from jetsync_spark.write.plan import Plan
+    from jetsync_spark.write.written import Written
 
 __all__ = ["ExactlyOnce", "ledger_key", "ledger_place"]
 

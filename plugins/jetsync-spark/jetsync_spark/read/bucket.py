@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import jetsync
-from jetsync_spark._clients import lend
-from jetsync_spark._faults import OptionError
-from jetsync_spark._patience import patiently
-from jetsync_spark._tables import BUCKET_COLUMNS, Table
-from jetsync_spark._task import application
+from jetsync_spark.common.clients import lend
+from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.retry import patiently
+from jetsync_spark.common.task import application
+from jetsync_spark.read.tables import BUCKET_COLUMNS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from jetsync_spark._options import ConnectSettings
-    from jetsync_spark._read_options import ReadOptions
+    from jetsync_spark.common.options import ConnectSettings
+    from jetsync_spark.read.options import ReadOptions
 
 __all__ = ["BucketReader"]
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jetsync_spark._columns import OPTIONAL
-from jetsync_spark._faults import OptionError
-from jetsync_spark._rows import Subjects, message_of
+from jetsync_spark.common.errors import OptionError
+from jetsync_spark.write.columns import OPTIONAL
+from jetsync_spark.write.rows import Subjects, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from jetsync_spark._columns import Columns
-    from jetsync_spark._rows import Checks
+    from jetsync_spark.write.columns import Columns
+    from jetsync_spark.write.rows import Checks
 
 __all__ = ["batch_messages"]
 

@@ -22,8 +22,8 @@ import attrs
 
 import jetsync
 from jetsync.errors import redact_url
-from jetsync_spark._faults import OptionError, explain
-from jetsync_spark._options import ConnectSettings
+from jetsync_spark.common.errors import OptionError, explain
+from jetsync_spark.common.options import ConnectSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

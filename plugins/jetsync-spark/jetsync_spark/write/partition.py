@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import jetsync
-from jetsync_spark._chunks import Chunks
-from jetsync_spark._clients import client_for, lend
-from jetsync_spark._exactly_once import ExactlyOnce
-from jetsync_spark._faults import JetStreamSparkError, RowError, explain
-from jetsync_spark._patience import PASSING, Patience
-from jetsync_spark._planning import check_streams
-from jetsync_spark._rows import Checks, made_messages, row_messages
-from jetsync_spark._task import this_task
-from jetsync_spark._template import StreamSubjects
-from jetsync_spark._write_options import ATOMIC, EXACTLY_ONCE
-from jetsync_spark._written import Written
+from jetsync_spark.common.clients import client_for, lend
+from jetsync_spark.common.errors import JetStreamSparkError, RowError, explain
+from jetsync_spark.common.retry import PASSING, Patience
+from jetsync_spark.common.subjects import StreamSubjects
+from jetsync_spark.common.task import this_task
+from jetsync_spark.write.chunks import Chunks
+from jetsync_spark.write.exactly_once import ExactlyOnce
+from jetsync_spark.write.options import ATOMIC, EXACTLY_ONCE
+from jetsync_spark.write.plan import check_streams
+from jetsync_spark.write.rows import Checks, made_messages, row_messages
+from jetsync_spark.write.written import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from jetsync_spark._planning import Plan
-    from jetsync_spark._task import Task
+    from jetsync_spark.common.task import Task
+    from jetsync_spark.write.plan import Plan
 
 __all__ = ["write_batches", "write_messages", "write_rows"]
 
@@ -70,7 +70,7 @@ def write_batches(plan: Plan, batches: Iterable[Any]) -> Written:
 
     Raises: as :func:`write_rows`.
     """
-    from jetsync_spark._arrow_rows import batch_messages
+    from jetsync_spark.write.arrow_rows import batch_messages
 
     return _write(plan, lambda checks: batch_messages(batches, plan.columns, checks))
 

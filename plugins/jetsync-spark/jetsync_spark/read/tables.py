@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from jetsync_spark._faults import OptionError
-from jetsync_spark._rows import SERVERS
+from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.headers import SERVER_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -171,7 +171,7 @@ def _headers(page: Iterable[jetsync.StoredMessage], *, servers: bool) -> pa.Arra
     for message in page:
         found: dict[str, list[str]] = {}
         for name, value in message.headers.items():
-            if name.startswith(SERVERS) is not servers:
+            if name.startswith(SERVER_PREFIX) is not servers:
                 continue
             found.setdefault(name, []).append(value)
         for name, its_values in found.items():

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import jetsync
-from jetsync_spark._clients import Settings, lend
-from jetsync_spark._columns import Columns
-from jetsync_spark._faults import JetStreamSparkError, OptionError
-from jetsync_spark._patience import Patience
-from jetsync_spark._template import StreamSubjects, SubjectTemplate, bad_token, is_template
-from jetsync_spark._write_options import ATOMIC, EXACTLY_ONCE, WriteOptions
+from jetsync_spark.common.clients import Settings, lend
+from jetsync_spark.common.errors import JetStreamSparkError, OptionError
+from jetsync_spark.common.retry import Patience
+from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate, bad_token, is_template
+from jetsync_spark.write.columns import Columns
+from jetsync_spark.write.options import ATOMIC, EXACTLY_ONCE, WriteOptions
 
 if TYPE_CHECKING:
-    from jetsync_spark._task import Task
+    from jetsync_spark.common.task import Task
 
 __all__ = ["Plan", "check_streams", "columns_of", "make_plan"]
 

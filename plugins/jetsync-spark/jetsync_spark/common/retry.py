@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import jetsync
-from jetsync_spark._faults import BehindError, JetStreamSparkError, explain
+from jetsync_spark.common.errors import BehindError, JetStreamSparkError, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,8 +87,8 @@ class Patience:
         """
         Return what *call* returns, made again after errors that pass.
 
-        It may connect, too: what :func:`~jetsync_spark._clients.lend` raises passes if its cause
-        does.
+        The call may connect too: an error of :func:`~jetsync_spark.common.clients.lend` is retried
+        if its cause is temporary.
 
         Raises:
             JetStreamSparkError: it failed for another reason, or for too long.

@@ -22,17 +22,17 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 import jetsync
-from jetsync_spark._faults import BehindError, explain
-from jetsync_spark._ledger import without_ledger
-from jetsync_spark._origin import Loss, look
-from jetsync_spark._patience import Patience, patiently
+from jetsync_spark.common.errors import BehindError, explain
+from jetsync_spark.common.headers import without_ledger
+from jetsync_spark.common.retry import Patience, patiently
+from jetsync_spark.read.origin import Loss, look
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from jetsync_spark._origin import Origin
-    from jetsync_spark._ranges import Range
-    from jetsync_spark._read_options import ReadOptions
+    from jetsync_spark.read.options import ReadOptions
+    from jetsync_spark.read.origin import Origin
+    from jetsync_spark.read.ranges import Range
 
 __all__ = ["RangeReader"]
 

@@ -10,25 +10,25 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 import jetsync
-from jetsync_spark._clients import lend
-from jetsync_spark._columns import types_of
-from jetsync_spark._exactly_once import ledger_key, ledger_place
-from jetsync_spark._faults import OptionError, require_pyarrow
-from jetsync_spark._ledger import LayoutError, LedgerEntry
-from jetsync_spark._options import ConnectSettings, check_names, read_settings
-from jetsync_spark._patience import Patience
-from jetsync_spark._planning import columns_of, make_plan
-from jetsync_spark._task import Task, this_task
-from jetsync_spark._write_options import EXACTLY_ONCE, WriteOptions
-from jetsync_spark._writing import write_batches, write_rows
+from jetsync_spark.common.clients import lend
+from jetsync_spark.common.errors import OptionError, require_pyarrow
+from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
+from jetsync_spark.common.retry import Patience
+from jetsync_spark.common.task import Task, this_task
+from jetsync_spark.write.columns import types_of
+from jetsync_spark.write.exactly_once import ledger_key, ledger_place
+from jetsync_spark.write.ledger import LayoutError, LedgerEntry
+from jetsync_spark.write.options import EXACTLY_ONCE, WriteOptions
+from jetsync_spark.write.partition import write_batches, write_rows
+from jetsync_spark.write.plan import columns_of, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql.types import StructType
 
-    from jetsync_spark._planning import Plan
-    from jetsync_spark._written import Written
+    from jetsync_spark.write.plan import Plan
+    from jetsync_spark.write.written import Written
 
 __all__ = ["BatchWriter", "CommitMessage", "StreamWriter"]
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import attrs
 
-from jetsync_spark._faults import JetStreamSparkError
+from jetsync_spark.common.errors import JetStreamSparkError
 
 __all__ = ["Offset", "Span", "span"]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from jetsync_spark._faults import OptionError
-from jetsync_spark._template import SubjectTemplate
+from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.subjects import SubjectTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -5,23 +5,20 @@ From rows to messages, one at a time: what ``foreachPartition`` and row writers 
 from __future__ import annotations
 
 import decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import jetsync
-from jetsync_spark._faults import RowError
-from jetsync_spark._ledger import LEDGER
-from jetsync_spark._template import bad_token, token_text
+from jetsync_spark.common.errors import RowError
+from jetsync_spark.common.headers import LEDGER, SERVER_PREFIX
+from jetsync_spark.common.subjects import bad_token, token_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from jetsync_spark._columns import Columns
-    from jetsync_spark._template import StreamSubjects, SubjectTemplate
+    from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate
+    from jetsync_spark.write.columns import Columns
 
-__all__ = ["SERVERS", "Checks", "made_messages", "message_of", "row_messages"]
-
-SERVERS: Final = "Nats-"
-"""What the names of headers begin with that are for servers, which take most for a command."""
+__all__ = ["Checks", "made_messages", "message_of", "row_messages"]
 
 
 class _HeaderError(ValueError):
@@ -156,7 +153,7 @@ def _headers(headers: Any) -> dict[str, list[str]] | None:
     pairs = headers.items() if isinstance(headers, dict) else headers
     found: dict[str, list[str]] = {}
     for name, values in pairs:
-        if name.startswith(SERVERS):
+        if name.startswith(SERVER_PREFIX):
             raise _HeaderError(
                 f"header {name} would be a command to the server",
                 "drop it, as map_filter(headers, (name, _) -> name not like 'Nats-%') does; "

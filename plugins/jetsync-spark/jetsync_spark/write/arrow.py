@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from jetsync_spark import _agreement
-from jetsync_spark._columns import types_of
-from jetsync_spark._faults import require_pandas, require_pyarrow
-from jetsync_spark._planning import columns_of, make_plan
-from jetsync_spark._task import application
-from jetsync_spark._write_options import EXACTLY_ONCE
-from jetsync_spark._writing import write_batches
-from jetsync_spark.sink import write_options
+from jetsync_spark.common.errors import require_pandas, require_pyarrow
+from jetsync_spark.common.task import application
+from jetsync_spark.write import layout
+from jetsync_spark.write.columns import types_of
+from jetsync_spark.write.options import EXACTLY_ONCE
+from jetsync_spark.write.partition import write_batches
+from jetsync_spark.write.plan import columns_of, make_plan
+from jetsync_spark.write.sink import write_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     import jetsync
-    from jetsync_spark._planning import Plan
+    from jetsync_spark.write.plan import Plan
 
 __all__ = ["publish_arrow"]
 
@@ -95,7 +95,7 @@ def publish_arrow(
     )
     if plan.options.mode == EXACTLY_ONCE:
         # Of a shuffled DataFrame this runs what comes before the shuffle.
-        _agreement.agree(plan, _agreement.planned_task(df), df.rdd.getNumPartitions())
+        layout.agree(plan, layout.planned_task(df), df.rdd.getNumPartitions())
     return publish_planned(df, plan)
 
 

@@ -11,17 +11,17 @@ import json
 from typing import TYPE_CHECKING
 
 import jetsync
-from jetsync_spark._clients import lend
-from jetsync_spark._exactly_once import ledger_key, ledger_place
-from jetsync_spark._faults import JetStreamSparkError
-from jetsync_spark._ledger import LayoutError, OvertakenError, ledger_message
-from jetsync_spark._patience import Patience
-from jetsync_spark._task import Task
+from jetsync_spark.common.clients import lend
+from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.common.retry import Patience
+from jetsync_spark.common.task import Task
+from jetsync_spark.write.exactly_once import ledger_key, ledger_place
+from jetsync_spark.write.ledger import LayoutError, OvertakenError, ledger_message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from jetsync_spark._planning import Plan
+    from jetsync_spark.write.plan import Plan
 
 __all__ = ["agree", "planned_task"]
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from jetsync_spark._clients import check_plugins
-from jetsync_spark._columns import OPTIONAL, Columns, types_of
-from jetsync_spark._faults import OptionError
-from jetsync_spark._planning import columns_of, make_plan
-from jetsync_spark._task import application
-from jetsync_spark._write_options import WriteOptions
-from jetsync_spark._writing import write_rows
+from jetsync_spark.common.clients import check_plugins
+from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.task import application
+from jetsync_spark.write.columns import OPTIONAL, Columns, types_of
+from jetsync_spark.write.options import WriteOptions
+from jetsync_spark.write.partition import write_rows
+from jetsync_spark.write.plan import columns_of, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     import jetsync
-    from jetsync_spark._planning import Plan
-    from jetsync_spark._written import Written
+    from jetsync_spark.write.plan import Plan
+    from jetsync_spark.write.written import Written
 
 __all__ = ["JetStreamSink"]
 

@@ -13,9 +13,9 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from jetsync_spark._faults import OptionError
-from jetsync_spark._options import choice, count, flag, milliseconds, names, option, text
-from jetsync_spark._template import bad_filter
+from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.options import choice, count, flag, milliseconds, names, option, text
+from jetsync_spark.common.subjects import bad_filter
 
 __all__ = ["EARLIEST", "LARGEST", "LATEST", "Offset", "ReadOptions"]
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import attrs
 
-from jetsync_spark._faults import OptionError
-from jetsync_spark._options import choice, count, flag, milliseconds, option, text
+from jetsync_spark.common.errors import OptionError
+from jetsync_spark.common.options import choice, count, flag, milliseconds, option, text
 
 __all__ = ["ATOMIC", "AT_LEAST_ONCE", "CHUNK", "EXACTLY_ONCE", "WriteOptions"]
 

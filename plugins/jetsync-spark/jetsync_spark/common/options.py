@@ -22,7 +22,7 @@ import attrs
 
 import jetsync
 from jetsync.errors import redact_url
-from jetsync_spark._faults import OptionError
+from jetsync_spark.common.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

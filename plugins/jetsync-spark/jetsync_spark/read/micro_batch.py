@@ -1,14 +1,14 @@
 """
 The streaming reader: micro-batches of a stream.
 
-One object plans for as long as a query runs, in a process of its own; others like it, pickled, read
-in the workers. Offsets are sequences: an end is the sequence behind the last one of its batch, and
-holds where the batch begins (:mod:`jetsync_spark._offsets`). A batch that is planned again, after
-whatever failure, is the same range of the stream.
+One reader plans for as long as a query runs, in a process of its own. Pickled copies of it read in
+the workers. An offset is the sequence after the last one of its batch
+(:mod:`jetsync_spark.read.offsets`). A batch that is planned again after a failure is the same range
+of the stream.
 
-PySpark 4.0 and 4.1 know no admission control: there, the limit of a batch is laid down here, from
-where the last batch ended. Where the first batch of a run begins is not known when its end is asked
-for, and it has no limit; ``availableNow`` is one batch.
+PySpark 4.0 and 4.1 have no admission control, so this reader limits a batch itself, counted from
+the end of the last batch. The first batch of a run has no limit, because its start is not yet known
+when Spark asks for its end. ``availableNow`` is one batch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 import jetsync
-from jetsync_spark._clients import lend
-from jetsync_spark._faults import JetStreamSparkError
-from jetsync_spark._offsets import Offset, span
-from jetsync_spark._origin import Loss, Origin, check_filters, look, place_of
-from jetsync_spark._patience import patiently
-from jetsync_spark._ranges import cut, parts_for
-from jetsync_spark._read_options import LATEST
-from jetsync_spark._tables import STREAM_COLUMNS, Table
-from jetsync_spark.reader import read_part
+from jetsync_spark.common.clients import lend
+from jetsync_spark.common.errors import JetStreamSparkError
+from jetsync_spark.common.retry import patiently
+from jetsync_spark.read.batch import read_part
+from jetsync_spark.read.offsets import Offset, span
+from jetsync_spark.read.options import LATEST
+from jetsync_spark.read.origin import Loss, Origin, check_filters, look, place_of
+from jetsync_spark.read.ranges import cut, parts_for
+from jetsync_spark.read.tables import STREAM_COLUMNS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from jetsync_spark._options import ConnectSettings
-    from jetsync_spark._read_options import ReadOptions
+    from jetsync_spark.common.options import ConnectSettings
+    from jetsync_spark.read.options import ReadOptions
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import jetsync
-from jetsync_spark._clients import lend
-from jetsync_spark._faults import OptionError, explain
-from jetsync_spark._origin import (
+from jetsync_spark.common.clients import lend
+from jetsync_spark.common.errors import OptionError, explain
+from jetsync_spark.common.retry import patiently
+from jetsync_spark.common.task import application, this_task
+from jetsync_spark.read.options import EARLIEST, LATEST
+from jetsync_spark.read.origin import (
     Loss,
     check_filters,
     look,
@@ -21,12 +24,9 @@ from jetsync_spark._origin import (
     place_of,
     time_of,
 )
-from jetsync_spark._patience import patiently
-from jetsync_spark._ranges import cut, parts_for
-from jetsync_spark._read_options import EARLIEST, LATEST
-from jetsync_spark._reading import RangeReader
-from jetsync_spark._tables import STREAM_COLUMNS, Table
-from jetsync_spark._task import application, this_task
+from jetsync_spark.read.range_reader import RangeReader
+from jetsync_spark.read.ranges import cut, parts_for
+from jetsync_spark.read.tables import STREAM_COLUMNS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from jetsync_spark._options import ConnectSettings
-    from jetsync_spark._origin import Origin
-    from jetsync_spark._ranges import Range
-    from jetsync_spark._read_options import ReadOptions
+    from jetsync_spark.common.options import ConnectSettings
+    from jetsync_spark.read.options import ReadOptions
+    from jetsync_spark.read.origin import Origin
+    from jetsync_spark.read.ranges import Range
 
 __all__ = ["StreamBatchReader", "read_part"]
 

@@ -1,0 +1,3 @@
+"""
+What reading and writing share: options, connections, errors, retries and subjects.
+"""

@@ -1,0 +1,3 @@
+"""
+Reading: streams and key-value buckets as DataFrames.
+"""

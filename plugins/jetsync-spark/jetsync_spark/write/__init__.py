@@ -1,0 +1,3 @@
+"""
+Writing: rows of DataFrames into streams.
+"""
