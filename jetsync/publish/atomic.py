@@ -26,7 +26,7 @@ from jetsync.errors import (
     WaitTimeoutError,
 )
 from jetsync.publish.atomic_commit import BatchSender, connection_lost
-from jetsync.publish.shared_headers import BatchPlugins
+from jetsync.publish.hooks import PublishHooks
 from jetsync.values.outbound import (
     OutboundMessage,
     coerce_outbound,
@@ -78,7 +78,7 @@ class AtomicBatch:
         # One call at a time uses the batch. Plugins run, and a commit waits, without the lock.
         self._lock = threading.RLock()
         self._sender = BatchSender(context, options, find_stream)
-        self._plugins = BatchPlugins(context.plugins)
+        self._plugins = PublishHooks(context.plugins)
         self._ack: BatchAck | None = None
         # Why the batch takes no more messages.
         self._closed: str | None = None

@@ -33,7 +33,7 @@ from jetsync.errors import (
 )
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.fast_link import FastLink
-from jetsync.publish.shared_headers import BatchPlugins
+from jetsync.publish.hooks import PublishHooks
 from jetsync.values.outbound import (
     BatchAck,
     Expect,
@@ -151,7 +151,7 @@ class FastPublisher:
             gap_ok=options.gap == "ok",
         )
         self._wrap_commit = context.plugins.wrap_batch_commit
-        self._plugins = BatchPlugins(context.plugins)
+        self._plugins = PublishHooks(context.plugins)
         self._ack: BatchAck | None = None
         self._callback_errors = 0
 

@@ -22,7 +22,7 @@ from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
-    from jetsync.publish.hooks import WrappedWindow
+    from jetsync.publish.hooks import HookedWindow
 
 
 @attrs.frozen
@@ -66,9 +66,9 @@ class PublishFuture:
     The outcome of one message, once it is known. Any thread.
     """
 
-    __slots__ = ("_item", "_notifier", "_outcome", "_owner", "callbacks", "observed", "span")
+    __slots__ = ("_item", "_notifier", "_outcome", "_owner", "callbacks", "hooked", "observed")
 
-    def __init__(self, owner: FutureOwner, item: Any, span: WrappedWindow | None = None) -> None:
+    def __init__(self, owner: FutureOwner, item: Any, hooked: HookedWindow | None = None) -> None:
         self.observed = False
         """Whether anybody has asked for the outcome."""
 
@@ -79,8 +79,8 @@ class PublishFuture:
         self.callbacks: list[Callable[[PublishFuture], object]] | None = None
         """What to call with the outcome; whole as soon as that is known."""
 
-        self.span = span
-        """The window that plugins wrap around the message."""
+        self.hooked = hooked
+        """The message's window, if plugins wrap it."""
 
     def __repr__(self) -> str:
         outcome = self._outcome

@@ -1,116 +1,140 @@
 """
-The plugins around the windows of a publisher (``jetsync_publish``).
+The plugins of a bulk publish, a publisher or a batch.
 
-A window is as many messages as may be in flight at a time. Its wrappers are entered by the thread
-that publishes its first message, before that message is prepared, and left by the publisher's own
-thread once all of its messages have ended. A flush lets the next message begin a new window.
+A window is as many messages as may be in flight at a time. The thread that publishes its first
+message enters its wrappers (``jetsync_publish``) and asks for its shared headers, before that
+message is prepared. The caller leaves the wrappers once all messages of the window have ended. A
+batch is one window without wrappers: they go around its commit.
 """
 
 from __future__ import annotations
 
+import math
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jetsync import events
 from jetsync._base.locks import refuse_reentry
-from jetsync.values.outbound import PubAck
+from jetsync.values.outbound import PubAck, coerce_outbound, with_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._hooks.calls import Entered
-    from jetsync.publish.window import WindowOptions
+    from jetsync._hooks.manager import Plugins
     from jetsync.values.headers import SharedHeaders
 
 
-class WrappedWindow:
+class HookedWindow:
     """
-    A place in one window, for each of its messages.
+    One window that plugins wrap.
     """
 
-    __slots__ = (
-        "_entered",
-        "_owner",
-        "error",
-        "failed",
-        "open",
-        "places",
-        "shared",
-        "stream",
-        "taken",
-    )
+    __slots__ = ("_entered", "error", "failed", "open", "places", "shared", "stream", "taken")
 
     def __init__(
-        self, owner: WrappedWindows, entered: Entered, places: int, shared: SharedHeaders | None
+        self, entered: Entered | None, places: float, shared: SharedHeaders | None
     ) -> None:
-        self._owner = owner
         self._entered = entered
         self.shared = shared
-        """What plugins give to all of its messages."""
-
-        self.stream: str | None = None
-        """The stream that took messages of it."""
-
-        self.taken = 0
-        """How many messages have got a place."""
-
-        self.failed = 0
-        self.error: Exception | None = None
-        """Why the first of those failed."""
+        """The headers that plugins add to all of its messages."""
 
         self.places = places
         """How many more messages it takes."""
 
+        self.taken = 0
         self.open = 0
         """How many of its messages have not ended."""
 
-    def part(self, outcome: object) -> None:
-        """Learn the ack of one of its messages, or why it failed. Any thread."""
-        self._owner.part(self, outcome)
+        self.failed = 0
+        self.error: Exception | None = None
+        """The error of the first message that failed."""
 
-    def leave(self) -> None:
-        """Let the plugins go on; raises what they raise."""
+        self.stream: str | None = None
+        """A stream that acknowledged messages of it."""
+
+    def leave(self, broken: Exception | None = None) -> None:
+        """
+        Leave the wrappers; raises what they raise.
+
+        Args:
+            broken: The error that ended the call, if one did.
+        """
+        assert self._entered is not None
+        if broken is not None and not self.taken:
+            self._entered.leave(None, broken)
+            return
+        error = self.error or broken
         result = events.WindowResult(
-            messages=self.taken, failed=self.failed, error=self.error, stream=self.stream
+            messages=self.taken, failed=self.failed, error=error, stream=self.stream
         )
         self._entered.leave(result, None)
 
 
-class WrappedWindows:
+class PublishHooks:
     """
-    The windows of one publisher; any thread. Plugins are called without the lock.
+    The plugins around the messages of one caller. Any thread. The lock is not held while they run.
+
+    Args:
+        plugins: The client's plugins.
+        size: Messages in a window; None for a batch.
     """
 
-    def __init__(
-        self,
-        enter: Callable[[events.PublishOperation], Entered],
-        ask_headers: Callable[[events.PublishOperation], SharedHeaders | None] | None,
-        options: WindowOptions,
-    ) -> None:
-        self._enter = enter
-        self._ask_headers = ask_headers
-        self._options = options
+    def __init__(self, plugins: Plugins, size: int | None = None) -> None:
+        self._prepare = plugins.prepare
+        self._ask_headers = plugins.shared_headers
+        self._enter = None if size is None else plugins.enter_publish
+        self._size = math.inf if size is None else size
+        self.wraps = self._enter is not None or self._ask_headers is not None
+        """Whether messages belong to windows."""
+
+        self.active = self.wraps or self._prepare is not None
+        """Whether plugins see the messages at all."""
+
         self._changed = threading.Condition()
-        self._current: WrappedWindow | None = None
+        self._current: HookedWindow | None = None
         self._unfinished = 0
-        """Windows that were entered, or are about to be, and are not over."""
+        """How many windows have begun and are not over."""
 
         self._entering = 0
         """The thread that enters a window."""
 
         self._closed = False
-        self.over: list[WrappedWindow] = []
-        """Windows to leave."""
+        self.over: list[HookedWindow] = []
+        """The windows to leave."""
 
-    def join(self) -> WrappedWindow | None:
+    def prepared(self, item: Any, operation: Callable[[], events.Operation]) -> Any:
         """
-        Take a place in the current window, or enter the next one.
+        Return a message of a batch as the plugins leave it.
 
-        None for a message that a wrapper publishes while it is entered, which is in no window, and
-        for one that comes after the end.
+        Args:
+            item: The message.
+            operation: Describes the batch. It is not kept, because it refers to the batch, which
+                refers to this object.
 
         Raises:
-            PluginError: A wrapper failed; there is no new window.
+            PluginError: A plugin vetoed the message or failed; the message is not sent.
+        """
+        window = None
+        if self.wraps:
+            window = self._current or self.join(operation)
+        return self.prepared_in(window, item)
+
+    def prepared_in(self, window: HookedWindow | None, item: Any) -> Any:
+        """Return a message of *window* as the plugins leave it; raises PluginError."""
+        if window is not None and window.shared is not None:
+            item = with_shared(item, window.shared)
+        return item if self._prepare is None else self._prepare(coerce_outbound(item))
+
+    def join(self, operation: Callable[[], events.Operation]) -> HookedWindow | None:
+        """
+        Take a place in the current window, or begin the next one.
+
+        Return None for a message that a plugin publishes while a window begins, and for one that
+        comes after ``close``: they belong to no window.
+
+        Raises:
+            PluginError: A plugin failed; no window begins.
         """
         me = threading.get_ident()
         refuse_reentry(self._changed)
@@ -119,66 +143,67 @@ class WrappedWindows:
                 self._changed.wait()
             if self._entering == me or self._closed:
                 return None
-            if self._current is not None:
-                return self._take_place(self._current)
+            window = self._current
+            if window is not None:
+                self.add(window, 1)
+                return window
             self._entering = me
             self._unfinished += 1
         try:
-            window = self._make()
-        except BaseException:
-            self._begin(None)
-            raise
-        self._begin(window)
+            window = self._begin(operation())
+        finally:
+            with self._changed:
+                self._entering = 0
+                self._changed.notify_all()
+                if window is None:
+                    self._unfinished -= 1
+                else:
+                    self._current = window
+                    self.add(window, 1)
         return window
 
-    def _make(self) -> WrappedWindow:
-        """Run the plugins that a new window is to have."""
-        operation = events.PublishOperation(
-            messages=None, window=self._options.size, timeout=self._options.ack_timeout
-        )
-        entered = self._enter(operation)
+    def _begin(self, operation: events.Operation) -> HookedWindow:
+        """Run the plugins at the beginning of a window."""
+        entered = None if self._enter is None else self._enter(operation)
         shared: SharedHeaders | None = None
         if self._ask_headers is not None:
             try:
                 shared = self._ask_headers(operation)
             except BaseException as error:
-                entered.leave(None, error)
+                if entered is not None:
+                    entered.leave(None, error)
                 raise
-        return WrappedWindow(self, entered, self._options.size, shared)
+        return HookedWindow(entered, self._size, shared)
 
-    def _begin(self, window: WrappedWindow | None) -> None:
-        """Let others join the window that was entered, if it was."""
+    def add(self, window: HookedWindow, count: int) -> None:
+        """Count messages into *window*, which is the current one; the next one begins if full."""
         with self._changed:
-            self._entering = 0
-            self._changed.notify_all()
-            if window is None:
-                self._unfinished -= 1
-            else:
-                self._current = window
-                self._take_place(window)
+            window.open += count
+            window.taken += count
+            window.places -= count
+            if window.places <= 0 and window is self._current:
+                self._current = None
 
-    def _take_place(self, window: WrappedWindow) -> WrappedWindow:
-        """Count a message in; the lock is held."""
-        window.open += 1
-        window.taken += 1
-        window.places -= 1
-        if window.places == 0:
-            self._current = None
-        return window
+    def part(self, window: HookedWindow, outcome: object, count: int = 1) -> None:
+        """
+        Count ended messages out of *window*.
 
-    def part(self, window: WrappedWindow, outcome: object) -> None:
-        """Count a message of *window* out."""
+        Args:
+            window: Their window.
+            outcome: An ack, the name of their stream, or an error.
+            count: How many messages.
+        """
         with self._changed:
-            window.open -= 1
+            window.open -= count
             if isinstance(outcome, PubAck):
                 window.stream = outcome.stream
             elif isinstance(outcome, BaseException):
-                window.failed += 1
+                window.failed += count
                 if window.error is None and isinstance(outcome, Exception):
                     window.error = outcome
             if self._closed:
                 self._cut()
-            self._look_at(window)
+            self._check_over(window)
 
     def cut(self) -> None:
         """Let the next message begin a new window."""
@@ -187,27 +212,25 @@ class WrappedWindows:
             self._cut()
 
     def close(self) -> bool:
-        """Let no message begin a window any more; return whether all have been left."""
+        """Begin no more windows; return whether all have been left."""
         with self._changed:
             self._closed = True
             self._cut()
             return self._unfinished == 0 and not self.over
 
     def _cut(self) -> None:
-        """Fill the current window up; the lock is held."""
         window, self._current = self._current, None
         if window is not None:
             window.places = 0
-            self._look_at(window)
+            self._check_over(window)
 
-    def _look_at(self, window: WrappedWindow) -> None:
-        """Have a window left if it is over; the lock is held."""
-        if window.places == 0 and window.open == 0:
+    def _check_over(self, window: HookedWindow) -> None:
+        if window.places <= 0 and window.open == 0:
             self._unfinished -= 1
             self.over.append(window)
 
-    def take_over(self) -> list[WrappedWindow]:
-        """Return the windows that are over and were not left yet."""
+    def take_over(self) -> list[HookedWindow]:
+        """Return the windows that are over, once each."""
         with self._changed:
             over, self.over = self.over, []
         return over

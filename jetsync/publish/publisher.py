@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
+from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, held_here, keep_interrupts, refuse_reentry, take
@@ -32,7 +33,7 @@ from jetsync.errors import HandleClosedError, PublishOutcomeUnknownError
 from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
-from jetsync.publish.hooks import WrappedWindow, WrappedWindows
+from jetsync.publish.hooks import HookedWindow, PublishHooks
 from jetsync.publish.staged_window import CollectingWindow
 from jetsync.values.outbound import (
     Expect,
@@ -40,7 +41,6 @@ from jetsync.values.outbound import (
     PubAck,
     PublishFailure,
     PublishReport,
-    with_shared,
 )
 
 if TYPE_CHECKING:
@@ -112,9 +112,7 @@ class Publisher:
         self._options = options
         self._on_report = on_report
         self._window = CollectingWindow(context, options)
-        enter, ask_headers = context.plugins.enter_publish, context.plugins.shared_headers
-        self._wrapped = None if enter is None else WrappedWindows(enter, ask_headers, options)
-        self._hooked = self._wrapped is not None or self._window.prepares
+        self._hooks = PublishHooks(context.plugins, options.size)
         self._lock = threading.RLock()
         self._work = Signal()
         """There is something to wait for, or the publisher closes."""
@@ -240,28 +238,33 @@ class Publisher:
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-        if self._hooked:
+        if self._hooks.active:
             return self._send_hooked(item)
         return self._send(item, None)
 
     def _send_hooked(self, item: Any) -> PublishFuture:
         """Send a message that plugins look at, in a window that they may wrap."""
-        span = None if self._wrapped is None else self._wrapped.join()
+        hooks = self._hooks
+        hooked = hooks.join(self._operation) if hooks.wraps else None
         try:
-            if span is not None and span.shared is not None:
-                item = with_shared(item, span.shared)
-            return self._send(self._window.prepared(item), span)
+            return self._send(hooks.prepared_in(hooked, item), hooked)
         except BaseException as error:
-            if span is not None:
-                span.part(error)
+            if hooked is not None:
+                hooks.part(hooked, error)
                 with self._lock:
                     self._wake_worker()
             raise
 
-    def _send(self, item: Any, span: WrappedWindow | None) -> PublishFuture:
+    def _operation(self) -> events.PublishOperation:
+        """Describe a window to plugins."""
+        return events.PublishOperation(
+            messages=None, window=self._options.size, timeout=self._options.ack_timeout
+        )
+
+    def _send(self, item: Any, hooked: HookedWindow | None) -> PublishFuture:
         """Stage a message and return its future; waits for room and for a connection."""
         window = self._window
-        future = PublishFuture(self._owner, item, span)
+        future = PublishFuture(self._owner, item, hooked)
         deadline: Deadline | None = None
         while True:
             if (
@@ -382,8 +385,7 @@ class Publisher:
         if threading.get_ident() == self._owner.thread:
             deadline = Deadline.after(0.0)
         refuse_reentry(self._lock)
-        if self._wrapped is not None:
-            self._wrapped.cut()
+        self._hooks.cut()
         with self._lock:
             window.flush()
             self._wake_worker()
@@ -509,7 +511,7 @@ class Publisher:
 
     def _look(self) -> float | None:
         """Do what :meth:`_next_due` does, but do not wait; the lock is held."""
-        window, wrapped = self._window, self._wrapped
+        window, hooks = self._window, self._hooks
         while True:
             window.flush()
             due = 0.0 if window.failures else window.due()
@@ -528,9 +530,9 @@ class Publisher:
             self._stopped = self._stopped or window.box.failure
             if window.staged:
                 continue
-            if self._stopped is not None and (wrapped is None or wrapped.close()):
+            if self._stopped is not None and hooks.close():
                 return None
-            if wrapped is not None and wrapped.over:
+            if hooks.over:
                 return 0.0
             self._idle = True
             return None
@@ -580,8 +582,8 @@ class Publisher:
         if future is not None:
             future.settle_nowait(outcome)
             ended.append(future)
-            if future.span is not None:
-                future.span.part(outcome)
+            if future.hooked is not None:
+                self._hooks.part(future.hooked, outcome)
         return future
 
     def _keep_failure(self, number: int, future: PublishFuture) -> None:
@@ -613,6 +615,6 @@ class Publisher:
 
     def _leave_windows(self) -> None:
         """Leave the wrappers of windows whose messages have ended."""
-        if self._wrapped is not None:
-            for window in self._wrapped.take_over():
+        if self._hooks.wraps:
+            for window in self._hooks.take_over():
                 self._guard(window.leave)

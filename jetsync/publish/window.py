@@ -147,17 +147,6 @@ class Window:
         """Leave the reply subscription."""
         self._lane.unsubscribe(self._sid)
 
-    @property
-    def prepares(self) -> bool:
-        """Whether plugins look at each message."""
-        return self._plugins.prepare is not None
-
-    def prepared(self, item: Any) -> Any:
-        """Return the item as the plugins leave it; raises PluginError on a veto."""
-        if self._plugins.prepare is None:
-            return item
-        return self._plugins.prepare(coerce_outbound(item))
-
     def write(self, block: bytes, numbers: range) -> None:
         """
         Write the blocks of *numbers*, joined.
