@@ -51,7 +51,10 @@ class KnownStream:
 
     def takes(self, subject: str) -> bool:
         """Return whether messages to *subject* are stored in it."""
-        return any(overlap(subject, each) for each in self.config.subjects or ())
+        for each in self.config.subjects or ():  # noqa: SIM110 - `any` costs twice as much here.
+            if overlap(subject, each):
+                return True
+        return False
 
 
 class StreamCache:

@@ -85,6 +85,8 @@ class Deadline:
         Raises:
             InvalidTypeError, InvalidArgumentError: as :func:`as_seconds`.
         """
+        if type(seconds) is float and 0.0 <= seconds <= LONGEST:
+            return cls(time.monotonic() + seconds, seconds)
         total = as_seconds(seconds)
         return cls(time.monotonic() + min(total, LONGEST), total)
 

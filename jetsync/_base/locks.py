@@ -13,8 +13,8 @@ public call takes is therefore a ``threading.RLock``, which knows its owner, and
 The check is a statement of its own because Ctrl-C may strike at any step of Python code. ``with``
 and a lock that is written in C leave no step in which the lock is taken and nobody would release
 it. ``lock.acquire()`` followed by ``try`` does, and so does an ``__exit__`` that is written in
-Python. A lock that is taken within a deadline is therefore taken with :func:`take`, or as a
-:class:`Turn`.
+Python. A lock that is taken within a deadline is therefore taken with :func:`take`, or with
+:class:`Locked`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Latch",
-    "Turn",
+    "Locked",
     "held_here",
     "keep_interrupts",
     "owner_check",
@@ -57,7 +57,7 @@ def refuse_reentry(lock: Any) -> None:
     """
     Raise CallInSignalHandlerError if the calling thread holds *lock*, an ``RLock``.
     """
-    if held_here(lock):
+    if lock._is_owned():  # noqa: SLF001 - as in owner_check
         raise CallInSignalHandlerError
 
 
@@ -72,18 +72,18 @@ def take(lock: Any, taken: list[bool], seconds: float = 0.0) -> bool:
     return True in taken
 
 
-class Turn:
+class Locked:
     """
-    The lock of a handle that several threads share, taken within a deadline; a context manager.
+    Hold the lock of an object that several threads share; a context manager.
 
     Args:
         lock: The lock.
         deadline: How long to wait for it.
-        what: What the error calls it.
+        what: What the error says that the call waited for.
 
     Raises:
         WaitTimeoutError: Another thread held the lock until the deadline.
-        CallInSignalHandlerError: This is a signal handler, and its own thread has the lock.
+        CallInSignalHandlerError: This is a signal handler, and its own thread holds the lock.
     """
 
     __slots__ = ("__exit__", "_deadline", "_lock", "_what")
@@ -91,20 +91,25 @@ class Turn:
     __exit__: Callable[..., None]
 
     def __init__(
-        self, lock: threading.RLock, deadline: Deadline, what: str = "the publisher's turn"
+        self,
+        lock: threading.RLock,
+        deadline: Deadline,
+        what: str = "another call on the publisher",
     ) -> None:
-        # The lock's own, which is written in C: Ctrl-C may strike at the first step of a function.
+        # That of the lock is written in C. Ctrl-C may strike at the first step of a function.
         self.__exit__ = lock.__exit__
         self._lock = lock
         self._deadline = deadline
         self._what = what
 
     def __enter__(self) -> None:
-        refuse_reentry(self._lock)
+        lock, deadline = self._lock, self._deadline
+        if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as in owner_check
+            raise CallInSignalHandlerError
         taken: list[bool] = []
         try:
-            if not take(self._lock, taken, self._deadline.remaining()):
-                raise WaitTimeoutError(self._what, self._deadline.total)
+            if not take(lock, taken, deadline.remaining()):
+                raise WaitTimeoutError(self._what, deadline.total)
         except BaseException:
             if True in taken:
                 self._lock.release()

@@ -447,8 +447,9 @@ class FastIngest:
         if count < ledger.sent and not self._gap_ok:
             self.fail(self._gap(count + 1, ledger.sent))
             return
-        ledger.lose(count + 1, ledger.sent, None)
-        ledger.cover(ledger.sent)
+        if count < ledger.sent:
+            ledger.lose(count + 1, ledger.sent, None)
+            ledger.cover(ledger.sent)
         self.phase = Phase.DONE
 
     # Steps of the calls above.

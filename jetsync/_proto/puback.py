@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NO_RESPONDERS: Final = 503
 
+_TEXTS: Final = ("stream", "val", "domain", "batch")
+
 
 def is_no_responders(frame: Frame) -> bool:
     """Return whether the server says that nobody listens on the subject."""
@@ -45,10 +47,13 @@ def parse_ack(data: bytes) -> PubAck | ApiError:
 
 
 def _read(answer: dict[str, Any]) -> PubAck | ApiError:
-    error, stream = answer.get("error"), _text(answer, "stream")
+    texts = stream, value, domain, batch_id = tuple(map(answer.get, _TEXTS))
+    for text in texts:
+        if text is not None and not isinstance(text, str):
+            raise TypeError
+    error, count = answer.get("error"), answer.get("count")
     if error is not None:
         return from_api_error(error, stream=stream or None)
-    value, count = _text(answer, "val"), answer.get("count")
     duplicate = answer.get("duplicate", False)
     if stream is None or not isinstance(duplicate, bool):
         raise TypeError
@@ -56,18 +61,11 @@ def _read(answer: dict[str, Any]) -> PubAck | ApiError:
         stream=stream,
         sequence=read_count(answer.get("seq"), "seq"),
         duplicate=duplicate,
-        domain=_text(answer, "domain"),
+        domain=domain,
         value=None if value is None else parse_integer(value),
-        batch_id=_text(answer, "batch"),
+        batch_id=batch_id,
         batch_size=None if count is None else read_count(count, "count"),
     )
-
-
-def _text(answer: dict[str, Any], key: str) -> str | None:
-    value = answer.get(key)
-    if value is not None and not isinstance(value, str):
-        raise TypeError
-    return value
 
 
 def plain_prefix(data: bytes) -> bytes | None:

@@ -24,7 +24,7 @@ import attrs
 from jetsync._api import consumers as _consumer_admin
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count
-from jetsync._base.locks import Turn
+from jetsync._base.locks import Locked
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.consumer import DEFAULT_EXPIRES, pull_request
 from jetsync.consume.options import consume_options
@@ -318,7 +318,7 @@ class OrderedConsumer:
         )
         source = self._source
         deadline = source.context.deadline(None)
-        with Turn(self._using, deadline, "the ordered consumer"):
+        with Locked(self._using, deadline, "another call on the ordered consumer"):
             self._check_unused()
             source.start(deadline, verify=True)
             consumption = OrderedConsumption(source, options)
@@ -348,7 +348,7 @@ class OrderedConsumer:
         request, wait = pull_request(*options, None, None, None, None)
         source = self._source
         deadline = Deadline.after(max(wait, SHORTEST_MAKING))
-        with Turn(self._using, deadline, "the ordered consumer"):
+        with Locked(self._using, deadline, "another call on the ordered consumer"):
             self._check_unused()
             source.start(deadline, verify=False)
             batch = OrderedBatch(source, self._pool, request, wait=wait, name=name)

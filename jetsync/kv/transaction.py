@@ -83,16 +83,16 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
         AtomicPublishDisabledError, NotSupportedError: It takes no transactions.
         BucketNotFoundError: There is none.
     """
-    layout, streams, version = bucket.layout, bucket.origin.streams, bucket.context.server.version
+    layout, streams = bucket.layout, bucket.origin.streams
     with bucket.named(origin=True):
         known = streams.named(layout.origin_stream, deadline)
         try:
-            require_atomic(known, version, broken_servers=False)
+            require_atomic(known, bucket.context, broken_servers=False)
         except JetSyncError:
             # It may have been allowed since the stream was asked.
             known = streams.named(layout.origin_stream, deadline, fresh=True)
             try:
-                require_atomic(known, version, broken_servers=False)
+                require_atomic(known, bucket.context, broken_servers=False)
             except AtomicPublishDisabledError as error:
                 raise AtomicPublishDisabledError(
                     description=f"transactions are disabled: bucket {bucket.name!r} needs"

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, Turn, refuse_reentry
+from jetsync._base.locks import Latch, Locked, refuse_reentry
 from jetsync.errors import (
     BucketNotFoundError,
     CallInSignalHandlerError,
@@ -243,7 +243,7 @@ class Watch:
     def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry | None:
         """Return the next entry; None at the end, or where *initial* asks for no more."""
         until = Deadline.after(FOREVER) if deadline is None else deadline
-        with Turn(self._taking, until, "a turn at the watch"):
+        with Locked(self._taking, until, "another call on the watch"):
             while not self._over.is_set():
                 if initial and self._is_current:
                     return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync import events
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Turn
+from jetsync._base.locks import Locked
 from jetsync.errors import (
     BatchClosedError,
     CallInSignalHandlerError,
@@ -175,7 +175,7 @@ class AtomicBatch:
         if self._plugins.active:
             item = self._plugins.prepared(item, self._operation)
         try:
-            with Turn(self._lock, deadline, "the batch"):
+            with Locked(self._lock, deadline, "another call on the batch"):
                 self._check_open()
                 sender = self._sender
                 dropped = sender.dropped()
@@ -349,7 +349,7 @@ class AtomicBatch:
         """Carry out a discard, unless another call is using the batch: it does so when it ends."""
         while self._discarding:
             try:
-                with Turn(self._lock, Deadline(0.0, 0.0)):
+                with Locked(self._lock, Deadline(0.0, 0.0)):
                     self._lost = False
                     if self._closed is None:
                         self._closed = DISCARDED
@@ -393,7 +393,7 @@ class AtomicBatch:
         this_call = object()
         try:
             try:
-                with Turn(self._lock, deadline, "the batch"):
+                with Locked(self._lock, deadline, "another call on the batch"):
                     try:
                         send = begin()
                         self._committing = this_call

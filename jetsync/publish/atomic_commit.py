@@ -171,7 +171,7 @@ class BatchSender:
             partial(self._context.streams.find, validate_subject(subject), deadline),
             partial(
                 require_atomic,
-                server=self._context.server.version,
+                context=self._context,
                 broken_servers=self._options.broken_servers,
             ),
         )

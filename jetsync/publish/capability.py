@@ -20,6 +20,7 @@ from jetsync.values.echo import EXPECTED_SUBJECT_NEED, TTL_NEED, require
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync.values.outbound import OutboundMessage
     from jetsync.values.server_info import ServerInfo
@@ -50,20 +51,20 @@ def require_message(message: OutboundMessage, server: ServerInfo) -> None:
         require("last_subject_sequence_subject", EXPECTED_SUBJECT_NEED, server.version)
 
 
-def require_atomic(known: KnownStream, server: str, *, broken_servers: bool) -> None:
+def require_atomic(known: KnownStream, context: Context, *, broken_servers: bool) -> None:
     """
     Raise unless *known* stores atomic batches and acknowledges them.
 
     Args:
         known: The stream.
-        server: Version of the connected server, for the error if the stream has no version.
+        context: Has the version of the connected server, if the stream has none.
         broken_servers: Whether to accept servers whose batches are known to be broken.
 
     Raises:
         NotSupportedError: The server is too old, or the stream sends no acks.
         AtomicPublishDisabledError: The stream does not allow it.
     """
-    version = known.version or server
+    version = known.version or context.server.version
     if known.level < ATOMIC_LEVEL:
         raise NotSupportedError("an atomic batch", needs="server 2.12 or later", server=version)
     if version in BROKEN and not broken_servers:
@@ -82,7 +83,7 @@ def require_atomic(known: KnownStream, server: str, *, broken_servers: bool) -> 
         raise _no_acks("an atomic batch", known)
 
 
-def require_fast(known: KnownStream, server: str) -> None:
+def require_fast(known: KnownStream, context: Context) -> None:
     """
     Raise unless *known* supports fast ingest.
 
@@ -91,9 +92,8 @@ def require_fast(known: KnownStream, server: str) -> None:
         FastPublishDisabledError: The stream does not allow it.
     """
     if known.level < FAST_LEVEL:
-        raise NotSupportedError(
-            "fast ingest", needs="server 2.14 or later", server=known.version or server
-        )
+        version = known.version or context.server.version
+        raise NotSupportedError("fast ingest", needs="server 2.14 or later", server=version)
     if not known.config.allow_batched:
         raise FastPublishDisabledError(
             description="batch publish is disabled: the stream needs allow_batched=True",

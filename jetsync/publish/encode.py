@@ -66,8 +66,8 @@ class Encoder:
         self._connection = connection
         self._suffix = suffix
         self._check = check
-        self._limit = connection.server.max_payload
-        self._version = connection.server.version
+        server = connection.server
+        self._limit, self._version = server.max_payload, server.version
         # Formats of frames: subject, reply prefix, number, sizes, (headers,) payload.
         self.pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
         self.hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix

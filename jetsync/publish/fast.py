@@ -23,7 +23,7 @@ from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline, Seconds
 from jetsync._base.fields import check_count
-from jetsync._base.locks import Turn
+from jetsync._base.locks import Locked
 from jetsync._proto.fastingest import Phase
 from jetsync.errors import (
     BatchClosedError,
@@ -262,7 +262,7 @@ class FastPublisher:
             item = self._plugins.prepared(item, self._operation)
         link = self._link
         try:
-            with Turn(self._lock, deadline):
+            with Locked(self._lock, deadline):
                 if link.closed:
                     self._check_open()
                 return link.add(item, deadline)
@@ -327,7 +327,7 @@ class FastPublisher:
         """Send the first messages of *chunk*, and return how many were sent."""
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         try:
-            with Turn(self._lock, deadline):
+            with Locked(self._lock, deadline):
                 self._check_open()
                 return self._link.add_block(chunk, deadline)
         finally:
@@ -424,7 +424,7 @@ class FastPublisher:
             item = self._plugins.prepared(item, self._operation)
         link = self._link
         try:
-            with Turn(self._lock, deadline):
+            with Locked(self._lock, deadline):
                 self._check_open()
                 link.commit(item, deadline)
                 return self._finish()
@@ -461,7 +461,7 @@ class FastPublisher:
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         link = self._link
         try:
-            with Turn(self._lock, deadline):
+            with Locked(self._lock, deadline):
                 link.check_failure(deadline)
                 if link.engine.phase is Phase.DONE:
                     # In case Ctrl-C came between the answer to the commit and its ack.
@@ -483,7 +483,7 @@ class FastPublisher:
             return
         link = self._link
         try:
-            with Turn(self._lock, Deadline.after(EXIT_WAIT)):
+            with Locked(self._lock, Deadline.after(EXIT_WAIT)):
                 if not link.closed:
                     link.abandon()
         except (WaitTimeoutError, CallInSignalHandlerError):

@@ -110,7 +110,7 @@ class FastLink:
         engine, ledger, stream = self.engine, self.engine.ledger, self.stream
         stream.deadline = deadline
         while True:
-            if self._box.ready or engine.room <= 0:
+            if self._box.ready or (engine.room <= 0 and engine.phase is not Phase.NEW):
                 self._make_room(1, deadline)
             if engine.phase is Phase.NEW:
                 self._start(item, deadline)
@@ -262,7 +262,8 @@ class FastLink:
         if self._box.failure is not None:
             raise_failure(self._box.failure)
         # Refusals and losses of an earlier connection do not concern the new batch.
-        self.receive()
+        if self._box.ready:
+            self.receive()
         self.stream.look_up(subject, deadline, wait=self.engine.batches > 0)
         self.engine.open(self.next_id)
         if not self._has_timer:

@@ -92,7 +92,7 @@ class FastStream:
                     lambda **fresh: self._context.streams.find(
                         subject, deadline.at_most(LOOKUP_TIMEOUT), **fresh
                     ),
-                    partial(require_fast, server=self._context.server.version),
+                    partial(require_fast, context=self._context),
                 )
             except _NOT_YET as error:
                 temporary = wait or not isinstance(error, JetStreamNotEnabledError)

@@ -16,6 +16,13 @@ from jetsync.publish.capability import require_atomic
 VERSIONED = {"_nats.ver": "2.15.1", "_nats.level": "5", "_nats.req.level": "2"}
 
 
+def connected_to(version):
+    """
+    A context whose server has this version.
+    """
+    return SimpleNamespace(server=SimpleNamespace(version=version))
+
+
 class Server:
     """
     A context as the cache sees it: a connection with a number, and an API that answers.
@@ -110,14 +117,14 @@ def test_a_new_connection(server, find):
     After a reconnect, perhaps to a server of another version, everything is asked again.
     """
     server.streams["S"]["allow_atomic"] = True
-    require_atomic(find("S.A"), "2.15.1", broken_servers=False)
+    require_atomic(find("S.A"), connected_to("2.15.1"), broken_servers=False)
     server.lane.epoch = 2
     # An older server, which does not know the field and says nothing of itself.
     server.streams["S"] = {"name": "S", "subjects": ["S.>"]}
     known = find("S.A")
     assert (known.level, known.version, known.epoch) == (0, None, 2)
     with pytest.raises(errors.NotSupportedError, match=r"2\.10\.26"):
-        require_atomic(known, "2.10.26", broken_servers=False)
+        require_atomic(known, connected_to("2.10.26"), broken_servers=False)
 
 
 def test_without_a_connection(server, find):
@@ -215,10 +222,10 @@ def test_which_streams_take_batches(server, find, version, level, allowed, broke
     server.streams["S"].update(metadata=metadata, allow_atomic=allowed)
     known = find("S.A")
     if error is None:
-        require_atomic(known, "2.0.0", broken_servers=broken)
+        require_atomic(known, connected_to("2.0.0"), broken_servers=broken)
         return
     with pytest.raises(error):
-        require_atomic(known, "2.0.0", broken_servers=broken)
+        require_atomic(known, connected_to("2.0.0"), broken_servers=broken)
 
 
 def test_a_stream_without_acks(server, find):
@@ -227,4 +234,4 @@ def test_a_stream_without_acks(server, find):
     """
     server.streams["S"].update(allow_atomic=True, no_ack=True)
     with pytest.raises(errors.NotSupportedError, match="acks"):
-        require_atomic(find("S.A"), "2.15.1", broken_servers=False)
+        require_atomic(find("S.A"), connected_to("2.15.1"), broken_servers=False)

@@ -13,7 +13,7 @@ from waiting import eventually
 
 import jetsync
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, Turn, refuse_reentry
+from jetsync._base.locks import Latch, Locked, refuse_reentry
 
 
 class TestRefuseReentry:
@@ -35,8 +35,8 @@ class TestRefuseReentry:
         A turn that its own thread has is refused at once, and is still there afterwards.
         """
         lock = threading.RLock()
-        with Turn(lock, Deadline.after(5)):
-            with pytest.raises(jetsync.CallInSignalHandlerError), Turn(lock, Deadline.after(5)):
+        with Locked(lock, Deadline.after(5)):
+            with pytest.raises(jetsync.CallInSignalHandlerError), Locked(lock, Deadline.after(5)):
                 pass
             with ThreadPoolExecutor(1) as pool:
                 assert not pool.submit(lock.acquire, blocking=False).result(5)
@@ -48,7 +48,7 @@ class TestRefuseReentry:
         """
 
         def use(lock):
-            with Turn(lock, Deadline.after(5)):
+            with Locked(lock, Deadline.after(5)):
                 pass
 
         step, ended = 0, False

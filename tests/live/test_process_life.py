@@ -25,7 +25,7 @@ from waiting import LATE, eventually
 
 import jetsync
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Turn
+from jetsync._base.locks import Locked
 from jetsync.devserver import DevServer
 
 
@@ -330,7 +330,7 @@ class TestInterruptedReads:
         """
 
         def begin():
-            with Turn(ordered._using, Deadline.after(5), "the ordered consumer"):
+            with Locked(ordered._using, Deadline.after(5), "another call on the ordered consumer"):
                 ordered._check_unused()
 
         with stream.ordered_consumer() as ordered:

@@ -166,7 +166,7 @@ class TestFlow:
             with ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(publisher.add, subject, b"10", timeout=3)
                 time.sleep(0.1)
-                with timed(0.1, 0.6), pytest.raises(jetsync.WaitTimeoutError, match="turn"):
+                with timed(0.1, 0.6), pytest.raises(jetsync.WaitTimeoutError, match="another call"):
                     publisher.add(subject, b"x", timeout=0.2)
                 cut.resume()
                 assert waiting.result() == 11
