@@ -27,7 +27,7 @@ from jetsync._base.locks import Latch, held_here, take
 from jetsync._io.bridge import Bridge
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.nats_seam import ConnectionListener, NatsConnection
-from jetsync._io.outbox import LaneState
+from jetsync._io.outbox import PING, LaneState
 from jetsync._io.translate import translate_closed, translate_connect_error
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
@@ -301,7 +301,7 @@ class Connection:
         self.lane.prepare_wait()
         start = time.perf_counter()
         pong = Waiter(b"PING")
-        self.lane.ping(pong, deadline)
+        self.lane.write(PING, deadline, pong=pong)
         self.lane.wait(pong, deadline)
         if pong.reply is not None:
             return time.perf_counter() - start
@@ -335,7 +335,7 @@ class Connection:
             return
         # If there is no room for it either, the bytes before it get no answer.
         with contextlib.suppress(TransportError):
-            lane.ping(Waiter(b"PING"), Deadline.after(0.0))
+            lane.write(PING, Deadline.after(0.0), pong=Waiter(b"PING"))
         lane.later(PROBE_TIMEOUT, self._end_probe, lane.epoch, lane.bytes_in, lane.delivered())
 
     def _end_probe(self, epoch: int, bytes_in: int, delivered: int) -> None:

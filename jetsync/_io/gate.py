@@ -1,9 +1,9 @@
 """
-Who reads the socket: the loop thread, or a thread that waits for an answer.
+Which thread reads the socket: the loop thread, or a thread that waits for an answer.
 
-A blocking call that lets the loop thread read its answer pays for two thread switches, which cost
-more than the call's own work. So the waiting thread reads by itself, and this gate sees to it that
-the loop is not woken for the same bytes.
+If the loop thread read the answer, a blocking call would need two thread switches, which cost more
+than the work of the call. So the waiting thread reads by itself, and the gate keeps the loop from
+being woken for the same bytes.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ if TYPE_CHECKING:
 
     from jetsync._proto.frames import Splitter
 
+# Seconds of one poll: a day. Poll accepts no more milliseconds than a C int holds.
 LONGEST_POLL: Final = 86_400.0
-"""Seconds of one poll at most: a day."""
 
-
-LINGER: Final = 0.01
-"""
-Seconds after which the loop looks whether threads have stopped reading by themselves: 10 ms.
-
-Long enough that a busy program's loop thread sleeps, short enough that nobody notices that a PING
-or a message that nobody waits for was read 20 ms late.
-"""
+# Seconds after which the loop checks whether threads have stopped reading: 10 ms. That is long
+# enough for the loop thread of a busy program to sleep. A PING of the server, or a message that no
+# thread waits for, is read at most 20 ms late.
+CHECK_INTERVAL: Final = 0.01
 
 
 class Poller:
-    """How one thread waits for a socket, and is woken from elsewhere meanwhile."""
+    """
+    Waits for a socket in one thread, and can be woken by others.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._fd = sock.fileno()
@@ -45,9 +43,8 @@ class Poller:
         self._poll.register(self._wakee, select.POLLIN)
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to *timeout* seconds and return whether the socket has something."""
-        # Rounded up: a wait that ends before its deadline would spin. Poll takes no more
-        # milliseconds than an int of C has; the caller asks again.
+        """Wait up to *timeout* seconds and return whether the socket is readable."""
+        # Rounded up, because a wait that ends before its deadline would spin.
         ready = self._poll.poll(int(min(timeout, LONGEST_POLL) * 1000.0) + 1)
         readable = False
         for fd, _ in ready:
@@ -61,7 +58,7 @@ class Poller:
 
     def wake(self) -> None:
         """End the wait of another thread, or its next one; any thread."""
-        # Full means that it is being woken already; closed, that it has left.
+        # Full means that it is being woken already. Closed means that it has stopped reading.
         with contextlib.suppress(OSError):
             self._waker.send(b"!")
 
@@ -70,27 +67,29 @@ class Poller:
         self._waker.close()
 
     def close(self) -> None:
-        """Release what this holds, once no thread waits with it."""
+        """Release the sockets, once no thread waits with them."""
         self._waker.close()
         self._wakee.close()
 
 
 class ReadGate:
     """
-    Decides which thread is told that a socket has something to read: the loop's, or one that waits.
+    Decides which thread is notified when a socket is readable: the loop's or a waiting one.
 
-    The loop watches an epoll object of ours, in which the socket is the only entry; a thread that
-    reads by itself disarms that entry, which any thread may do, and watches the socket with a poll
-    of its own. It
-    stays disarmed while threads keep coming back to read: measured in a burst of publishes, waking
-    the loop for every burst of acks costs half of the throughput on a busy machine.
+    The loop watches an epoll object whose only entry is the socket. A thread that reads by itself
+    disables that entry, which any thread may do, and polls the socket. The entry stays disabled
+    while threads keep reading: in a burst of publishes, waking the loop for every burst of acks
+    costs half of the throughput on a busy machine.
 
-    Where the system has no epoll the loop watches the socket itself and always reads.
+    Without epoll, the loop watches the socket itself and always reads.
 
     Args:
+        sock: The socket.
+        splitter: Splits what this socket receives, and nothing from another connection.
+        loop: The event loop of the connection.
         on_readable: Reads, in the loop thread.
-        arm: Arms this gate if no thread reads, and returns whether it did.
-        on_look: Called in the loop thread at each look at whether threads still read.
+        watch_if_free: Calls :meth:`watch` unless a thread reads, and returns whether it did.
+        on_check: Called in the loop thread at each check whether threads still read.
     """
 
     def __init__(
@@ -100,100 +99,87 @@ class ReadGate:
         loop: asyncio.AbstractEventLoop,
         *,
         on_readable: Callable[[], None],
-        arm: Callable[[ReadGate], bool],
-        on_look: Callable[[], None] = lambda: None,
+        watch_if_free: Callable[[ReadGate], bool],
+        on_check: Callable[[], None],
     ) -> None:
         self.sock = sock
         self.splitter = splitter
-        """Cuts what this socket receives, and nothing that comes from another one."""
-
+        # Whether the connection has ended, so that nothing more is read from it.
         self.over = False
-        """Whether the connection has ended: nothing more is read from it."""
-
-        self.armed = True
-        """Whether the loop is told; changes under the lane's read lock."""
-
+        # Whether the loop is notified; changes under the lane's read lock.
+        self.watched = True
+        # Whether a thread has read since the last check.
+        self.led = False
+        # Whether the loop will check soon whether it has to read, and send what was posted.
+        self.check_pending = False
         self.can_lead = hasattr(select, "epoll")
         self._loop = loop
-        self._arm_if_free = arm
-        self._on_look = on_look
-        self._fd = sock.fileno()
+        self._watch_if_free = watch_if_free
+        self._on_check = on_check
+        self._fd = self._loop_fd = sock.fileno()
         self._closed = False
-        self._led = False
-        """Whether a thread has read since the loop looked last."""
-
-        self._looking = False
         if self.can_lead:
             self._epoll = select.epoll()
             self._epoll.register(self._fd, select.EPOLLIN)
-            self._watched = self._epoll.fileno()
+            self._loop_fd = self._epoll.fileno()
+            # What the reading thread waits with.
             self.poller = Poller(sock)
-            """What the thread that reads now waits with."""
-        else:
-            self._watched = self._fd
-        loop.add_reader(self._watched, on_readable)
+        loop.add_reader(self._loop_fd, on_readable)
 
     def replace_poller(self) -> None:
         """
-        End the wait that a signal handler has interrupted in this thread; make a new poller.
+        End the wait that a signal handler has interrupted in this thread, and make a new poller.
 
-        The old one is in use until the handler has returned. Whoever waits with it closes it then:
-        its file descriptors must not be reused before.
+        The old one is in use until the handler has returned. The thread that waits with it closes
+        it then, because its file descriptors must not be reused before.
         """
         self.poller.retire()
         self.poller = Poller(self.sock)
 
-    def disarm(self) -> None:
-        """Take the socket from the loop; the lane's read lock is held."""
-        self._led = True
-        if self.armed and not self._closed:
-            # Noted first: Ctrl-C in between must not leave a gate that only seems to be armed.
-            self.armed = False
+    def unwatch(self) -> None:
+        """Stop notifying the loop; the lane's read lock is held."""
+        if self.watched and not self._closed:
+            # Noted first: after Ctrl-C in between, a disabled entry must not look enabled.
+            self.watched = False
             self._epoll.modify(self._fd, 0)
 
-    def arm(self) -> None:
-        """Give the socket back to the loop; the lane's read lock is held."""
-        if not self.armed and not self._closed:
+    def watch(self) -> None:
+        """Notify the loop again; the lane's read lock is held."""
+        if not self.watched and not self._closed:
             self._epoll.modify(self._fd, select.EPOLLIN)
-            self.armed = True
+            self.watched = True
 
-    def linger(self) -> None:
-        """
-        Leave the loop alone for now; it looks after :data:`LINGER` seconds whether it is needed.
-        """
-        if not self._looking:
-            self._looking = True
+    def check_later(self) -> None:
+        """Have the loop check after :data:`CHECK_INTERVAL` seconds whether it has to read."""
+        if not self.check_pending:
+            self.check_pending = True
             try:
-                self._loop.call_soon_threadsafe(self._look)
+                self._loop.call_soon_threadsafe(self._check)
             except RuntimeError:
                 pass  # The loop is closed.
             except BaseException:
-                # Ctrl-C: one look too many does no harm, one that never comes does.
-                self._looking = False
+                # Ctrl-C: one check too many does no harm, but one must come.
+                self.check_pending = False
                 raise
 
-    def is_lingering(self) -> bool:
-        """Return whether the loop will look soon, and do what threads left undone; any thread."""
-        return self._looking
-
-    def _look(self) -> None:
-        """Arm if no thread has read since the last look; loop thread."""
-        # Lowered first: a thread that stops reading from here on asks for a look of its own.
-        self._looking = False
+    def _check(self) -> None:
+        """Notify the loop again if no thread has read since the last check; loop thread."""
+        # Cleared first: a thread that stops reading from here on asks for a check of its own.
+        self.check_pending = False
         if self._closed:
             return
-        self._on_look()
-        if self.armed:
+        self._on_check()
+        if self.watched:
             return
-        if self._led or not self._arm_if_free(self):
-            self._led = False
-            self._looking = True
-            self._loop.call_later(LINGER, self._look)
+        if self.led or not self._watch_if_free(self):
+            self.led = False
+            self.check_pending = True
+            self._loop.call_later(CHECK_INTERVAL, self._check)
 
     def has_input(self) -> bool:
-        """Return whether the socket has something to read, or is at its end; any thread."""
+        """Return whether the socket is readable, or at its end; any thread."""
         try:
-            # Not the method of a TLS socket, which takes no flags.
+            # Not the method of a TLS socket, which accepts no flags.
             socket.socket.recv(self.sock, 1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
@@ -207,16 +193,16 @@ class ReadGate:
             self.poller.wake()
 
     def ignore(self) -> None:
-        """Have the loop not told any more; loop thread."""
+        """Notify the loop no more; loop thread."""
         if not self._closed:
-            self._loop.remove_reader(self._watched)
+            self._loop.remove_reader(self._loop_fd)
 
     def close(self) -> None:
-        """Stop watching; loop thread, once no thread reads any more. Safe to repeat."""
+        """Release everything, once no thread reads; loop thread. Can be called repeatedly."""
         if self._closed:
             return
         self._closed = True
-        self._loop.remove_reader(self._watched)
+        self._loop.remove_reader(self._loop_fd)
         if self.can_lead:
             self._epoll.close()
             self.poller.close()

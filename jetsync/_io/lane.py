@@ -1,28 +1,29 @@
 """
-The lane: jetsync's own way in and out of the one socket that nats-py keeps connected.
+The lane: jetsync's way in and out of the one socket that nats-py keeps connected.
 
-In. Whoever reads the socket cuts it into frames and puts those of jetsync's subscriptions into
-their mailboxes; the rest is nats-py's. Normally the loop thread reads. A thread that waits for a
-frame takes the reading over for as long as it waits (:meth:`Lane.wait`): its answer then needs no
-thread switch at all, which is what makes a blocking call here cheaper than an awaited one
-elsewhere. One thread reads at a time, guarded by the read lock; :mod:`jetsync._io.gate` keeps the
-loop from being woken for the same bytes.
+In. The thread that reads the socket splits the bytes into frames. It puts the frames of jetsync's
+subscriptions into their mailboxes, and passes everything else to nats-py. Normally the loop thread
+reads. A thread that waits for a frame takes the reading over while it waits (:meth:`Lane.wait`).
+Its answer then needs no thread switch, so a blocking call costs less than an awaited one. The read
+lock lets one thread read at a time, and :mod:`jetsync._io.gate` keeps the loop from being woken for
+the same bytes.
 
 Out. See :mod:`jetsync._io.outbox`.
 
-Nothing arrives here before the handshake of a connection is over (:mod:`jetsync._io.nats_seam`), so
-a frame can only come from a server that has passed TLS and accepted the login.
+The lane gets a socket after the handshake (:mod:`jetsync._io.transport`), so every frame comes from
+a server that has passed TLS and accepted the login.
 
 Signal handlers. A handler may call jetsync while its own thread reads for an interrupted call. If
-that thread only waits for the socket, the handler takes the reading over (:meth:`Lane.step_down`);
-the interrupted call competes for it again afterwards. If the thread is cutting frames, the handler
-gets CallInSignalHandlerError.
+that thread only waits for the socket, the handler takes the reading over
+(:meth:`Lane.prepare_wait`), and the interrupted call competes for it again afterwards. If the
+thread is processing frames, the handler gets CallInSignalHandlerError.
 
 Guarantees
-- Connections are numbered by *epoch*. A write returns the epoch it went out on; when that one is
-  lost, every receiver is told, and waits for its answer end at once.
-- After a reconnect all subscriptions are written again before any other block.
-- No lock is held while a user's code runs, and none is waited for across a fork.
+
+- Connections are numbered by *epoch*. A write returns the epoch that it was sent on. If that
+  connection is lost, every receiver is told, and waits for its answers end at once.
+- After a reconnect, all subscriptions are written before any other block.
+- No lock is held while code of the application runs, and none is waited for across a fork.
 
 Locks are taken in this order: read lock, write lock.
 """
@@ -59,75 +60,74 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync._io.mailbox import ReplyRouter, Waiter
 
-_AT_ONCE: Final = (False,)
+# Arguments with which one call into C tries a lock without waiting, and releases it; see Lane.wait.
+_WITHOUT_WAITING: Final = (False,)
 _NO_ARGUMENTS: Final = ((),)
-"""How a lock is tried without waiting, and released, by one call into C; see :meth:`Lane.wait`."""
 
+# Bytes of one read: 128 KiB, measured with 128-byte messages. Smaller reads cost more wake-ups.
+# Larger ones make the allocator map and unmap memory each time.
 READ_SIZE: Final = 1 << 17
-"""
-Bytes asked for in one read: 128 KiB, measured with 128-byte messages. Smaller costs more wake-ups,
-larger makes the allocator map and unmap memory on each read.
-"""
 
+# Seconds that the loop waits for a reading thread to stop after the connection has ended. It stops
+# at once unless a signal handler keeps it.
 LEADER_WAIT: Final = 1.0
-"""
-Seconds that the loop waits for a reading thread to leave a connection that has ended.
 
-It leaves at once, unless a signal handler keeps it.
-"""
-
+# The first subscription id of a client is drawn from this range, so that it cannot be guessed.
 SID_RANGE: Final = 1 << 32
-"""Where the first subscription id of a client is drawn from, so that it cannot be guessed."""
 
 PONG: Final = b"PONG\r\n"
 
 
 class Lane:
-    """The socket of one connection as all threads see it; survives reconnects."""
+    """
+    The socket of one client as all threads see it; survives reconnects.
+
+    Args:
+        loop: The event loop of the connection.
+        on_control: Called in the loop thread with each line that is nats-py's, and with empty bytes
+            at the end of a connection.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_foreign: Callable[[bytes], None]
+        self, loop: asyncio.AbstractEventLoop, on_control: Callable[[bytes], None]
     ) -> None:
         self._loop = loop
-        self._on_foreign = on_foreign
+        self._on_control = on_control
         self.outbox = Outbox(loop, lambda: self.feed(b""), self.abort)
-        self.ping = self.outbox.ping
         # Bound here, so that a write costs no second call.
         self.write = self.outbox.write
         self.post = self.outbox.post
         self.post_nowait = self.outbox.post_nowait
         self.control = self.outbox.control
         self._own_lock()
+        # The reading thread's gate, and the list that records whether it holds the read lock.
         self._leading: tuple[ReadGate, list[bool | None]] | None = None
-        """The reading thread's gate, and the list that records whether it holds the read lock."""
-        self._cutting = False
-        """Whether the reading thread has taken bytes that it has not handed over yet."""
-        self._owing: ReadGate | None = None
-        """A gate whose reader has stopped before checking for waiting threads."""
+        # Whether the reading thread has received bytes that it has not delivered yet.
+        self._delivering = False
+        # A gate whose reader was interrupted before it checked for waiting threads.
+        self._unchecked: ReadGate | None = None
+        # The receivers whose threads wait while another thread reads.
         self._followers: set[object] = set()
-        """Who waits while another thread reads."""
-
         self._boxes: dict[bytes, Any] = {}
+        # By subscription id: the SUB line to write again after a reconnect, and how many
+        # subscriptions the connection had before it.
         self._subscriptions: dict[bytes, bytes] = {}
-        """Subscription id -> the ``SUB`` line to write again after a reconnect."""
         self._ranks: dict[bytes, int] = {}
-        """Subscription id -> how many subscriptions the connection had before it."""
         self._splitter = frames.Splitter(self._boxes)
         self._strays = 0
         self._sids = itertools.count(secrets.randbelow(SID_RANGE) + SID_RANGE)
-        self._foreign: deque[bytes] = deque()
-        """What is nats-py's, in order, until the loop thread hands it over."""
+        # Lines for nats-py, in order, until the loop thread passes them on.
+        self._control: deque[bytes] = deque()
         self._gate: ReadGate | None = None
+        # The bytes of the last connection that are not NATS protocol, as an error.
         self.fault: ProtocolError | None = None
-        """What the server sent that is no NATS protocol, on the last connection."""
+        # The highest epoch whose connection is gone.
         self.lost_epoch = 0
-        """The highest epoch whose connection is gone."""
-
         self.bytes_in = 0
 
     def _own_lock(self) -> None:
-        """Make the lock. Its owner check is bound here because each wait makes it."""
         self._read_lock = threading.RLock()
+        # Bound here because each wait calls it.
         self.reads_here = owner_check(self._read_lock)
 
     def __repr__(self) -> str:
@@ -208,12 +208,12 @@ class Lane:
 
     def take_refused(self) -> Mailbox | None:
         """
-        Return the subscription that the server refused because there are too many; any thread.
+        Remove and return the subscription that the server refused because there are too many.
 
-        The server does not name it. It counts in the order in which it is written to, so it refused
-        the one that had the most others before it. That one is left. If several threads subscribe
-        at the same moment, another one of theirs may be taken for it. The subscription to replies,
-        which everything depends on, never is.
+        The server does not name it. It counts in the order in which the lines are written, so it
+        refused the one with the most others before it. If several threads subscribe at the same
+        moment, this may return another one of theirs. It never returns the reply subscription. Any
+        thread.
         """
         last, before = None, -1
         for sid, count in list(self._ranks.items()):
@@ -230,15 +230,15 @@ class Lane:
 
     def wait(self, receiver: Waiter | Mailbox, deadline: Deadline) -> bool:
         """
-        Wait until *receiver* is ready, and return whether it is.
+        Wait until *receiver* is ready, and return whether it is; any thread.
 
-        The calling thread reads the socket meanwhile, if no other does. Any thread; one thread per
-        receiver at a time. Can be interrupted by Ctrl-C.
+        The calling thread reads the socket meanwhile if no other does. Only one thread at a time
+        may wait for a receiver. Ctrl-C interrupts the wait.
 
         Raises:
-            CallInSignalHandlerError: As :meth:`prepare_wait`.
+            CallInSignalHandlerError: See :meth:`prepare_wait`.
         """
-        if self.reads_here() or self.outbox.held_here() or self._owing is not None:
+        if self.reads_here() or self.outbox.held_here() or self._unchecked is not None:
             self.prepare_wait()
         if self.outbox.posted:
             self.outbox.flush_posted()
@@ -247,28 +247,28 @@ class Lane:
             remaining = deadline.remaining()
             if remaining <= 0.0:
                 return False
-            # Ctrl-C may come between the lock's being taken and the next step here, and a lock that
-            # nobody knows of would end all reading. It never comes inside of one call into C, so
-            # that call takes the lock and notes it in the list.
+            # Ctrl-C may strike after the lock is taken and before the next step. A lock that no
+            # code knows of would end all reading. Ctrl-C never strikes inside one call into C, so
+            # such a call takes the lock and records that in the list.
             taken: list[bool | None] = []
             gate = None
             try:
-                # Registered before the lock is tried: a thread that stops reading checks for
-                # followers after it has released the lock, so one of the two sees the other.
+                # Added before the lock is tried. A thread that stops reading checks for followers
+                # after it has released the lock, so one of the two notices the other.
                 followers.add(receiver)
                 gate = self._gate
                 if gate is not None and gate.can_lead and not gate.over:
-                    taken.extend(map(self._read_lock.acquire, _AT_ONCE))
+                    taken.extend(map(self._read_lock.acquire, _WITHOUT_WAITING))
                 if gate is None or True not in taken:
                     receiver.signal.wait(remaining)
                     continue
                 followers.discard(receiver)
                 self._lead(gate, receiver, deadline, taken)
-                self._leave_reading(gate, taken)
+                self._stop_leading(gate, taken)
             except BaseException:
                 followers.discard(receiver)
                 if gate is not None and True in taken:
-                    self._leave_reading(gate, taken)
+                    self._stop_leading(gate, taken)
                 raise
             finally:
                 followers.discard(receiver)
@@ -282,12 +282,14 @@ class Lane:
         taken: list[bool | None],
     ) -> None:
         """Read the socket in this thread until *receiver* is ready; the read lock is held."""
-        gate.disarm()
+        gate.led = True
+        if gate.watched:
+            gate.unwatch()
         poller = gate.poller
-        # From here on until the gate is armed again, a signal handler may take the reading over.
+        # From here until the loop watches again, a signal handler may take the reading over. It
+        # records that in the list.
         self._leading = gate, taken
         try:
-            # If one has, it has noted that in the list.
             while not receiver.ready and not gate.over and taken == [True]:
                 remaining = deadline.remaining()
                 if remaining <= 0.0:
@@ -300,40 +302,52 @@ class Lane:
             if poller is not gate.poller:
                 poller.close()
 
-    def _leave_reading(self, gate: ReadGate, taken: list[bool | None]) -> None:
+    def _stop_leading(self, gate: ReadGate, taken: list[bool | None]) -> None:
         """
-        Stop reading and hand over to another thread.
+        Stop reading and let another thread read.
 
-        Releases the read lock if it is in *taken*, and notes there that it did; continues where an
-        earlier call was interrupted. Threads that wait are served by the loop, at once. Otherwise
-        the loop is left alone for a while, as a thread that waited once mostly waits again soon.
+        Releases the read lock if it is in *taken*, and records that there. Continues where an
+        earlier call was interrupted. If threads wait, the loop reads for them at once. Otherwise
+        the loop stays asleep for a while, because a thread that waited once usually waits again
+        soon.
         """
         if taken == [True]:
             self._leading = None
             if self._followers:
-                gate.arm()
-            self._owing = gate
-            # Released and noted in one step, as it was taken.
+                gate.watch()
+            self._unchecked = gate
+            # Released and recorded by one call into C, as it was taken.
             taken.extend(itertools.starmap(self._read_lock.release, _NO_ARGUMENTS))
         if gate.over:
-            # The loop may have been waiting for this thread to leave.
+            # The loop may have been waiting for this thread to stop.
             self.later(0.0, gate.close)
-        elif not gate.armed:
+        elif not gate.watched and (self._followers or not gate.check_pending):
             self._serve_followers(gate)
-        self._owing = None
+        self._unchecked = None
 
     def _serve_followers(self, gate: ReadGate) -> None:
-        """Have the loop read for threads that wait; without any, leave it alone for a while."""
+        """Have the loop read for waiting threads at once, or check later if there are none."""
         if self._followers:
-            self._arm(gate)
+            self._watch_if_free(gate)
         else:
-            gate.linger()
+            gate.check_later()
+
+    def _watch_if_free(self, gate: ReadGate) -> bool:
+        """Have the loop read unless a thread does; return whether it does now."""
+        taken: list[bool] = []
+        try:
+            if take(self._read_lock, taken):
+                gate.watch()
+        finally:
+            if True in taken:
+                self._read_lock.release()
+        return True in taken
 
     def prepare_wait(self) -> None:
         """
         Take the reading over if a signal handler has interrupted a call that reads in this thread.
 
-        To be called before anything is sent whose answer is waited for.
+        Call it before sending anything whose answer will be waited for.
 
         Raises:
             CallInSignalHandlerError: The interrupted call is processing received bytes or writing.
@@ -344,34 +358,23 @@ class Lane:
                 raise CallInSignalHandlerError
             gate, taken = self._leading
             gate.replace_poller()
-            self._leave_reading(gate, taken)
-        elif self._owing is not None:
-            self._serve_followers(self._owing)
+            self._stop_leading(gate, taken)
+        elif self._unchecked is not None:
+            self._serve_followers(self._unchecked)
 
     def is_busy_here(self) -> bool:
         """
         Return whether a signal handler has interrupted a read or a write of its own thread.
         """
         return self.outbox.held_here() or (
-            self.reads_here() and (self._cutting or self._leading is None)
+            self.reads_here() and (self._delivering or self._leading is None)
         )
-
-    def _arm(self, gate: ReadGate) -> bool:
-        """Have the loop read, unless some thread does; return whether it does now."""
-        taken: list[bool] = []
-        try:
-            if take(self._read_lock, taken):
-                gate.arm()
-        finally:
-            if True in taken:
-                self._read_lock.release()
-        return True in taken
 
     def later(self, seconds: float, call: Callable[..., object], *arguments: object) -> None:
         """
-        Have the loop thread call something that only moves bytes, in so many seconds.
+        Have the loop thread make a short call after so many seconds; any thread.
 
-        Any thread. Does nothing once the loop is closed.
+        Does nothing once the loop is closed.
         """
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call, *arguments)
@@ -387,11 +390,6 @@ class Lane:
         if gate is not None:
             gate.wake_reader()
 
-    def _flush_posted(self) -> None:
-        """Send the acks of threads that have not come back to read."""
-        if self.outbox.posted:
-            self.outbox.flush_posted()
-
     def _on_readable(self) -> None:
         """Read the socket in the loop thread, unless a waiting thread does."""
         if not self._read_lock.acquire(blocking=False):
@@ -404,12 +402,15 @@ class Lane:
             self._read_lock.release()
 
     def _read(self, gate: ReadGate) -> None:
-        """Read once and hand over all whole frames; the read lock is held."""
+        """Read once and deliver all whole frames; the read lock is held."""
         sock = gate.sock
         try:
-            self._cutting = True
+            self._delivering = True
             try:
-                data = self._receive(sock)
+                if isinstance(sock, ssl.SSLSocket):
+                    data = self._receive_tls(sock)
+                else:
+                    data = sock.recv(READ_SIZE)
             except WOULD_BLOCK:
                 return
             except OSError:
@@ -417,42 +418,54 @@ class Lane:
             # The connection may have ended while a signal handler kept this thread.
             if not gate.over:
                 gate.over = not data
-                self._take(data, gate.splitter)
+                self._deliver(data, gate.splitter)
         except BaseException:
-            # Ctrl-C before the last wake-up: what was half taken cannot be taken again.
+            # Ctrl-C before the last wake-up: a part of the frames was delivered, and delivering
+            # them again would repeat it.
             break_connection(sock)
             raise
         finally:
-            self._cutting = False
+            self._delivering = False
+
+    def _receive_tls(self, sock: ssl.SSLSocket) -> bytes:
+        # Two threads must not use a TLS object at once, even if one reads and the other writes.
+        with self.outbox.lock:
+            parts = [sock.recv(READ_SIZE)]
+            # The rest of a decrypted record waits inside the object, where poll does not see it.
+            while sock.pending():
+                parts.append(sock.recv(READ_SIZE))
+        return b"".join(parts)
 
     def feed(self, data: bytes) -> None:
-        """Hand over what a WebSocket has received; empty data is the end of the connection."""
-        self._take(data, self._splitter)
+        """Deliver what a WebSocket has received; empty data is the end of the connection."""
+        self._deliver(data, self._splitter)
 
-    def _take(self, data: bytes, splitter: frames.Splitter) -> None:
-        """Hand over the frames in *data*; empty data is the end of the connection."""
+    def _deliver(self, data: bytes, splitter: frames.Splitter) -> None:
+        """Deliver the frames in *data*; empty data is the end of the connection."""
         if not data:
-            self._hand_foreign([b""])
+            self._pass_control([b""])
             return
         self.bytes_in += len(data)
         if self.fault is not None:
             return
         touched: list[Any] = []
-        foreign: list[bytes] = []
+        control: list[bytes] = []
         try:
-            splitter.feed(data, touched, foreign)
+            splitter.feed(data, touched, control)
         except ValueError as error:
-            # Nothing that follows can be trusted. A new connection starts afresh.
+            # Nothing that follows can be trusted.
             self.fault = ProtocolError(f"invalid NATS protocol from the server: {error}")
             self.abort()
         for box in touched:
             box.wake()
-        # A PONG of ours is no reason to wake the loop.
-        if foreign := [line for line in foreign if not self._answer_ping(line)]:
-            self._hand_foreign(foreign)
+        if control:
+            # A PONG for jetsync does not wake the loop.
+            control = [line for line in control if not self._answer_ping(line)]
+            if control:
+                self._pass_control(control)
 
     def _answer_ping(self, line: bytes) -> bool:
-        """Wake the waiter of our oldest PING. Return whether *line* was its PONG."""
+        """Give a PONG to the waiter of the oldest PING; return whether there was one."""
         if line != PONG or not self.outbox.pings:
             return False
         waiter = self.outbox.pings.popleft()
@@ -461,42 +474,30 @@ class Lane:
         waiter.deliver((b"", b"", None, b""))
         return True
 
-    def _receive(self, sock: socket.socket) -> bytes:
-        """Return what the socket has, b"" at its end; raises if it has nothing."""
-        if not isinstance(sock, ssl.SSLSocket):
-            return sock.recv(READ_SIZE)
-        # A TLS object is not made for two threads at once, even where they go opposite ways.
-        with self.outbox.lock:
-            parts = [sock.recv(READ_SIZE)]
-            # What is left of a decrypted record waits inside the object, where no poll sees it.
-            while sock.pending():
-                parts.append(sock.recv(READ_SIZE))
-        return b"".join(parts)
-
-    def _hand_foreign(self, pieces: list[bytes]) -> None:
+    def _pass_control(self, lines: list[bytes]) -> None:
         """
-        Give bytes to nats-py, in the order they came, in the loop thread.
+        Pass lines to nats-py in the loop thread, in the order in which they arrived.
 
-        Always later: they are logged, and a log handler must not run under the read lock.
+        Never at once: they are logged, and a log handler must not run under the read lock.
         """
-        self._foreign.extend(pieces)
+        self._control.extend(lines)
         with contextlib.suppress(RuntimeError):  # The loop is closed already.
-            self._loop.call_soon_threadsafe(self._drain_foreign)
+            self._loop.call_soon_threadsafe(self._drain_control)
 
-    def _drain_foreign(self) -> None:
-        foreign = self._foreign
-        while foreign:
-            piece = foreign.popleft()
-            if not piece and self._gate is not None:
+    def _drain_control(self) -> None:
+        control = self._control
+        while control:
+            line = control.popleft()
+            if not line and self._gate is not None:
                 # A socket at its end stays readable until it is closed, perhaps seconds from now.
                 self._gate.ignore()
-            self._on_foreign(piece)
+            self._on_control(line)
 
     # The life of a connection; all of these run in the loop thread.
 
     def attach(self, sock: socket.socket, received: bytes = b"", max_payload: int = 0) -> None:
         """
-        Start on a connected, non-blocking socket whose handshake is over.
+        Use a connected, non-blocking socket whose handshake is complete.
 
         Args:
             sock: The socket.
@@ -507,47 +508,52 @@ class Lane:
         self.outbox.attach(sock=sock)
         if received:
             self.feed(received)
-        self._gate = ReadGate(
+        self._gate = gate = ReadGate(
             sock,
             self._splitter,
             self._loop,
             on_readable=self._on_readable,
-            arm=self._arm,
-            on_look=self._flush_posted,
+            watch_if_free=self._watch_if_free,
+            on_check=self._flush_posted,
         )
-        self.outbox.visited = self._gate.is_lingering
+        self.outbox.will_flush = lambda: gate.check_pending
 
     def attach_stream(
         self, stream: Callable[[bytes], Awaitable[None]], max_payload: int = 0
     ) -> None:
-        """Start on a WebSocket: *stream* sends a block, :meth:`feed` is called with what comes."""
+        """Use a WebSocket: *stream* sends a block, and :meth:`feed` gets what arrives."""
         self._begin(max_payload)
         self.outbox.attach(stream=stream)
 
+    def _flush_posted(self) -> None:
+        """Send the acks of threads that have not come back to read."""
+        if self.outbox.posted:
+            self.outbox.flush_posted()
+
     def _begin(self, max_payload: int) -> None:
-        # A new one: a thread kept by a signal handler may still use the one of the last connection.
+        # A new splitter: a thread in a signal handler may still use that of the last connection.
         self._strays += self._splitter.strays
         self._splitter = frames.Splitter(self._boxes, max_payload)
-        self._foreign.clear()
+        self._control.clear()
         self.fault = None
 
     def open(self) -> None:
-        """Write all subscriptions again and let blocks pass: the server knows us now."""
+        """Write all subscriptions again and allow writes: the server has accepted the login."""
         lines = dict(self._subscriptions)
         self._ranks = {sid: count for count, sid in enumerate(lines)}
         self.outbox.open(b"".join(lines.values()))
 
     def detach(self) -> None:
         """
-        Give the socket up and tell every receiver that what was in flight on it is lost.
+        Close the socket and tell every receiver that what was in flight on it is lost.
 
-        Safe to repeat.
+        Can be called repeatedly.
         """
         gate, self._gate = self._gate, None
         self.abort()
         if gate is not None:
             gate.over = True
-            # A leader leaves at once: its poll was woken by the end of the connection.
+            # A leader stops at once: the end of the connection has woken its poll.
             gate.wake_reader()
             if self._read_lock.acquire(timeout=LEADER_WAIT):
                 gate.close()
@@ -564,26 +570,24 @@ class Lane:
                 waiter.lost(waiter.epoch)
 
     def freeze(self) -> None:
-        """
-        Let nobody write any more and tell nobody: the process ends, and all that wait end with it.
-        """
+        """Allow no more writes, without an error: the process ends with its waiting threads."""
         self.outbox.freeze()
 
     def after_fork(self) -> None:
         """
-        Touch the socket no more: this process is a forked child, and the socket is its parent's.
+        Leave the socket to the parent process; each write raises ForkedProcessError from now on.
 
-        Every write raises ForkedProcessError from now on. Takes no lock.
+        Takes no lock.
         """
-        # Kept, as what it watches with is shared with the parent.
+        # Kept alive, because its epoll object is shared with the parent.
         self._inherited = self._gate
         self._gate = self._leading = None
-        self._cutting = False
+        self._delivering = False
         self._own_lock()
         self.outbox.after_fork()
 
     def close(self, reason: Exception) -> None:
-        """End the lane for good: every wait and every write ends with *reason*."""
+        """End every wait and every write, now and later, with *reason*."""
         if not self.outbox.close(reason):
             return
         for receiver in (*self.receivers(), *filter(None, list(self.outbox.pings))):
@@ -591,22 +595,21 @@ class Lane:
         self.wake_reader()
 
     def delivered(self) -> int:
-        """Return how many sent bytes the server's system has confirmed, where the system tells."""
+        """Return how many sent bytes the system has delivered, if it tells."""
         sock = self.outbox.sock
-        if sock is None or fcntl is None:
-            return self.bytes_out
-        with contextlib.suppress(OSError, ValueError):
-            waiting = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
-            return self.bytes_out - int.from_bytes(waiting, sys.byteorder)
+        if sock is not None and fcntl is not None:
+            with contextlib.suppress(OSError, ValueError):
+                waiting = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+                return self.bytes_out - int.from_bytes(waiting, sys.byteorder)
         return self.bytes_out
 
     def has_input(self) -> bool:
-        """Return whether bytes have come that no thread has read yet; loop thread."""
+        """Return whether bytes have arrived that no thread has read yet; loop thread."""
         gate = self._gate
         return gate is not None and gate.has_input()
 
     def abort(self) -> None:
-        """End the connection, as its stream cannot be trusted any more; any thread."""
+        """End the connection because its bytes cannot be trusted any more; any thread."""
         sock = self.outbox.sock
         if sock is not None:
             break_connection(sock)

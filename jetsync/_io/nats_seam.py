@@ -37,6 +37,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._io.lane import Lane
 from jetsync._io.login import make_login
 from jetsync._io.mailbox import Waiter
+from jetsync._io.outbox import PING
 from jetsync._io.translate import (
     ends_connection,
     is_refused_login,
@@ -822,7 +823,7 @@ class NatsConnection:
         ends = self._loop.time() + timeout
         pong = Waiter(b"PING")
         with contextlib.suppress(TransportError):
-            self.lane.ping(pong, Deadline.after(0.0))
+            self.lane.write(PING, Deadline.after(0.0), pong=pong)
             while not pong.ready and self._loop.time() < ends:  # noqa: ASYNC110
                 # Its signal wakes threads, not tasks.
                 await asyncio.sleep(FLUSH_LOOK)

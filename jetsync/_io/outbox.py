@@ -1,16 +1,15 @@
 """
 The way out of a lane: blocks from any thread to one socket, whole and in order.
 
-A block goes straight to the socket, in the thread that writes it. What the socket does not take
-waits here for
-the loop, and is bounded: a writer past the bound waits, within its deadline. Blocks that nobody
-waits for (acks) are collected and sent together.
+The thread that writes a block also sends it. The loop sends what the socket does not accept at
+once. Up to :data:`OUT_LIMIT` bytes may wait for the socket; after that, a writer waits within its
+deadline. Blocks that no caller waits for, such as acks, are collected and sent together.
 
 Guarantees
-- Blocks are written whole, one behind the other, or not continued when the connection dies.
-- A write returns the epoch, the number of the connection, that took it.
-- Nothing is sent before the lane is open, except what makes the connection
-(:meth:`Outbox.control`).
+
+- Blocks are sent whole and in order. If the connection dies, a block is not continued on the next.
+- A write returns the epoch of the connection that accepted it, which is the connection's number.
+- Before the lane is open, only :meth:`Outbox.control` sends anything.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from jetsync._base.locks import owner_check, take
 from jetsync._io.mailbox import Notifier
 from jetsync.errors import (
     CallInSignalHandlerError,
-    ConnectionClosedError,
     ConnectionLostError,
     DisconnectedError,
     ForkedProcessError,
@@ -42,14 +40,13 @@ if TYPE_CHECKING:
 
     from jetsync._io.mailbox import Signal, Waiter
 
+# Bytes that may wait for the socket before a writer has to wait: 4 MiB.
 OUT_LIMIT: Final = 4 << 20
-"""Bytes that may wait for the socket before a writer has to: 4 MiB."""
 
+# Bytes of posted blocks that are collected before they are sent: 32 KiB.
 POST_LIMIT: Final = 32 << 10
-"""Bytes of posted writes (acks) that are collected at most before they are sent: 32 KiB."""
 
 PING: Final = b"PING\r\n"
-
 
 WOULD_BLOCK: Final = (
     BlockingIOError,
@@ -60,22 +57,25 @@ WOULD_BLOCK: Final = (
 
 
 class LaneState(enum.Enum):
-    """Whether jetsync's own blocks may be written."""
+    """
+    Whether blocks may be written.
+
+    ``DOWN`` lasts until the handshake is complete and the subscriptions have been written again.
+    """
 
     DOWN = "down"
-    """No connection, or its handshake and the replay of the subscriptions are not over."""
     OPEN = "open"
     CLOSED = "closed"
-    """For good."""
 
 
 class Outbox:
     """
-    What waits to be sent, and the lock around sending.
+    The blocks that wait to be sent, and the lock around sending.
 
     Args:
-        on_stream_lost: Called in the loop thread when a WebSocket takes no more.
-        on_ping_lost: Called in the loop thread when Ctrl-C interrupted a PING.
+        loop: The event loop of the connection.
+        on_stream_lost: Called in the loop thread if a WebSocket cannot send any more.
+        on_ping_lost: Called in the loop thread if Ctrl-C interrupted a PING.
     """
 
     def __init__(
@@ -85,57 +85,56 @@ class Outbox:
         on_ping_lost: Callable[[], None],
     ) -> None:
         self._own_lock()
-        self._changed = Notifier()
-        """Notifies when the state has changed or there is room again."""
-
-        self.pings: deque[Waiter | None] = deque()
-        """The PINGs that wait for a PONG, oldest first; None for those of nats-py."""
-
         self.state = LaneState.DOWN
         self.epoch = 0
+        # Why the lane is closed.
         self.reason: Exception | None = None
-        """Why the lane is closed."""
-
+        # Why the last attempt to connect failed, None while there is a connection.
         self.why_down: str | None = None
-        """Why the last attempt to connect has failed, None while there is a connection."""
-
+        # Either a socket or, for a WebSocket, a function that sends a block.
         self.sock: socket.socket | None = None
         self.stream: Callable[[bytes], Awaitable[None]] | None = None
-        """How to send where there is no socket of ours: a WebSocket."""
-
-        self.size = 0
-        """Bytes that wait for the socket."""
-
+        # The PINGs that wait for a PONG, oldest first; None for those of nats-py.
+        self.pings: deque[Waiter | None] = deque()
         self.posted: list[bytes] = []
         self.bytes_out = 0
+        # Whether the loop will send posted blocks soon without being asked.
+        self.will_flush: Callable[[], bool] = lambda: False
         self._loop = loop
         self._on_stream_lost = on_stream_lost
         self._on_ping_lost = on_ping_lost
-        self._out: deque[memoryview | bytes] = deque()
-        self.visited: Callable[[], bool] = lambda: False
-        """Whether somebody will flush what is posted soon, without being asked to."""
-
+        # Notifies if the state has changed or there is room again.
+        self._changed = Notifier()
+        # What waits for the socket, and how many bytes that is.
+        self._out: list[memoryview | bytes] = []
+        self.size = 0
+        # Blocks for the next connection, each with the moment after which it is dropped.
         self._kept: list[tuple[float, bytes]] = []
-        """What goes out first on the next connection, and until when that makes sense."""
-
         self._kept_size = 0
         self._posted_size = 0
         self._post_scheduled = False
+        # Whether the loop watches the socket for room.
         self._writing = False
-        """Whether the loop watches the socket for room."""
 
     def _own_lock(self) -> None:
-        """Make the lock. Its owner check is bound here because each write makes it."""
         self.lock = threading.RLock()
+        # True in a signal handler or a finalizer that interrupted a write of its own thread.
         self.held_here = owner_check(self.lock)
-        """Whether the calling thread holds the lock: it is a signal handler, or a finalizer."""
 
-    def write(self, block: bytes, deadline: Deadline, epoch: int | None = None) -> int:
+    def write(
+        self,
+        block: bytes,
+        deadline: Deadline,
+        epoch: int | None = None,
+        *,
+        pong: Waiter | None = None,
+    ) -> int:
         """
-        Hand *block* to the socket and return the epoch of the connection that took it.
+        Send *block* and return the epoch of the connection that accepted it; any thread.
 
         Waits, within *deadline*, for a connection and for room; with an *epoch*, only for room on
-        that connection. Any thread; Ctrl-C in a wait leaves nothing written.
+        that connection. If Ctrl-C interrupts the wait, nothing was sent. With *pong*, *block* is a
+        PING and *pong* gets the answer.
 
         Raises:
             CallInSignalHandlerError: The caller interrupted a write of its own thread.
@@ -148,80 +147,91 @@ class Outbox:
             if self.held_here():
                 raise CallInSignalHandlerError
             with self.lock:
-                if self._may_write(epoch):
-                    self._send(block)
+                if (
+                    self.state is LaneState.OPEN
+                    and self.size < OUT_LIMIT
+                    and (epoch is None or epoch == self.epoch)
+                ):
+                    if pong is None:
+                        self._send(block)
+                    else:
+                        self._send_ping(block, pong)
                     return self.epoch
-                changed = self._changed.listen()
-            self._wait(changed, deadline)
+                changed = self._listen(epoch)
+            if not changed.wait(deadline.remaining()) and deadline.expired():
+                self._changed.forget(changed)
+                if self.state is LaneState.DOWN:
+                    raise DisconnectedError(timeout=deadline.total, last_attempt=self.why_down)
+                raise DisconnectedError(
+                    timeout=deadline.total, reason="the server does not accept more data"
+                )
 
-    def ping(self, waiter: Waiter, deadline: Deadline) -> None:
-        """
-        Send a PING whose PONG answers *waiter*; waits and raises as :meth:`write`.
-        """
-        while True:
-            if self.held_here():
-                raise CallInSignalHandlerError
-            with self.lock:
-                try:
-                    if self._may_write(None):
-                        waiter.epoch = self.epoch
-                        self.pings.append(waiter)
-                        self._send(PING)
-                        return
-                except BaseException:
-                    # Ctrl-C before the PING was sent: later PONGs would go to the wrong waiters.
-                    if waiter in self.pings:
-                        self._loop.call_soon_threadsafe(self._on_ping_lost)
-                    raise
-                changed = self._changed.listen()
-            self._wait(changed, deadline)
+    def _listen(self, epoch: int | None) -> Signal:
+        """Return what is set when a write may be possible; raise if it never will be."""
+        if self.reason is not None:
+            # A copy, because each raise of the same error would extend its traceback.
+            raise copy.copy(self.reason) from self.reason.__cause__
+        if epoch is not None and (self.state is not LaneState.OPEN or epoch != self.epoch):
+            raise ConnectionLostError(sent=False)
+        return self._changed.listen()
+
+    def _send_ping(self, block: bytes, pong: Waiter) -> None:
+        try:
+            pong.epoch = self.epoch
+            self.pings.append(pong)
+            self._send(block)
+        except BaseException:
+            # Ctrl-C before the PING was sent: later PONGs would go to the wrong waiters.
+            if pong in self.pings:
+                self._loop.call_soon_threadsafe(self._on_ping_lost)
+            raise
 
     def post(
         self, block: bytes, timeout: float, *, lazy: bool = False, epoch: int | None = None
     ) -> int:
         """
-        Send *block* soon, together with what others post or write meanwhile; return the epoch.
+        Send *block* soon, together with other blocks, and return the epoch; any thread.
 
         For blocks that no caller waits for. Waits up to *timeout* seconds for a connection and for
-        room, and raises as :meth:`write`. Any thread. If a signal handler interrupted a write of
-        its own thread, the loop sends the block.
+        room, and raises as :meth:`write` does. If a signal handler interrupted a write of its own
+        thread, the loop sends the block.
         """
-        deadline = None
-        while True:
-            if self.held_here():
-                self.post_nowait(block, epoch, keep=timeout)
+        if self.held_here():
+            self.post_nowait(block, epoch, keep=timeout)
+            return self.epoch
+        with self.lock:
+            if (
+                self.state is LaneState.OPEN
+                and self.size < OUT_LIMIT
+                and (epoch is None or epoch == self.epoch)
+            ):
+                self._post(block, lazy=lazy)
                 return self.epoch
-            with self.lock:
-                if self._may_write(epoch):
-                    self._post(block, lazy=lazy)
-                    return self.epoch
-                changed = self._changed.listen()
-            deadline = deadline or Deadline.after(timeout)
-            self._wait(changed, deadline)
+        return self.write(block, Deadline.after(timeout), epoch)
 
     def _post(self, block: bytes, *, lazy: bool = False) -> None:
-        """Collect *block*; the write lock is held."""
+        """Collect *block*; the lock is held."""
         self.posted.append(block)
         self._posted_size += len(block)
         if self._posted_size >= POST_LIMIT:
             self._send(b"")
-        elif not self._post_scheduled and not (lazy and self.visited()):
+        elif not self._post_scheduled and not (lazy and self.will_flush()):
             # In this order: after Ctrl-C in between, the next block is scheduled once more.
             self._loop.call_soon_threadsafe(self.flush_posted)
             self._post_scheduled = True
 
     def post_nowait(self, block: bytes, epoch: int | None = None, *, keep: float = 0.0) -> None:
         """
-        Send *block* soon if there is a connection, and forget it if there is none; never waits.
+        Send *block* soon if there is a connection, and drop it if not; any thread, never waits.
 
-        For blocks that are only valid on this connection; with an *epoch*, on that one alone. With
-        *keep*, a block is stored for the next connection for that many seconds, up to
-        :data:`OUT_LIMIT` bytes in all. Any thread.
+        With an *epoch*, only that connection may carry the block. With *keep*, a block without a
+        connection is stored for the next one for that many seconds, up to :data:`OUT_LIMIT` bytes
+        in all.
         """
         taken: list[bool] = []
         try:
-            # The garbage collector, which ends the fetches and consumers that are no longer used,
-            # and signal handlers may run in a thread that holds the lock.
+            # Signal handlers and the garbage collector, which ends unused fetches and consumers,
+            # may run in a thread that holds the lock.
             if not self.held_here() and take(self.lock, taken):
                 self._post_or_keep(block, epoch, keep)
             else:
@@ -232,12 +242,11 @@ class Outbox:
                 self.lock.release()
 
     def _post_later(self, block: bytes, epoch: int | None, keep: float) -> None:
-        """Do what :meth:`post_nowait` could not do at once; loop thread."""
         with self.lock:
             self._post_or_keep(block, epoch, keep)
 
     def _post_or_keep(self, block: bytes, epoch: int | None, keep: float) -> None:
-        """Post *block*, or keep it for the next connection; the write lock is held."""
+        """Post *block*, or keep it for the next connection; the lock is held."""
         if self.state is LaneState.OPEN:
             if epoch is None or epoch == self.epoch:
                 self._post(block)
@@ -246,44 +255,22 @@ class Outbox:
             self._kept_size += len(block)
 
     def control(self, block: bytes) -> None:
-        """
-        Write bytes of nats-py's own, such as PING and PONG. Loop thread.
-
-        They pass whatever the state is, because nats-py makes the connection.
-        """
+        """Send a command of nats-py, such as PING or PONG, in any state; loop thread."""
         with self.lock:
             if block == PING:
                 self.pings.append(None)
             self._send(block)
 
-    def _may_write(self, epoch: int | None) -> bool:
-        """
-        Return whether a block may be written now, on any connection or on number *epoch*.
-
-        Raises as :meth:`write` if it never may. The write lock is held.
-        """
-        if self.state is LaneState.OPEN and (epoch is None or epoch == self.epoch):
-            return self.size < OUT_LIMIT
-        if self.state is LaneState.CLOSED:
-            reason = self.reason or ConnectionClosedError()
-            # A copy: each raise of the same one would make its traceback longer.
-            raise copy.copy(reason) from reason.__cause__
-        if epoch is not None:
-            raise ConnectionLostError(sent=False)
-        return False
-
-    def _wait(self, changed: Signal, deadline: Deadline) -> None:
-        """Wait for a change of state or for room; the write lock is not held."""
-        if not changed.wait(deadline.remaining()) and deadline.expired():
-            self._changed.forget(changed)
-            if self.state is LaneState.DOWN:
-                raise DisconnectedError(timeout=deadline.total, last_attempt=self.why_down)
-            raise DisconnectedError(timeout=deadline.total, reason="the server takes no bytes")
+    def flush_posted(self) -> None:
+        """Send posted blocks; any thread. If this interrupted a write, that write sends them."""
+        if self.held_here():
+            return
+        with self.lock:
+            self._post_scheduled = False
+            self._send(b"")
 
     def _send(self, block: bytes) -> None:
-        """
-        Send posted blocks and *block*, or queue them behind what waits; the write lock is held.
-        """
+        """Send posted blocks and *block*, or queue them behind what waits; the lock is held."""
         assert self.held_here()
         if self.posted:
             self.posted.append(block)
@@ -298,12 +285,14 @@ class Outbox:
             return
         try:
             sent = 0
-            # More than one turn is for TLS, which takes one record of 16 KiB at a time.
+            # TLS accepts one record of 16 KiB at a time.
             while not self._out and sent < len(block):
-                taken = self._send_now(sock, memoryview(block)[sent:] if sent else block)
-                if not taken:
+                try:
+                    count = sock.send(memoryview(block)[sent:] if sent else block)
+                except WOULD_BLOCK:
                     break
-                sent += taken
+                self.bytes_out += count
+                sent += count
             if sent == len(block):
                 return
             self._out.append(memoryview(block)[sent:])
@@ -312,15 +301,45 @@ class Outbox:
                 self._writing = True
                 self._loop.call_soon_threadsafe(self._watch_room, sock)
         except OSError:
-            # The connection is dead. The reader sees it too and the loss is announced from there.
+            # The connection is dead. The reader notices it as well and announces the loss.
             break_connection(sock)
         except BaseException:
-            # Ctrl-C after the kernel took bytes and before the rest was queued: beyond repair.
+            # Ctrl-C after the kernel accepted bytes and before the rest was queued.
             break_connection(sock)
             raise
 
+    def _watch_room(self, sock: socket.socket) -> None:
+        """Have the loop send the rest once the socket has room; loop thread."""
+        if sock is self.sock:
+            self._loop.add_writer(sock.fileno(), self._on_room, sock)
+
+    def _on_room(self, sock: socket.socket) -> None:
+        with self.lock:
+            if sock is not self.sock:
+                return
+            rest = memoryview(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+            try:
+                while rest:
+                    count = sock.send(rest)
+                    self.bytes_out += count
+                    rest = rest[count:]
+            except WOULD_BLOCK:
+                pass
+            except OSError:
+                break_connection(sock)
+                rest = rest[:0]
+            self._out = [rest] if rest else []
+            self.size = len(rest)
+            if self.size < OUT_LIMIT:
+                self._changed.notify()
+            if not rest:
+                self._writing = False
+                self._loop.remove_writer(sock.fileno())
+
+    # A WebSocket.
+
     def _send_later(self, block: bytes) -> None:
-        """Queue *block* for the task that feeds the WebSocket; the write lock is held."""
+        """Queue *block* for the task that feeds the WebSocket; the lock is held."""
         self._out.append(block)
         self.size += len(block)
         if not self._writing:
@@ -334,7 +353,7 @@ class Outbox:
             self._feeder = self._loop.create_task(self._feed_stream(stream))
 
     async def _feed_stream(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
-        """Send what is queued until nothing is; loop thread."""
+        """Send what is queued; loop thread."""
         while True:
             with self.lock:
                 if stream is not self.stream:
@@ -356,58 +375,6 @@ class Outbox:
                 self.size = sum(map(len, self._out))
                 self._changed.notify()
 
-    def _send_now(self, sock: socket.socket, block: bytes | memoryview) -> int:
-        """Return how many bytes the socket took; the write lock is held."""
-        try:
-            sent = sock.send(block)
-        except WOULD_BLOCK:
-            return 0
-        self.bytes_out += sent
-        return sent
-
-    def flush_posted(self) -> None:
-        """Send what was posted; any thread. A write that was interrupted sends it by itself."""
-        if self.held_here():
-            return
-        with self.lock:
-            self._post_scheduled = False
-            self._send(b"")
-
-    def _watch_room(self, sock: socket.socket) -> None:
-        """Have the loop write the rest as the socket gets room; loop thread."""
-        if sock is self.sock:
-            self._loop.add_writer(sock.fileno(), self._on_room, sock)
-        # Otherwise the connection went away with its rest meanwhile.
-
-    def _on_room(self, sock: socket.socket) -> None:
-        with self.lock:
-            if sock is not self.sock:
-                return
-            if len(self._out) > 1:
-                rest = memoryview(b"".join(self._out))
-                self._out.clear()
-                self._out.append(rest)
-            try:
-                while self._out:
-                    piece = self._out[0]
-                    sent = self._send_now(sock, piece)
-                    if not sent:
-                        break
-                    self.size -= sent
-                    if sent == len(piece):
-                        self._out.popleft()
-                    else:
-                        self._out[0] = memoryview(piece)[sent:]
-            except OSError:
-                break_connection(sock)
-                self._out.clear()
-                self.size = 0
-            if self.size < OUT_LIMIT:
-                self._changed.notify()
-            if not self._out:
-                self._writing = False
-                self._loop.remove_writer(sock.fileno())
-
     # The life of a connection; loop thread.
 
     def attach(
@@ -415,18 +382,18 @@ class Outbox:
         sock: socket.socket | None = None,
         stream: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> None:
-        """Send on this from now on; only what makes the connection, until :meth:`open`."""
+        """Send on this connection from now on. Until :meth:`open`, only nats-py does."""
         with self.lock:
             self.sock, self.stream = sock, stream
 
     def open(self, block: bytes) -> None:
-        """Send *block* before all others, and let them pass."""
+        """Send *block* before all others, and allow writes."""
         with self.lock:
             if self.state is LaneState.CLOSED:
                 return
             self.epoch += 1
             now = time.monotonic()
-            kept = [answer for until, answer in self._kept if now <= until]
+            kept = [late for until, late in self._kept if now <= until]
             self._kept.clear()
             self._kept_size = 0
             self._send(b"".join([block, *kept]))
@@ -435,7 +402,7 @@ class Outbox:
             self._changed.notify()
 
     def detach(self) -> bool:
-        """Forget the connection and what waits for it; return whether it was open."""
+        """Drop the connection and what waits for it; return whether writes were allowed."""
         with self.lock:
             if self.sock is not None:
                 if self._writing:
@@ -447,27 +414,24 @@ class Outbox:
             self.posted.clear()
             self.size = self._posted_size = 0
             was_open = self.state is LaneState.OPEN
-            if was_open:
-                self.state = LaneState.DOWN
-            # A write that waits for a connection of its own never gets it.
+            self.freeze()
+            # A write that waits for this very connection fails.
             self._changed.notify()
             return was_open
 
     def freeze(self) -> None:
-        """
-        Let nobody write any more and tell nobody: the process ends, and all that wait end with it.
-        """
+        """Allow no more writes, without an error: the process ends with its waiting threads."""
         with self.lock:
             if self.state is LaneState.OPEN:
                 self.state = LaneState.DOWN
 
     def after_fork(self) -> None:
         """
-        Raise ForkedProcessError for every write: the socket is that of the parent process.
+        Leave the socket to the parent process; each write raises ForkedProcessError from now on.
 
-        Takes no lock, as threads that hold one do not exist here.
+        Takes no lock, because threads that hold one do not exist in the child.
         """
-        # Kept, as closing what is shared is the parent's business too.
+        # Kept alive: closing it would affect the parent.
         self._inherited = self.sock
         self.sock = self.stream = None
         self._own_lock()
@@ -488,8 +452,8 @@ class Outbox:
 
 
 def break_connection(sock: socket.socket) -> None:
-    """Make a connection end; its loss is announced once its end has been read."""
+    """Make a connection end. Its loss is announced once the end has been read."""
     with contextlib.suppress(OSError):
-        # Not the method of a TLS socket: that one forgets its keys, and a thread that still reads
+        # Not the method of a TLS socket: that one drops its keys, and a thread that still reads
         # would take ciphertext for frames.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)

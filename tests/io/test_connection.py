@@ -69,7 +69,7 @@ class StubLane:
     def receivers(self):
         return list(self.boxes.values())
 
-    def write(self, block, deadline, epoch=None):
+    def write(self, block, deadline, epoch=None, *, pong=None):
         if self.outbox.reason is not None:
             raise_failure(self.outbox.reason)
         self.written.append(block)
@@ -455,9 +455,6 @@ class ProbedLane(StubLane):
         call(*arguments)
         return seconds
 
-    def ping(self, waiter, deadline):
-        self.written.append(b"PING")
-
     def delivered(self):
         return self.confirmed
 
@@ -476,7 +473,7 @@ class TestProbe:
         connection.probe()
         connection.probe()
         assert lane.run() == 0.0
-        assert lane.written == [b"PING"]
+        assert lane.written == [b"PING\r\n"]
         return lane
 
     def test_silence(self, lane):

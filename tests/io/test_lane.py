@@ -20,7 +20,7 @@ from jetsync._io import gate as _gate
 from jetsync._io import lane as _lane
 from jetsync._io.lane import SID_RANGE, Lane
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
-from jetsync._io.outbox import OUT_LIMIT, POST_LIMIT, LaneState
+from jetsync._io.outbox import OUT_LIMIT, PING, POST_LIMIT, LaneState
 from jetsync.errors import CallInSignalHandlerError, ConnectionClosedError, DisconnectedError
 
 LONG = 10.0
@@ -75,6 +75,18 @@ class Background:
         if self.error is not None:
             raise self.error
         return self.result
+
+
+class HookedSocket(socket.socket):
+    """A copy of a socket that sends with a function of the test."""
+
+    def __init__(self, sock, send):
+        super().__init__(fileno=os.dup(sock.fileno()))
+        self.setblocking(False)
+        self.hook = send
+
+    def send(self, data, flags=0):
+        return self.hook(data)
 
 
 class Rig:
@@ -257,7 +269,7 @@ class TestWrite:
         idle.connect(buffer=8192)
         first = b"1" * (OUT_LIMIT + (1 << 20))
         idle.lane.write(first, soon())
-        with pytest.raises(DisconnectedError, match=r"takes no bytes within 0\.02 s"):
+        with pytest.raises(DisconnectedError, match=r"does not accept more data within 0\.02 s"):
             idle.lane.write(b"2222", soon(0.02))
         reading = Background(idle.receive, len(first) + 3)
         idle.lane.write(b"333", soon())
@@ -303,12 +315,14 @@ class TestWrite:
     def test_interrupted_send(self, rig, monkeypatch):
         """An interrupt after the kernel took a part of a block ends the connection."""
 
-        def send(sock, block):
+        def send(block):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(rig.lane.outbox, "_send_now", send)
-        with pytest.raises(KeyboardInterrupt):
-            rig.lane.write(b"abc", soon())
+        with HookedSocket(rig.lane.outbox.sock, send) as hooked:
+            monkeypatch.setattr(rig.lane.outbox, "sock", hooked)
+            with pytest.raises(KeyboardInterrupt):
+                rig.lane.write(b"abc", soon())
+            monkeypatch.undo()
         assert rig.receive_all() == b""
         until(lambda: rig.lane.state is LaneState.DOWN, "the loss")
 
@@ -365,14 +379,14 @@ class TestPost:
     def test_lazily_while_threads_read(self, rig):
         """While threads keep coming back to read, the loop sends posted blocks at its next look."""
         assert not rig.lane.wait(Mailbox(), soon(0.001))
-        until(rig.lane.outbox.visited, "the first look")
+        until(rig.lane.outbox.will_flush, "the first look")
         assert rig.lane.post(b"ack", 1.0, lazy=True) == 1
         assert not rig.lane.outbox._post_scheduled
         assert rig.receive(3) == b"ack"
 
     def test_lazily_while_nobody_reads(self, rig):
         """Without a look to come, the loop is asked to send."""
-        until(lambda: not rig.lane.outbox.visited(), "the last look")
+        until(lambda: not rig.lane.outbox.will_flush(), "the last look")
         rig.lane.post(b"ack", 1.0, lazy=True)
         assert rig.receive(3) == b"ack"
 
@@ -642,9 +656,9 @@ class TestRead:
         waiting = rig.leader(box)
         rig.server.sendall(msg(sid))
         assert waiting.get() is True
-        assert not rig.lane._gate.armed
+        assert not rig.lane._gate.watched
         release.set()
-        until(lambda: rig.lane._gate.armed, "the loop's turn")
+        until(lambda: rig.lane._gate.watched, "the loop's turn")
 
     def test_loop_is_called_for_a_follower(self, rig):
         """Where another thread waits the loop gets the socket back at once."""
@@ -656,7 +670,7 @@ class TestRead:
         until(lambda: second in rig.lane._followers, "the follower")
         rig.server.sendall(msg(sid))
         assert leader.get() is True
-        assert rig.lane._gate.armed
+        assert rig.lane._gate.watched
         second.fail(ConnectionClosedError())
         assert follower.get() is True
         assert not rig.lane._followers
@@ -711,7 +725,7 @@ class TestRead:
         box.push((b"s", b"", None, b""))
         assert rig.lane.wait(box, soon(0)) is True
 
-    def test_nudge(self, rig):
+    def test_wake_reader(self, rig):
         """A receiver that is woken from elsewhere makes its thread look up from the socket."""
         box = Mailbox()
         waiting = rig.leader(box)
@@ -732,14 +746,14 @@ class TestRead:
         assert [frame[3] for frame in box.drain()] == [payload, b"end"]
         assert rig.lane.bytes_in == len(msg(sid, payload)) + len(msg(sid, b"end"))
 
-    def test_leave_with_linger(self, rig):
+    def test_unsubscribe_with_grace(self, rig):
         """Frames that were on their way when a subscription was left still arrive for a while."""
         box = Mailbox()
         sid = rig.listen(box)
         rig.lane.unsubscribe(sid, grace=0.05)
         rig.server.sendall(msg(sid))
         until(lambda: box.frames, "the late frame")
-        until(lambda: not rig.lane.receivers(), "the end of the linger")
+        until(lambda: not rig.lane.receivers(), "the end of the grace time")
         rig.server.sendall(msg(sid))
         until(lambda: rig.lane.strays == 1, "the stray")
         assert len(box.frames) == 1
@@ -824,7 +838,7 @@ class TestInterrupts:
         def take(data, splitter):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(rig.lane, "_take", take)
+        monkeypatch.setattr(rig.lane, "_deliver", take)
         rig.stall()
         rig.server.sendall(b"PING\r\n")
         with pytest.raises(KeyboardInterrupt):
@@ -887,9 +901,9 @@ class TestPing:
     def test_pong(self, rig):
         """A PONG answers the oldest PING; those of nats-py's own PINGs go to nats-py."""
         ours, later = Waiter(b"PING"), Waiter(b"PING")
-        rig.lane.ping(ours, soon())
+        rig.lane.write(PING, soon(), pong=ours)
         rig.do(rig.lane.control, b"PING\r\n")
-        rig.lane.ping(later, soon())
+        rig.lane.write(PING, soon(), pong=later)
         assert rig.receive(18) == b"PING\r\n" * 3
         rig.server.sendall(b"PONG\r\n" * 2)
         assert rig.lane.wait(ours, soon())
@@ -904,7 +918,7 @@ class TestPing:
     def test_lost(self, rig):
         """A PING whose connection ends before the PONG is lost with it."""
         pong = Waiter(b"PING")
-        rig.lane.ping(pong, soon())
+        rig.lane.write(PING, soon(), pong=pong)
         rig.server.close()
         assert rig.lane.wait(pong, soon())
         assert pong.is_lost
@@ -912,7 +926,7 @@ class TestPing:
     def test_without_a_connection(self, idle):
         """A PING waits for a connection as a write does."""
         with pytest.raises(DisconnectedError):
-            idle.lane.ping(Waiter(b"PING"), soon(0.02))
+            idle.lane.write(PING, soon(0.02), pong=Waiter(b"PING"))
 
 
 class TestIds:
@@ -981,23 +995,24 @@ class TestSignalHandlers:
 
     def test_write_inside_a_write(self, rig, monkeypatch):
         """A write, a PING and a wait that interrupt their own lane's work are refused at once."""
-        errors, send = [], rig.lane.outbox._send_now
+        errors, sock = [], rig.lane.outbox.sock
 
-        def interrupted(sock, block):
+        def interrupted(block):
             monkeypatch.undo()
             for call in (
                 lambda: rig.lane.write(b"x", soon()),
-                lambda: rig.lane.ping(Waiter(b"PING"), soon()),
+                lambda: rig.lane.write(PING, soon(), pong=Waiter(b"PING")),
             ):
                 with pytest.raises(CallInSignalHandlerError) as caught:
                     call()
                 errors.append(caught.value)
             assert rig.lane.is_busy_here()
             rig.lane.post(b"posted", 1.0)
-            return send(sock, block)
+            return sock.send(block)
 
-        monkeypatch.setattr(rig.lane.outbox, "_send_now", interrupted)
-        rig.lane.write(b"outer", soon())
+        with HookedSocket(sock, interrupted) as hooked:
+            monkeypatch.setattr(rig.lane.outbox, "sock", hooked)
+            rig.lane.write(b"outer", soon())
         assert rig.receive(11) == b"outerposted"
         assert len(errors) == 2
         assert not rig.lane.is_busy_here()

@@ -803,7 +803,7 @@ class TestSilentServer:
                     client.publish("a", b"x" * 1_000_000)
 
             own_server.pause()
-            with pytest.raises(jetsync.DisconnectedError, match="takes no bytes"):
+            with pytest.raises(jetsync.DisconnectedError, match="does not accept more data"):
                 write()
             assert client.statistics().bytes_out < 60_000_000
             own_server.resume()

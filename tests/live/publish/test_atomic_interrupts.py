@@ -15,7 +15,7 @@ from streams import batch_stream
 from waiting import eventually, timed
 
 import jetsync
-from jetsync._io.outbox import Outbox
+from jetsync._io.mailbox import Notifier
 from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl
 from jetsync.publish.atomic_commit import BatchSender
@@ -285,12 +285,12 @@ class TestPlaces:
         for batch in batches:
             batch.add(f"{stream.name}.A", b"1")
 
-        def full(self, changed, deadline):
-            raise jetsync.DisconnectedError(timeout=deadline.total, reason="no room")
+        def full(self):
+            raise jetsync.DisconnectedError(reason="no room")
 
         with monkeypatch.context() as patched:
             patched.setattr("jetsync._io.outbox.OUT_LIMIT", 0)
-            patched.setattr(Outbox, "_wait", full)
+            patched.setattr(Notifier, "listen", full)
             with pytest.raises(jetsync.DisconnectedError):
                 batches[0].add(f"{stream.name}.A", b"2")
         other = js.atomic_batch()
