@@ -1,8 +1,8 @@
 """
-One time-out across the many steps of a call.
+Durations, and one timeout across the many steps of a call.
 
-A deadline is made at the door of each public call and handed down; no step restarts it. It reads
-the monotonic clock, so a change of the wall clock neither cuts a wait short nor makes it longer.
+Each public call makes one deadline and passes it down; no step restarts it. Deadlines use the
+monotonic clock, so a change of the wall clock does not affect a wait.
 """
 
 from __future__ import annotations
@@ -21,10 +21,20 @@ Seconds: TypeAlias = float | int | dt.timedelta
 A duration: seconds as a number, or a ``timedelta``.
 """
 
+# 31 years. Locks raise an error for waits that the system clock cannot hold. Plain numbers from
+# here on are refused: one second in nanoseconds is the same number.
 LONGEST: Final = 1e9
-"""
-Seconds that a wait really takes at most, 31 years: locks raise for what no system clock can hold.
-"""
+
+# Durations cross the wire in whole nanoseconds, where less becomes 0: no limit, or the default.
+SHORTEST: Final = 1e-9
+
+
+class ServerSeconds(float):
+    """
+    A duration that a server sent and that users could not write as a number.
+    """
+
+    __slots__ = ()
 
 
 def as_seconds(value: Seconds, name: str = "timeout", *, minimum: float = 0.0) -> float:
@@ -33,12 +43,13 @@ def as_seconds(value: Seconds, name: str = "timeout", *, minimum: float = 0.0) -
 
     Args:
         value: Seconds as a number, or a ``timedelta``.
-        name: What the argument is called where the user gave it, for the error.
-        minimum: The least that is allowed, in seconds, inclusive.
+        name: The argument or field, for the error.
+        minimum: The shortest duration that is allowed, in seconds.
 
     Raises:
-        InvalidTypeError: it is neither; a ``bool`` is not a number here.
-        InvalidArgumentError: it is less than ``minimum``, or not finite.
+        InvalidTypeError: *value* is neither; a ``bool`` is not a number here.
+        InvalidArgumentError: *value* is shorter than *minimum*, not finite, or a number that looks
+            like nanoseconds.
     """
     given: object = value
     if isinstance(given, dt.timedelta):
@@ -52,19 +63,20 @@ def as_seconds(value: Seconds, name: str = "timeout", *, minimum: float = 0.0) -
         raise InvalidTypeError(
             f"{name} must be seconds or a timedelta, not {type(value).__name__}", argument=name
         )
-    # Infinity is refused with the rest: nothing here waits for ever, and time.sleep would not take
-    # it either.
-    if not math.isfinite(seconds) or seconds < minimum:
-        raise InvalidArgumentError(
-            f"{name} must be a finite number of seconds >= {minimum:g}, not {seconds:g}",
-            argument=name,
-        )
-    return seconds
+    if seconds < minimum or not math.isfinite(seconds):
+        problem = f"must be a finite number of seconds >= {minimum:g}, not {seconds:g}"
+    elif 0.0 < seconds < SHORTEST:
+        problem = f"must be seconds, and {seconds:g} is less than a nanosecond"
+    elif seconds >= LONGEST and not isinstance(given, (dt.timedelta, ServerSeconds)):
+        problem = f"must be seconds or a timedelta, and {seconds:g} looks like nanoseconds"
+    else:
+        return seconds
+    raise InvalidArgumentError(f"{name} {problem}", argument=name)
 
 
 class Deadline:
     """
-    A moment on the monotonic clock by which a call has to be over.
+    A moment on the monotonic clock by which a call has to end.
 
     Immutable, so any number of threads may share one.
     """
@@ -72,29 +84,31 @@ class Deadline:
     __slots__ = ("at", "total")
 
     def __init__(self, at: float, total: float) -> None:
-        self.at = at
-        """The moment, in the terms of ``time.monotonic()``."""
-        self.total = total
-        """How long the whole call may take, in seconds; for error texts."""
+        # The moment, in terms of ``time.monotonic()``.
+        self.at: float = at
+        # How long the whole call may take, in seconds, for errors.
+        self.total: float = total
 
     @classmethod
-    def after(cls, seconds: Seconds) -> Deadline:
+    def after(cls, seconds: Seconds | None) -> Deadline:
         """
-        Make a deadline that lies ``seconds`` ahead of now.
+        Make a deadline that lies ``seconds`` ahead of now. ``None`` means that it never passes.
 
         Raises:
             InvalidTypeError, InvalidArgumentError: as :func:`as_seconds`.
         """
-        if type(seconds) is float and 0.0 <= seconds <= LONGEST:
+        if type(seconds) is float and SHORTEST <= seconds < LONGEST:
             return cls(time.monotonic() + seconds, seconds)
-        total = as_seconds(seconds)
+        total = LONGEST if seconds is None else as_seconds(seconds)
         return cls(time.monotonic() + min(total, LONGEST), total)
 
     def remaining(self) -> float:
         """
         Return the seconds left, 0 once it has passed.
         """
-        return max(0.0, self.at - time.monotonic())
+        left = self.at - time.monotonic()
+        # Calls below accept the result as a timeout.
+        return left if left >= SHORTEST else 0.0
 
     def expired(self) -> bool:
         """
@@ -104,7 +118,7 @@ class Deadline:
 
     def at_most(self, seconds: float) -> Deadline:
         """
-        Return the nearer one of this deadline and one ``seconds`` ahead of now, for a step with a
+        Return the earlier of this deadline and one ``seconds`` from now, for a step that has a
         limit of its own.
         """
         at = time.monotonic() + seconds

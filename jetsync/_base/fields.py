@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
 
-from jetsync._base.deadline import as_seconds
+from jetsync._base.deadline import ServerSeconds, as_seconds
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -83,7 +83,11 @@ def duration(value: Seconds | None) -> float | None:
     """
     Take seconds or a ``timedelta``; hold float seconds.
     """
-    return None if value is None else as_seconds(value, "a duration")
+    return (
+        value
+        if value is None or isinstance(value, ServerSeconds)
+        else as_seconds(value, "a duration")
+    )
 
 
 def durations(value: Iterable[Seconds] | None) -> list[float] | None:
@@ -92,7 +96,8 @@ def durations(value: Iterable[Seconds] | None) -> list[float] | None:
     """
     if value is None:
         return None
-    return [as_seconds(item, "a duration") for item in _items(value, "durations")]
+    found = map(duration, _items(value, "durations"))
+    return [item for item in found if item is not None]
 
 
 def aware_time(value: dt.datetime | None) -> dt.datetime | None:

@@ -20,7 +20,6 @@ from jetsync._proto.pull import message_size
 from jetsync.consume.acks import message_maker
 from jetsync.consume.core import ConsumptionCore, is_own_close
 from jetsync.consume.fetch import Fetch, Iteration, rest_of
-from jetsync.consume.ordered_source import FOREVER, OrderedSource
 from jetsync.errors import (
     CallInSignalHandlerError,
     ConflictingUseError,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from jetsync._proto.pull import PullRequest
     from jetsync._proto.status import Status
     from jetsync.consume.inbox import PullInbox
+    from jetsync.consume.ordered_source import OrderedSource
     from jetsync.events import ResetReason
     from jetsync.values.message import Message
 
@@ -182,7 +182,7 @@ class OrderedConsumption:
             CallInSignalHandlerError: This is a signal handler that interrupted a call for a
                 message. It would wait for itself.
         """
-        deadline = Deadline.after(FOREVER if timeout is None else timeout)
+        deadline = Deadline.after(timeout)
         if not self._over.is_set():
             refuse_reentry(self._taking)
         return self._over.wait(deadline.remaining())

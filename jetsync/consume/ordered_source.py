@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.stream_info import StreamInfo
 
-FOREVER: Final = 1e9
-"""Seconds of a wait without a bound."""
-
 LOOK: Final = 0.1
 """Seconds between two looks at whether to go on, while there is no connection."""
 
@@ -275,7 +272,7 @@ class OrderedSource:
                 stream now has its name.
             JetSyncError: What makes another attempt useless.
         """
-        until = Deadline.after(FOREVER) if deadline is None else deadline
+        until = Deadline.after(None) if deadline is None else deadline
         lane, cursor, before = self.context.lane, self.cursor, self.cursor.name
         failure: JetSyncError | None = None
         attempts = 0

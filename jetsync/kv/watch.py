@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Watch"]
 
-FOREVER: Final = 1e9
-"""Seconds of a wait without a bound."""
-
 AHEAD_OF_NAMES: Final = 5000
 """Entries without values that are pulled ahead; with values it is as for any consumption."""
 
@@ -176,7 +173,7 @@ class Watch:
             HandleClosedError: It was stopped before all had come.
             JetSyncError: What ended it, once.
         """
-        deadline = Deadline.after(FOREVER if timeout is None else timeout)
+        deadline = Deadline.after(timeout)
         while True:
             try:
                 entry = self._take(deadline, initial=True)
@@ -222,7 +219,7 @@ class Watch:
         Args:
             timeout: Seconds to wait; None waits as long as it takes.
         """
-        deadline = Deadline.after(FOREVER if timeout is None else timeout)
+        deadline = Deadline.after(timeout)
         if not self._current.is_set():
             refuse_reentry(self._taking)
         self._current.wait(deadline.remaining())
@@ -242,7 +239,7 @@ class Watch:
 
     def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry | None:
         """Return the next entry; None at the end, or where *initial* asks for no more."""
-        until = Deadline.after(FOREVER) if deadline is None else deadline
+        until = Deadline.after(None) if deadline is None else deadline
         with Locked(self._taking, until, "another call on the watch"):
             while not self._over.is_set():
                 if initial and self._is_current:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args, get_o
 import attrs
 import cattrs
 
-from jetsync._base.deadline import as_seconds
+from jetsync._base.deadline import LONGEST, ServerSeconds, as_seconds
 from jetsync._base.fields import Choice, aware, known_or_new
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
 
@@ -54,25 +54,27 @@ _RFC3339: Final = re.compile(
 
 def seconds_to_ns(value: Seconds, name: str = "duration") -> int:
     """
-    Return a duration as whole nanoseconds, exactly where the value can be written in decimals.
+    Return a duration as whole nanoseconds, exactly if the value can be written in decimals.
 
     Args:
-        value: Seconds as a number, or a ``timedelta``; not negative.
-        name: What the argument is called where the user gave it, for the error.
+        value: Seconds as a number, or a ``timedelta``.
+        name: The argument or field, for the error.
 
     Raises:
-        InvalidTypeError: it is neither; a ``bool`` is not a number here.
-        InvalidArgumentError: it is negative or not finite.
+        InvalidTypeError, InvalidArgumentError: As :func:`as_seconds`, or *value* is longer than 292
+            years, which 64 bits cannot hold.
     """
     seconds = as_seconds(value, name)
     if isinstance(value, dt.timedelta):
-        return (value // dt.timedelta(microseconds=1)) * 1000
-    if isinstance(value, int):
-        return value * _NS_PER_SECOND
-    # The shortest text of a float is what its writer meant: 0.1 s is 100 000 000 ns. Multiplying
-    # as floats would lose digits beyond 104 days.
-    scaled = decimal.Decimal(repr(seconds)) * _NS_PER_SECOND
-    return int(scaled.to_integral_value(decimal.ROUND_HALF_EVEN))
+        found = (value // dt.timedelta(microseconds=1)) * 1000
+    else:
+        # The shortest text of a float is what its writer meant: 0.1 s is 100,000,000 ns. A product
+        # of floats would lose digits beyond 104 days.
+        scaled = decimal.Decimal(repr(seconds)) * _NS_PER_SECOND
+        found = int(scaled.to_integral_value(decimal.ROUND_HALF_EVEN))
+    if found >= 1 << 63:
+        raise InvalidArgumentError(f"{name} must be less than 292 years", argument=name)
+    return found
 
 
 def parse_time_ns(text: str) -> int:
@@ -245,7 +247,12 @@ def _exact(kind: type[Any]) -> Callable[[Any, Any], Any]:
 
 def _decode_duration(value: Any) -> float | None:
     # Servers say -1 for "never", as in the time since a source that was never seen was last active.
-    return None if value is None or _integer(value) < 0 else value / _NS_PER_SECOND
+    return None if value is None or _integer(value) < 0 else _seconds(value)
+
+
+def _seconds(nanoseconds: int) -> float:
+    seconds = nanoseconds / _NS_PER_SECOND
+    return seconds if seconds < LONGEST else ServerSeconds(seconds)
 
 
 def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
@@ -258,9 +265,7 @@ def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
     if list[float] in parts:
         return _WireField(
             attribute.name,
-            lambda value: (
-                None if value is None else [_integer(item) / _NS_PER_SECOND for item in value]
-            ),
+            lambda value: None if value is None else [_seconds(_integer(item)) for item in value],
             lambda value: [seconds_to_ns(item, attribute.name) for item in value],
         )
     wanted = attribute.type

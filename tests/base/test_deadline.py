@@ -42,6 +42,20 @@ class TestAsSeconds:
             as_seconds(value, "expires")
         assert caught.value.argument == "expires"
 
+    @pytest.mark.parametrize("value", [1_000_000_000, 30_000_000_000, 1e300])
+    def test_nanoseconds(self, value):
+        """A number of nanoseconds is refused; a timedelta of that length has its unit."""
+        with pytest.raises(InvalidArgumentError, match=r"expires must be seconds.*nanoseconds"):
+            as_seconds(value, "expires")
+        assert as_seconds(dt.timedelta(days=36500), "expires") == 36500 * 86400.0
+
+    @pytest.mark.parametrize("value", [1e-10, 5e-324])
+    def test_too_short_for_the_wire(self, value):
+        """Servers would see 0, which means something else."""
+        with pytest.raises(InvalidArgumentError, match=r"expires must be seconds.*less than"):
+            as_seconds(value, "expires")
+        assert as_seconds(1e-9) == 1e-9
+
     @pytest.mark.parametrize("value", ["1", None, True, b"1", [1]])
     def test_wrong_type(self, value):
         """Anything that is not a number or timedelta is refused, truth values included."""
@@ -75,9 +89,19 @@ class TestDeadline:
 
     def test_for_ever(self):
         """More seconds than a lock can wait are as good as all of them."""
-        deadline = Deadline.after(1e300)
-        assert deadline.total == 1e300
+        deadline = Deadline.after(dt.timedelta.max)
+        assert deadline.total == dt.timedelta.max.total_seconds()
         assert 9e8 < deadline.remaining() <= threading.TIMEOUT_MAX
+
+    def test_none_is_for_ever(self):
+        """Without a number of seconds the deadline never passes."""
+        assert 9e8 < Deadline.after(None).remaining() <= threading.TIMEOUT_MAX
+
+    def test_what_remains_is_a_timeout(self, clock):
+        """A rest that is too short for a duration counts as nothing."""
+        deadline = Deadline.after(1)
+        clock.now = math.nextafter(deadline.at, 0)
+        assert deadline.remaining() == 0.0
 
     def test_at_most(self, clock):
         """A step with a limit of its own never gets more time than the call has left."""
