@@ -1,21 +1,26 @@
 """
-Waiting in tests: for what has no event to wait for, and no longer than it may take.
+Waiting for conditions that have no event, and limits on how long something may take.
 
-A test says what a quiet machine needs. A loaded one, on which other processes have the processors,
-is late by more than that, now and then by a second: all upper limits have ``LATE`` seconds more.
+A test states the time that an idle machine needs. All upper limits are extended by ``LATE``
+seconds, because a busy machine can be late by a second or more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
+import re
+import sys
 import time
 
 LATE = float(os.environ.get("JETSYNC_TEST_LATE", "2.5"))
-"""Seconds by which a machine may be late; 0 holds a quiet one to its word."""
+"""Seconds by which a machine may be late; 0 removes the allowance."""
 
 CLUSTER_CLIENT = {"reconnect_wait": 0.05, "request_timeout": 20.0}
-"""Options of a client of a cluster: what was just made may have no leader yet, which is silent."""
+"""Options of a client of a cluster: a stream without a leader does not answer requests."""
+
+_WAITS = re.compile(r"\b(wait|acquire|poll|select|sleep)\(")
 
 
 def eventually(check, timeout=10.0):
@@ -27,6 +32,33 @@ def eventually(check, timeout=10.0):
         assert time.monotonic() < end, f"not within {timeout:g} s"
         time.sleep(0.005)
     return found
+
+
+def holds(check, seconds=0.1):
+    """
+    Assert that *check* stays true for a while. No event shows that nothing happens.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert check()
+        time.sleep(0.005)
+    assert check()
+
+
+def blocked(pool, count=1):
+    """
+    Wait until *count* threads of an executor wait inside calls of jetsync.
+    """
+    eventually(lambda: sum(map(_waits, list(pool._threads))) >= count)
+
+
+def _waits(thread):
+    frame = sys._current_frames().get(thread.ident)
+    while frame is not None and f"{os.sep}jetsync{os.sep}" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    if frame is None:
+        return False
+    return bool(_WAITS.search(linecache.getline(frame.f_code.co_filename, frame.f_lineno)))
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ def publish_for(client, subject, seconds):
         for _ in range(50):
             client.publish(subject, b"x")
         count += 50
-        time.sleep(0.0005)
+        client.flush()
     client.flush()
     return count
 
@@ -242,7 +242,8 @@ class TestSubscribe:
                 leaving.flush()
                 parts.append(pool.submit(list, staying))
                 sent = pool.submit(publish_for, client, unique, 0.2)
-                time.sleep(0.1)
+                # More than the server's INFO: messages arrive.
+                eventually(lambda: leaving.statistics().bytes_in > 5000)
                 leaving.drain()
                 count = sent.result(5)
                 client.flush()

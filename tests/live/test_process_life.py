@@ -34,10 +34,15 @@ def run(script, *arguments, timeout=60.0):
     Run a script in an interpreter of its own and return its output, which must be all it leaves:
     status 0 and an empty stderr.
 
-    Warnings are off: newer interpreters warn of every fork in a process that has threads.
+    The script can import the test helpers. Warnings are off, because newer interpreters warn of
+    every fork in a process that has threads.
     """
+    helpers = [str(Path(__file__).parents[1] / "helpers"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, helpers))}
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -204,6 +209,7 @@ class TestInterrupt:
         """
         script = """
             import os, signal, sys, threading, time
+            from waiting import eventually
             import jetsync
 
             url, name = sys.argv[1:]
@@ -238,10 +244,7 @@ class TestInterrupt:
             interrupted(lambda: client.request("quiet." + name, timeout=30))
             client.publish("quiet." + name, b"3")
             assert [subscription.next(timeout=5).data for _ in range(2)] == [b"", b"3"]
-            end = time.monotonic() + 5
-            while consumer.info().num_waiting:
-                assert time.monotonic() < end, "a pull is still open"
-                time.sleep(0.01)
+            eventually(lambda: not consumer.info().num_waiting)
             assert client.statistics().requests_in_flight == 0
             assert client.statistics().reconnects == 0
             client.close()
@@ -255,6 +258,7 @@ class TestInterrupt:
         """
         script = """
             import os, signal, socket, sys, threading, time
+            from waiting import eventually
             import jetsync
 
             def interrupted(call):
@@ -269,14 +273,14 @@ class TestInterrupt:
                     raise SystemExit("not interrupted")
                 timer.join()
 
+            connect = jetsync.connect  # Imports the client, in a thread that Ctrl-C does not end.
             with socket.create_server(("127.0.0.1", 0)) as hole:
                 url = f"nats://127.0.0.1:{hole.getsockname()[1]}"
-                interrupted(lambda: jetsync.connect(url, connect_timeout=30))
+                interrupted(lambda: connect(url, connect_timeout=30))
             assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
             client = jetsync.connect(sys.argv[1], request_timeout=30)
             os.kill(int(sys.argv[2]), signal.SIGKILL)
-            while client.is_connected:
-                time.sleep(0.01)
+            eventually(lambda: not client.is_connected)
             interrupted(lambda: client.publish("a"))
             interrupted(client.flush)
             interrupted(client.jetstream().account_info)
@@ -436,6 +440,7 @@ class TestEnd:
         """
         script = """
             import os, signal, sys, threading, time
+            from waiting import eventually
             import jetsync
             from jetsync.testing import HookRecorder
 
@@ -446,8 +451,7 @@ class TestEnd:
             for call in (lambda: list(subscription), lambda: client.request("a", timeout=60)):
                 threading.Thread(target=call, daemon=True).start()
             batch = consumer.fetch(5, expires=60)
-            while not client.statistics().requests_in_flight:
-                time.sleep(0.001)
+            eventually(lambda: client.statistics().requests_in_flight)
             if sys.argv[2] == "True":
                 os.kill(int(sys.argv[3]), signal.SIGSTOP)
                 client.publish("a", b"handed over")

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from streams import fill, fill_in_trouble
-from waiting import CLUSTER_CLIENT, eventually, timed
+from waiting import CLUSTER_CLIENT, eventually, holds, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -184,14 +184,11 @@ class TestIterator:
         What was not taken counts: the server never has more on its way than the buffer holds.
         """
         fill(js, stream, 300)
-        most = 0
         with worker.consume(max_messages=20) as messages:
             for number in range(100):
                 messages.next(timeout=5).ack()
                 if number % 10 == 0:
-                    time.sleep(0.01)
-                    most = max(most, worker.info().num_ack_pending)
-        assert most <= 22
+                    holds(lambda: worker.info().num_ack_pending <= 22, 0.01)
 
     def test_acknowledged_when_the_next_one_is_taken(self, js, stream, worker):
         """
@@ -535,6 +532,7 @@ class TestTrouble:
             for number in range(3):
                 message = messages.next(timeout=5)
                 assert (int(message.data), message.metadata.delivered) == (number, 1)
+                # Longer than the pull and its heartbeats.
                 time.sleep(1.2)
                 message.ack()
             assert messages.next(timeout=0.2) is None

@@ -354,6 +354,7 @@ class TestNothingIsLost:
                 moment = time.monotonic() + expires + (turn % 21 - 10) * 0.0001
 
                 def publish(moment=moment, turn=turn):
+                    # The message has to arrive at the moment at which the fetch expires.
                     time.sleep(max(0.0, moment - time.monotonic()))
                     js.publish(subject, b"%d" % turn)
 

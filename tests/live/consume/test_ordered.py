@@ -7,13 +7,12 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from interrupts import is_locked
 from streams import fill
-from waiting import eventually, timed
+from waiting import blocked, eventually, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -207,10 +206,8 @@ class TestReset:
         fill(js, stream, 3)
         messages = ordered.consume()
         assert take(messages, 1) == [0]
-        for _ in range(200):
-            if messages._leg.driver._inbox.box.frames or len(messages._leg.buffer) == 2:
-                break
-            time.sleep(0.01)
+        leg = messages._leg
+        eventually(lambda: leg.driver._inbox.box.frames or len(leg.buffer) == 2)
         messages._leg.buffer.popleft()
         assert take(messages, 2) == [1, 2]
         assert ordered.statistics().resets == 1
@@ -336,7 +333,7 @@ class TestEnd:
         messages = ordered.consume()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(list, messages)
-            time.sleep(0.05)
+            blocked(pool)
             getattr(messages, end)()
             assert waiting.result(5) == []
         assert messages.wait(timeout=1)
@@ -417,8 +414,7 @@ class TestUse:
         messages = ordered.consume()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(messages.next, timeout=5)
-            while not is_locked(messages._taking):
-                time.sleep(0.01)
+            eventually(lambda: is_locked(messages._taking))
             with pytest.raises(jetsync.ConflictingUseError, match="another thread"):
                 next(messages)
             fill(js, stream, 1)

@@ -14,10 +14,10 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from jetsync.devserver import DevServer, _monitor
 from jetsync.errors import DevServerError
@@ -202,7 +202,7 @@ class TestCluster:
 class TestNothingIsLeft:
     SCRIPT = textwrap.dedent(
         """
-        import os, sys, threading, time
+        import os, signal, sys, threading
         from jetsync.devserver import DevServer
 
         server = DevServer()
@@ -221,7 +221,7 @@ class TestNothingIsLeft:
             server.monitor("varz")
             print("survived", flush=True)
         if "exit" not in sys.argv:
-            time.sleep(60)
+            signal.pause()
         """
     )
 
@@ -242,10 +242,7 @@ class TestNothingIsLeft:
     @staticmethod
     def wait_gone(pid: int) -> bool:
         """Wait until a process that is no child of ours is gone."""
-        deadline = time.monotonic() + 10
-        while alive(pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return not alive(pid)
+        return eventually(lambda: not alive(pid))
 
     @pytest.mark.parametrize("thread", ["main", "thread"])
     def test_parent_is_killed(self, thread):

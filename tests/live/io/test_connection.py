@@ -16,7 +16,7 @@ import time
 
 import pytest
 from interrupts import is_locked
-from waiting import eventually, timed
+from waiting import blocked, eventually, timed
 
 import jetsync
 from jetsync._io import connection as connection_module
@@ -428,10 +428,8 @@ class TestClose:
             client.publish(unique, b"%d" % number)
         client.flush()
         draining = pool.submit(receiver.drain, timeout=10)
-        got = []
-        for message in subscription:
-            got.append(message.data)
-            time.sleep(0.001)
+        blocked(pool)
+        got = [message.data for message in subscription]
         draining.result(5)
         assert got == [b"%d" % number for number in range(200)]
         assert receiver.is_closed
@@ -840,10 +838,12 @@ class TestThreads:
             def jetsync_status(self, event):
                 if event.kind.value == "permission_denied":
                     asleep.set()
+                    # Longer than the server waits for the answers to its pings.
                     time.sleep(1.6)
 
         def slow(subscription, client):
             message = subscription.next(timeout=5)
+            # As in the hook.
             time.sleep(1.6)
             reports.append((message.data, client.jetstream().account_info().streams))
 
@@ -869,7 +869,7 @@ class TestThreads:
                 client.publish("fast")
                 assert second.next(timeout=1) is not None
                 received += 1
-                time.sleep(0.02)
+                thread.join(0.02)
             thread.join()
             assert reports == [(b"go", 0)]
             assert received > 30

@@ -4,13 +4,13 @@ Many keys at once: transactions, and reads of one moment, on real servers.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from waiting import timed
+from waiting import eventually, timed
 
 import jetsync
 from jetsync import KeyOperation
@@ -302,9 +302,7 @@ class TestGetMany:
         """
         kv.put("a", b"1")
         kv.put("b", b"2")
-        time.sleep(0.02)
-        between = dt.datetime.now(dt.timezone.utc)
-        time.sleep(0.02)
+        between = kv.get("b").created + dt.timedelta(microseconds=1)
         kv.put("a", b"3")
         kv.delete("b")
         kv.put("c", b"5")
@@ -437,13 +435,14 @@ def test_cluster():
     """
 
     def patiently(call):
-        # What is asked while there is no leader gets no answer, or an error.
-        for _ in range(40):
-            try:
-                return call()
-            except (jetsync.PublishError, jetsync.RequestTimeoutError, jetsync.ApiError):
-                time.sleep(0.1)
-        return call()
+        # While there is no leader, requests get no answer or an error.
+        errors = (jetsync.PublishError, jetsync.RequestTimeoutError, jetsync.ApiError)
+
+        def answered():
+            with contextlib.suppress(*errors):
+                return [call()]
+
+        return eventually(answered, 60)[0]
 
     with DevServer(cluster=3) as server, jetsync.connect(server.url) as client:
         js = client.jetstream(timeout=1)

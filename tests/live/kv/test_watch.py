@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
-from waiting import eventually, timed
+from waiting import blocked, eventually, timed
 
 import jetsync
 from jetsync import KeyOperation
@@ -213,6 +213,7 @@ class TestInitial:
         with kv.watch() as watch:
             initial = watch.initial(timeout=0.5)
             first = next(initial)
+            # The time that the entries may take.
             time.sleep(0.5)
             with pytest.raises(jetsync.RequestTimeoutError, match="not all entries") as caught:
                 next(initial)
@@ -271,10 +272,8 @@ class TestEnd:
         Stopping a watch wakes the thread that waits for an entry.
         """
         watch = kv.watch()
-        ready = threading.Event()
 
         def take():
-            ready.set()
             if how == "next":
                 with pytest.raises(jetsync.HandleClosedError):
                     watch.next(timeout=60)
@@ -288,8 +287,7 @@ class TestEnd:
 
         with ThreadPoolExecutor(1) as pool:
             taking = pool.submit(take)
-            ready.wait(10)
-            time.sleep(0.05)
+            blocked(pool)
             watch.close()
             taking.result(10)
         assert watch.closed
@@ -317,7 +315,7 @@ class TestEnd:
             watch = client.jetstream().key_value(kv.bucket).watch()
             with ThreadPoolExecutor(1) as pool:
                 taking = pool.submit(list, watch)
-                time.sleep(0.05)
+                blocked(pool)
                 client.close()
                 assert taking.result(10) == []
         assert watch.closed

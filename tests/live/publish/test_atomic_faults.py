@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from streams import batch_stream, payloads
-from waiting import eventually, timed
+from waiting import blocked, eventually, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -106,11 +105,12 @@ class TestAbandoned:
             batch_stream(js, unique)
             idle, busy = js.atomic_batch(), js.atomic_batch(ack_every=1)
             idle.add(f"{unique}.A")
-            end = time.monotonic() + 1.5
-            while time.monotonic() < end:
+            ended = []
+            while not ended:
                 busy.add(f"{unique}.A")
-                time.sleep(0.1)
-            assert busy.commit().size > 10
+                with contextlib.suppress(TimeoutError):
+                    ended = recorder.wait_for("jetsync_status", timeout=0.1)
+            assert busy.commit().size > 5
             with pytest.raises(jetsync.BatchIncompleteError):
                 idle.add(f"{unique}.A")
             events = [call["event"] for call in recorder.of("jetsync_status")]
@@ -120,12 +120,13 @@ class TestAbandoned:
         """
         At the commit it is told too, and all of it can be sent again.
         """
-        with jetsync.connect(hasty.url) as client:
+        recorder = HookRecorder("jetsync_status")
+        with jetsync.connect(hasty.url, plugins=[recorder]) as client:
             js = client.jetstream()
             stream = batch_stream(js, unique)
             batch = js.atomic_batch()
             batch.add(f"{unique}.A", b"1")
-            time.sleep(1.3)
+            recorder.wait_for("jetsync_status", timeout=10)
             with pytest.raises(jetsync.BatchIncompleteError, match="timeout"):
                 batch.commit(f"{unique}.A", b"2")
             assert payloads(stream) == []
@@ -142,18 +143,24 @@ class TestAbandoned:
         """
         monkeypatch.setattr("jetsync.publish.atomic_wire.IDLE_LIMIT", 1.0)
         deny = {"deny": "$JS.EVENT.>"}
-        users = [{"user": "u", "password": "p", "permissions": {"subscribe": deny}}]
+        users = [
+            {"user": "u", "password": "p", "permissions": {"subscribe": deny}},
+            {"user": "watcher", "password": "p"},
+        ]
         config = {"authorization": {"users": users}, "jetstream": {"limits": {"batch": HASTY}}}
         with (
             DevServer(version, config=config) as server,
             jetsync.connect(server.url, user="u", password="p") as client,
+            jetsync.connect(server.url, user="watcher", password="p") as watcher,
+            watcher.subscribe("$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.>") as advisories,
         ):
+            watcher.flush()
             js = client.jetstream()
             stream = batch_stream(js, unique)
             batch = js.atomic_batch()
             batch.add(f"{unique}.A", b"1")
             batch.add(f"{unique}.A", b"2")
-            time.sleep(1.5)
+            assert advisories.next(timeout=10)
             with pytest.raises(jetsync.BatchIncompleteError, match=since) as caught:
                 batch.commit()
             assert caught.value.err_code == 10176
@@ -429,7 +436,7 @@ class TestDeadlines:
         try:
             with ThreadPoolExecutor(1) as pool:
                 call = pool.submit(batch.add, f"{unique}.A", timeout=1.0)
-                time.sleep(0.1)
+                blocked(pool)
                 with timed(0.2, 0.7), pytest.raises(jetsync.WaitTimeoutError):
                     batch.add(f"{unique}.A", timeout=0.2)
                 assert isinstance(call.exception(5), jetsync.RequestTimeoutError)

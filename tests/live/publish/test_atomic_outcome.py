@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from streams import batch_stream, payloads
-from waiting import eventually, timed
+from waiting import blocked, eventually, timed
 
 import jetsync
 from jetsync import OutboundMessage
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
+from jetsync.testing import HookRecorder
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ class TestUnknownOutcome:
         proxy.pause("to_server")
         with ThreadPoolExecutor(1) as pool:
             call = pool.submit(batch.commit, timeout=10)
-            time.sleep(0.1)
+            blocked(pool)
             proxy.cut()
             proxy.resume()
             error = call.exception(10)
@@ -201,7 +201,7 @@ class TestUnknownOutcome:
         proxy.pause("to_server")
         with ThreadPoolExecutor(1) as pool:
             call = pool.submit(js.publish_batch, with_ids(stream), timeout=10)
-            time.sleep(0.1)
+            blocked(pool)
             proxy.cut()
             proxy.resume()
             assert call.result(10).size == 3
@@ -231,7 +231,7 @@ class TestUnknownOutcome:
             try:
                 with ThreadPoolExecutor(1) as pool:
                     call = pool.submit(batch.commit, timeout=20)
-                    time.sleep(0.1)
+                    blocked(pool)
                     client.close(timeout=0.2)
                     assert isinstance(call.exception(10), jetsync.BatchOutcomeUnknownError)
             finally:
@@ -268,10 +268,10 @@ class TestRetries:
         context = type(js._context)
         answers, api = [jetsync.TemporarilyUnavailableError()] * 2, context.api
 
-        def leaderless(self, endpoint, body, deadline):
+        def leaderless(self, endpoint, body, deadline, **about):
             if answers:
                 raise answers.pop()
-            return api(self, endpoint, body, deadline)
+            return api(self, endpoint, body, deadline, **about)
 
         monkeypatch.setattr(context, "api", leaderless)
         with pytest.raises(jetsync.TemporarilyUnavailableError):
@@ -331,13 +331,13 @@ class TestRetries:
         """
         All of it, the last message too, is sent again for a plugin that wants that.
         """
-        again = Again()
-        with jetsync.connect(hasty.url, plugins=[again]) as client:
+        again, recorder = Again(), HookRecorder("jetsync_status")
+        with jetsync.connect(hasty.url, plugins=[again, recorder]) as client:
             js = client.jetstream()
             stream = batch_stream(js, unique)
             batch = js.atomic_batch()
             batch.add(f"{unique}.A", b"1")
-            time.sleep(1.3)
+            recorder.wait_for("jetsync_status", timeout=10)
             assert batch.commit(f"{unique}.A", b"2").size == 2
             assert payloads(stream) == [b"1", b"2"]
             assert [type(error) for error in again.errors] == [jetsync.BatchIncompleteError]

@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 import attrs
 import pytest
 from streams import memory_stream, messages_in
-from waiting import eventually, timed
+from waiting import eventually, holds, timed
 
 import jetsync
 from jetsync import Expect, OutboundMessage, PublishReport
@@ -212,8 +212,7 @@ class TestWindow:
             try:
                 running = pool.submit(fragile.publish_many, messages, window=40)
                 eventually(lambda: messages.taken == 40)
-                time.sleep(0.1)
-                assert (messages.taken, running.done()) == (40, False)
+                holds(lambda: (messages.taken, running.done()) == (40, False))
             finally:
                 victim.resume()
             assert running.result(20).count == 500
@@ -446,10 +445,11 @@ class TestConnection:
         settled = []
 
         def restart():
-            # Until nothing moves: what was answered before the pause is counted by then, and all
-            # that is taken and not acknowledged is in flight.
+            # Until nothing moves. All answers from before the pause are counted by then, and all
+            # messages that are taken and not acknowledged are in flight.
             def still():
                 settled.append((counted.taken, counted.acked))
+                # No event shows that nothing moves.
                 time.sleep(0.1)
                 in_flight = counted.taken - counted.acked
                 return in_flight and len(settled) > 3 and len({*settled[-3:]}) == 1

@@ -16,7 +16,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 import attrs
 import pytest
 from streams import memory_stream, messages_in
-from waiting import eventually, timed
+from waiting import blocked, eventually, holds, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -132,8 +132,7 @@ class TestWindow:
                     for _ in range(4)
                 ]
                 eventually(lambda: publisher.pending == 5)
-                time.sleep(0.1)
-                assert publisher.pending == 5
+                holds(lambda: publisher.pending == 5)
                 assert not any(publishing.done() for publishing in running)
             futures = [future for publishing in running for future in publishing.result(20)]
             sequences = sorted(future.result(20).sequence for future in futures)
@@ -270,7 +269,7 @@ class TestFuture:
             with paused():
                 future = publisher.publish(f"{unique}.A")
                 waiting = [pool.submit(future.result, 20) for _ in range(6)]
-                time.sleep(0.05)
+                blocked(pool, 6)
                 assert not any(wait.done() for wait in waiting)
             assert {wait.result(20).sequence for wait in waiting} == {1}
         js.delete_stream(unique)
@@ -487,6 +486,7 @@ class TestRetry:
             future = publisher.publish(f"{unique}.A")
 
             def make():
+                # Some attempts fail first.
                 time.sleep(0.3)
                 memory_stream(js, unique)
 
@@ -662,7 +662,7 @@ class TestConnection:
             try:
                 eventually(lambda: not fragile.is_connected)
                 waiting = pool.submit(publisher.publish, f"{unique}.A")
-                time.sleep(0.1)
+                blocked(pool)
                 assert not waiting.done()
                 assert publisher.flush(timeout=1) == 0
             finally:
@@ -693,7 +693,7 @@ class TestConnection:
         publisher = client.jetstream().publisher(window=10, ack_timeout=60)
         futures = [publisher.publish(silent) for _ in range(10)]
         waiting = pool.submit(publisher.publish, silent)
-        time.sleep(0.05)
+        blocked(pool)
         with timed(0.0, 3.0):
             client.close()
             errors = [future.exception(5) for future in futures]
@@ -947,13 +947,14 @@ class TestClose:
             assert "closed" in str(error)
         assert publisher.pending == 0
 
-    def test_a_timeout_while_messages_wait_for_another_try(self, js, unique):
+    def test_a_timeout_while_messages_wait_for_another_try(self, client, js, unique):
         """
         They fail as not stored, which is certain.
         """
         publisher = js.publisher(retries=5, retry_wait=30)
+        before = client.statistics().bytes_in
         future = publisher.publish(unique)
-        time.sleep(0.1)
+        eventually(lambda: client.statistics().bytes_in > before)
         with timed(0.0, 1.5), pytest.raises(jetsync.PublishManyError):
             publisher.close(timeout=0.1)
         assert isinstance(future.exception(0), jetsync.NoStreamResponseError)

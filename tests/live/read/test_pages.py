@@ -299,6 +299,7 @@ class TestBounds:
         for message in stream.scan(page=100, timeout=1.5):
             came.append(message.sequence)
             if message.sequence % 100 == 1:
+                # Longer than the timeout of a page.
                 time.sleep(1.6)
         assert came == [*range(1, 201)]
         assert client.statistics().reconnects == 0

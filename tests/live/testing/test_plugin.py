@@ -5,14 +5,15 @@ aborted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 import jetsync
 
@@ -76,12 +77,12 @@ def test_aborted_session_leaves_no_process(suite, how):
     """A session that is ended from outside takes its server along."""
     suite.makepyfile(
         """
-        import time
+        import signal
 
         def test_hangs(nats_server):
             with open("pid", "w") as file:
                 print(nats_server.pids[0], file=file, flush=True)
-            time.sleep(60)
+            signal.pause()
         """
     )
     command = [sys.executable, "-m", "pytest", "-p", "jetsync.testing.plugin"]
@@ -105,13 +106,9 @@ def exists(pid: int) -> bool:
 
 def wait_for(ask):
     """Ask until the answer is true; a file that is not there yet is no answer."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        try:
-            answer = ask()
-        except FileNotFoundError:
-            answer = None
-        if answer:
-            return answer
-        time.sleep(0.01)
-    pytest.fail("nothing happened in 20 s")
+
+    def answer():
+        with contextlib.suppress(FileNotFoundError):
+            return ask()
+
+    return eventually(answer, 20)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-import time
 import weakref
 from urllib.parse import urlsplit
 
@@ -51,7 +50,6 @@ class TestLostCommit:
         stream = fast_stream(fragile, unique)
         publisher = fast(fragile, gap="ok")
         publisher.add(f"{unique}.a", b"0")
-        time.sleep(0.1)
         cut.cut_after(to_client=0)
         cut.refuse()
         with timed(0.0, 2.0), pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
@@ -83,7 +81,6 @@ class TestLostCommit:
         fast_stream(fragile, unique)
         publisher = fast(fragile, gap="ok")
         publisher.add(f"{unique}.a", b"0")
-        time.sleep(0.1)
 
         def admit(*_, **__):
             raise error

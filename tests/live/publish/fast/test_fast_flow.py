@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fast_publishers import fast, stored_in, subscriptions
 from streams import fast_stream
-from waiting import eventually, timed
+from waiting import blocked, eventually, timed
 
 import jetsync
 from jetsync.publish import fast_link as _fast_link
@@ -71,6 +71,7 @@ class TestFlow:
         def slow():
             for number in range(160):
                 if number > 60:
+                    # The iterable has to be slower than the publisher sends.
                     time.sleep(0.01)
                     late.append(number - publisher.statistics().added)
                 yield subject, b"%d" % number
@@ -165,7 +166,7 @@ class TestFlow:
                 publisher.add_many([(subject, b"x")], timeout=0.3)
             with ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(publisher.add, subject, b"10", timeout=3)
-                time.sleep(0.1)
+                blocked(pool)
                 with timed(0.1, 0.6), pytest.raises(jetsync.WaitTimeoutError, match="another call"):
                     publisher.add(subject, b"x", timeout=0.2)
                 cut.resume()
@@ -184,6 +185,7 @@ class TestQuiet:
         with fast(js, gap="ok") as lenient, fast(js, gap="fail") as strict:
             for publisher in (lenient, strict):
                 publisher.add(subject, b"0")
+            # The server forgets a batch after 10 s without a message.
             time.sleep(10.6)
             for publisher in (lenient, strict):
                 publisher.add(subject, b"1")

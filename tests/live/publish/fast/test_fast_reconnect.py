@@ -75,7 +75,6 @@ class TestLoss:
         stream = fast_stream(fragile, unique)
         publisher = fast(fragile, gap=gap)
         publisher.add(f"{unique}.a", b"0")
-        time.sleep(0.1)
         cut.cut_after(to_client=0)
         with timed(0.0, 3.0), pytest.raises(jetsync.PublishOutcomeUnknownError):
             publisher.commit(f"{unique}.a", b"1")
@@ -90,7 +89,6 @@ class TestLoss:
         stream = fast_stream(fragile, unique)
         publisher = fast(fragile, gap=gap)
         publisher.add(f"{unique}.a", b"0")
-        time.sleep(0.1)
         cut.cut_after(to_server=0)
         with timed(0.0, 3.0):
             ack = publisher.commit(f"{unique}.a", b"1")
