@@ -26,8 +26,7 @@ from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._base.locks import Locked
 from jetsync._proto.ordered import OrderedCursor
-from jetsync.consume.consumer import DEFAULT_EXPIRES, pull_request
-from jetsync.consume.options import consume_options
+from jetsync.consume.options import DEFAULT_EXPIRES, consume_options, fetch_request
 from jetsync.consume.ordered_reads import OrderedBatch, OrderedConsumption
 from jetsync.consume.ordered_source import SHORTEST_MAKING, OrderedSource
 from jetsync.errors import (
@@ -311,10 +310,6 @@ class OrderedConsumer:
             threshold_messages=threshold_messages,
             threshold_bytes=threshold_bytes,
             stop_after=stop_after,
-            group=None,
-            min_pending=None,
-            min_ack_pending=None,
-            priority=None,
         )
         source = self._source
         deadline = source.context.deadline(None)
@@ -345,7 +340,7 @@ class OrderedConsumer:
     def _fetch(
         self, name: str, options: tuple[int | None, int | None, Seconds, Seconds | None, bool]
     ) -> OrderedBatch:
-        request, wait = pull_request(*options, None, None, None, None)
+        request, wait = fetch_request(*options[:4], no_wait=options[4])
         source = self._source
         deadline = Deadline.after(max(wait, SHORTEST_MAKING))
         with Locked(self._using, deadline, "another call on the ordered consumer"):

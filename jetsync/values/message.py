@@ -1,9 +1,8 @@
 """
 Messages from a consumer, a subscription or a request, and how they are acknowledged.
 
-One is made for every message on the fastest paths there are, so nothing is decoded before somebody
-looks at it. What goes out is in ``outbound.py``, what is read without a consumer in ``stored.py``;
-their names can be imported from here.
+One Message is made for every message on the fastest paths, so nothing is decoded before it is
+used. Outgoing messages are in ``outbound.py``, messages read without a consumer in ``stored.py``.
 """
 
 from __future__ import annotations
@@ -38,73 +37,68 @@ class Acker(Protocol):
     """
     What a ``Message`` needs to acknowledge itself.
 
-    It stands between messages and the connection, so that a message can be made in a test with
-    three lines of code.
+    Implement it to make messages in a test without a connection.
     """
 
     def acknowledge(self, message: Message, body: bytes) -> None:
         """
-        Send ``body`` to the message's reply subject and return without an answer.
+        Send *body* to the message's reply subject, and return without waiting for an answer.
         """
 
     def acknowledge_sync(self, message: Message, body: bytes, timeout: Seconds | None) -> None:
         """
-        Send ``body`` to the message's reply subject and return once the server has confirmed it.
+        Send *body* to the message's reply subject, and wait until the server has confirmed it.
 
         Args:
             message: The message to acknowledge.
-            body: The bytes that say how.
-            timeout: Seconds to wait, ``None`` for the client's default.
+            body: The kind of acknowledgement, as on the wire.
+            timeout: Seconds to wait. Default: the client's ``request_timeout``.
 
         Raises:
-            RequestTimeoutError, DisconnectedError, ConnectionLostError: the server has not
-                confirmed; the caller may try again.
+            RequestTimeoutError, DisconnectedError, ConnectionLostError: The server has not
+                confirmed it. The caller may try again.
         """
 
 
 # Bodies of acknowledgements, as servers since 2.2 read them.
 ACK: Final = b"+ACK"
-"""Done."""
 NAK: Final = b"-NAK"
-"""Not done: deliver it again, at once or after a delay."""
 IN_PROGRESS: Final = b"+WPI"
-"""Still at it: start the ack wait anew."""
 TERM: Final = b"+TERM"
-"""Never deliver it again."""
 
 
 def _decode(raw: bytes) -> str:
-    # Subjects are any bytes to servers; those that are not UTF-8 survive as surrogates.
+    # Servers accept any bytes in a subject. Those that are not UTF-8 become surrogates.
     return raw.decode("utf-8", "surrogateescape")
 
 
 @attrs.frozen(slots=True)
 class Metadata:
     """
-    Where a consumer's message is from and how it was delivered.
+    The origin of a consumer's message, and how it was delivered.
     """
 
     stream: str
-    """Stream the message is stored in."""
+    """The stream that stores the message."""
     consumer: str
-    """Consumer that delivered it."""
+    """The consumer that delivered it."""
     stream_sequence: int
-    """Its place in the stream."""
+    """Its sequence in the stream."""
     consumer_sequence: int
-    """Its place among the consumer's deliveries, repeated ones counted again."""
+    """Its sequence among the consumer's deliveries; each redelivery has a new one."""
     delivered: int
-    """How often it was delivered, this time included."""
+    """How often it was delivered, including this time."""
     pending: int
-    """How many messages the consumer has still to deliver after this one."""
+    """How many messages the consumer still had to deliver after this one."""
     timestamp_ns: int
     """When it was stored, in nanoseconds since 1970."""
     domain: str | None = None
-    """JetStream domain, where the server tells it."""
+    """The JetStream domain, if the server sends it."""
 
     @property
     def timestamp(self) -> dt.datetime:
         """
-        When the message was stored, as an aware datetime; microseconds are the last digit.
+        When the message was stored, as an aware datetime with a resolution of 1 microsecond.
         """
         return time_of(self.timestamp_ns)
 
@@ -113,13 +107,13 @@ class Message:
     """
     A message from a consumer, a subscription or a request.
 
-    ``data`` is there at once; everything else is decoded on first use. Threads: any number may
-    read, and of several that acknowledge exactly one does so, the others get
+    ``data`` is there at once. Everything else is decoded on first use. Thread-safe: if several
+    threads acknowledge a message, one of them succeeds and the others get
     ``MessageAlreadyAckedError``.
     """
 
-    # By hand and not by attrs: half of the slots stay empty until somebody asks for them, and a
-    # class whose constructor is five stores is made in 0.15 us.
+    # Not an attrs class: half of the slots stay empty until they are used, and a constructor of
+    # five assignments takes 0.15 us.
     __slots__ = (
         "_acker",
         "_headers",
@@ -133,10 +127,9 @@ class Message:
     _headers: Headers
     _metadata: Metadata
 
-    # The acker is the ticket for the one terminal acknowledgement: whoever deletes the slot has
-    # taken it. Deleting a slot that is empty raises, and the check and the deletion are one step to
-    # other threads (one C call under the interpreter lock, a critical section without it). So no
-    # message carries a lock.
+    # Deleting the slot `_acker` takes the right to acknowledge. Deleting an empty slot raises, and
+    # other threads see the check and the deletion as one step (one C call under the interpreter
+    # lock, a critical section without it). So messages need no lock.
 
     def __init__(
         self,
@@ -148,38 +141,38 @@ class Message:
     ) -> None:
         self._subject = subject
         self.raw_reply = reply
-        """Reply subject as it came, for those who write it back to the wire."""
+        """The reply subject as received, for code that writes it to the wire."""
         self.raw_headers = header_block
         """
-        Header block as it came, ``None`` when there is none, for those who look for one header in
-        each of many messages.
+        The header block as received, ``None`` without headers, for code that searches many messages
+        for one header.
         """
         self.data = data
-        """Payload; ``b""`` for an empty one."""
+        """The payload; ``b""`` if it is empty."""
         self._acker = acker
 
     @property
     def subject(self) -> str:
         """
-        Subject the message was published to.
+        The subject that the message was published to.
         """
         return _decode(self._subject)
 
     @property
     def reply(self) -> str:
         """
-        Reply subject, ``""`` when there is none; for a consumer's message, where acknowledgements
-        go.
+        The reply subject, ``""`` without one. For a consumer's message, acknowledgements are sent
+        to it.
         """
         return _decode(self.raw_reply)
 
     @property
     def headers(self) -> Headers:
         """
-        Headers, empty when there are none; always the same object.
+        The headers, empty without any. Each access returns the same object.
 
         Raises:
-            ProtocolError: the header block can not be read.
+            ProtocolError: The header block is malformed.
         """
         try:
             return self._headers
@@ -191,10 +184,10 @@ class Message:
     @property
     def metadata(self) -> Metadata:
         """
-        Stream, consumer, sequences, time and counts of a consumer's message.
+        The stream, consumer, sequences, time and counts of a consumer's message.
 
         Raises:
-            NotJetStreamMessageError: the message did not come from a consumer.
+            NotJetStreamMessageError: The message is not from a consumer.
         """
         try:
             return self._metadata
@@ -215,31 +208,31 @@ class Message:
     @property
     def sequence(self) -> int:
         """
-        Place in the stream.
+        The sequence in the stream.
 
         Raises:
-            NotJetStreamMessageError: the message did not come from a consumer.
+            NotJetStreamMessageError: The message is not from a consumer.
         """
         return self._ack_reply().stream_sequence
 
     @property
     def marker(self) -> MarkerReason | None:
         """
-        Why a server left this message as a marker; ``None`` for ordinary messages (ADR-43).
+        Why the server wrote this delete marker; ``None`` for ordinary messages (ADR-43).
         """
         return marker_in(self.raw_headers, self)
 
     @property
     def ttl(self) -> float | Literal["never"] | None:
         """
-        Time-to-live in seconds, ``"never"``, or ``None`` when the message has none (ADR-43).
+        The time-to-live in seconds, ``"never"``, or ``None`` without one (ADR-43).
         """
         return ttl_in(self.raw_headers, self)
 
     @property
     def is_acked(self) -> bool:
         """
-        Whether an acknowledgement that ends the message was sent, or is being sent.
+        Whether the message was acknowledged, nakked or terminated, or is being so.
         """
         return not hasattr(self, "_acker")
 
@@ -248,26 +241,27 @@ class Message:
         Acknowledge the message; return without the server's confirmation.
 
         Raises:
-            NotJetStreamMessageError: the message did not come from a consumer.
-            MessageAlreadyAckedError: it was acknowledged, refused or terminated before.
+            NotJetStreamMessageError: The message is not from a consumer.
+            MessageAlreadyAckedError: It was acknowledged, nakked or terminated before.
         """
         self._finish(ACK)
 
     def ack_sync(self, *, timeout: Seconds | None = None) -> None:
         """
-        Acknowledge the message and wait until the server has stored that.
+        Acknowledge the message and wait until the server has stored the acknowledgement.
 
-        When it fails, Ctrl-C included, the message counts as not acknowledged and this may be
-        repeated; servers do not mind a repeated acknowledgement.
+        If this fails, also after Ctrl-C, the message counts as not acknowledged, and the call can
+        be repeated. Servers accept repeated acknowledgements.
 
         Args:
-            timeout: Seconds to wait; ``None`` for the client's default.
+            timeout: Seconds to wait. Default: the client's ``request_timeout``.
 
         Raises:
-            NotJetStreamMessageError, MessageAlreadyAckedError: as ``ack``.
-            RequestTimeoutError, DisconnectedError, ConnectionLostError: there is no confirmation.
-            NoRespondersError: the consumer is gone, or has no leader at the moment.
-            AcksNotWantedError: the consumer takes no acknowledgements, so confirms none.
+            NotJetStreamMessageError, MessageAlreadyAckedError: As for :meth:`ack`.
+            RequestTimeoutError, DisconnectedError, ConnectionLostError: No confirmation arrived.
+            NoRespondersError: The consumer no longer exists, or has no leader at the moment.
+            AcksNotWantedError: The consumer has ``ack_policy`` none, so the server confirms
+                nothing.
         """
         if timeout is not None:
             as_seconds(timeout)
@@ -280,14 +274,14 @@ class Message:
 
     def nak(self, delay: Seconds | None = None) -> None:
         """
-        Give the message back to be delivered again.
+        Have the message redelivered.
 
         Args:
-            delay: Seconds to wait before that; ``None`` for at once.
+            delay: Seconds until the redelivery. Default: at once.
 
         Raises:
-            NotJetStreamMessageError, MessageAlreadyAckedError: as ``ack``.
-            InvalidArgumentError: the delay is negative.
+            NotJetStreamMessageError, MessageAlreadyAckedError: As for :meth:`ack`.
+            InvalidArgumentError: The delay is negative.
         """
         if delay is None:
             self._finish(NAK)
@@ -297,31 +291,25 @@ class Message:
 
     def in_progress(self) -> None:
         """
-        Start the ack wait anew for work that takes longer; may be repeated.
+        Restart the message's ``ack_wait``, for work that takes longer. Can be repeated.
 
         Raises:
-            NotJetStreamMessageError, MessageAlreadyAckedError: as ``ack``.
+            NotJetStreamMessageError, MessageAlreadyAckedError: As for :meth:`ack`.
         """
-        self._check_consumer_message()
-        try:
-            acker = self._acker
-        except AttributeError:
-            raise self._already_acked() from None
-        if acker is None:
-            raise NotJetStreamMessageError(self.subject, self.reply)
+        acker = self._take_acker(keep=True)
         acker.acknowledge(self, IN_PROGRESS)
 
     def term(self, reason: str | None = None) -> None:
         """
-        End the message: it is not delivered again, whatever ``max_deliver`` says.
+        Terminate the message: the server never redelivers it, whatever ``max_deliver`` says.
 
         Args:
-            reason: One line that the server puts into its ``MSG_TERMINATED`` advisory.
+            reason: A single line that the server adds to its ``MSG_TERMINATED`` advisory.
 
         Raises:
-            NotJetStreamMessageError, MessageAlreadyAckedError: as ``ack``.
-            InvalidArgumentError: the reason has a line end in it.
-            MaxPayloadError: the reason is longer than the server's ``max_payload``.
+            NotJetStreamMessageError, MessageAlreadyAckedError: As for :meth:`ack`.
+            InvalidArgumentError: The reason contains a line break.
+            MaxPayloadError: The reason is longer than the server's ``max_payload``.
         """
         if reason is None:
             self._finish(TERM)
@@ -337,31 +325,23 @@ class Message:
         try:
             acker.acknowledge(self, body)
         except BaseException:
-            # Nothing was handed over, so the message is still the caller's to acknowledge.
+            # Nothing was sent, so the message can still be acknowledged.
             self._acker = acker
             raise
 
-    def _take_acker(self) -> Acker:
-        """
-        Take the right to acknowledge, which only one thread gets.
-        """
-        self._check_consumer_message()
+    def _take_acker(self, *, keep: bool = False) -> Acker:
+        """Take the right to acknowledge, which only one thread gets; with *keep*, check for it."""
+        if not self.raw_reply.startswith(ACK_PREFIX):
+            raise NotJetStreamMessageError(self.subject, self.reply)
         try:
             acker = self._acker
-            if acker is not None:
+            if acker is not None and not keep:
                 del self._acker
         except AttributeError:
-            raise self._already_acked() from None
+            raise MessageAlreadyAckedError(self.subject, self.reply) from None
         if acker is None:
             raise NotJetStreamMessageError(self.subject, self.reply)
         return acker
-
-    def _check_consumer_message(self) -> None:
-        if not self.raw_reply.startswith(ACK_PREFIX):
-            raise NotJetStreamMessageError(self.subject, self.reply)
-
-    def _already_acked(self) -> MessageAlreadyAckedError:
-        return MessageAlreadyAckedError(self.subject, self.reply)
 
     def _ack_reply(self) -> AckReply:
         said = parse_ack_reply(self.raw_reply)

@@ -32,9 +32,9 @@ def record_writes(monkeypatch, lane, writes):
     """
     write = lane.write
 
-    def noted(block, *arguments):
+    def noted(block, *arguments, **options):
         writes.append(block)
-        return write(block, *arguments)
+        return write(block, *arguments, **options)
 
     monkeypatch.setattr(lane, "write", noted)
 
