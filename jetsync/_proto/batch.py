@@ -203,7 +203,7 @@ class AtomicBatchEngine(Generic[Item]):
         data = frame[3]
         if not data and not entry.commit:
             return
-        self.lost(entry)
+        self.state = BatchState.UNKNOWN if entry.commit else BatchState.FAILED
         ack = parse_ack(data)
         if isinstance(ack, ApiError):
             self.state = BatchState.FAILED

@@ -29,11 +29,10 @@ from jetsync.publish.atomic_commit import BatchSender, connection_lost
 from jetsync.publish.hooks import PublishHooks
 from jetsync.values.outbound import (
     OutboundMessage,
-    coerce_outbound,
     final_message,
     message_iterator,
+    valid_subject,
 )
-from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -116,7 +115,8 @@ class AtomicBatch:
     @property
     def size(self) -> int:
         """The number of messages added."""
-        return self._sender.size
+        run = self._sender.run
+        return 0 if run is None else len(run.engine.items)
 
     @property
     def ack(self) -> BatchAck | None:
@@ -177,14 +177,14 @@ class AtomicBatch:
         try:
             with Locked(self._lock, deadline, "another call on the batch"):
                 self._check_open()
-                sender = self._sender
-                dropped = sender.dropped()
+                run = self._sender.run
+                dropped = None if run is None else run.abandoned()
                 if dropped is not None:
                     self._lose(dropped)
                     raise dropped
                 taken = False
                 try:
-                    run, staged = sender.admit(item, deadline)
+                    run, staged = self._sender.admit(item, deadline)
                     taken = True
                     run.add(staged, deadline)
                 except BaseException as error:
@@ -308,9 +308,7 @@ class AtomicBatch:
             raise InvalidArgumentError("a batch needs at least one message", argument="messages")
         if self._plugins.active:
             items = _each(partial(self._plugins.prepared, operation=self._operation), items)
-        (first,) = _each(lambda item: validate_subject(coerce_outbound(item).subject), items[:1])
-        # Plugins see the name of the stream if it is known before the batch is sent.
-        known = self._context.streams.kept(first, self._context.lane.epoch)
+        (first,) = _each(valid_subject, items[:1])
 
         def send() -> BatchRun:
             sender = self._sender
@@ -319,8 +317,7 @@ class AtomicBatch:
             staged = _each(partial(staging.admit, deadline=deadline), items)
             return sender.send_whole(known, staging, staged, deadline)
 
-        stream = None if known is None else known.name
-        return self._commit(lambda: send, deadline, size=len(items), stream=stream)
+        return self._commit(lambda: send, deadline, size=len(items), first=first)
 
     # Steps of the calls above.
 
@@ -353,7 +350,8 @@ class AtomicBatch:
                     self._lost = False
                     if self._closed is None:
                         self._closed = DISCARDED
-                        self._sender.discard()
+                        if self._sender.run is not None:
+                            self._sender.run.discard()
                     self._discarding = False
             except (WaitTimeoutError, CallInSignalHandlerError):
                 return
@@ -361,14 +359,18 @@ class AtomicBatch:
     def _lose(self, error: BaseException) -> None:
         """Close the batch because adding a message failed; the lock is held."""
         self._lost = True
-        if not isinstance(error, Exception):
+        if self._sender.run is not None and not isinstance(error, Exception):
             # Ctrl-C: the server may have the batch and would keep it for 10 s.
-            self._sender.discard()
+            self._sender.run.discard()
         self._close(error)
 
     def _close(self, error: BaseException) -> None:
         self._closed = str(error) or type(error).__name__
-        self._sender.end()
+        self._end_run()
+
+    def _end_run(self) -> None:
+        if self._sender.run is not None:
+            self._sender.run.end()
 
     def _commit(
         self,
@@ -377,7 +379,7 @@ class AtomicBatch:
         *,
         size: int = 0,
         subject: str | None = None,
-        stream: str | None = None,
+        first: str = "",
     ) -> BatchAck:
         """
         Commit as the only call that uses the batch, without the lock while the commit waits.
@@ -388,7 +390,7 @@ class AtomicBatch:
             deadline: Deadline of the call.
             size: The number of messages, if they are added by the function that sends them.
             subject: The subject of the final message, if the commit has one.
-            stream: The name of the stream, if it is known before messages are added.
+            first: The subject of the first message, likewise.
         """
         this_call = object()
         try:
@@ -407,19 +409,21 @@ class AtomicBatch:
             finally:
                 if self._discarding:
                     self._discard_now()
-            sender = self._sender
-            operation = self._operation(
-                size=self.size or size,
-                timeout=deadline.total,
-                subject=subject,
-                stream=sender.stream_name or stream,
-            )
-            wrap = self._context.plugins.wrap_batch_commit
-            if wrap is None:
-                ack = sender.commit(self, send, operation, deadline)
-            else:
-                ack = wrap(operation, lambda: sender.commit(self, send, operation, deadline))
-            self._ack = ack
+            commit = partial(self._sender.commit, self, send, deadline)
+            plugins, run = self._context.plugins, self._sender.run
+            if plugins.infos:
+                streams, epoch = self._context.streams, self._context.lane.epoch
+                known = streams.kept(first, epoch) if run is None else run.known
+                operation = self._operation(
+                    size=self.size or size,
+                    timeout=deadline.total,
+                    subject=subject,
+                    stream=None if known is None else known.name,
+                )
+                commit = partial(commit, operation)
+                if plugins.wrap_batch_commit is not None:
+                    commit = partial(plugins.wrap_batch_commit, operation, commit)
+            self._ack = ack = commit()
         except BaseException as error:
             if self._committing is this_call:
                 self._ack = self._sender.fail_commit()
@@ -428,7 +432,7 @@ class AtomicBatch:
         finally:
             if self._committing is this_call:
                 self._committing = None
-        self._sender.end()
+        self._end_run()
         return ack
 
 

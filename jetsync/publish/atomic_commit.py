@@ -38,8 +38,7 @@ from jetsync.publish.capability import find_capable, require_atomic
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.retry import ask_retry, tell_retry
 from jetsync.values import headers as names
-from jetsync.values.outbound import BatchAck, coerce_outbound
-from jetsync.values.subjects import validate_subject
+from jetsync.values.outbound import BatchAck, valid_subject
 from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
@@ -68,9 +67,31 @@ _SAFE_TO_REPEAT: Final = (
 )
 
 
-def _check_batch_id(_: AtomicOptions, __: attrs.Attribute[Any], value: object) -> None:
-    if value is None:
-        return
+@attrs.frozen(kw_only=True)
+class AtomicOptions:
+    """The options of one atomic batch; see :meth:`jetsync.JetStream.atomic_batch`."""
+
+    # Seconds for each call.
+    timeout: float
+    batch_id: str | None = None
+    ack_first: bool = True
+    ack_every: int = 0
+    ttl: Seconds | Literal["never"] | None = None
+    broken_servers: bool = False
+    # How often a batch that no stream took is sent again, and the seconds before each attempt.
+    retries: int = 0
+    retry_wait: float = 0.25
+
+    def __attrs_post_init__(self) -> None:
+        check_count("ack_every", self.ack_every, 0)
+        check_count("retries", self.retries, 0)
+        if self.batch_id is not None:
+            _check_batch_id(self.batch_id)
+        if self.ttl is not None:
+            ttl_header(self.ttl)
+
+
+def _check_batch_id(value: object) -> None:
     if not isinstance(value, str):
         raise InvalidTypeError(
             f"batch_id must be a str, not {type(value).__name__}", argument="batch_id"
@@ -85,31 +106,6 @@ def _check_batch_id(_: AtomicOptions, __: attrs.Attribute[Any], value: object) -
             f"batch_id {value!r} has control characters or surrounding spaces",
             argument="batch_id",
         )
-
-
-def _check_not_negative(_: AtomicOptions, field: attrs.Attribute[Any], value: object) -> None:
-    check_count(field.name, value, 0)
-
-
-def _check_ttl(_: AtomicOptions, __: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None:
-        ttl_header(value)
-
-
-@attrs.frozen(kw_only=True)
-class AtomicOptions:
-    """The options of one atomic batch."""
-
-    batch_id: str | None = attrs.field(default=None, validator=_check_batch_id)
-    ack_first: bool = True
-    ack_every: int = attrs.field(default=0, validator=_check_not_negative)
-    ttl: Seconds | Literal["never"] | None = attrs.field(default=None, validator=_check_ttl)
-    # Seconds for each call.
-    timeout: float
-    broken_servers: bool = False
-    # How often a batch that no stream took is sent again, and the seconds before each attempt.
-    retries: int = attrs.field(default=0, validator=_check_not_negative)
-    retry_wait: float = 0.25
 
 
 class BatchSender:
@@ -131,35 +127,12 @@ class BatchSender:
         self._options = options
         self._find_stream = find_stream
         self.id = options.batch_id or context.connection.new_batch_id()
-        self._run: BatchRun | None = None
+        # The current attempt, None before the first message.
+        self.run: BatchRun | None = None
         # The ids of all attempts.
         self._ids: set[str] = set()
         # Whether an earlier attempt may have been stored although no answer came.
         self._unknown = False
-
-    @property
-    def size(self) -> int:
-        """The number of messages added."""
-        return 0 if self._run is None else len(self._run.engine.items)
-
-    @property
-    def stream_name(self) -> str | None:
-        """The name of the stream, or None before the first message."""
-        return None if self._run is None else self._run.known.name
-
-    def dropped(self) -> BatchIncompleteError | None:
-        """Return an error if the server has reported that it dropped the batch."""
-        return None if self._run is None else self._run.abandoned()
-
-    def end(self) -> None:
-        """Send nothing more and stop listening for the server's advisories."""
-        if self._run is not None:
-            self._run.end()
-
-    def discard(self) -> None:
-        """End the batch and make the server forget it; never waits."""
-        if self._run is not None:
-            self._run.discard()
 
     # Adding messages.
 
@@ -168,7 +141,7 @@ class BatchSender:
         if self._find_stream is not None:
             return self._find_stream(deadline)
         return find_capable(
-            partial(self._context.streams.find, validate_subject(subject), deadline),
+            partial(self._context.streams.find, subject, deadline),
             partial(
                 require_atomic,
                 context=self._context,
@@ -182,11 +155,11 @@ class BatchSender:
 
     def admit(self, item: Any, deadline: Deadline) -> tuple[BatchRun, BatchItem]:
         """Check a message, and start the batch if it is the first one."""
-        run = self._run
+        run = self.run
         if run is not None:
             run.engine.check_room()
             return run, run.staging.admit(item, deadline)
-        known = self.find_stream(coerce_outbound(item).subject, deadline)
+        known = self.find_stream(valid_subject(item), deadline)
         staging = self.stage(known)
         # The first valid message decides which stream the batch belongs to.
         staged = staging.admit(item, deadline)
@@ -204,7 +177,7 @@ class BatchSender:
             # If the caller drops the batch without ending it.
             weakref.finalize(self, run.watch.close).atexit = False
         self._ids.add(self.id)
-        self._run = run
+        self.run = run
         return run, staged
 
     # Committing.
@@ -216,7 +189,7 @@ class BatchSender:
         Raises:
             InvalidArgumentError: The batch is empty.
         """
-        run = self._run
+        run = self.run
         final: tuple[BatchItem, ...] = ()
         if item is not None:
             run, staged = self.admit(item, deadline)
@@ -227,7 +200,7 @@ class BatchSender:
 
     def begin_resend(self, deadline: Deadline) -> Callable[[], BatchRun]:
         """Return a function that sends the batch again, under the id that :attr:`id` has now."""
-        run = self._run
+        run = self.run
         if run is None or run.engine.state not in {BatchState.FAILED, BatchState.UNKNOWN}:
             raise ConflictingUseError("only a batch whose commit failed can be sent again")
         self._unknown |= run.engine.state is BatchState.UNKNOWN
@@ -247,12 +220,12 @@ class BatchSender:
         entries = run.engine.commit(*items)
         self._ids.add(self.id)
         # Another attempt takes the messages from this run, so it needs them from here on.
-        self._run = run
+        self.run = run
         return run.send(entries, deadline)
 
     def _send_again(self, deadline: Deadline) -> BatchRun:
         """Send all messages and the commit in one go, as a batch of its own."""
-        before = self._run
+        before = self.run
         assert before is not None
         self._unknown |= before.engine.state is BatchState.UNKNOWN
         before.leave()
@@ -267,8 +240,8 @@ class BatchSender:
         self,
         batch: AtomicBatch,
         send: Callable[[], BatchRun],
-        operation: events.BatchCommitOperation,
         deadline: Deadline,
+        operation: events.BatchCommitOperation | None = None,
     ) -> BatchAck:
         """
         Commit, and try again as often as the options or a plugin ask for it and it is safe.
@@ -276,10 +249,9 @@ class BatchSender:
         Args:
             batch: What a BatchOutcomeUnknownError gives to the caller.
             send: Makes the first attempt.
-            operation: What plugins see.
             deadline: Deadline of all attempts together.
+            operation: What plugins see, if there are any.
         """
-        plugins, options = self._context.plugins, self._options
         attempt = 1
         while True:
             failure: JetSyncError
@@ -309,19 +281,36 @@ class BatchSender:
                     if self._unknown:
                         raise failure from error
                     raise
-                if unsent and self._run is not None and self._run.whole and not deadline.expired():
+                if unsent and self.run is not None and self.run.whole and not deadline.expired():
                     # The connection was lost between two steps of this call. The lookup of the
                     # stream waits for the next connection.
                     send = partial(self._send_again, deadline)
                     continue
-            delay = options.retry_wait if refused and attempt <= options.retries else None
-            if plugins.retry is not None:
-                elapsed = deadline.total - deadline.remaining()
-                delay = ask_retry(
-                    plugins.retry, attrs.evolve(operation, elapsed=elapsed), failure, attempt
-                )
-            if delay is None or delay >= deadline.remaining():
-                raise failure
+            self._pause(failure, attempt, operation, deadline, refused=refused)
+            attempt += 1
+            if self.run is not None:
+                send = partial(self._send_again, deadline)
+
+    def _pause(
+        self,
+        failure: JetSyncError,
+        attempt: int,
+        operation: events.BatchCommitOperation | None,
+        deadline: Deadline,
+        *,
+        refused: bool,
+    ) -> None:
+        """Wait before another attempt, or raise *failure* if no other is wanted or possible."""
+        plugins, options = self._context.plugins, self._options
+        delay = options.retry_wait if refused and attempt <= options.retries else None
+        if operation is not None and plugins.retry is not None:
+            elapsed = deadline.total - deadline.remaining()
+            delay = ask_retry(
+                plugins.retry, attrs.evolve(operation, elapsed=elapsed), failure, attempt
+            )
+        if delay is None or delay >= deadline.remaining():
+            raise failure
+        if operation is not None:
             tell_retry(
                 plugins,
                 operation.name,
@@ -331,14 +320,11 @@ class BatchSender:
                 delay=delay,
                 stream=operation.stream,
             )
-            time.sleep(delay)
-            attempt += 1
-            if self._run is not None:
-                send = partial(self._send_again, deadline)
+        time.sleep(delay)
 
     def fail_commit(self) -> BatchAck | None:
         """Record that the commit failed, or a plugin after it, and return the ack if one came."""
-        run = self._run
+        run = self.run
         if run is None:
             return None
         self._unknown |= run.engine.state is BatchState.UNKNOWN
@@ -368,7 +354,7 @@ class BatchSender:
 
         Stored messages carry the id of their batch and have consecutive sequences.
         """
-        run = self._run
+        run = self.run
         assert run is not None
         engine = run.engine
         size = len(engine.items)
@@ -391,7 +377,7 @@ class BatchSender:
         self, batch: AtomicBatch, certain: Exception, reason: str | None = None
     ) -> BatchOutcomeUnknownError:
         """Return the error of a batch whose last attempt failed after one with unknown outcome."""
-        run = self._run
+        run = self.run
         assert run is not None
         run.engine.state = BatchState.UNKNOWN
         error = BatchOutcomeUnknownError(

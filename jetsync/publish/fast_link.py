@@ -41,8 +41,7 @@ from jetsync.errors import (
 )
 from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.fast_stream import LEADER_WAIT, FastStream
-from jetsync.values.outbound import coerce_outbound, subject_of
-from jetsync.values.subjects import validate_subject
+from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
     import threading
@@ -167,7 +166,7 @@ class FastLink:
                 if item is None and engine.ledger.added and not self.closed:
                     engine.settle(self.stream.name or "")
                     return
-                self._open(None if item is None else _valid_subject(item), deadline)
+                self._open(None if item is None else valid_subject(item), deadline)
             block = self._commit_block(item, engine.ledger.sent + 1)
             if item is not None:
                 engine.subject = subject_of(item)
@@ -272,7 +271,7 @@ class FastLink:
 
     def _start(self, item: Any, deadline: Deadline) -> None:
         """Start a batch with its first message, and wait for the server's answer."""
-        engine, subject = self.engine, _valid_subject(item)
+        engine, subject = self.engine, valid_subject(item)
         attempts = 0
         while True:
             self._open(subject, deadline)
@@ -483,7 +482,3 @@ def _check_alive(lane: Lane, link: weakref.ref[FastLink]) -> None:
     alive = link()
     if alive is not None and alive.keep_alive():
         lane.later(KEEP_ALIVE_CHECK, _check_alive, lane, link)
-
-
-def _valid_subject(item: Any) -> str:
-    return validate_subject(coerce_outbound(item).subject)

@@ -19,7 +19,7 @@ from jetsync.values.headers import (
     header_pairs,
     is_headers,
 )
-from jetsync.values.subjects import check_text, validate_filter, validate_name
+from jetsync.values.subjects import check_text, validate_filter, validate_name, validate_subject
 from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:
@@ -160,6 +160,16 @@ def message_of(item: object) -> OutboundMessage:
 def subject_of(item: Any) -> str:
     """Return the subject of an ``OutboundMessage`` or a tuple."""
     return item[0] if isinstance(item, tuple) else coerce_outbound(item).subject
+
+
+def valid_subject(item: Any) -> str:
+    """
+    Return the subject of what stands for a message, if messages can be published to it.
+
+    Raises:
+        InvalidTypeError, InvalidSubjectError: It is no message, or the subject is invalid.
+    """
+    return validate_subject(coerce_outbound(item).subject)
 
 
 def with_ttl(item: object, ttl: Seconds | Literal["never"]) -> OutboundMessage:

@@ -175,7 +175,7 @@ class TestAbandoned:
         js = client.jetstream()
         batch = js.atomic_batch(ack_every=ack_every)
         batch.add(f"{stream.name}.A", b"1")
-        engine = batch._sender._run.engine
+        engine = batch._sender.run.engine
         engine._sent += 1
         engine.items.append(engine.items[-1])
         if ack_every:

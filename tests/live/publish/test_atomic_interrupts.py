@@ -202,9 +202,7 @@ class TestCtrlC:
         for batch in batches:
             batch.discard()
 
-    @pytest.mark.parametrize(
-        ("owner", "step"), [(jetsync.AtomicBatch, "_operation"), (BatchSender, "commit")]
-    )
+    @pytest.mark.parametrize(("owner", "step"), [(BatchSender, "commit"), (BatchRun, "send")])
     def test_before_the_commit(self, js, stream, monkeypatch, owner, step):
         """
         A commit that was interrupted before it was sent can be sent again, and frees its place.

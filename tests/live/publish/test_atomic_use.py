@@ -54,13 +54,13 @@ def asked(js):
     """
     subjects = []
     core = js._context.connection
-    request = core.request
+    exchange = core.exchange
 
-    def counting(subject, body, deadline):
+    def counting(subject, *arguments, **keywords):
         subjects.append(subject)
-        return request(subject, body, deadline)
+        return exchange(subject, *arguments, **keywords)
 
-    core.request = counting
+    core.exchange = counting
     return subjects
 
 
@@ -293,9 +293,9 @@ class TestOptions:
         core = js._context.connection
         exchange = core.exchange
 
-        def counting(subject, build, deadline, epoch=None):
+        def counting(subject, *arguments, **keywords):
             waited.append(subject)
-            return exchange(subject, build, deadline, epoch)
+            return exchange(subject, *arguments, **keywords)
 
         js.publish_batch([(f"{stream.name}.A", b"")])
         core.exchange = counting
