@@ -1,14 +1,12 @@
 """
-The position of an ordered consumer: what has come in order, and how the next consumer begins.
+The position of an ordered consumer: which message is next, and where the next consumer begins.
 
-What lives here: which message is the next one, what a jump in the numbers means, the configuration
-and the name of each consumer that is made, how long to wait before it. What may not: the socket,
-the clock, threads.
+The code here does no I/O and reads no clock.
 
-Theory of operation. The consumers behind an ordered consumer acknowledge nothing, so a message that
-was lost on its way never comes again. But each of them numbers what it sends 1, 2, 3, ..., so a
-loss shows: the number jumps. Then, and whenever the consumer went away or was silent, another one
-is made that begins right behind the last message that came in order.
+The consumers of an ordered consumer acknowledge nothing, so the server never redelivers a message
+that was lost. But each of them numbers its messages 1, 2, 3, ..., so a loss shows as a gap. After a
+gap, and whenever the consumer is deleted or silent, a new consumer is created that begins right
+after the last message in order.
 
 Implements ADR-17 for pull consumers, see ADR-37.
 """
@@ -24,33 +22,27 @@ from jetsync._base.integers import read_digits
 from jetsync.errors import ProtocolError
 from jetsync.values.consumer_config import AckPolicy, ConsumerConfig, DeliverPolicy
 
+# Seconds after which servers delete a consumer that nobody pulls from.
 INACTIVE_THRESHOLD: Final = 300.0
-"""Seconds after which servers forget a consumer that nobody pulls from."""
 
+# Seconds before the second attempt to create a consumer; doubled each time up to the limit.
 FIRST_PAUSE: Final = 0.1
-"""Seconds before the second attempt; doubled each time."""
-
 LONGEST_PAUSE: Final = 5.0
-
-PINNED: Final = (DeliverPolicy.NEW, DeliverPolicy.LAST)
-"""
-Policies that mean another place each time: the place that the first consumer got stands.
-"""
 
 
 class Order(enum.Enum):
     """
-    What a message is to the order.
+    How a message continues the sequence.
     """
 
+    #: It is the next message.
     NEXT = "next"
-    """The next one: to be given out."""
 
+    #: It was delivered before, or another consumer sent it: drop it.
     REPEAT = "repeat"
-    """One that was given out before, or that another consumer sent: to be left out."""
 
+    #: Messages before it are missing: create another consumer.
     GAP = "gap"
-    """Messages before it are missing: the consumer has to be made again."""
 
 
 class OrderedCursor:
@@ -58,9 +50,8 @@ class OrderedCursor:
     Keep the position of one ordered consumer.
 
     Args:
-        wanted: What the user asked for, as far as it stays the same for each consumer; its deliver
-            policy is that of the first one.
-        prefix: What the names of the consumers start with.
+        wanted: What all its consumers have in common; the deliver policy is that of the first one.
+        prefix: How the names of the consumers begin.
     """
 
     def __init__(self, wanted: ConsumerConfig, prefix: str) -> None:
@@ -73,26 +64,21 @@ class OrderedCursor:
             inactive_threshold=wanted.inactive_threshold or INACTIVE_THRESHOLD,
         )
         self._prefix = prefix
+        #: How many consumers there have been.
         self.number = 0
-        """How many consumers there have been."""
-
+        #: The name of the newest consumer.
         self.name = ""
-        """The name of the newest one."""
-
+        #: The stream sequence up to which everything is known; None before there is one.
         self.last: int | None = None
-        """The stream sequence that all is known up to; None before there is one."""
-
+        #: How many messages have arrived in order.
         self.delivered = 0
-        """How many messages have come in order."""
-
+        #: How many attempts to create a consumer have failed in a row.
         self.failures = 0
-        """How many attempts to make a consumer failed since the last one that did not."""
-
         self._token = b""
         self._expected = 1
         self._pause = 0.0
-        self._before: tuple[int | None, int] = (self.last, self._expected)
-        """Where it stood before the message that was taken last."""
+        # The value of `last` before the newest message.
+        self._last_before: int | None = None
 
     def __repr__(self) -> str:
         return f"<OrderedCursor {self.name} last={self.last} delivered={self.delivered}>"
@@ -121,19 +107,21 @@ class OrderedCursor:
             position: The stream sequence right before its first message, as its server says.
         """
         self.failures = 0
-        if self.last is None and self._wanted.deliver_policy in PINNED:
+        # These policies select another place each time, so the place of the first consumer counts.
+        moving = (DeliverPolicy.NEW, DeliverPolicy.LAST)
+        if self.last is None and self._wanted.deliver_policy in moving:
             self.last = position
 
     def failed(self) -> int:
-        """Note that the consumer could not be made; return how often in a row that was so."""
+        """Note that the consumer could not be created; return how often in a row."""
         self.failures += 1
         return self.failures
 
     def pause(self) -> float:
         """
-        Return how many seconds to wait before the next attempt; call once for each.
+        Return how many seconds to wait before the next attempt; call it once for each.
 
-        None after a message; more and more as long as none comes.
+        The pause is 0 after a message, and grows as long as none arrives.
         """
         pause = self._pause
         self._pause = min(max(2.0 * pause, FIRST_PAUSE), LONGEST_PAUSE)
@@ -141,27 +129,28 @@ class OrderedCursor:
 
     def take(self, reply: bytes) -> Order:
         """
-        Take the next message that came, by its reply subject, and say what it is to the order.
+        Take the next message by its reply subject, and return how it continues the sequence.
 
         Raises:
-            ProtocolError: The reply subject is not one of a consumer.
+            ProtocolError: The reply subject is not that of a consumer's message.
         """
         tokens = reply.split(b".")
-        # $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>. ..., with
-        # a domain and an account in front of the stream in the longer form.
+        # $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>. ..., with a
+        # domain and an account before the stream in the longer form.
         first = 3 if len(tokens) == 9 else 5
         if tokens[first : first + 1] != [self._token]:
             return Order.REPEAT
         if len(tokens) <= first + 3:
             raise ProtocolError(f"not the reply subject of a message: {reply[:80]!r}")
-        if read_digits(tokens[first + 3]) != self._expected:
+        expected, last = self._expected, self.last
+        if tokens[first + 3] != b"%d" % expected:
+            read_digits(tokens[first + 3])
             return Order.GAP
-        before = self.last, self._expected
-        self._expected += 1
+        self._expected = expected + 1
         sequence = read_digits(tokens[first + 2])
-        if self.last is not None and sequence <= self.last:
+        if last is not None and sequence <= last:
             return Order.REPEAT
-        self._before = before
+        self._last_before = last
         self.last = sequence
         self.delivered += 1
         self._pause = 0.0
@@ -169,9 +158,10 @@ class OrderedCursor:
 
     def put_back(self) -> None:
         """
-        Undo the last :meth:`take` that returned ``NEXT``: the message was not given out after all.
+        Undo the last :meth:`take` that returned ``NEXT``, as the message was not handed out.
 
-        Whatever its consumer sends after it is a gap then.
+        All later messages of its consumer are gaps then.
         """
-        self.last, self._expected = self._before
+        self._expected -= 1
+        self.last = self._last_before
         self.delivered -= 1
