@@ -15,7 +15,7 @@ from jetsync.cli._connection import connection_options
 from jetsync.cli._output import payload, print_json_line, say, until_nobody_reads, write_raw
 from jetsync.cli._shown import as_dict
 from jetsync.cli._times import moment_of
-from jetsync.errors import ConsumptionClosedError, StreamNotFoundError, WaitTimeoutError
+from jetsync.errors import ConsumptionClosedError, StreamNotFoundError
 from jetsync.values.consumer_config import DeliverPolicy
 
 if TYPE_CHECKING:
@@ -118,17 +118,16 @@ def follow(
             if count == 0:
                 return
             with ordered.consume(stop_after=count) as messages:
-                gone = False
                 while True:
                     try:
-                        yield messages.next(timeout=_LOOK)
-                    except WaitTimeoutError as error:
-                        # Once may be a server that has just started.
-                        before, gone = gone, isinstance(error.__cause__, StreamNotFoundError)
-                        if before and gone:
-                            raise StreamNotFoundError(stream=stream) from error
+                        message = messages.next(timeout=_LOOK)
                     except ConsumptionClosedError:
                         return
+                    except StreamNotFoundError as error:
+                        # Without the consumer, which the user did not create.
+                        raise StreamNotFoundError(stream=stream) from error
+                    if message is not None:
+                        yield message
 
 
 def start_of_last(stream: jetsync.Stream, where: dict[str, Any], wanted: int) -> int:

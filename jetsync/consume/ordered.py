@@ -1,15 +1,15 @@
 """
-Ordered consumers: read a stream, or a part of it, in its order, without a gap and without a repeat.
+Ordered consumers: read a stream, or a part of it, in order, without gaps and repeats.
 
-Behind an :class:`OrderedConsumer` stands an ephemeral consumer in a server's memory that asks for
-no acknowledgements. When it is lost, or a message of it is, another one takes its place that begins
-behind the last message that was given out. The position is the client's: nothing on a server has to
-survive.
+An :class:`OrderedConsumer` uses an ephemeral consumer in the server's memory that asks for no
+acknowledgements. If the consumer or one of its messages is lost, another consumer replaces it and
+begins after the last message that was handed out. The client keeps the position, so nothing on a
+server has to survive.
 
 Invariants
-- The cursor is moved by one thread at a time: the one that takes messages.
-- A consumer on the server is *fresh* while it has sent nothing that was not given out; one that is
-  not is never read further, but replaced.
+- One thread at a time moves the cursor: the one that takes messages.
+- A consumer on the server is *fresh* while it has sent nothing that was not handed out. One that is
+  not fresh is replaced before the next use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jetsync._base.locks import Locked
 from jetsync._proto.ordered import OrderedCursor
 from jetsync.consume.options import DEFAULT_EXPIRES, consume_options, fetch_request
 from jetsync.consume.ordered_reads import OrderedBatch, OrderedConsumption
-from jetsync.consume.ordered_source import SHORTEST_MAKING, OrderedSource
+from jetsync.consume.ordered_source import SHORTEST_CREATE, OrderedSource
 from jetsync.errors import (
     ConflictingUseError,
     HandleClosedError,
@@ -54,29 +54,25 @@ if TYPE_CHECKING:
 __all__ = ["OrderedConsumer", "OrderedStatistics"]
 
 
+# Seconds between heartbeats by default. Shorter than for other consumers, because servers silently
+# drop a pull that arrives together with the deletion of its consumer (seen on 2.15.1).
 HEARTBEAT: Final = 5.0
-"""
-Seconds between heartbeats unless told otherwise.
-
-Shorter than those of other consumers: servers drop a pull without a word that comes together with
-the deletion of its consumer (seen on 2.15.1), and only silence tells of it.
-"""
 
 
 @attrs.frozen
 class OrderedStatistics:
     """
-    What went through an ordered consumer.
+    The counters of an ordered consumer.
     """
 
     delivered: int
-    """Messages that were given out."""
+    """Messages that were handed out."""
 
     last_sequence: int | None
-    """The stream sequence that it has come to, None if that is not known yet."""
+    """The stream sequence of its position; None if that is not known yet."""
 
     resets: int
-    """How often it was made again."""
+    """How often its consumer on the server was replaced."""
 
 
 def open_ordered(
@@ -98,13 +94,14 @@ def open_ordered(
     keep_to_stream: bool = False,
 ) -> OrderedConsumer:
     """
-    Check the options, make the first consumer and return the handle.
+    Check the options, create the first consumer and return the handle.
 
     With *keep_to_stream* it ends with the stream, and does not wait for another one of its name.
     """
     if opt_start_seq is not None and opt_start_time is not None:
         raise InvalidArgumentError(
-            "give opt_start_seq or opt_start_time, not both", argument="opt_start_seq"
+            "opt_start_seq and opt_start_time exclude each other: give one of them",
+            argument="opt_start_seq",
         )
     if opt_start_seq is not None:
         check_count("opt_start_seq", opt_start_seq, 1)
@@ -131,9 +128,11 @@ def open_ordered(
         if start is not None and config.deliver_policy is None:
             config = attrs.evolve(config, deliver_policy=policy)
         if (start is None) is (config.deliver_policy is policy):
-            raise InvalidArgumentError(f"{name} goes with {policy.value}", argument=name)
+            raise InvalidArgumentError(
+                f"{name} and deliver_policy={policy.value!r} need each other", argument=name
+            )
     if config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT and not filters:
-        # Servers insist on a filter here.
+        # Servers require a filter with this policy.
         config = attrs.evolve(config, filter_subject=">")
     source = OrderedSource(context, stream, OrderedCursor(config, prefix), max_reset_attempts)
     info = source.make(deadline)
@@ -145,27 +144,26 @@ def open_ordered(
 
 class OrderedConsumer:
     """
-    A reader of a stream, or a part of it, in its order; made by ``Stream.ordered_consumer``.
+    A reader of a stream, or of a part of it, in order; made by ``Stream.ordered_consumer``.
 
-    Messages come in strictly growing stream sequence, none is left out and none comes twice, across
-    lost connections, servers that restart and consumers that are deleted. They need no
-    acknowledgement. Each use goes on where the one before stopped; one use at a time.
+    Stream sequences increase strictly, and no message is skipped or repeated. Lost connections,
+    restarted servers and deleted consumers do not change that. Messages need no acknowledgement.
+    Each use continues where the previous one stopped, with one use at a time.
 
-    The consumer on the server is an ephemeral one, which is made again where it has to be; its
-    :attr:`name` counts how often. :meth:`close` deletes it, and so does the end of a ``with``
-    block.
+    The consumer on the server is ephemeral and is replaced when that is necessary. Its :attr:`name`
+    counts the replacements. :meth:`close` and the end of a ``with`` block delete it.
 
-    If the stream is deleted, a use that waits for messages ends with StreamNotFoundError, once
-    servers have said for two seconds that there is no such stream. If it was made again until then,
-    reading goes on after the last sequence that was given out: messages up to there do not come.
+    If the stream is deleted, a use that waits for messages raises StreamNotFoundError after servers
+    have reported for two seconds that there is no such stream. If the stream has been created again
+    by then, reading continues after the last sequence that was handed out. Messages up to that
+    sequence are not delivered.
     """
 
     def __init__(self, source: OrderedSource) -> None:
         self._source = source
         self._pool: list[PullInbox] = []
+        # Held while a use begins.
         self._using = threading.RLock()
-        """Held while a use begins."""
-
         self._user: weakref.ref[OrderedConsumption | OrderedBatch] | None = None
 
     def __repr__(self) -> str:
@@ -181,40 +179,40 @@ class OrderedConsumer:
         self.close()
 
     def __del__(self) -> None:
-        # Only idle subscriptions are left here, and leaving them neither waits nor fails.
+        # The inboxes are idle, so closing them neither waits nor fails.
         for inbox in getattr(self, "_pool", ()):
             inbox.close()
 
     @property
     def name(self) -> str:
-        """The name of the consumer that is there now: the prefix and a number that grows."""
+        """The name of the current consumer: the prefix and a number that increases."""
         return self._source.cursor.name
 
     @property
     def stream_name(self) -> str:
-        """The name of the stream that it reads."""
+        """The name of the stream."""
         return self._source.stream
 
     @property
     def cached_info(self) -> ConsumerInfo:
-        """The consumer as it was when it was made or asked after last; asks nothing."""
+        """The consumer as the server last described it; sends no request."""
         assert self._source.info is not None
         return self._source.info
 
     def info(self, *, timeout: Seconds | None = None) -> ConsumerInfo:
         """
-        Ask the server how the consumer that is there now is doing.
+        Ask the server for the current consumer.
 
         Args:
             timeout: Seconds for the whole call; None is the context's default.
 
         Raises:
-            ConsumerNotFoundError: It is gone; the next message makes another one.
+            ConsumerNotFoundError: It is gone. The next use replaces it.
         """
         return self._source.ask(self._source.context.deadline(timeout))
 
     def statistics(self) -> OrderedStatistics:
-        """Return the counters as they are now."""
+        """Return the current counters."""
         cursor = self._source.cursor
         return OrderedStatistics(cursor.delivered, cursor.last, self._source.resets)
 
@@ -228,23 +226,23 @@ class OrderedConsumer:
         no_wait: bool = False,
     ) -> OrderedBatch:
         """
-        Ask for the next messages and return them as an iterable that yields each as it arrives.
+        Request the next messages and return them as an iterable that yields each as it arrives.
 
-        Ends when all that was asked for has come, or after *expires*. A consumer that is lost
-        meanwhile is made again, and the rest asked for.
+        The iteration ends after the requested number, or after *expires*. If the consumer is lost
+        meanwhile, it is replaced and the rest is requested again.
 
         Args:
-            max_messages: How many messages at most. May be left out if *max_bytes* is given.
+            max_messages: How many messages at most. Optional if *max_bytes* is given.
             max_bytes: How many bytes at most, as for ``Consumer.fetch``.
-            expires: Seconds to wait for messages.
+            expires: Seconds to wait for messages. Default: 30.
             heartbeat: As for ``Consumer.fetch``.
-            no_wait: Take what is there now, and do not wait for more.
+            no_wait: Take the messages that are available now, and do not wait for more.
 
         Raises:
-            InvalidArgumentError: An option makes no sense; nothing was sent.
-            ConflictingUseError: Messages of this ordered consumer are being read already.
-            StreamNotFoundError: The consumer had to be made again, and its stream is gone.
-            HandleClosedError: It was closed.
+            InvalidArgumentError: An option is not valid; nothing was sent.
+            ConflictingUseError: Another use of this ordered consumer is still open.
+            StreamNotFoundError: The consumer had to be replaced, and the stream is gone.
+            HandleClosedError: The ordered consumer is closed.
         """
         return self._fetch("fetch", (max_messages, max_bytes, expires, heartbeat, no_wait))
 
@@ -252,11 +250,12 @@ class OrderedConsumer:
         self, expires: Seconds = DEFAULT_EXPIRES, *, heartbeat: Seconds | None = None
     ) -> Message | None:
         """
-        Wait for the next message and return it, or None when none came within *expires*.
+        Return the next message, or None if none arrives within *expires* seconds.
 
         Args, Raises: as :meth:`fetch`.
         """
-        return self._fetch("next", (1, None, expires, heartbeat, False)).first()
+        with self._fetch("next", (1, None, expires, heartbeat, False)) as batch:
+            return next(iter(batch), None)
 
     def consume(
         self,
@@ -271,31 +270,33 @@ class OrderedConsumer:
         stop_after: int | None = None,
     ) -> OrderedConsumption:
         """
-        Return the messages as an iterator without end.
+        Return the messages as an endless iterator, pulled ahead into a buffer.
 
-        They are pulled ahead into a buffer. Waits for the consumer to be there, within the
-        context's default timeout; from then on whatever passes is waited out.
+        Waits for the consumer, within the context's default timeout. After that, all temporary
+        failures are waited out.
 
         Args:
-            handler: None; handlers are for other consumers.
-            max_messages: How many messages the buffer has room for; 500 if neither is given.
-            max_bytes: How many bytes the buffer has room for, not together with *max_messages*.
-            expires: Seconds that the server keeps one pull, at least 1.
-            heartbeat: Seconds between signs of life of the server; two that are missed have the
-                consumer made again. Default: half of *expires*, up to 5.
+            handler: Not supported; has to be None.
+            max_messages: How many messages the buffer holds. Default: 500, if *max_bytes* is not
+                given either.
+            max_bytes: How many bytes the buffer holds, instead of *max_messages*.
+            expires: Seconds that the server keeps one pull, at least 1. Default: 30.
+            heartbeat: Seconds between heartbeats of the server. If two are missed, the consumer is
+                replaced. Default: half of *expires*, at most 5.
             threshold_messages: As for ``Consumer.consume``.
             threshold_bytes: As for ``Consumer.consume``.
-            stop_after: End after so many messages, however often the consumer is made again.
+            stop_after: End after so many messages, however often the consumer is replaced.
 
         Raises:
-            InvalidArgumentError: An option makes no sense; nothing was sent.
-            ConflictingUseError: Messages of this ordered consumer are being read already.
+            InvalidArgumentError: An option is not valid; nothing was sent.
+            ConflictingUseError: Another use of this ordered consumer is still open.
             StreamNotFoundError: The stream is gone.
-            HandleClosedError: It was closed.
+            HandleClosedError: The ordered consumer is closed.
         """
         if handler is not None:
             raise InvalidArgumentError(
-                "an ordered consumer calls no handler: iterate over consume()", argument="handler"
+                "an ordered consumer cannot call a handler: iterate over consume()",
+                argument="handler",
             )
         if heartbeat is None:
             heartbeat = min(HEARTBEAT, as_seconds(expires, "expires") / 2.0)
@@ -322,18 +323,16 @@ class OrderedConsumer:
 
     def close(self, *, timeout: Seconds | None = None) -> None:
         """
-        End whatever reads it, and delete the consumer on the server; safe to repeat.
+        End its open use, and delete the consumer on the server; safe to repeat.
 
-        Without a connection it is deleted when there is one again, if the client lives as long;
-        otherwise the server does that itself after the inactive threshold.
+        Without a connection, the consumer is deleted when there is one again, if the client still
+        exists. Otherwise the server deletes it after ``inactive_threshold``.
 
         Args:
             timeout: Seconds for the whole call; None is the context's default.
         """
         user = None if self._user is None else self._user()
-        if isinstance(user, OrderedConsumption):
-            user.stop()
-        elif user is not None:
+        if user is not None:
             user.close()
         self._source.close(self._source.context.deadline(timeout))
 
@@ -342,7 +341,7 @@ class OrderedConsumer:
     ) -> OrderedBatch:
         request, wait = fetch_request(*options[:4], no_wait=options[4])
         source = self._source
-        deadline = Deadline.after(max(wait, SHORTEST_MAKING))
+        deadline = Deadline.after(max(wait, SHORTEST_CREATE))
         with Locked(self._using, deadline, "another call on the ordered consumer"):
             self._check_unused()
             source.start(deadline, verify=False)
@@ -351,12 +350,12 @@ class OrderedConsumer:
         return batch
 
     def _check_unused(self) -> None:
-        """Raise if this is closed, or if an earlier use of it is still open."""
+        """Raise if it is closed, or if an earlier use is still open."""
         if self._source.closed:
             raise HandleClosedError("ordered consumer")
         user = None if self._user is None else self._user()
         if user is not None and not user.closed:
             kind = "consume" if isinstance(user, OrderedConsumption) else "fetch"
             raise ConflictingUseError(
-                f"a {kind} of this ordered consumer is still open; end or close it first"
+                f"a {kind} of this ordered consumer is still open: end or close it first"
             )

@@ -1,8 +1,8 @@
 """
-Reading an ordered consumer: one bounded batch, or an iteration without end.
+Read an ordered consumer: one bounded batch, or an iteration without end.
 
-Both move the cursor of the ordered consumer that made them, and have its consumer on the server
-made again where that is lost.
+Both advance the cursor of their ordered consumer, and replace its consumer on the server when that
+is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, refuse_reentry, take
+from jetsync._base.locks import Latch, owner_check, refuse_reentry
 from jetsync._io.connection import raise_failure
 from jetsync._proto.ordered import Order
 from jetsync._proto.pull import message_size
@@ -54,13 +54,12 @@ GONE: Final = (ConsumerDeletedError, ConsumerNotFoundError, StreamNotFoundError)
 
 class OrderedConsumption:
     """
-    The messages of an ordered consumer, one after the other; made by ``OrderedConsumer.consume``.
+    The messages of an ordered consumer, without end; made by ``OrderedConsumer.consume``.
 
-    Iterate over it, in one thread at a time. Whatever happens to connections, servers and consumers
-    meanwhile, the stream sequences grow, no message is left out and none comes twice. The iteration
-    ends after :meth:`stop`, :meth:`drain`, ``stop_after`` messages or the end of the client; it
-    raises, once, what makes going on impossible. As a context manager it is stopped at the end of
-    the block.
+    Iterate over it, in one thread at a time. Stream sequences increase, no message is skipped and
+    none is repeated, whatever happens to connections, servers and consumers. The iteration ends
+    after :meth:`close`, :meth:`drain`, ``stop_after`` messages or the end of the client. An error
+    that makes it impossible to continue is raised once. The end of a ``with`` block closes it.
     """
 
     def __init__(self, source: OrderedSource, options: ConsumeOptions) -> None:
@@ -70,12 +69,13 @@ class OrderedConsumption:
         self._received = 0
         self._over = Latch()
         self._draining = False
+        # Held by the thread that takes a message.
         self._taking = threading.RLock()
-        """Held by the thread that takes a message."""
-
+        self._taking_here = owner_check(self._taking)
         self._error: JetSyncError | None = None
-        self._told = False
-        self._leg: ConsumptionCore | None = None
+        self._error_raised = False
+        # What pulls from the newest consumer; None when that has to be replaced.
+        self._core: ConsumptionCore | None = None
         self._reason: ResetReason = "gone"
         self._begin()
 
@@ -90,7 +90,7 @@ class OrderedConsumption:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.stop()
+        self.close()
 
     def __iter__(self) -> Self:
         return self
@@ -103,24 +103,27 @@ class OrderedConsumption:
             raise StopIteration
         return message
 
-    def next(self, *, timeout: Seconds | None = None) -> Message:
+    def next(self, *, timeout: Seconds | None = None) -> Message | None:
         """
-        Return the next message.
+        Return the next message, or None if none arrives in time.
 
         Args:
-            timeout: Seconds to wait; None is the consumption's *expires*, 0 only looks. While the
-                consumer has to be made again, half a second may be added.
+            timeout: Seconds to wait. Default: the ``expires`` of the consumption. 0 returns a
+                message only if one is there. If the consumer has to be replaced meanwhile, the call
+                may take half a second longer.
 
         Raises:
-            WaitTimeoutError: None came in time; the position is kept.
-            ConsumptionClosedError: It has ended, and all that came was taken.
+            ConsumptionClosedError: It has ended, and all messages were taken.
             ConflictingUseError: Another thread is taking a message.
-            JetSyncError: What ended it, once.
+            JetSyncError: The error that ended it, once.
         """
-        return self.take(Deadline.after(self.options.expires if timeout is None else timeout))
+        try:
+            return self.take(Deadline.after(self.options.expires if timeout is None else timeout))
+        except WaitTimeoutError:
+            return None
 
     def take(self, deadline: Deadline) -> Message:
-        """Do as :meth:`next`, for other handles of the package."""
+        """Return the next message as :meth:`next`, but raise WaitTimeoutError at the deadline."""
         message = self._take(deadline)
         if message is None:
             self._raise_error()
@@ -130,56 +133,53 @@ class OrderedConsumption:
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended, and all that came was taken."""
+        """Whether it has ended, and all messages were taken."""
         return self._over.is_set()
 
     @property
     def error(self) -> BaseException | None:
-        """What made it end, None if it goes on or was ended in an ordinary way."""
+        """Why it ended; None if it has not, or if it ended after :meth:`close` or the like."""
         return None if is_own_close(self._error) else self._error
 
     @property
     def received(self) -> int:
-        """How many messages were given out."""
+        """How many messages were handed out."""
         return self._received
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """
-        End it; what was not taken is left to the next use of the ordered consumer.
+        Stop at once. The next use of the ordered consumer gets the messages that were not taken.
 
-        Safe to repeat, from any thread; whoever waits for a message is woken. Does not wait.
+        A thread that waits for a message is woken. Does not wait, see :meth:`wait`. Thread-safe,
+        and safe to repeat.
         """
         self._over.set()
-        leg = self._leg
-        if leg is not None:
-            leg.close()
-
-    close = stop
+        core = self._core
+        if core is not None:
+            core.close()
 
     def drain(self) -> None:
         """
-        Pull no more; the iteration ends once what is here has been taken.
+        Pull no more, and end once the messages that have arrived were taken.
 
-        Safe to repeat, from any thread. Does not wait.
+        Does not wait, see :meth:`wait`. Thread-safe, and safe to repeat.
         """
         self._draining = True
-        leg = self._leg
-        if leg is None:
+        core = self._core
+        if core is not None:
+            core.drain()
+        if core is None or core.closed:
             self._over.set()
-        else:
-            leg.drain()
-            if leg.closed:
-                self._over.set()
 
     def wait(self, *, timeout: Seconds | None = None) -> bool:
         """
-        Wait until it has ended and all that came was taken; return whether that is so.
+        Wait until it has ended and all messages were taken, and return whether that is so.
 
         Args:
-            timeout: Seconds to wait; None waits as long as it takes.
+            timeout: Seconds to wait. Default: no limit.
 
         Raises:
-            CallInSignalHandlerError: This is a signal handler that interrupted a call for a
+            CallInSignalHandlerError: The caller is a signal handler that interrupted a call for a
                 message. It would wait for itself.
         """
         deadline = Deadline.after(timeout)
@@ -188,45 +188,46 @@ class OrderedConsumption:
         return self._over.wait(deadline.remaining())
 
     def _take(self, deadline: Deadline | None) -> Message | None:
-        """Return the next message, None at the end."""
-        refuse_reentry(self._taking)
+        """Return the next message, None at the end; raises WaitTimeoutError at the deadline."""
+        if self._taking_here():
+            raise CallInSignalHandlerError
+        source = self._source
         taken: list[bool] = []
         try:
-            if not take(self._taking, taken):
+            # As `take` in `_base.locks`, without the cost of that call for each message.
+            taken.extend(map(self._taking.acquire, (False,)))
+            if not taken[0]:
                 raise ConflictingUseError(
                     "another thread is taking a message of this ordered consumption"
                 )
             while not self._over.is_set():
-                leg = self._leg
-                if leg is None:
-                    self._source.remake(deadline, self._reason, self._over)
-                    if not self._over.is_set():
-                        self._begin()
+                core = self._core
+                if core is None:
+                    self._replace(deadline)
                     continue
-                frame = leg.take_frame(deadline)
+                frame = core.take_now() or core.take_frame(deadline)
                 if frame is None:
-                    if deadline is not None and not leg.over.is_set():
-                        raise WaitTimeoutError("a message", deadline.total)
-                    self._end(leg)
+                    self._see_end(core, deadline)
                     continue
-                leg.refill_if_low()
-                order = self._source.cursor.take(frame[1])
+                if len(core.buffer) <= core.low:
+                    core.refill()
+                order = source.cursor.take(frame[1])
                 if order is Order.NEXT:
                     try:
                         message = self._make(frame)
                     except BaseException:
-                        # A plugin refuses it. Whoever reads on from here gets it again.
-                        self._source.cursor.put_back()
+                        # A plugin refuses it. The next use of the consumer gets it again.
+                        source.cursor.put_back()
                         raise
                     self._received += 1
                     if self._received == self.options.stop_after or (
-                        leg.engine.draining and leg.closed
+                        core.engine.draining and core.closed
                     ):
                         self._over.set()
                     return message
                 if order is Order.GAP:
-                    leg.close()
-                    self._leg, self._reason = None, "gap"
+                    core.close()
+                    self._core, self._reason = None, "gap"
         except (WaitTimeoutError, CallInSignalHandlerError, ConflictingUseError):
             raise
         except JetSyncError as error:
@@ -235,43 +236,51 @@ class OrderedConsumption:
         finally:
             if True in taken:
                 self._taking.release()
-        if self._leg is not None:
-            self._leg.end_seen.set()
+        if self._core is not None:
+            self._core.end_seen.set()
         return None
 
+    def _replace(self, deadline: Deadline | None) -> None:
+        """Create another consumer and pull from it."""
+        self._source.remake(deadline, self._reason, self._over)
+        if not self._over.is_set():
+            self._begin()
+
     def _begin(self) -> None:
-        """Pull from a consumer that is fresh."""
+        """Pull from a fresh consumer."""
         source, options = self._source, self.options
         source.fresh = False
         left = None if options.stop_after is None else options.stop_after - self._received
         wanted = attrs.evolve(options, consumer=source.cursor.name, stop_after=left)
-        leg = self._leg = ConsumptionCore(source.context, wanted, acked=False, recovers=False)
+        core = self._core = ConsumptionCore(source.context, wanted, acked=False, recovers=False)
         if self._draining:
-            leg.drain()
+            core.drain()
         if self._over.is_set():
-            leg.close()
+            core.close()
 
-    def _end(self, leg: ConsumptionCore) -> None:
-        """See why a leg brings no more."""
-        self._leg = None
-        error = leg.engine.error
+    def _see_end(self, core: ConsumptionCore, deadline: Deadline | None) -> None:
+        """Decide what follows, as no message arrived; raises WaitTimeoutError at the deadline."""
+        if deadline is not None and not core.over.is_set():
+            raise WaitTimeoutError("a message", deadline.total)
+        self._core = None
+        error = core.engine.error
         if isinstance(error, (*GONE, NoHeartbeatError)):
-            if leg.driver.losses:
+            if core.driver.losses:
                 self._reason = "reconnected"
             else:
                 self._reason = "silent" if isinstance(error, NoHeartbeatError) else "gone"
         elif isinstance(error, JetSyncError):
             self._error = error
             self._over.set()
-        elif leg.engine.draining or self._draining:
+        elif core.engine.draining:
             self._over.set()
         if self._draining:
             self._over.set()
 
     def _raise_error(self) -> None:
-        """Raise what ended it, unless it was raised before."""
-        if self._error is not None and not self._told:
-            self._told = True
+        """Raise the error that ended it, once."""
+        if self._error is not None and not self._error_raised:
+            self._error_raised = True
             raise_failure(self._error)
 
 
@@ -279,9 +288,9 @@ class OrderedBatch:
     """
     The messages of one fetch of an ordered consumer, as they arrive.
 
-    Iterate over it once, in one thread. Nothing there is not an error. Messages that were not taken
-    when the iteration is left, or at :meth:`close`, are left to the next use of the ordered
-    consumer.
+    Iterate over it once, in one thread. If no message arrives, the iteration ends without an error.
+    If you leave the iteration early or call :meth:`close`, the next use of the ordered consumer
+    gets the messages that were not taken.
     """
 
     def __init__(
@@ -327,30 +336,22 @@ class OrderedBatch:
 
     @property
     def received(self) -> int:
-        """How many messages were given out."""
+        """How many messages were handed out."""
         return self._received
 
     @property
     def status(self) -> Status | None:
-        """The status that ended the last pull, None while it runs or when none was needed."""
+        """The status that ended the last pull; None while it is open, or if none was needed."""
         return self._fetch.status
 
     def close(self) -> None:
-        """
-        End the batch now; safe to repeat.
-        """
+        """End the batch at once; safe to repeat."""
         self._over.set()
         if self._iteration.close():
             # A generator that was never started has not run its `finally`.
             self._end_pull(None)
         else:
             self._fetch.interrupt()
-
-    def first(self) -> Message | None:
-        """Return the one message of a batch of one, None if there is none."""
-        message = next(iter(self), None)
-        self.close()
-        return message
 
     def _pull(self, request: PullRequest, wait: float) -> Fetch:
         source = self._source
@@ -413,7 +414,7 @@ class OrderedBatch:
                     order = source.cursor.take(frame[1])
                     if order is Order.GAP:
                         return False
-                    # If all that was asked for has come, the consumer has sent nothing else.
+                    # If all that was asked for has arrived, the consumer has sent nothing else.
                     source.fresh = seen == asked.max_messages and source.is_current
                     if order is Order.NEXT:
                         try:
@@ -424,7 +425,8 @@ class OrderedBatch:
                             source.fresh = False
                             raise
                         self._received += 1
-                        self._size += message_size(frame)
+                        if asked.max_bytes is not None:
+                            self._size += message_size(frame)
                         yield message
                         if fetch.closing:
                             break
@@ -440,7 +442,7 @@ class OrderedBatch:
         return True
 
     def _remake(self, reason: ResetReason) -> bool:
-        """Make another consumer; return False if there is no time, and nothing to complain of."""
+        """Create another consumer; return False if the time is over."""
         try:
             self._source.remake(self._until, reason, self._over)
         except WaitTimeoutError as error:

@@ -1,11 +1,10 @@
 """
-The consumer on a server behind an ordered consumer: made, and made again, and deleted.
+The consumer on the server behind an ordered consumer: created, replaced and deleted.
 """
 
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jetsync import events
@@ -34,68 +33,65 @@ from jetsync.errors import (
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable
 
     from jetsync._api.context import Context
     from jetsync._base.locks import Latch
     from jetsync._proto.ordered import OrderedCursor
     from jetsync.events import ResetReason
     from jetsync.values.consumer_info import ConsumerInfo
-    from jetsync.values.stream_info import StreamInfo
 
-LOOK: Final = 0.1
-"""Seconds between two looks at whether to go on, while there is no connection."""
+# Seconds between two checks whether to continue, while there is no connection.
+POLL: Final = 0.1
 
-MAKING: Final = 5.0
-"""Seconds that a server has to make a consumer."""
+# Seconds that a server has to create a consumer.
+CREATE_TIMEOUT: Final = 5.0
 
-SHORTEST_MAKING: Final = 0.5
-"""
-Seconds that it has at least, however little time the caller has left: otherwise somebody who looks
-often and briefly would never get on.
-"""
+# The least of that, however little time the caller has left. Otherwise a caller that polls with
+# short timeouts would never get a consumer.
+SHORTEST_CREATE: Final = 0.5
 
+# Seconds for which servers have to report that the stream is missing before it counts as deleted. A
+# server that has just started may not know it yet.
 MISSING: Final = 2.0
-"""
-Seconds for which servers have to say that there is no stream before it is taken to be gone. A
-server that has just started may not know it yet.
-"""
 
+# Seconds before a stream that ends before the position is asked for once more.
 CATCH_UP: Final = 0.25
-"""Seconds before a stream that ends before the position is asked once more."""
+
+# Seconds for which the deletion of a consumer waits for a connection. Servers have deleted it by
+# then, unless it was created with a longer `inactive_threshold`.
+KEEP_DELETION: Final = 300.0
 
 _logger = _log.get_logger("jetsync.ordered")
 
 
-FORGOTTEN: Final = 300.0
-"""
-Seconds for which the deletion of a consumer waits for a connection; after that servers have
-forgotten it by themselves, unless it was made with another threshold.
-"""
-
-
-class UnlessOver(Deadline):
+class UnlessSet(Deadline):
     """
-    A deadline that expires early when the latch is set. Waiters must poll it.
+    A deadline that expires early when a latch is set. Waiters must poll it.
     """
 
-    __slots__ = ("_over",)
+    __slots__ = ("_latch",)
 
-    def __init__(self, at: float, total: float, over: Latch) -> None:
+    def __init__(self, at: float, total: float, latch: Latch) -> None:
         super().__init__(at, total)
-        self._over = over
+        self._latch = latch
 
     def remaining(self) -> float:
-        """Return how long to wait before the next look, 0 once it is over."""
-        return 0.0 if self._over.is_set() else min(super().remaining(), LOOK)
+        """Return the seconds until the next check, 0 once it has expired."""
+        return 0.0 if self._latch.is_set() else min(super().remaining(), POLL)
 
     def expired(self) -> bool:
-        """Return whether it is over."""
-        return self._over.is_set() or super().expired()
+        """Return whether the time is over or the latch is set."""
+        return self._latch.is_set() or super().expired()
 
 
-def _passes(error: JetSyncError) -> bool:
-    """Whether another attempt to make a consumer may succeed where this error came up."""
+class _OtherStreamError(StreamNotFoundError):
+    """
+    The stream is gone, and another one has its name or its place.
+    """
+
+
+def _is_temporary(error: JetSyncError) -> bool:
+    """Return whether another attempt to create a consumer may succeed after this error."""
     if isinstance(error, ApiError):
         kinds = (StreamNotFoundError, MaxConsumersError, ConsumerExistsError)
         return isinstance(error, kinds) or error.code >= 500
@@ -104,50 +100,11 @@ def _passes(error: JetSyncError) -> bool:
     )
 
 
-class _AnotherStreamError(StreamNotFoundError):
-    """
-    The stream is gone, and another one has its name or its place.
-    """
-
-
-class _SameStream:
-    """
-    What tells a stream from another one of its name.
-
-    Args:
-        created: When it was made, as far as is known; perhaps that is said of one before it.
-        began: When its first consumer was made, and so it was there.
-    """
-
-    def __init__(self, created: dt.datetime | None, began: dt.datetime | None) -> None:
-        self._created = created
-        self._began = began
-
-    def check(self, ask: Callable[[], StreamInfo], last: int | None) -> None:
-        """Ask, and raise if it is another stream, or has lost what was read up to *last*."""
-        info, began = ask(), self._began
-        made = info.created
-        if made is not None and began is not None and made != self._created and made > began:
-            raise _AnotherStreamError(
-                description="the stream was deleted, and another one has its name",
-                stream=info.config.name,
-            )
-        if last is None or info.state.last_seq >= last:
-            return
-        # A server that leads it only now may have to catch up with itself.
-        time.sleep(CATCH_UP)
-        if ask().state.last_seq < last:
-            raise _AnotherStreamError(
-                description=f"the stream has lost what it held, up to sequence {last}",
-                stream=info.config.name,
-            )
-
-
 class OrderedSource:
     """
-    The consumer on the server behind an ordered consumer, made again as often as it takes.
+    The consumer on the server behind an ordered consumer, created again as often as it takes.
 
-    Used by one thread at a time, but for :attr:`closed`.
+    Used by one thread at a time, except :attr:`closed`.
     """
 
     def __init__(
@@ -158,40 +115,37 @@ class OrderedSource:
         self.cursor = cursor
         self.closed = False
         self.resets = 0
+        #: Whether the consumer has sent nothing that was not handed out.
         self.fresh = False
-        """Whether the consumer has sent nothing that was not given out."""
-
+        #: The consumer as the server last described it.
         self.info: ConsumerInfo | None = None
-        """As it was when it was made, or asked after."""
-
-        self._max_attempts = max_attempts
-        self._is_same: _SameStream | None = None
-        """What tells the stream from another one of its name; None if that does not matter."""
-
-        self._missing: float | None = None
-        """Since when servers have said that there is no stream."""
-
+        #: The connection that the consumer was created on.
         self.epoch = 0
+        self._max_attempts = max_attempts
+        # When the stream and its first consumer were created, if the read has to end with the
+        # stream. The former may belong to an earlier stream of that name.
+        self._created: tuple[dt.datetime | None, dt.datetime | None] = (None, None)
+        # Since when servers have reported that the stream is missing.
+        self._missing: float | None = None
+        # The name of a consumer that may exist and has to be deleted.
         self._live = ""
-        """The name of a consumer that may be on the server, and is not to stay."""
-
+        # Consumers whose deletion was sent, and on which connection; it may be lost.
         self._unsure: list[tuple[str, int]] = []
-        """The consumers whose deletion was sent, and on which connection; perhaps in vain."""
 
     def __del__(self) -> None:
-        # Nobody reads any more. What the garbage collector calls must not wait for the connection.
+        # The garbage collector must not wait for the connection.
         name = getattr(self, "_live", "")
         if name:
-            self.context.lane.post_nowait(self._deletion(name), keep=FORGOTTEN)
+            self.context.lane.post_nowait(self._deletion(name), keep=KEEP_DELETION)
 
     @property
     def is_current(self) -> bool:
-        """Whether the connection is still the one on which the consumer was made."""
+        """Whether the connection that the consumer was created on is still up."""
         lane = self.context.lane
         return self.epoch == lane.epoch and lane.lost_epoch < self.epoch
 
     def make(self, deadline: Deadline) -> ConsumerInfo:
-        """Make the next consumer, and have the one before deleted."""
+        """Create the next consumer, and have the previous one deleted."""
         self.fresh = False
         if self._live:
             self._forget(self._live)
@@ -204,14 +158,14 @@ class OrderedSource:
             self._live = ""
             raise
         except JetSyncError:
-            # It may be there all the same.
+            # It may exist all the same.
             self._forget(self._live)
             raise
         if info.delivered.consumer_seq:
-            # Somebody else's, with the same name and settings.
+            # It belongs to another client, with the same name and configuration.
             self._live = ""
             raise ConsumerExistsError(stream=self.stream, consumer=config.name)
-        self._send_again()
+        self._repeat_deletions()
         self.cursor.made(info.delivered.stream_seq)
         self.info, self.fresh, self.epoch = info, True, epoch
         if self.closed:
@@ -219,7 +173,11 @@ class OrderedSource:
         return info
 
     def start(self, deadline: Deadline, *, verify: bool) -> None:
-        """Have a fresh consumer in time, or raise why there is none."""
+        """
+        Provide a fresh consumer within the deadline, or raise why there is none.
+
+        With *verify*, the server is asked whether the consumer still exists.
+        """
         before = self.cursor.name
         reason: ResetReason = "reused" if self.is_current else "reconnected"
         if self.fresh and self.is_current:
@@ -237,40 +195,40 @@ class OrderedSource:
             try:
                 self.make(deadline)
             except JetSyncError as error:
-                # A stream that is missing now is worth an error, a connection that is lost is not.
-                final = isinstance(error, StreamNotFoundError) or not _passes(error)
+                # Report a missing stream at once, but wait for a lost connection.
+                final = isinstance(error, StreamNotFoundError) or not _is_temporary(error)
                 if final or deadline.expired():
                     raise
                 time.sleep(min(self.cursor.pause(), deadline.remaining()))
             else:
-                self._made_again(before, reason, attempts)
+                self._report_reset(before, reason, attempts)
                 return
 
     def keep_to_stream(self, created: dt.datetime | None) -> None:
         """
-        End with the stream from now on, and do not go on with another one that has its name.
+        End with the stream from now on, and do not continue with another one of its name.
 
         Args:
-            created: When the stream was made, as far as is known; the first consumer is there.
+            created: When the stream was created, as far as is known. Its first consumer exists.
         """
         assert self.info is not None
-        self._is_same = _SameStream(created, self.info.created)
+        self._created = created, self.info.created
 
     def ask(self, deadline: Deadline) -> ConsumerInfo:
-        """Ask the server how the consumer is doing."""
+        """Ask the server for the consumer."""
         self.info = _consumer_admin.info(self.context, self.stream, self.cursor.name, deadline)
         return self.info
 
     def remake(self, deadline: Deadline | None, reason: ResetReason, over: Latch) -> None:
         """
-        Make another consumer, in as many attempts as it takes; returns early once *over* is set.
+        Create another consumer, in as many attempts as it takes; return early once *over* is set.
 
         Raises:
-            WaitTimeoutError: The time is over; its cause is the last failure, if there was one.
+            WaitTimeoutError: The deadline has passed. Its cause is the last error, if any.
             ResetAttemptsExceededError: There were too many attempts.
             StreamNotFoundError: The stream has been missing for :data:`MISSING` seconds, or another
                 stream now has its name.
-            JetSyncError: What makes another attempt useless.
+            JetSyncError: Another attempt cannot succeed.
         """
         until = Deadline.after(None) if deadline is None else deadline
         lane, cursor, before = self.context.lane, self.cursor, self.cursor.name
@@ -282,36 +240,56 @@ class OrderedSource:
                 raise WaitTimeoutError("a message", until.total) from failure
             try:
                 if lane.state is not LaneState.OPEN:
-                    # No attempt: there is nobody to ask.
-                    lane.write(b"", until.at_most(LOOK))
+                    # This is not an attempt, as no server can answer.
+                    lane.write(b"", until.at_most(POLL))
             except DisconnectedError as error:
                 failure, self._missing = error, None
                 continue
             attempts += 1
-            seconds = max(min(MAKING, until.remaining()), SHORTEST_MAKING)
-            step = UnlessOver(time.monotonic() + seconds, seconds, over)
+            seconds = max(min(CREATE_TIMEOUT, until.remaining()), SHORTEST_CREATE)
+            step = UnlessSet(time.monotonic() + seconds, seconds, over)
             try:
                 self.make(step)
-                if self._is_same is not None:
-                    # Behind the making, so that it is the stream of this consumer or a later one.
-                    ask = partial(_stream_admin.info, self.context, self.stream, step)
-                    self._is_same.check(ask, cursor.last)
+                # Checked after the creation, so that it is the consumer's stream or a later one.
+                self._check_stream(step)
             except JetSyncError as error:
                 if over.is_set():
                     return
-                if not _passes(error) or self._is_gone(error):
+                if not _is_temporary(error) or self._is_gone(error):
                     raise
                 failure = error
                 if cursor.failed() >= self._max_attempts >= 0:
                     raise ResetAttemptsExceededError(self.stream, cursor.failures) from error
                 over.wait(min(cursor.pause(), until.remaining()))
                 continue
-            self._made_again(before, reason, attempts)
+            self._report_reset(before, reason, attempts)
             return
 
+    def _check_stream(self, deadline: Deadline) -> None:
+        """Raise if another stream has the name, or if the stream has lost what was read."""
+        known, began = self._created
+        if began is None:
+            return
+        info = _stream_admin.info(self.context, self.stream, deadline)
+        if info.created is not None and info.created != known and info.created > began:
+            raise _OtherStreamError(
+                description="the stream was deleted, and another one has its name",
+                stream=self.stream,
+            )
+        last = self.cursor.last
+        if last is None or info.state.last_seq >= last:
+            return
+        # A new leader may need a moment to catch up.
+        time.sleep(CATCH_UP)
+        if _stream_admin.info(self.context, self.stream, deadline).state.last_seq < last:
+            raise _OtherStreamError(
+                description=f"the stream has lost its messages up to sequence {last}",
+                stream=self.stream,
+            )
+
     def _is_gone(self, error: JetSyncError) -> bool:
-        """Return whether an attempt that failed shows that the stream is gone for good."""
-        if isinstance(error, _AnotherStreamError):
+        """Return whether a failed attempt shows that the stream is gone for good."""
+        if isinstance(error, _OtherStreamError):
             self._forget(self._live)
             return True
         if not isinstance(error, StreamNotFoundError):
@@ -322,8 +300,8 @@ class OrderedSource:
             self._missing = now
         return now - self._missing >= MISSING
 
-    def _made_again(self, before: str, reason: ResetReason, attempts: int) -> None:
-        """Count the reset, and tell of it."""
+    def _report_reset(self, before: str, reason: ResetReason, attempts: int) -> None:
+        """Count the reset and report it."""
         self._missing = None
         self.resets += 1
         name, last = self.cursor.name, self.cursor.last
@@ -354,11 +332,11 @@ class OrderedSource:
         while name:
             try:
                 _consumer_admin.delete(self.context, self.stream, name, deadline)
-                self._send_again()
+                self._repeat_deletions()
             except (ConnectionLostError, NoRespondersError):
-                # The server was perhaps not told, and can be once it is back.
+                # The server may not have got the request.
                 if not deadline.expired():
-                    time.sleep(min(LOOK, deadline.remaining()))
+                    time.sleep(min(POLL, deadline.remaining()))
                     continue
                 self._forget(name)
             except (TransportError, RequestTimeoutError, CallInSignalHandlerError):
@@ -367,11 +345,11 @@ class OrderedSource:
                 pass
             return
 
-    def _send_again(self) -> None:
+    def _repeat_deletions(self) -> None:
         """
-        Have those deleted once more whose connection was lost; the server answers on this one.
+        Send the deletions again whose connection was lost; the server has just answered.
 
-        What was sent on it before has come, as an answer to something behind it has.
+        That answer shows that everything sent before on this connection has arrived.
         """
         lost = self.context.lane.lost_epoch
         unsure, self._unsure = self._unsure, []
@@ -380,26 +358,26 @@ class OrderedSource:
                 self._forget(name)
 
     def _deletion(self, name: str) -> bytes:
-        """Return the request that deletes a consumer, whose answer nobody waits for."""
+        """Return the request that deletes a consumer; its answer is ignored."""
         context = self.context
         subject = f"{context.prefix}.CONSUMER.DELETE.{self.stream}.{name}"
         return frames.pub(subject.encode(), context.connection.new_inbox().encode(), b"")
 
     def _forget(self, name: str) -> None:
         """
-        Have a consumer deleted without waiting for it, on the next connection if there is none.
+        Have a consumer deleted without waiting, if need be on the next connection.
 
-        Its threshold sees to what can not be told.
+        If the deletion is lost, the server deletes the consumer after its `inactive_threshold`.
         """
-        context = self.context
+        lane = self.context.lane
         if name == self._live:
             self._live = ""
         block = self._deletion(name)
         try:
-            # Not posted: what waits to be sent together with others is lost with its connection.
-            epoch = context.lane.write(block, Deadline(time.monotonic(), 0.0))
+            # Not posted, because posted blocks are lost with their connection.
+            epoch = lane.write(block, Deadline(time.monotonic(), 0.0))
             self._unsure.append((name, epoch))
         except (DisconnectedError, CallInSignalHandlerError):
-            context.lane.post_nowait(block, keep=FORGOTTEN)
+            lane.post_nowait(block, keep=KEEP_DELETION)
         except TransportError:
             pass

@@ -232,7 +232,7 @@ class Watch:
         Deletes the consumer behind it, if there is a connection.
         """
         self._end()
-        self._messages.stop()
+        self._messages.close()
         # Without a connection the server forgets the consumer by itself.
         if self._bucket.context.connection.is_connected:
             self._ordered.close()
