@@ -578,6 +578,9 @@ _LAZY = {
 }
 
 
+_loaded = _locks.Latch()
+
+
 def _show_as_public(names: list[str]) -> None:
     """Make tracebacks, reprs and pickles name the module that users import from."""
     for name in names:
@@ -588,10 +591,13 @@ def _show_as_public(names: list[str]) -> None:
 
 def _load() -> None:
     """Import all lazy names at once, because a program that connects needs most of them."""
-    for module, names in _LAZY.items():
-        home = importlib.import_module(f"jetsync.{module}")
-        globals().update({name: getattr(home, name) for name in names})
-        _show_as_public([*names])
+    try:
+        for module, names in _LAZY.items():
+            home = importlib.import_module(f"jetsync.{module}")
+            globals().update({name: getattr(home, name) for name in names})
+            _show_as_public([*names])
+    finally:
+        _loaded.set()
 
 
 if not TYPE_CHECKING:  # Type checkers would accept every name.
@@ -603,6 +609,11 @@ if not TYPE_CHECKING:  # Type checkers would accept every name.
         thread = threading.Thread(target=_load, name="jetsync-import")
         with _locks.keep_interrupts():
             thread.start()
+        try:
+            _loaded.wait()
+        finally:
+            # The import continues after Ctrl-C. An interrupted join would not wait for its end.
+            _loaded.wait()
             thread.join()
         if name not in globals():
             _load()  # Raises the error that ended the thread.

@@ -21,7 +21,7 @@ COVERED_BY = {
     "test_hostile_json.py": "values/account values/server_info",
     "test_options.py": "values/server_urls values/saved_context",
     "io/test_lane.py": "_io/gate _io/outbox",
-    "io/test_nats_seam.py": "_io/translate",
+    "io/test_nats_seam.py": "_io/translate _io/transport",
     "hooks/test_manager.py": "_hooks/check _hooks/errors _hooks/trace",
     "test_events.py": "_hooks/dispatcher",
     "proto/test_direct.py": "_proto/direct_last",

@@ -26,9 +26,10 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, held_here, take
 from jetsync._io.bridge import Bridge
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
-from jetsync._io.nats_seam import ConnectionListener, NatsConnection
+from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING, LaneState
 from jetsync._io.translate import translate_closed, translate_connect_error
+from jetsync._io.transport import ConnectionListener
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
 from jetsync.errors import (
@@ -574,7 +575,7 @@ class Connection:
 
     def _note_failure(self, error: OSError | EOFError) -> None:
         """Keep why an attempt to connect has failed, and log each reason once per outage."""
-        target = self._nats.transport.target if self._nats is not None else None
+        target = self._nats.transport.attempt.target if self._nats is not None else None
         why = str(translate_connect_error(error, server=target))
         if self._down and why != self.lane.outbox.why_down:
             self.lane.outbox.why_down = why

@@ -24,17 +24,15 @@ from jetsync._hooks.manager import Plugins
 from jetsync._io import nats_seam as _transport
 from jetsync._io.connection import Connection, nats_arguments
 from jetsync._io.mailbox import Mailbox
-from jetsync._io.nats_seam import (
-    LaneTransport,
-    NatsConnection,
-    WebSocketLaneTransport,
-)
+from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.translate import (
     no_server_error,
     tls_reason,
     translate_closed,
     translate_connect_error,
 )
+from jetsync._io.transport import LaneTransport
+from jetsync._io.websocket import WebSocketLaneTransport
 from jetsync._proto import frames
 from jetsync.client import Client
 from jetsync.errors import (

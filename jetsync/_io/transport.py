@@ -1,0 +1,600 @@
+"""
+The transport that nats-py uses: TCP and TLS, and every byte through the lane.
+
+nats-py only asks for the steps of a handshake. The transport connects, checks the server's first
+line, starts TLS, adds the login to CONNECT and waits for the PONG. After that the lane gets the
+socket. So nats-py sees no secret, and no line of a server that was not checked.
+
+The methods of :class:`LaneTransport` that nats-py calls are those of ``nats.aio.transport``.
+Everything here runs in the loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+import threading
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+import attrs
+
+from jetsync._base import log as _log
+from jetsync._io.lane import Lane
+from jetsync._io.login import Login, make_login
+from jetsync._io.translate import ends_connection, is_refused_login, tls_reason
+from jetsync.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    ConnectError,
+    ProtocolError,
+    redact_url,
+)
+from jetsync.values.server_info import clean_info
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from urllib.parse import ParseResult
+
+    from jetsync.options import ConnectOptions
+
+# Receive buffer to ask for: 1 MiB has room for a burst of frames while the last one is processed.
+SOCKET_BUFFER: Final = 1 << 20
+
+# Bytes of one read of the handshake: 16 KiB.
+HANDSHAKE_READ: Final = 1 << 14
+
+# Bytes of a line of the handshake: 1 MiB. INFO names every server of a cluster.
+MAX_HANDSHAKE_LINE: Final = 1 << 20
+
+T = TypeVar("T")
+
+_logger = _log.get_logger("jetsync.transport")
+
+
+class ConnectionListener(Protocol):
+    """
+    Receives what happens to the connection, in the loop thread. Its methods must not block.
+    """
+
+    def on_connected(self) -> None: ...
+    def on_disconnected(self) -> None: ...
+    def on_closed(self, cause: Exception | None) -> None: ...
+    def on_lame_duck(self) -> None: ...
+    def on_discovered(self) -> None: ...
+    def on_info(self, line: bytes) -> None: ...
+    def on_server_error(self, text: str) -> None: ...
+    def on_error(self, error: Exception) -> None: ...
+
+
+@attrs.define
+class Attempt:
+    """
+    One attempt to connect, and what the server has said in it.
+    """
+
+    # The address, which may have a login in it, and the same without a login.
+    server: str = ""
+    target: str | None = None
+    # When the attempt fails, on the loop's clock.
+    ends: float = 0.0
+    # What nats-py has written, and what the server has sent that was not read as a line yet.
+    outgoing: bytearray = attrs.field(factory=bytearray)
+    received: bytearray = attrs.field(factory=bytearray)
+    # The server's INFO line, its fields, and the fields that nats-py got.
+    line: bytes = b""
+    info: dict[str, Any] | None = None
+    greeting: dict[str, Any] = attrs.field(factory=dict)
+    # The servers of the cluster that the server has listed as ``connect_urls``.
+    listed: list[str] = attrs.field(factory=list)
+    # What may help if the server does not answer.
+    hint: str = ""
+    # The error if the time is over now; set while the server's first line is due.
+    silence: ConnectError | None = None
+    secure: bool = False
+    login: Login | None = None
+    refused: bool = False
+    # The last error that the server has reported, also after the handshake.
+    server_error: Exception | None = None
+
+    @property
+    def max_payload(self) -> int:
+        """The limit that the server announced, in bytes; 0 if none."""
+        return int((self.info or {}).get("max_payload") or 0)
+
+
+class LaneTransport:
+    """
+    A TCP connection, with TLS after or before the server's first line.
+
+    It lives as long as the client, and nats-py connects it again after each loss.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: ConnectionListener,
+        options: ConnectOptions,
+    ) -> None:
+        self.lane = Lane(loop, self._on_control)
+        self.attempt = Attempt()
+        # Addresses of the cluster that are no news.
+        self.known: set[str] = set()
+        # None if the options do not ask for TLS.
+        self.ssl_context: ssl.SSLContext | None = None
+        self._loop = loop
+        self._listener = listener
+        self._options = options
+        # Seconds of one attempt, so that a silent server leaves time for the others.
+        self._budget = options.connect_timeout / len(options.server_list())
+        self._handshaking = False
+        # Lines for nats-py, and the future that it waits with.
+        self._inbound = bytearray()
+        self._arrival: asyncio.Future[None] | None = None
+        self._eof = True
+        self._sock: socket.socket | None = None
+        # How to stop watching the socket of a handshake, while a step waits for it.
+        self._watch: tuple[Callable[[int], object], int, asyncio.Future[None]] | None = None
+        # Whether the client is closed, so that no further connection may be made.
+        self._over = False
+        # Whether an earlier connection had TLS. A later one must have it too.
+        self._had_tls = False
+        # The login that was begun last. It may belong to an earlier attempt and be unfinished.
+        self._making: asyncio.Future[Login] | None = None
+
+    def __bool__(self) -> bool:
+        # nats-py makes a transport of its own for each connection unless it finds one that is true.
+        return True
+
+    # The handshake, step by step as nats-py calls it.
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
+        """Connect to the first address of the host that answers."""
+        self._begin_attempt(uri)
+        with retryable():
+            await self._in_time(self._dial(uri))
+
+    async def connect_tls(
+        self,
+        uri: str | ParseResult,
+        ssl_context: ssl.SSLContext,
+        buffer_size: int,
+        connect_timeout: float,
+    ) -> None:
+        """Start TLS on the connected socket."""
+        hostname = uri if isinstance(uri, str) else uri.hostname
+        with retryable():
+            sock = self._sock
+            if sock is None:
+                raise ConnectError("the connection was closed before its TLS handshake")
+            self._refuse_plaintext()
+            secure = ssl_context.wrap_socket(
+                sock, server_hostname=hostname, do_handshake_on_connect=False
+            )
+            self._sock = secure
+            await self._in_time(self._start_tls(secure))
+            self.attempt.secure = True
+
+    async def readline(self) -> bytes:
+        """
+        Return the server's INFO, then its PONG. nats-py reads no other lines.
+
+        Raises:
+            ConnectError: The server refused, or sent a line that is not part of a handshake.
+        """
+        with retryable():
+            if self.attempt.info is None:
+                return await self._read_info()
+            await self._read_pong()
+            return b"PONG\r\n"
+
+    async def drain(self) -> None:
+        """Send what nats-py has written during the handshake. Later the lane limits it."""
+        attempt = self.attempt
+        if not self._handshaking or not attempt.outgoing:
+            return
+        with retryable():
+            block = bytes(attempt.outgoing)
+            attempt.outgoing.clear()
+            if block.startswith(b"CONNECT "):
+                block = await self._in_time(
+                    self._with_login(block), "the callables and files of the options gave no login"
+                )
+            await self._in_time(self._send(block))
+
+    def write(self, payload: bytes) -> None:
+        """Send bytes of nats-py."""
+        if self._handshaking:
+            self.attempt.outgoing += payload
+        else:
+            self.lane.control(payload)
+
+    def writelines(self, payload: list[bytes]) -> None:
+        """Send several pieces of nats-py."""
+        self.write(b"".join(payload))
+
+    # After the handshake.
+
+    async def read(self, buffer_size: int) -> bytes:
+        """Return the next lines for nats-py; empty at the end of the connection."""
+        while not self._inbound and not self._eof:
+            self._arrival = self._loop.create_future()
+            try:
+                await self._arrival
+            finally:
+                self._arrival = None
+        data = bytes(self._inbound)
+        self._inbound.clear()
+        return data
+
+    def at_eof(self) -> bool:
+        """Return whether the connection has ended and nats-py has read everything."""
+        return self._eof and not self._inbound
+
+    def close(self) -> None:
+        """Close the connection, or end the attempt to make one. Can be called repeatedly."""
+        self._eof = True
+        self._handshaking = False
+        self._unwatch()
+        self.lane.detach()
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+        self._wake()
+
+    async def wait_closed(self) -> None:
+        """Return at once, because closing a socket takes no time."""
+
+    # For the seam.
+
+    def finish(self) -> None:
+        """Close permanently. nats-py's own close does not stop an attempt that is in progress."""
+        self._over = True
+        self.close()
+
+    def resolve(self, uri: ParseResult) -> ParseResult:
+        """Return the address to connect to for *uri*, which nats-py may have made itself."""
+        return uri
+
+    # Steps.
+
+    def _begin_attempt(self, uri: ParseResult) -> None:
+        # After a failed handshake, nats-py tries the next server without closing this connection.
+        self.close()
+        self._check_over()
+        self._inbound.clear()
+        target = redact_url(self.resolve(uri).geturl())
+        self.attempt = Attempt(uri.geturl(), target, self._loop.time() + self._budget)
+        self._handshaking = True
+
+    def _check_over(self) -> None:
+        """Raise CancelledError, which ends nats-py's attempts, if the client is closed."""
+        if self._over:
+            self.close()
+            raise asyncio.CancelledError
+
+    def _late(self, what: str = "the server did not answer") -> ConnectError:
+        return ConnectError(f"{what} within {self._budget:.3g} s{self.attempt.hint}")
+
+    async def _in_time(self, step: Awaitable[T], what: str = "the server did not answer") -> T:
+        """Await one step within the rest of the attempt's time."""
+        try:
+            result = await asyncio.wait_for(step, max(self.attempt.ends - self._loop.time(), 0.0))
+        except asyncio.TimeoutError:
+            raise self._late(what) from None
+        # Before Python 3.12, wait_for may swallow a cancellation.
+        self._check_over()
+        return result
+
+    async def _dial(self, uri: ParseResult) -> None:
+        if uri.hostname is None:
+            raise OSError("no host in the server's address")
+        # Not the loop's executor: the interpreter would not end before a hanging lookup does.
+        addresses = await _in_thread(
+            socket.getaddrinfo, uri.hostname, uri.port or 4222, 0, socket.SOCK_STREAM
+        )
+        last: OSError | None = None
+        for index, (family, kind, protocol, _, address) in enumerate(addresses):
+            # A silent address leaves time for the others.
+            share = (self.attempt.ends - self._loop.time()) / (len(addresses) - index)
+            try:
+                self._sock = await asyncio.wait_for(
+                    self._dial_one(family, kind, protocol, address), share
+                )
+            except asyncio.TimeoutError:
+                last = self._late()
+            except OSError as error:
+                last = error
+            else:
+                self._check_over()
+                return
+        raise last or OSError(f"no address for {uri.hostname}")
+
+    async def _dial_one(self, family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+        """Return a socket that is connected to *address*."""
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
+            await self._loop.sock_connect(sock, address)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    async def _start_tls(self, secure: ssl.SSLSocket) -> None:
+        while True:
+            try:
+                secure.do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as want:
+                await self._wait_socket(want)
+            else:
+                return
+
+    async def _read_info(self) -> bytes:
+        """Check the server's first line and return it as nats-py gets it."""
+        attempt = self.attempt
+        if self.ssl_context is not None and not attempt.secure:
+            attempt.hint = "; if it starts TLS at once (handshake_first), use tls_first"
+        attempt.silence = ConnectError(f"the server sends no first line{attempt.hint}")
+        line = await self._in_time(self._line())
+        attempt.hint, attempt.silence = "", None
+        if line.startswith(b"-ERR"):
+            raise self._refusal(line)
+        if not line.startswith(b"INFO "):
+            raise ConnectError(f"not a NATS server: the first line is {line[:40]!r}")
+        info, raw = clean_info(line)
+        required = info["tls_required"] or self._had_tls or self.ssl_context is not None
+        if required and not attempt.secure:
+            if not info["tls_required"] and not raw.get("tls_available"):
+                raise ConnectError("the server offers no TLS, which this client asks for")
+            self._refuse_plaintext()
+            # nats-py starts TLS only if the server requires it.
+            info["tls_required"] = True
+        attempt.info, attempt.line = raw, line
+        # An attacker may have written this line, and nats-py would send the login to the servers
+        # that it lists. nats-py gets the list after the server has accepted the login.
+        attempt.listed = info.pop("connect_urls", [])
+        attempt.greeting = info
+        return b"INFO %b\r\n" % json.dumps(info).encode()
+
+    def _refuse_plaintext(self) -> None:
+        """
+        Raise if the server has sent anything between its first line and the TLS handshake.
+
+        It has no reason to. An attacker in between could insert commands there that would count as
+        the server's (STARTTLS injection).
+        """
+        if self.attempt.received:
+            raise ConnectError("plaintext followed INFO although TLS is required")
+
+    async def _read_pong(self) -> None:
+        """Wait until the server has accepted the login, then hand the connection to the lane."""
+        attempt = self.attempt
+        while (line := await self._in_time(self._line())) != b"PONG\r\n":
+            if line.startswith(b"-ERR"):
+                raise self._refusal(line)
+            if line.startswith(b"INFO "):
+                info, _ = clean_info(line)
+                attempt.listed = info.get("connect_urls", attempt.listed)
+                attempt.line = line
+            elif line == b"PING\r\n":
+                await self._in_time(self._send(b"PONG\r\n"))
+            elif not line.startswith(b"+OK"):
+                raise ConnectError(f"the server sent {line[:40]!r} before it accepted the login")
+        self._had_tls = self._had_tls or attempt.secure
+        self._handshaking = False
+        self._eof = False
+        self._listener.on_info(attempt.line)
+        if attempt.listed:
+            self._tell({**attempt.greeting, "connect_urls": attempt.listed, "ldm": False})
+            self.known.update(attempt.listed)
+        self._attach()
+
+    def _attach(self) -> None:
+        """Let the lane read and write from now on."""
+        sock, received = self._sock, self.attempt.received
+        assert sock is not None
+        # The rest of a decrypted record waits inside the object, where poll does not see it.
+        while isinstance(sock, ssl.SSLSocket) and sock.pending():
+            received += sock.recv(HANDSHAKE_READ)
+        self.lane.attach(sock, bytes(received), self.attempt.max_payload)
+        received.clear()
+
+    def _refusal(self, line: bytes) -> ConnectError:
+        """Return the error for an ``-ERR`` line of the handshake."""
+        text, reason = _error_text(line)
+        # Only logged: it is not about subscriptions, which this server does not know yet.
+        _logger.warning(_log.SERVER_ERROR, text=text, server=self.attempt.target)
+        self.attempt.refused = is_refused_login(reason)
+        return AuthenticationError(reason) if self.attempt.refused else ConnectError(reason)
+
+    async def _with_login(self, block: bytes) -> bytes:
+        """Return nats-py's CONNECT line with the login for this server."""
+        attempt = self.attempt
+        assert attempt.info is not None
+        line, newline, rest = block.partition(b"\r\n")
+        if self._making is not None:
+            # One that never returns must not cost a thread per attempt.
+            await asyncio.wait({self._making})
+        # In a thread of its own: it may read files, and call functions of the application.
+        self._making = _in_thread(
+            make_login, self._options, attempt.server, attempt.info.get("nonce") or None
+        )
+        attempt.login = login = await asyncio.shield(self._making)
+        fields = {**json.loads(line.removeprefix(b"CONNECT ")), **login.fields}
+        return b"CONNECT " + json.dumps(fields).encode() + newline + rest
+
+    async def _line(self) -> bytes:
+        """Return the next line of the handshake."""
+        received, seen = self.attempt.received, 0
+        while (end := received.find(b"\n", seen)) < 0:
+            seen = len(received)
+            if seen > MAX_HANDSHAKE_LINE:
+                raise ConnectError("the server sent a line longer than 1 MiB")
+            data = await self._receive()
+            if not data:
+                hint = self.attempt.hint
+                raise ConnectError(f"the server ended the connection during the handshake{hint}")
+            received += data
+        line = bytes(received[: end + 1])
+        del received[: end + 1]
+        return line
+
+    async def _receive(self) -> bytes:
+        """Return what the server sends next in the handshake; empty at the end."""
+        while True:
+            sock = self._connected(self._sock)
+            try:
+                return sock.recv(HANDSHAKE_READ)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as want:
+                await self._wait_socket(want)
+
+    async def _send(self, block: bytes) -> None:
+        """Send bytes of the handshake."""
+        while block:
+            sock = self._connected(self._sock)
+            try:
+                block = block[sock.send(block) :]
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as want:
+                await self._wait_socket(want, writing=True)
+            except OSError:
+                # The server has ended the connection. The lines that it sent before say why.
+                return
+
+    def _connected(self, connection: T | None) -> T:
+        """Return *connection*, or raise if it was closed."""
+        if connection is None:
+            self._check_over()
+            raise ConnectError("the connection was closed during its handshake")
+        return connection
+
+    async def _wait_socket(self, want: Exception, *, writing: bool = False) -> None:
+        """Wait until the socket is ready for what *want* asks for."""
+        fd = self._connected(self._sock).fileno()
+        writing = isinstance(want, ssl.SSLWantWriteError) or (
+            writing and not isinstance(want, ssl.SSLWantReadError)
+        )
+        loop = self._loop
+        ready: asyncio.Future[None] = loop.create_future()
+        (loop.add_writer if writing else loop.add_reader)(fd, _settle, ready)
+        remove = loop.remove_writer if writing else loop.remove_reader
+        self._watch = watch = (remove, fd, ready)
+        try:
+            await ready
+        finally:
+            if self._watch is watch:
+                self._unwatch()
+
+    def _unwatch(self) -> None:
+        """Stop watching the socket of a handshake: a loop must not watch a closed one."""
+        if self._watch is not None:
+            (remove, fd, ready), self._watch = self._watch, None
+            remove(fd)
+            _settle(ready)
+
+    def _on_control(self, line: bytes) -> None:
+        """Handle a control line and pass it to nats-py. Empty bytes mean the end of the stream."""
+        lane = self.lane
+        if not line:
+            self._eof = True
+            if lane.fault is not None:
+                self.attempt.server_error = lane.fault
+                self._listener.on_error(lane.fault)
+        elif line.startswith(b"INFO "):
+            try:
+                info, _ = clean_info(line)
+            except ProtocolError as error:
+                self._listener.on_error(error)
+                return
+            self._listener.on_info(line)
+            self._tell(info)
+        elif line.startswith(b"-ERR"):
+            # nats-py would close the client. If the server ends the connection, that is noticed.
+            text, reason = _error_text(line)
+            if ends_connection(reason):
+                self.attempt.server_error = ConnectError(reason)
+            self._listener.on_server_error(text)
+        elif line in {b"PING\r\n", b"PONG\r\n"}:
+            # One answer suffices. A flood must not fill the memory faster than nats-py reads.
+            if line not in self._inbound:
+                self._inbound += line
+        elif not line.startswith(b"+OK"):
+            lane.fault = ProtocolError(f"the server sent an unknown command: {line[:40]!r}")
+            lane.abort()
+        self._wake()
+
+    def _tell(self, info: dict[str, Any]) -> None:
+        """Give nats-py an INFO line of the current connection."""
+        self._inbound += b"INFO %b\r\n" % json.dumps(info).encode()
+
+    def _wake(self) -> None:
+        if self._arrival is not None:
+            _settle(self._arrival)
+
+
+@contextlib.contextmanager
+def retryable() -> Iterator[None]:
+    """
+    Raise every failure of an attempt as an OSError, after which nats-py makes the next attempt.
+
+    Other errors would end its reconnects. ConnectError is an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = tls_reason(error)
+        if reason is not None:
+            raise ConnectError(reason) from error
+        raise
+    except (ProtocolError, ConfigurationError) as error:
+        raise ConnectError(str(error)) from error
+    except Exception as error:
+        _logger.exception(_log.RECONNECT_FAILED)
+        raise ConnectError(f"unexpected {type(error).__name__}") from error
+
+
+def _error_text(line: bytes) -> tuple[str, str]:
+    """Return the text of an ``-ERR`` line, and the reason in it."""
+    text = line.decode("utf-8", "replace").strip()
+    return text, text.removeprefix("-ERR").strip().strip("'")
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _in_thread(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+    """
+    Run *call* in a thread of its own and return a future for its result.
+
+    The thread is a daemon: a call that never returns must not keep the loop or the process alive.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: Exception | None) -> None:
+        if result.done():
+            return
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(value)  # type: ignore[arg-type]
+
+    def run() -> None:
+        value, failure = None, None
+        try:
+            value = call(*arguments)
+        except Exception as error:  # noqa: BLE001 - raised where it is awaited.
+            failure = error
+        except BaseException as error:  # noqa: BLE001 - must not end the loop.
+            failure = ConnectError(f"unexpected {type(error).__name__}")
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(settle, value, failure)
+
+    threading.Thread(target=run, name=f"jetsync-{call.__name__}", daemon=True).start()
+    return result
