@@ -18,6 +18,7 @@ import itertools
 import re
 import threading
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
@@ -357,4 +358,4 @@ class ReplyRouter:
 
 def _take_all(queue: deque[Any]) -> list[Any]:
     # The reading thread may append meanwhile, so this takes only as many as it counted.
-    return [queue.popleft() for _ in range(len(queue))]
+    return list(islice(iter(queue.popleft, None), len(queue)))

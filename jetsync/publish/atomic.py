@@ -26,6 +26,7 @@ from jetsync.errors import (
     WaitTimeoutError,
 )
 from jetsync.publish.atomic_commit import BatchSender, connection_lost
+from jetsync.publish.atomic_staging import Wire
 from jetsync.publish.hooks import PublishHooks
 from jetsync.values.outbound import (
     OutboundMessage,
@@ -313,9 +314,10 @@ class AtomicBatch:
         def send() -> BatchRun:
             sender = self._sender
             known = sender.find_stream(first, deadline)
-            staging = sender.stage(known)
+            wire = Wire(sender.id)
+            staging = sender.stage(known, wire)
             staged = _each(partial(staging.admit, deadline=deadline), items)
-            return sender.send_whole(known, staging, staged, deadline)
+            return sender.send_whole(known, wire, staging, staged, deadline)
 
         return self._commit(lambda: send, deadline, size=len(items), first=first)
 

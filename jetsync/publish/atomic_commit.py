@@ -149,9 +149,9 @@ class BatchSender:
             ),
         )
 
-    def stage(self, known: KnownStream) -> Staging:
+    def stage(self, known: KnownStream, wire: Wire) -> Staging:
         """Return what checks the messages of the batch."""
-        return Staging(self._context, known, Wire(self.id).head_size, self._options.ttl)
+        return Staging(self._context, known, wire.head_size, self._options.ttl)
 
     def admit(self, item: Any, deadline: Deadline) -> tuple[BatchRun, BatchItem]:
         """Check a message, and start the batch if it is the first one."""
@@ -160,14 +160,15 @@ class BatchSender:
             run.engine.check_room()
             return run, run.staging.admit(item, deadline)
         known = self.find_stream(valid_subject(item), deadline)
-        staging = self.stage(known)
+        wire = Wire(self.id)
+        staging = self.stage(known, wire)
         # The first valid message decides which stream the batch belongs to.
         staged = staging.admit(item, deadline)
         options = self._options
         run = BatchRun(
             self._context,
             known,
-            self.id,
+            wire,
             staging,
             whole=False,
             ack_first=options.ack_first,
@@ -213,10 +214,15 @@ class BatchSender:
         return partial(self._send_again, deadline)
 
     def send_whole(
-        self, known: KnownStream, staging: Staging, items: Sequence[BatchItem], deadline: Deadline
+        self,
+        known: KnownStream,
+        wire: Wire,
+        staging: Staging,
+        items: Sequence[BatchItem],
+        deadline: Deadline,
     ) -> BatchRun:
         """Send all messages and the commit in one go."""
-        run = BatchRun(self._context, known, self.id, staging, whole=True)
+        run = BatchRun(self._context, known, wire, staging, whole=True)
         entries = run.engine.commit(*items)
         self._ids.add(self.id)
         # Another attempt takes the messages from this run, so it needs them from here on.
@@ -233,8 +239,9 @@ class BatchSender:
         known = self.find_stream(items[0][0].decode(), deadline)
         if self.id == before.id:
             self.id = self._context.connection.new_batch_id()
-        before.staging.check_again(known, Wire(self.id).head_size)
-        return self.send_whole(known, before.staging, items, deadline)
+        wire = Wire(self.id)
+        before.staging.check_again(known, wire.head_size)
+        return self.send_whole(known, wire, before.staging, items, deadline)
 
     def commit(
         self,

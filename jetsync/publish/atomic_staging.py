@@ -38,9 +38,10 @@ class Wire:
     Make the protocol blocks of one batch.
     """
 
-    __slots__ = ("_head", "_plain", "_size", "head_size")
+    __slots__ = ("_head", "_plain", "_size", "batch_id", "head_size")
 
     def __init__(self, batch_id: str) -> None:
+        self.batch_id = batch_id
         head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_MAGIC, batch_id.encode())
         self._head = head
         self._size = len(head) + len(b"\r\n")

@@ -27,7 +27,6 @@ from jetsync.errors import (
     TransportError,
 )
 from jetsync.publish.abandoned import AbandonWatch
-from jetsync.publish.atomic_staging import Wire
 from jetsync.publish.capability import MARKER_LEVEL
 from jetsync.publish.errors import BatchOutcomeUnknownError
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
-    from jetsync.publish.atomic_staging import BatchItem, Staging
+    from jetsync.publish.atomic_staging import BatchItem, Staging, Wire
 
 # A larger batch is written in pieces of this many bytes, so that memory does not hold it twice.
 WRITE_BYTES: Final = 1 << 20
@@ -56,7 +55,7 @@ class BatchRun:
     Args:
         context: Context of the batch.
         known: The stream, as looked up on the connection that the batch uses.
-        batch_id: The id.
+        wire: Makes the frames, with the id of the attempt.
         staging: Checks the messages of the batch.
         whole: Whether :meth:`send` gets the complete batch. The first message then asks for an
             answer, but the call does not wait for it.
@@ -67,7 +66,7 @@ class BatchRun:
         self,
         context: Context,
         known: KnownStream,
-        batch_id: str,
+        wire: Wire,
         staging: Staging,
         *,
         whole: bool,
@@ -77,7 +76,7 @@ class BatchRun:
         streams = context.streams
         self.known = known
         self.staging = staging
-        self.id = batch_id
+        self.id = batch_id = wire.batch_id
         self.whole = whole
         self.engine: AtomicBatchEngine[BatchItem] = AtomicBatchEngine(
             batch_id,
@@ -94,7 +93,7 @@ class BatchRun:
         self._connection = context.connection
         self._streams = streams
         self._lane = context.lane
-        self._wire = Wire(batch_id)
+        self._wire = wire
         # Receives the answer to the first message if the call does not wait for it.
         self._opening: Waiter | None = None
         # The last message that asked for an answer.
