@@ -23,7 +23,7 @@ from jetsync.errors import (
 )
 from jetsync.kv.entry import stored_entry
 from jetsync.publish.one import publish_one
-from jetsync.publish.ttl_floor import tell_if_raised
+from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.stream import Stream
 from jetsync.values.echo import api_level_of
 from jetsync.values.outbound import Expect, OutboundMessage
@@ -146,7 +146,7 @@ class Bucket:
         context = self.context
         # A stream that is known by its subjects was looked at when it took the message.
         if storing is not None and context.streams.kept(subject, context.lane.epoch) is None:
-            tell_if_raised(context, storing, subject, ttl)
+            report_raised_ttl(context, storing, subject, ttl)
         return ack.sequence
 
     def require_ttl(self, ttl: Seconds | Literal["never"], deadline: Deadline) -> StreamConfig:

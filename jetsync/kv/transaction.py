@@ -27,8 +27,8 @@ from jetsync.errors import (
 from jetsync.publish.atomic import publish_batch
 from jetsync.publish.atomic_commit import AtomicOptions
 from jetsync.publish.capability import require_atomic
-from jetsync.publish.one import RETRIES, RETRY_WAIT
-from jetsync.publish.ttl_floor import tell_if_raised
+from jetsync.publish.one import PUBLISH_RETRIES, PUBLISH_RETRY_WAIT
+from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values.headers import KV_OPERATION, ROLLUP
 from jetsync.values.outbound import Expect, OutboundMessage, payload_bytes
 
@@ -293,7 +293,9 @@ class Transaction:
     def _store(self, deadline: Deadline) -> BatchAck:
         """Send the changes; again, if keys to be created have markers of values that are gone."""
         expected = {change.key: change.last for change in self._changes if change.last is not None}
-        options = AtomicOptions(timeout=deadline.total, retries=RETRIES, retry_wait=RETRY_WAIT)
+        options = AtomicOptions(
+            timeout=deadline.total, retries=PUBLISH_RETRIES, retry_wait=PUBLISH_RETRY_WAIT
+        )
         prefix = self._bucket.layout.write_prefix
         for _ in range(ATTEMPTS):
             left = dict(expected)
@@ -350,4 +352,4 @@ class Transaction:
         if self._storing is None:
             return
         for change in self._changes:
-            tell_if_raised(self._bucket.context, self._storing, prefix + change.key, change.ttl)
+            report_raised_ttl(self._bucket.context, self._storing, prefix + change.key, change.ttl)

@@ -36,7 +36,7 @@ from jetsync.publish.atomic_staging import Staging, Wire
 from jetsync.publish.atomic_wire import BatchRun
 from jetsync.publish.capability import find_capable, require_atomic
 from jetsync.publish.errors import BatchOutcomeUnknownError
-from jetsync.publish.retry import ask_retry, tell_retry
+from jetsync.publish.retry import ask_retry, report_retry
 from jetsync.values import headers as names
 from jetsync.values.outbound import BatchAck, valid_subject
 from jetsync.values.ttl import ttl_header
@@ -318,7 +318,7 @@ class BatchSender:
         if delay is None or delay >= deadline.remaining():
             raise failure
         if operation is not None:
-            tell_retry(
+            report_retry(
                 plugins,
                 operation.name,
                 operation.subject,

@@ -1,11 +1,11 @@
 """
 Publish one message and wait for its acknowledgement.
 
-A 503 says that no stream took the message, which also happens while a stream has no leader; it is
-certain that nothing was stored, so the message is sent again, within the one deadline of the call.
-Whatever else goes wrong after the message was sent leaves its outcome unknown, and is reported as
-that. Where a plugin has such a message sent again and that attempt is refused, the outcome is still
-unknown: a refusal says nothing of the attempt before.
+A 503 means that no stream took the message, which also happens while a stream has no leader. The
+message is certainly not stored, so it is sent again within the deadline of the call. Any other
+failure after the message was sent leaves its outcome unknown. If a plugin then has it sent again
+and that attempt fails, the outcome stays unknown: the second answer says nothing about the first
+attempt.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from jetsync.errors import (
     RequestTimeoutError,
 )
 from jetsync.publish.encode import encode_message_headers
-from jetsync.publish.retry import ask_retry, is_repeatable, still_unknown, tell_retry
-from jetsync.publish.ttl_floor import tell_if_raised
+from jetsync.publish.retry import ask_retry, is_repeatable, report_retry, still_unknown
+from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.values.outbound import (
     OutboundMessage,
     PubAck,
@@ -42,14 +42,13 @@ from jetsync.values.subjects import validate_subject
 if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
-    from jetsync._hooks.manager import Plugins
 
 
-RETRIES: Final = 2
-"""How often a message that no stream took is sent again, unless told otherwise."""
+PUBLISH_RETRIES: Final = 2
+"""How often a message that no stream took is sent again by default."""
 
-RETRY_WAIT: Final = 0.25
-"""Seconds before each of these."""
+PUBLISH_RETRY_WAIT: Final = 0.25
+"""Seconds before each of these attempts by default."""
 
 
 def publish_one(
@@ -57,59 +56,77 @@ def publish_one(
     message: OutboundMessage,
     deadline: Deadline,
     *,
-    retries: int = RETRIES,
-    retry_wait: float = RETRY_WAIT,
+    retries: int = PUBLISH_RETRIES,
+    retry_wait: float = PUBLISH_RETRY_WAIT,
+    operation: events.PublishOperation | None = None,
 ) -> PubAck:
-    """Publish with hooks around it; see :meth:`jetsync.JetStream.publish` for the contract."""
-    wrap = context.plugins.wrap_publish
-    if wrap is None and context.plugins.retry is None:
-        return _attempts(context, message, deadline, None, retries, retry_wait)
-    operation = events.PublishOperation(
-        subject=message.subject,
-        stream=None if message.expect is None else message.expect.stream,
-        timeout=deadline.total,
-        has_message_ids=message.msg_id is not None,
-    )
-    if wrap is None:
-        return _attempts(context, message, deadline, operation, retries, retry_wait)
-    return wrap(
-        operation, lambda: _attempts(context, message, deadline, operation, retries, retry_wait)
-    )
+    """
+    Publish as described at :meth:`jetsync.JetStream.publish`.
 
-
-def _attempts(  # noqa: PLR0917 - one private step of publish_one.
-    context: Context,
-    message: OutboundMessage,
-    deadline: Deadline,
-    operation: events.PublishOperation | None,
-    retries: int,
-    retry_wait: float,
-) -> PubAck:
-    connection, plugins = context.connection, context.plugins
+    Inside the plugins' wrappers, *operation* is the operation that they wrap.
+    """
+    plugins = context.plugins
+    wrap = plugins.wrap_publish
+    if operation is None and (wrap is not None or plugins.retry is not None):
+        operation = begun = events.PublishOperation(
+            subject=message.subject,
+            stream=None if message.expect is None else message.expect.stream,
+            timeout=deadline.total,
+            has_message_ids=message.msg_id is not None,
+        )
+        if wrap is not None:
+            return wrap(
+                begun,
+                lambda: publish_one(
+                    context,
+                    message,
+                    deadline,
+                    retries=retries,
+                    retry_wait=retry_wait,
+                    operation=begun,
+                ),
+            )
     if operation is not None and plugins.shared_headers is not None:
         shared = plugins.shared_headers(operation)
         if shared is not None:
             message = with_shared(message, shared)
     if plugins.prepare is not None:
         message = plugins.prepare(message)
-    validate_subject(message.subject)
+    return _send(context, message, deadline, retries, retry_wait, operation)
+
+
+def _send(  # noqa: PLR0917 - the second half of publish_one.
+    context: Context,
+    message: OutboundMessage,
+    deadline: Deadline,
+    retries: int,
+    retry_wait: float,
+    operation: events.PublishOperation | None,
+) -> PubAck:
+    """Send a message that plugins have prepared, again if no stream took it."""
+    connection, plugins = context.connection, context.plugins
+    subject = validate_subject(message.subject).encode()
     header, _ = encode_message_headers(message, connection)
-    payload = payload_bytes(message.data)
-    subject = message.subject.encode()
+    payload = message.data if type(message.data) is bytes else payload_bytes(message.data)
     attempt = 1
     unknown: PublishOutcomeUnknownError | None = None
     while True:
         error: PublishError
         try:
-            frame = connection.exchange(subject, header, payload, deadline)
-            ack = _read(frame[3], message)
+            ack = parse_ack(connection.exchange(subject, header, payload, deadline)[3])
+            if isinstance(ack, ApiError):
+                raise ack
             if message.ttl is not None:
-                _look_at_ttl(context, message)
+                known = context.streams.kept(message.subject, context.lane.epoch)
+                if known is not None:
+                    report_raised_ttl(context, known.config, message.subject, message.ttl)
             return ack
         except NoRespondersError:
             error = NoStreamResponseError(message.subject, attempts=attempt)
             if unknown is not None:
                 error = unknown = still_unknown(message, error)
+        except ProtocolError as failure:
+            raise _unknown(message, deadline, failure) from failure
         except JetSyncError as failure:
             if was_sent(failure):
                 error = unknown = _unknown(message, deadline, failure)
@@ -126,39 +143,14 @@ def _attempts(  # noqa: PLR0917 - one private step of publish_one.
                     elapsed=deadline.total - deadline.remaining(),
                     has_message_ids=message.msg_id is not None,
                 )
-            delay = _delay(plugins, operation, error, attempt, retries, retry_wait)
+                delay = ask_retry(plugins.retry, operation, error, attempt)
+            elif unknown is None and attempt <= retries:
+                delay = retry_wait
         if delay is None or delay >= deadline.remaining():
             raise error
-        tell_retry(plugins, "publish", message.subject, error, attempts=attempt, delay=delay)
+        report_retry(plugins, "publish", message.subject, error, attempts=attempt, delay=delay)
         time.sleep(delay)
         attempt += 1
-
-
-def _delay(  # noqa: PLR0917 - one private step of publish_one.
-    plugins: Plugins,
-    operation: events.PublishOperation | None,
-    error: PublishError,
-    attempt: int,
-    retries: int,
-    retry_wait: float,
-) -> float | None:
-    """
-    Return the seconds until the next attempt, None to give up.
-
-    After an outcome that is unknown, only a plugin asks for another attempt.
-    """
-    if operation is not None and plugins.retry is not None:
-        return ask_retry(plugins.retry, operation, error, attempt)
-    if isinstance(error, NoStreamResponseError) and attempt <= retries:
-        return retry_wait
-    return None
-
-
-def _look_at_ttl(context: Context, message: OutboundMessage) -> None:
-    """Warn of a time-to-live that the stream raises, if the stream is known already."""
-    known = context.streams.kept(message.subject, context.lane.epoch)
-    if known is not None:
-        tell_if_raised(context, known.config, message.subject, message.ttl)
 
 
 def _unknown(
@@ -173,16 +165,3 @@ def _unknown(
     )
     error.__cause__ = cause
     return error
-
-
-def _read(data: bytes, message: OutboundMessage) -> PubAck:
-    """Return the ack, or raise the error that came in its place."""
-    try:
-        ack = parse_ack(data)
-    except ProtocolError as error:
-        raise PublishOutcomeUnknownError(
-            message.subject, msg_id=message.msg_id, reason=str(error)
-        ) from error
-    if isinstance(ack, ApiError):
-        raise ack
-    return ack

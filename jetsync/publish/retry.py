@@ -104,7 +104,7 @@ def ask_retry(
         raise
 
 
-def tell_retry(
+def report_retry(
     plugins: Plugins,
     operation: str,
     subject: str | None,
@@ -128,7 +128,7 @@ def tell_retry(
         )
 
 
-def tell_retries(plugins: Plugins, judged: Sequence[Setback]) -> None:
+def report_retries(plugins: Plugins, judged: Sequence[Setback]) -> None:
     """Tell the plugins, in one event, which of these messages of a window are sent again."""
     again = [message for message in judged if message.delay is not None]
     if plugins.status is not None and again:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _logger = _log.get_logger("jetsync.publish")
 
 
-def tell_if_raised(
+def report_raised_ttl(
     context: Context,
     config: StreamConfig,
     subject: str,

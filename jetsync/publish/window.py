@@ -31,8 +31,8 @@ from jetsync.publish.retry import (
     Setback,
     ask_retry,
     is_repeatable,
+    report_retries,
     still_unknown,
-    tell_retries,
 )
 from jetsync.values.outbound import (
     OutboundMessage,
@@ -328,7 +328,7 @@ class Window:
                 message.delay = ask_retry(retry, operation, message.error, message.attempts)
             except JetSyncError as veto:
                 message.error = veto
-        tell_retries(self._plugins, setbacks)
+        report_retries(self._plugins, setbacks)
 
     def schedule(self, setbacks: list[Setback]) -> None:
         """Have messages sent again as it was decided, and fail the others."""
