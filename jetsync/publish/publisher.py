@@ -113,6 +113,7 @@ class Publisher:
         self._on_report = on_report
         self._window = CollectingWindow(context, options)
         self._hooks = PublishHooks(context.plugins, options.size)
+        self._hooked = self._hooks.active
         self._lock = threading.RLock()
         self._work = Signal()
         """There is something to wait for, or the publisher closes."""
@@ -238,7 +239,7 @@ class Publisher:
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-        if self._hooks.active:
+        if self._hooked:
             return self._send_hooked(item)
         return self._send(item, None)
 
@@ -269,7 +270,7 @@ class Publisher:
         while True:
             if (
                 self._stopped is not None
-                or window.open_count >= self._options.size
+                or len(window.tokens) + len(window.staged) >= self._options.size
                 or window.numbered_bytes + window.staged_bytes >= self._options.max_bytes
             ):
                 self._wait_room()
