@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Counter", "CounterEntry"]
 
-LEVEL: Final = 2
+COUNTER_LEVEL: Final = 2
 """API level from which servers have counters."""
 
 
@@ -199,7 +199,7 @@ class Counter:
         known = streams.named(name, deadline)
         if not known.config.allow_msg_counter or not known.takes(self._subject):
             known = streams.named(name, deadline, fresh=True)
-        if known.level < LEVEL:
+        if known.level < COUNTER_LEVEL:
             server = known.version or self._context.server.version
             raise NotSupportedError("a counter", needs="server 2.12 or later", server=server)
         if not known.config.allow_msg_counter:

@@ -15,7 +15,7 @@ import pytest
 
 from jetsync import events
 from jetsync._hooks import dispatcher as _eventthread
-from jetsync._hooks.dispatcher import THREAD_NAME, Dispatcher, DispatcherStatistics
+from jetsync._hooks.dispatcher import EVENT_THREAD, Dispatcher, DispatcherStatistics
 from jetsync._hooks.manager import Plugins
 from jetsync.events import ClosedEvent, LameDuckEvent, ReconnectedEvent, StatusKind
 from jetsync.hookspecs import hookimpl
@@ -154,7 +154,7 @@ class TestDispatcher:
             dispatcher.emit_later(ReconnectedEvent(reconnects=number))
 
         assert dispatcher.close(10)
-        assert seen == [(number, THREAD_NAME) for number in range(100)]
+        assert seen == [(number, EVENT_THREAD) for number in range(100)]
         assert dispatcher.statistics() == DispatcherStatistics(100, 0, 0)
 
     def test_no_thread_without_an_event(self):
@@ -203,7 +203,7 @@ class TestDispatcher:
         """
         What no longer fits is counted, and said once.
         """
-        monkeypatch.setattr(_eventthread, "MAX_PENDING", 3)
+        monkeypatch.setattr(_eventthread, "MAX_EVENTS", 3)
         started = threading.Event()
 
         def hang(event):
@@ -314,7 +314,7 @@ class TestPluginsAndDispatcher:
         assert plugins.close(10)
         assert sorted(seen) == sorted(
             [
-                (StatusKind.CLOSED, THREAD_NAME),
+                (StatusKind.CLOSED, EVENT_THREAD),
                 (StatusKind.LAME_DUCK, threading.current_thread().name),
             ]
         )

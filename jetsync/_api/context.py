@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from jetsync._api.known_streams import StreamCache
-from jetsync._base.deadline import LONGEST, Deadline
+from jetsync._base.deadline import MAX_SECONDS, Deadline
 from jetsync.errors import JetStreamNotEnabledError, NoRespondersError, from_api_error
 from jetsync.values.server_info import decode_json
 
@@ -37,7 +37,7 @@ class Context:
         self.prefix = prefix
         self.domain = domain
         # Capped, because locks reject longer waits.
-        self.default_timeout = min(default_timeout, LONGEST)
+        self.default_timeout = min(default_timeout, MAX_SECONDS)
         self.streams = StreamCache(self)
 
     @property

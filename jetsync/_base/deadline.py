@@ -23,7 +23,7 @@ A duration: seconds as a number, or a ``timedelta``.
 
 # 31 years. Locks raise an error for waits that the system clock cannot hold. Plain numbers from
 # here on are refused: one second in nanoseconds is the same number.
-LONGEST: Final = 1e9
+MAX_SECONDS: Final = 1e9
 
 # Durations cross the wire in whole nanoseconds, where less becomes 0: no limit, or the default.
 SHORTEST: Final = 1e-9
@@ -67,7 +67,7 @@ def as_seconds(value: Seconds, name: str = "timeout", *, minimum: float = 0.0) -
         problem = f"must be a finite number of seconds >= {minimum:g}, not {seconds:g}"
     elif 0.0 < seconds < SHORTEST:
         problem = f"must be seconds, and {seconds:g} is less than a nanosecond"
-    elif seconds >= LONGEST and not isinstance(given, (dt.timedelta, ServerSeconds)):
+    elif seconds >= MAX_SECONDS and not isinstance(given, (dt.timedelta, ServerSeconds)):
         problem = f"must be seconds or a timedelta, and {seconds:g} looks like nanoseconds"
     else:
         return seconds
@@ -97,10 +97,10 @@ class Deadline:
         Raises:
             InvalidTypeError, InvalidArgumentError: as :func:`as_seconds`.
         """
-        if type(seconds) is float and SHORTEST <= seconds < LONGEST:
+        if type(seconds) is float and SHORTEST <= seconds < MAX_SECONDS:
             return cls(time.monotonic() + seconds, seconds)
-        total = LONGEST if seconds is None else as_seconds(seconds)
-        return cls(time.monotonic() + min(total, LONGEST), total)
+        total = MAX_SECONDS if seconds is None else as_seconds(seconds)
+        return cls(time.monotonic() + min(total, MAX_SECONDS), total)
 
     def remaining(self) -> float:
         """

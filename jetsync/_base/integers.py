@@ -14,7 +14,7 @@ from typing import Final
 
 from jetsync.errors import ProtocolError
 
-LONGEST: Final = 20
+LONGEST_DIGITS: Final = 20
 """Decimal digits of a 64-bit number at most."""
 
 LARGEST: Final = (1 << 64) - 1
@@ -41,7 +41,7 @@ def read_digits(text: str | bytes) -> int:
     Raises:
         ProtocolError: It is not an unsigned 64-bit number in decimal digits.
     """
-    if text.isascii() and text.isdigit() and len(text) <= LONGEST:
+    if text.isascii() and text.isdigit() and len(text) <= LONGEST_DIGITS:
         number = int(text)
         if number <= LARGEST:
             return number

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from jetsync.events import StatusEvent
 
-THREAD_NAME: Final = "jetsync-events"
+EVENT_THREAD: Final = "jetsync-events"
 
 # A storm of errors while a plugin waits for a reconnect stays far below this; it bounds the memory
 # that a plugin that hangs can cost to some megabytes.
-MAX_PENDING: Final = 10_000
+MAX_EVENTS: Final = 10_000
 
 _log = get_logger("jetsync.events")
 
@@ -55,7 +55,7 @@ class DispatcherStatistics:
     """Events that are handed over and wait for their turn."""
 
     dropped: int
-    """Events that found `MAX_PENDING` others waiting."""
+    """Events that found `MAX_EVENTS` others waiting."""
 
 
 class Dispatcher:
@@ -87,7 +87,7 @@ class Dispatcher:
             # No plugin ever runs under this lock, and nothing waits under it.
             if self._closed:
                 return
-            if self._queue.qsize() >= MAX_PENDING:
+            if self._queue.qsize() >= MAX_EVENTS:
                 self._dropped += 1
                 first = self._dropped == 1
             else:
@@ -95,7 +95,7 @@ class Dispatcher:
                 self._queue.put(event)
                 self._start()
         if first:
-            _log.warning("events.dropped", pending=MAX_PENDING)
+            _log.warning("events.dropped", pending=MAX_EVENTS)
 
     def close(self, timeout: float | None = 1.0) -> bool:
         """
@@ -135,7 +135,7 @@ class Dispatcher:
         if self._thread is not None:
             return
         # Noted first: a signal handler that hands over an event now must not start a second one.
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=EVENT_THREAD, daemon=True)
         try:
             with keep_interrupts():
                 self._thread.start()

@@ -29,8 +29,8 @@ import attrs
 
 from jetsync._proto.pins import Pins
 from jetsync._proto.pull import (
-    RETRY_WAIT,
-    RETRY_WAIT_LIMIT,
+    PULL_RETRY_WAIT,
+    PULL_RETRY_WAIT_LIMIT,
     UNBOUNDED_BATCH,
     PullEngine,
     PullRequest,
@@ -166,7 +166,7 @@ class ConsumeEngine:
         self._heartbeat = options.heartbeat
         # No pull is sent before this moment; 0 for no such moment.
         self._not_before = 0.0
-        self._wait = RETRY_WAIT
+        self._wait = PULL_RETRY_WAIT
         # Whether the next message only fits into an empty buffer.
         self._until_empty = False
         # Seconds of silence that were reported already.
@@ -353,7 +353,7 @@ class ConsumeEngine:
         self._silent_before = 0.0
         self._excused = False
         self._not_before = 0.0
-        self._wait = RETRY_WAIT
+        self._wait = PULL_RETRY_WAIT
         self.pulls.heartbeat.restart(now)
         return len(dead)
 
@@ -375,7 +375,7 @@ class ConsumeEngine:
             self.refused.extend(messages[room:])
             messages = messages[:room]
         self.admitted += len(messages)
-        self._wait = RETRY_WAIT
+        self._wait = PULL_RETRY_WAIT
         self.refusals = 0
         self._until_empty = False
         if self.options.group is not None:
@@ -401,7 +401,7 @@ class ConsumeEngine:
                 # It ended early and empty. Repeating it at once could go on in a tight loop.
                 self._back_off(now)
             else:
-                self._wait = RETRY_WAIT
+                self._wait = PULL_RETRY_WAIT
                 self.refusals = 0
             return PullOutcome.ENDED
         if kind is not None and issubclass(kind, CONCLUDING):
@@ -421,7 +421,7 @@ class ConsumeEngine:
         """Send no pull for a while. Several statuses at once count as one."""
         if now >= self._not_before:
             self._not_before = now + self._wait
-            self._wait = min(2.0 * self._wait, RETRY_WAIT_LIMIT)
+            self._wait = min(2.0 * self._wait, PULL_RETRY_WAIT_LIMIT)
 
     def _conclude(self, status: Status) -> PullOutcome:
         self.fail(status.error(self.options.stream, self.options.consumer))

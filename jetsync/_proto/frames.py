@@ -35,7 +35,7 @@ An INFO line lists the addresses of a whole cluster. A MSG line has the subject 
 PUB line, which a server limits to 4 KiB unless its operator allows more.
 """
 
-MAX_PENDING: Final = 64 << 20
+SERVER_BUFFER: Final = 64 << 20
 """
 Bytes that a server keeps for a slow client before it disconnects it, unless configured otherwise.
 
@@ -88,7 +88,7 @@ class Splitter:
         self._wanted = 0
         # A server sends messages that are larger than its own max_payload: it adds headers, and the
         # API returns a stored message as base64, which takes a third more.
-        self._limit = max(MAX_PENDING, min(2 * max_payload, MAX_FRAME))
+        self._limit = max(SERVER_BUFFER, min(2 * max_payload, MAX_FRAME))
 
     def feed(self, data: bytes, touched: list[Inbound], foreign: list[bytes]) -> None:
         """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import attrs
 
-from jetsync._base.integers import LONGEST
+from jetsync._base.integers import LONGEST_DIGITS
 from jetsync._proto.puback import is_no_responders, parse_ack, plain_prefix
 from jetsync.errors import ApiError, JetSyncError
 from jetsync.values.outbound import PubAck
@@ -154,10 +154,10 @@ class Pipeline(Generic[Item]):
         for frame in frames:
             digits = frame[0][cut:]
             data = frame[3]
-            is_number = digits.isdigit() and len(digits) <= LONGEST
+            is_number = digits.isdigit() and len(digits) <= LONGEST_DIGITS
             if plain and is_number and data.startswith(plain):
                 sequence = data[length:-1]
-                if sequence.isdigit() and len(sequence) <= LONGEST:
+                if sequence.isdigit() and len(sequence) <= LONGEST_DIGITS:
                     run.append((digits, sequence))
                     continue
             self.settle_run(run)

@@ -45,8 +45,8 @@ UNBOUNDED_BATCH: Final = 1_000_000
 GRACE: Final = 2.0
 
 # Seconds before another pull follows after a temporary status; doubled each time up to the limit.
-RETRY_WAIT: Final = 0.1
-RETRY_WAIT_LIMIT: Final = 1.0
+PULL_RETRY_WAIT: Final = 0.1
+PULL_RETRY_WAIT_LIMIT: Final = 1.0
 
 # How many full pulls are remembered. A consumer has at most 512 waiting pulls, unless it was
 # created with another `max_waiting`.

@@ -20,7 +20,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._hooks.errors import PluginError
 from jetsync._io.connection import raise_failure
 from jetsync._io.outbox import LaneState
-from jetsync._proto.pull import GRACE, RETRY_WAIT, RETRY_WAIT_LIMIT, message_size
+from jetsync._proto.pull import GRACE, PULL_RETRY_WAIT, PULL_RETRY_WAIT_LIMIT, message_size
 from jetsync._proto.status import Effect
 from jetsync.consume.acks import acknowledge_all, give_back, message_maker
 from jetsync.consume.inbox import (
@@ -127,7 +127,7 @@ class Fetch:
         self._subject = f"{context.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
         self._deadline = Deadline.after(wait + GRACE)
         self._send_until = Deadline(self._deadline.at - GRACE, wait)
-        self._retry_wait = RETRY_WAIT
+        self._retry_wait = PULL_RETRY_WAIT
         # Which pull of a fetch with `no_wait` this is, see `_should_repeat`.
         self._attempt = 1
         # Whether another pull has to be sent before the next wait.
@@ -362,7 +362,7 @@ class Fetch:
                 self._probe()
             if status is not None and status.effect is not Effect.ENDED:
                 pause = self._deadline.at_most(self._retry_wait)
-                self._retry_wait = min(self._retry_wait * 2.0, RETRY_WAIT_LIMIT)
+                self._retry_wait = min(self._retry_wait * 2.0, PULL_RETRY_WAIT_LIMIT)
                 lane.wait(inbox.box, pause)
             # Waits for a connection. The pull has to fit the time that is left then.
             lane.write(b"", self._send_until)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jetsync.consume.core import ConsumptionCore
     from jetsync.values.frame import Frame
 
-THREAD_NAME: Final = "jetsync-consume"
+HANDLER_THREAD: Final = "jetsync-consume"
 
 # Messages are kept alive after 3 of the 8 steps of each ack wait. So two progress reports fit into
 # one ack wait, and one of them may be late.
@@ -79,10 +79,10 @@ class HandlerPool:
 
     def start(self) -> None:
         """Start the threads."""
-        names = [f"{THREAD_NAME}-{number}" for number in range(1, self._options.threads + 1)]
+        names = [f"{HANDLER_THREAD}-{number}" for number in range(1, self._options.threads + 1)]
         threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
         if self._options.keep_alive:
-            name = f"{THREAD_NAME}-alive"
+            name = f"{HANDLER_THREAD}-alive"
             threads.append(threading.Thread(target=self._keep_alive, name=name, daemon=True))
         with keep_interrupts():
             for thread in threads:

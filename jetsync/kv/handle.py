@@ -51,13 +51,13 @@ __all__ = ["KeyValue"]
 READING: Final = 30.0
 """Seconds that reading many keys one after the other may take unless told otherwise."""
 
-FIRST_PAUSE: Final = 0.01
+FIRST_CONFLICT_PAUSE: Final = 0.01
 """
 Seconds before the third attempt to create a key; doubled each time. The second one, over the marker
 of a value that is gone, follows at once.
 """
 
-LONGEST_PAUSE: Final = 0.5
+LONGEST_CONFLICT_PAUSE: Final = 0.5
 
 OLD_DELETES: Final = 30 * 60.0
 """Seconds that markers of deleted keys stay for watchers when all others are purged."""
@@ -206,7 +206,7 @@ class KeyValue:
                 last = 0 if found is None else found.revision
             # Others create and delete it at the same time.
             time.sleep(min(pause, deadline.remaining()))
-            pause = min(pause * 2.0 or FIRST_PAUSE, LONGEST_PAUSE)
+            pause = min(pause * 2.0 or FIRST_CONFLICT_PAUSE, LONGEST_CONFLICT_PAUSE)
 
     def update(
         self,

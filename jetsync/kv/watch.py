@@ -56,7 +56,7 @@ MOST: Final = 4
 Entries for each one that there was, after which a watch is up to date whatever has not come yet.
 """
 
-LOOK: Final = 1.0
+INFO_TIMEOUT: Final = 1.0
 """Seconds to wait for the answer to that."""
 
 
@@ -311,7 +311,7 @@ class Watch:
     def _look(self) -> None:
         """Ask whether all that was there has come; what gives no answer now may later."""
         try:
-            info = self._ordered.info(timeout=LOOK)
+            info = self._ordered.info(timeout=INFO_TIMEOUT)
         except JetSyncError:
             return
         if info.num_pending:

@@ -40,7 +40,7 @@ from jetsync.errors import (
     WaitTimeoutError,
 )
 from jetsync.publish.encode import BLOCK_MESSAGES
-from jetsync.publish.fast_stream import LEADER_WAIT, FastStream
+from jetsync.publish.fast_stream import LEADER_POLL, FastStream
 from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from jetsync._proto.fastledger import Gap
 
 # A quiet batch is pinged after this many seconds, because the server drops it after 10.
-KEEP_ALIVE_AFTER: Final = 4.0
+PING_AFTER: Final = 4.0
 
 # Seconds between two checks whether a batch is quiet.
 KEEP_ALIVE_CHECK: Final = 2.0
@@ -301,9 +301,9 @@ class FastLink:
             finally:
                 # The traceback of a raised error refers to this frame and so to the link.
                 del refusal
-            if deadline.remaining() <= LEADER_WAIT:
+            if deadline.remaining() <= LEADER_POLL:
                 raise NoStreamResponseError(subject, attempts=attempts)
-            time.sleep(LEADER_WAIT)
+            time.sleep(LEADER_POLL)
 
     def _await_start(self, deadline: Deadline) -> None:
         """Wait for the answer to the first message; if no batch starts, the engine knows why."""
@@ -418,7 +418,7 @@ class FastLink:
             # While no call is running, nothing else reads the answers to pings.
             self.receive()
             engine, now = self.engine, time.monotonic()
-            is_quiet = now - engine.quiet_since >= KEEP_ALIVE_AFTER
+            is_quiet = now - engine.quiet_since >= PING_AFTER
             if is_quiet and self._lane.epoch == self.stream.epoch:
                 seq = engine.keep_alive(now)
                 if seq is not None:

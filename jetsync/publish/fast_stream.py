@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
 
 # Seconds before a request is repeated that the server could not answer yet.
-LEADER_WAIT: Final = 0.1
+LEADER_POLL: Final = 0.1
 
 # Seconds for one lookup of the stream. A stream without a leader does not answer.
 LOOKUP_TIMEOUT: Final = 1.0
@@ -96,9 +96,9 @@ class FastStream:
                 )
             except _NOT_YET as error:
                 temporary = wait or not isinstance(error, JetStreamNotEnabledError)
-                if not temporary or deadline.remaining() <= LEADER_WAIT:
+                if not temporary or deadline.remaining() <= LEADER_POLL:
                     raise
-                time.sleep(LEADER_WAIT)
+                time.sleep(LEADER_POLL)
                 continue
             if self.known is not None and known.name != self.known.name:
                 raise self._wrong_stream(subject, known)

@@ -4,7 +4,7 @@ A publisher: many messages in flight, from any number of threads, each with a fu
 Publishing threads encode messages and stage them in the window, without a lock; one worker thread
 per publisher reads the acks, completes futures and calls what users gave. Who writes what is
 staged, with the lock: a publishing thread, when a block is full, when it waits, or when messages
-are rare; otherwise the worker, which is then attentive and looks every ``LINGER`` seconds.
+are rare; otherwise the worker, which is then attentive and looks every ``BLOCK_DELAY`` seconds.
 
 Invariants
 - A message is staged, or the call of ``publish`` raises and nothing of it is sent. Once staged it
@@ -60,7 +60,7 @@ __all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"
 KEPT_FAILURES: Final = 1000
 """Failures that nobody asked about which a publisher keeps for the error at its end."""
 
-LINGER: Final = 0.001
+BLOCK_DELAY: Final = 0.001
 """
 Seconds for which a message may wait for others to be written with, while many are published.
 
@@ -146,7 +146,7 @@ class Publisher:
         """Whether the worker waits for something to do, rather than for acks."""
 
         self._attentive = False
-        """Whether the worker flushes the window within ``LINGER`` seconds."""
+        """Whether the worker flushes the window within ``BLOCK_DELAY`` seconds."""
 
         self._telling = False
         """Whether the worker runs a user's code, which may take its time."""
@@ -319,7 +319,7 @@ class Publisher:
     def _write_or_wake(self) -> None:
         """See to a message that the worker does not look for; the lock is held."""
         now = time.monotonic()
-        if now - self._written > LINGER or self._telling:
+        if now - self._written > BLOCK_DELAY or self._telling:
             self._written = now
             self._hurry()
         else:
@@ -519,7 +519,7 @@ class Publisher:
             self._attentive = window.number != self._looked_at
             if self._attentive:
                 self._looked_at = window.number
-                soon = time.monotonic() + LINGER
+                soon = time.monotonic() + BLOCK_DELAY
                 return soon if due is None else min(due, soon)
             if due is not None:
                 if window.staged and window.room > 0:

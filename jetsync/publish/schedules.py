@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload, PubAck
 
-LEVEL: Final = 2
+SCHEDULE_LEVEL: Final = 2
 """API level from which servers have schedules, and know ``@at``."""
 
 FULL_LEVEL: Final = 4
@@ -77,7 +77,9 @@ class ScheduleOptions:
     def level(self) -> int:
         """The API level that a server needs for it."""
         more = (self.every, self.cron, self.time_zone, self.source)
-        return FULL_LEVEL if self.rollup or any(each is not None for each in more) else LEVEL
+        return (
+            FULL_LEVEL if self.rollup or any(each is not None for each in more) else SCHEDULE_LEVEL
+        )
 
     def pairs(self, subject: str) -> list[tuple[str, str]]:
         """
@@ -154,7 +156,7 @@ def _check_stream(
     if not known.config.allow_msg_schedules or known.level < options.level:
         known = context.streams.find(subject, deadline, fresh=True)
     server = known.version or context.server.version
-    if known.level < LEVEL:
+    if known.level < SCHEDULE_LEVEL:
         raise NotSupportedError("a message schedule", needs="server 2.12 or later", server=server)
     if known.level < options.level:
         raise NotSupportedError(

@@ -18,7 +18,7 @@ from jetsync.errors import (
     DisconnectedError,
 )
 from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
-from jetsync.publish.window import PATIENCE, Window
+from jetsync.publish.window import CONNECTION_POLL, Window
 
 if TYPE_CHECKING:
     from jetsync._api.context import Context
@@ -188,7 +188,7 @@ class CollectingWindow(Window):
         """Return when something is due next, on the monotonic clock; None if nothing is."""
         due = super().due()
         if self.pieces:
-            look = time.monotonic() + PATIENCE
+            look = time.monotonic() + CONNECTION_POLL
             due = look if due is None else min(due, look)
         return due
 

@@ -57,10 +57,10 @@ A stream refuses messages (429, err_code 10167) when 128 MiB wait to be stored i
 configured otherwise. This leaves room for other publishers.
 """
 
-NEVER: Final = 1 << 62
+EVERY_EPOCH: Final = 1 << 62
 """An epoch above every other: all that is in flight is lost."""
 
-PATIENCE: Final = 0.05
+CONNECTION_POLL: Final = 0.05
 """Seconds between looks for a connection on which to send a refused message again."""
 
 
@@ -258,7 +258,7 @@ class Window:
         if lost:
             pipeline.lost(lost)
         if failure is not None:
-            pipeline.lost(NEVER)
+            pipeline.lost(EVERY_EPOCH)
             self._give_up_again()
         pipeline.expire(time.monotonic())
         if pipeline.failed:
@@ -377,7 +377,7 @@ class Window:
         """Look again soon, or fail what has waited long enough."""
         for message in messages:
             if now < message.until:
-                message.due = now + PATIENCE
+                message.due = now + CONNECTION_POLL
                 self._again.append(message)
             else:
                 subject = subject_of(message.item)

@@ -58,14 +58,14 @@ PAGE: Final = 2000
 PAGE_BYTES: Final = 2 << 20
 
 # Seconds before the next request when no server answered; doubled each time up to the limit.
-RETRY_WAIT: Final = 0.05
-RETRY_WAIT_LIMIT: Final = 1.0
+PAGE_RETRY_WAIT: Final = 0.05
+PAGE_RETRY_WAIT_LIMIT: Final = 1.0
 
 # Requests for one page while replicas or mirrors answer that have less than the stream. If three of
 # four that answer are such mirrors, one in 100 million pages fails.
 TRIES: Final = 64
 
-# Seconds before a replica that is behind is asked again; doubled each time up to RETRY_WAIT.
+# Seconds before a replica that is behind is asked again; doubled each time up to PAGE_RETRY_WAIT.
 LAG_WAIT: Final = 0.002
 
 # Seconds to wait for the stream's info when no server answered a request.
@@ -98,9 +98,9 @@ def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
         try:
             return call(attempt)
         except (ConnectionLostError, TemporarilyUnavailableError):
-            if deadline.remaining() <= RETRY_WAIT:
+            if deadline.remaining() <= PAGE_RETRY_WAIT:
                 raise
-            time.sleep(RETRY_WAIT)
+            time.sleep(PAGE_RETRY_WAIT)
         except RequestTimeoutError as error:
             if deadline.expired():
                 raise RequestTimeoutError(error.subject, deadline.total) from error
@@ -203,7 +203,7 @@ class PageReader:
         self.tries = 0
         self._mirror: str | None = None
         self._lag_wait = LAG_WAIT
-        self._retry_wait = RETRY_WAIT
+        self._retry_wait = PAGE_RETRY_WAIT
         self._silence = SILENCE
         self._target = f"{context.prefix}.DIRECT.GET.{stream}".encode()
         self._numbers = itertools.count(1)
@@ -383,7 +383,7 @@ class PageReader:
             # A page that brought nothing is requested again within its own time.
             self.left = self.seconds
             self.tries, self._lag_wait, self._mirror = 0, LAG_WAIT, None
-        self._retry_wait, self._silence = RETRY_WAIT, SILENCE
+        self._retry_wait, self._silence = PAGE_RETRY_WAIT, SILENCE
         # Without a connection the request would wait, and keep back what has arrived.
         if not engine.done and self.context.lane.state is LaneState.OPEN:
             self._ask()
@@ -488,7 +488,7 @@ class PageReader:
                     self.stream, needs="a server that answers them, which none does at the moment"
                 )
             self.context.lane.wait(self._box, deadline.at_most(self._retry_wait))
-        self._retry_wait = min(2.0 * self._retry_wait, RETRY_WAIT_LIMIT)
+        self._retry_wait = min(2.0 * self._retry_wait, PAGE_RETRY_WAIT_LIMIT)
 
     def _check_stranger(self, stranger: str) -> None:
         """Let the page be requested again, as another stream has answered."""
@@ -523,7 +523,7 @@ class PageReader:
             if deadline.remaining() <= self._lag_wait:
                 raise RequestTimeoutError(self._target.decode(), self.seconds)
             time.sleep(self._lag_wait)
-        self._lag_wait = min(2.0 * self._lag_wait, RETRY_WAIT)
+        self._lag_wait = min(2.0 * self._lag_wait, PAGE_RETRY_WAIT)
 
     def first_at_leader(self, request: dict[str, object]) -> StoredMessage | None:
         """

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args, get_o
 import attrs
 import cattrs
 
-from jetsync._base.deadline import LONGEST, ServerSeconds, as_seconds
+from jetsync._base.deadline import MAX_SECONDS, ServerSeconds, as_seconds
 from jetsync._base.fields import Choice, aware, known_or_new
 from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
 
@@ -41,7 +41,7 @@ _M = TypeVar("_M", bound="WireModel")
 
 _NS_PER_SECOND: Final = 1_000_000_000
 _UTC: Final = dt.timezone.utc
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=_UTC)
+UNIX_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=_UTC)
 
 _RFC3339: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))"
@@ -93,7 +93,7 @@ def parse_time_ns(text: str) -> int:
         moment = dt.datetime(year, month, day, hour, minute, tzinfo=_UTC)
     except ValueError as error:
         raise ProtocolError(f"not an RFC 3339 time: {text!r}") from error
-    since = moment - _EPOCH
+    since = moment - UNIX_EPOCH
     seconds = since.days * 86400 + since.seconds + second
     if found[8] is not None:
         offset = int(found[9]) * 3600 + int(found[10]) * 60
@@ -111,7 +111,7 @@ def parse_time(text: str) -> dt.datetime:
     """
     microseconds = parse_time_ns(text) // 1000
     try:
-        return _EPOCH + dt.timedelta(microseconds=microseconds)
+        return UNIX_EPOCH + dt.timedelta(microseconds=microseconds)
     except OverflowError as error:
         raise ProtocolError(f"the time {text!r} is out of range") from error
 
@@ -126,13 +126,13 @@ def format_time(moment: dt.datetime | int) -> str:
         InvalidArgumentError: the ``datetime`` is naive, or the number is out of range.
     """
     if isinstance(moment, dt.datetime):
-        since = aware(moment, "time") - _EPOCH
+        since = aware(moment, "time") - UNIX_EPOCH
         seconds = since.days * 86400 + since.seconds
         fraction = since.microseconds * 1000
     else:
         seconds, fraction = divmod(moment, _NS_PER_SECOND)
     try:
-        whole = (_EPOCH + dt.timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
+        whole = (UNIX_EPOCH + dt.timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
     except OverflowError as error:
         raise InvalidArgumentError(f"the time {moment!r} is out of range") from error
     digits = f".{fraction:09d}".rstrip("0") if fraction else ""
@@ -252,7 +252,7 @@ def _decode_duration(value: Any) -> float | None:
 
 def _seconds(nanoseconds: int) -> float:
     seconds = nanoseconds / _NS_PER_SECOND
-    return seconds if seconds < LONGEST else ServerSeconds(seconds)
+    return seconds if seconds < MAX_SECONDS else ServerSeconds(seconds)
 
 
 def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from jetsync._base.integers import read_digits
 from jetsync.errors import InvalidArgumentError, ProtocolError
-from jetsync.values.codec import parse_time_ns
+from jetsync.values.codec import UNIX_EPOCH, parse_time_ns
 from jetsync.values.headers import TTL, Headers, find_last
 from jetsync.values.ttl import marker_in, marker_of, parse_ttl, ttl_in
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredMessage", "StoredPage"]
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _SERVER_LINES = b"\r\nNats-Stream: "
 
 # What servers add to an answer, in their order, up to the end of the block. Each block has it once,
@@ -39,7 +38,7 @@ def time_of(timestamp_ns: int) -> dt.datetime:
     """
     # With integers, because a float of seconds has too few digits for microseconds.
     try:
-        return _EPOCH + dt.timedelta(microseconds=timestamp_ns // 1000)
+        return UNIX_EPOCH + dt.timedelta(microseconds=timestamp_ns // 1000)
     except OverflowError as error:
         raise ProtocolError(f"the time {timestamp_ns} ns is out of range") from error
 
@@ -51,7 +50,7 @@ def _nanoseconds(moment: dt.datetime | int) -> int:
         raise InvalidArgumentError(
             "timestamp must have a time zone, and this datetime is naive", argument="timestamp"
         )
-    since = moment - _EPOCH
+    since = moment - UNIX_EPOCH
     return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
 
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jetsync._proto import frames
-from jetsync._proto.frames import MAX_CONTROL_LINE, MAX_LINE, MAX_PENDING, Splitter
+from jetsync._proto.frames import MAX_CONTROL_LINE, MAX_LINE, SERVER_BUFFER, Splitter
 from jetsync.errors import MaxControlLineError
 
 OURS = (b"1000000", b"1000001", b"1000017")
@@ -202,17 +202,19 @@ class TestSplitter:
         """A frame that is larger than the server sends is refused before its body is there."""
         line = b"MSG a 1000000 %d\r\n"
         with pytest.raises(ValueError, match="frame"):
-            cut(line % (MAX_PENDING + 1))
-        cut(line % MAX_PENDING)
+            cut(line % (SERVER_BUFFER + 1))
+        cut(line % SERVER_BUFFER)
         with pytest.raises(ValueError, match="frame"):
-            cut(b"HMSG a 1000000 1 %d\r\n" % (MAX_PENDING + 1))
+            cut(b"HMSG a 1000000 1 %d\r\n" % (SERVER_BUFFER + 1))
 
     def test_the_limit_follows_max_payload(self):
         """A server with a large max_payload may send twice as much, with headers and in base64."""
-        Splitter({}, MAX_PENDING).feed(b"MSG a 1000000 %d\r\n" % (2 * MAX_PENDING), [], [])
+        Splitter({}, SERVER_BUFFER).feed(b"MSG a 1000000 %d\r\n" % (2 * SERVER_BUFFER), [], [])
         with pytest.raises(ValueError, match="frame"):
-            Splitter({}, MAX_PENDING).feed(b"MSG a 1000000 %d\r\n" % (2 * MAX_PENDING + 1), [], [])
-        Splitter({}, 1024).feed(b"MSG a 1000000 %d\r\n" % MAX_PENDING, [], [])
+            Splitter({}, SERVER_BUFFER).feed(
+                b"MSG a 1000000 %d\r\n" % (2 * SERVER_BUFFER + 1), [], []
+            )
+        Splitter({}, 1024).feed(b"MSG a 1000000 %d\r\n" % SERVER_BUFFER, [], [])
 
     @pytest.mark.parametrize("start", [b"INFO {", b"MSG a", b"PING", b"\r", b""])
     @pytest.mark.parametrize("piece", [1 << 17, 3 * MAX_LINE])

@@ -199,7 +199,7 @@ class TestQuiet:
         A publisher that nobody holds is not kept alive, and leaves its subscription.
         """
         monkeypatch.setattr(_fast_link, "KEEP_ALIVE_CHECK", 0.05)
-        monkeypatch.setattr(_fast_link, "KEEP_ALIVE_AFTER", 0.1)
+        monkeypatch.setattr(_fast_link, "PING_AFTER", 0.1)
         before = subscriptions(client)
         held = [fast(js)]
         held[0].add(f"{stream.name}.a", b"0")

@@ -154,7 +154,7 @@ class TestLoss:
         """
         If the server forgot the batch, a commit without a message has an outcome that is unknown.
         """
-        monkeypatch.setattr(_fast_link, "KEEP_ALIVE_AFTER", 1e9)
+        monkeypatch.setattr(_fast_link, "PING_AFTER", 1e9)
         publisher = fast(js, gap="ok")
         publisher.add(f"{stream.name}.a", b"0")
         end_behind_its_back(js, publisher, 2)
