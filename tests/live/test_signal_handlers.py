@@ -18,7 +18,8 @@ from interrupts import handled_at
 
 import jetsync
 
-STRIKES = int(os.environ.get("JETSYNC_TEST_STRIKES", "12"))
+_FEWER = os.environ.get("JETSYNC_TEST_SET", "full") != "full"
+STRIKES = int(os.environ.get("JETSYNC_TEST_STRIKES", "4" if _FEWER else "12"))
 """Steps of an outer call at which each inner call strikes, spread evenly; 0 for every step."""
 
 HANGS_AFTER = 20

@@ -339,7 +339,7 @@ class TestGetMany:
         More than 1024 keys are read as of one moment as well.
         """
         js.publish_many((f"$KV.{kv.bucket}.k{number}", b"%d" % number) for number in range(1500))
-        found = kv.get_many(">")
+        found = kv.get_many(">", timeout=60)
         assert values(found) == {f"k{number}": b"%d" % number for number in range(1500)}
 
     def test_a_writer(self, js, unique):
