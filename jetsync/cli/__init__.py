@@ -2,8 +2,8 @@
 The `jetsync` command.
 
 The package needs the extra `cli` (click and rich), which the library itself does not. Each command
-is a module of its own and is imported when it is called, so that one command's slow imports do not
-slow down another.
+is a module that is imported when it is called, so that its imports do not slow down the other
+commands.
 """
 
 from __future__ import annotations

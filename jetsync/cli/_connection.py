@@ -1,5 +1,5 @@
 """
-How commands connect: the same options for each of them, laid over the environment.
+The connection options of all commands. They take precedence over the environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ _LOGIN: Final = ("user", "password", "token", "credentials", "nkey_seed")
 
 _OPTIONS: Final = (
     click.option(
-        "-s", "--server", "servers", metavar="URL", help="Server, or several with commas."
+        "-s",
+        "--server",
+        "servers",
+        metavar="URL",
+        help="Server URL, or several separated by commas.",
     ),
     click.option("--context", metavar="NAME", help="Saved context of the nats command line."),
     click.option("--user", metavar="NAME", help="User name."),
@@ -44,10 +48,10 @@ _OPTIONS: Final = (
 
 def connection_options(command: Callable[..., T]) -> Callable[..., T]:
     """
-    Give a command the connection options; it gets them as one argument `options`.
+    Add the connection options to a command, which gets them as one argument `options`.
 
-    Options on the command line go over the context, and the context over the environment. A login
-    that is given replaces the one that was there as a whole.
+    The command line takes precedence over the context, and the context over the environment. A
+    login on the command line replaces the whole login of the others.
     """
 
     @functools.wraps(command)
@@ -70,12 +74,12 @@ def make_options(
     *, context: str | None = None, timeout: float | None = None, **fields: str | None
 ) -> jetsync.ConnectOptions:
     """
-    Make connection options from what was given on the command line.
+    Make connection options from the command line.
 
     Raises:
-        ConfigurationError: the environment or the context can not be used.
+        ConfigurationError: The environment or the context is invalid.
 
-        InvalidArgumentError: what was given can not be used.
+        InvalidArgumentError: An option is invalid.
     """
     if context is None:
         options = jetsync.ConnectOptions.from_env()
@@ -85,7 +89,7 @@ def make_options(
     if any(name in changes for name in _LOGIN):
         changes = {**dict.fromkeys(_LOGIN), **changes}
         if changes["user"] is not None and changes["password"] is None:
-            # --user alone names who it is; the password may well be in the environment.
+            # With --user alone, the password may be in the environment.
             changes["password"] = options.password
     if timeout is not None:
         changes |= {"connect_timeout": timeout, "request_timeout": timeout}

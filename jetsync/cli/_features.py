@@ -1,5 +1,5 @@
 """
-Which features of JetStream work on which servers, and how that is told.
+The features of JetStream that each server version supports.
 
 A table of (feature, API level, version). The API level is asked of the server; where one level
 stands for servers that differ, the version decides. `docs/features.md` is the same table in words.
@@ -37,7 +37,7 @@ class Feature:
     """The nats-server version from which it works."""
 
     caution: Version | None = None
-    """Versions below this one have it, with faults that matter."""
+    """Versions below this one have the feature, with serious faults."""
 
     fault: str = ""
     """Which faults."""
@@ -87,7 +87,7 @@ class Verdict:
     feature: Feature
     works: bool
     why: str = ""
-    """What is missing, or what to mind; empty where all is well."""
+    """What is missing, or a caveat. Empty if the feature works."""
 
     def as_json(self) -> dict[str, object]:
         """
@@ -106,11 +106,11 @@ def verdicts(version: str, level: int, *, jetstream: str | None = None) -> tuple
     Judge all features for one server.
 
     Args:
-        version: the server's version, as it says it.
+        version: The version that the server reports.
 
-        level: the API level of the server that answers JetStream requests, 0 if it says none.
+        level: The API level of the server that answers JetStream requests, 0 if it reports none.
 
-        jetstream: why there is no JetStream at all, or `None` where there is.
+        jetstream: Why JetStream is not available, or `None` if it is.
     """
     if jetstream is not None:
         return tuple(Verdict(feature, works=False, why=jetstream) for feature in FEATURES)

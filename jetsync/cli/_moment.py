@@ -1,5 +1,5 @@
 """
-The last part of the demo: reading at a moment of the past, and keys that change together or expire.
+The last part of the demo: reads at a past time, key-value transactions and keys that expire.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def at_six(
     js: jetsync.JetStream, stream: jetsync.Stream, statuses: list[Status]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Publish all of the day, and only then ask how things were at six.
+    Publish the whole day, then read the state as of 18:00.
 
     Returns:
         The status of each aircraft, as the server says and as it should be.
@@ -80,7 +80,7 @@ def at_six(
     before = [status for status in statuses if status.minute <= SIX]
     if not before:
         return {}, {}
-    # The first message that is too late tells the moment: what was stored before it counts.
+    # The first message after 18:00 gives the time: messages stored before it count.
     too_late = len(before) + 1
     if too_late <= len(statuses):
         snapshot = stream.get_last_for(
@@ -107,7 +107,7 @@ def change_together(bucket: jetsync.KeyValue, aircraft: list[str]) -> bool:
 
 def expire(bucket: jetsync.KeyValue) -> list[str]:
     """
-    Set a key that expires, and return what somebody who watches it sees.
+    Set a key that expires, and return what a watch of it sees.
     """
     seen = []
     with bucket.watch("gate", updates_only=True) as watch:

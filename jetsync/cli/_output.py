@@ -1,5 +1,5 @@
 """
-What commands print: lines and tables for people, JSON for programs.
+Output of commands: lines and tables for people, JSON for programs.
 
 Commands print through this module only. Most of the text comes from servers and publishers, so each
 function here escapes what a terminal would act on, and prints markup of rich literally.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator
 
-# Where the output is not a terminal there is no width to fit: names are not cut for a file.
+# Output that is not a terminal has no width limit, so that names in files are complete.
 _UNBOUNDED: Final = 400
 
 _ACTIVE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -49,7 +49,7 @@ def console() -> Console:
 @contextlib.contextmanager
 def until_nobody_reads() -> Iterator[None]:
     """
-    End the block quietly where Ctrl-C comes, or where what reads standard output has gone.
+    End the block without an error on Ctrl-C, or if the reader of standard output is gone.
     """
     try:
         yield
@@ -81,7 +81,7 @@ def say(
     Print a line of text.
 
     Args:
-        text: What to print; it may contain text of others.
+        text: What to print. It may contain untrusted text.
         style: How to print it on a terminal, in the terms of rich.
         lines: Whether line ends and tabs in the text stay.
         err: Whether to print to standard error.
@@ -102,10 +102,10 @@ def confirm(question: str) -> None:
 
 def visible(text: str, *, lines: bool = False) -> str:
     """
-    Return text with escapes for what a terminal would act on.
+    Return text with escapes for characters that a terminal would act on.
 
     Args:
-        text: Whatever somebody has published.
+        text: Untrusted text.
         lines: Whether line ends and tabs stay.
     """
     return _replaced(text, _escape, keep="\n\t" if lines else "")
@@ -186,7 +186,7 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
 
 def size(count: float) -> str:
     """
-    Return a number of bytes as people read it.
+    Return a number of bytes with a unit.
     """
     if count < 0:
         return "unlimited"

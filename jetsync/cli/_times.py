@@ -1,5 +1,5 @@
 """
-Times on the command line: a moment, or how long ago it was.
+Times on the command line: a date and time, or an age.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _PART: Final = re.compile(r"([\d.]+)([dhms])")
 
 def moment_of(text: str) -> dt.datetime:
     """
-    Read a time such as `2026-08-06T18:00`, or how long ago: `90s`, `1h30m`, `2d`.
+    Parse a time such as `2026-08-06T18:00`, or an age: `90s`, `1h30m`, `2d`.
 
-    A time without a zone is one of this machine's.
+    A time without a zone is local time.
     """
     try:
         if _AGO.fullmatch(text):
@@ -28,5 +28,5 @@ def moment_of(text: str) -> dt.datetime:
         # Python 3.10 knows a zone of Z by this name only.
         return dt.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).astimezone()
     except (ValueError, OverflowError):
-        reason = f"{text!r} is neither a time, as 2026-08-06T18:00, nor how long ago, as 1h30m"
+        reason = f"{text!r} is neither a time such as 2026-08-06T18:00 nor an age such as 1h30m"
         raise click.BadParameter(reason) from None

@@ -123,7 +123,7 @@ def remove_consumer(
     *, options: jetsync.ConnectOptions, stream: str, name: str, force: bool
 ) -> None:
     """
-    Remove the consumer NAME of STREAM; the messages stay.
+    Remove the consumer NAME of STREAM. The messages stay.
     """
     with connect(options) as client:
         found = client.jetstream().consumer(stream, name)

@@ -1,5 +1,5 @@
 """
-`jetsync demo`: a real data set through a real server and back, checked and drawn.
+`jetsync demo`: send a real data set through a real server and back, check it and draw a picture.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SPARK: Final = "jetsync_spark"
 """The package of the plugin that has the demo with Spark."""
 
 DESCRIPTION: Final = "made by `jetsync demo`"
-"""By this a stream that an earlier demo has left is known, and may be replaced."""
+"""The description of a stream that an earlier demo left, and that may be replaced."""
 
 BATCH: Final = 5000
 """Messages per fetch, acknowledged in one write."""
@@ -71,7 +71,7 @@ class Rate(ProgressColumn):
 
 
 @click.command()
-@click.option("--server", metavar="URL", help="Use this server; without it, one of its own.")
+@click.option("--server", metavar="URL", help="Use this server instead of a temporary one.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N flights.")
 @click.option("--keep", is_flag=True, help="Leave the stream on the server given with --server.")
 @click.option(
@@ -82,7 +82,7 @@ class Rate(ProgressColumn):
     help="Where the picture goes.",
 )
 @click.option(
-    "--spark", is_flag=True, help="Through Spark instead, killed once; needs jetsync-spark."
+    "--spark", is_flag=True, help="Use Spark, and kill its driver once. Needs jetsync-spark."
 )
 def demo(
     server: str | None,
@@ -97,7 +97,7 @@ def demo(
     Publishes every flight that left New York in 2013, reads all of them back through a durable
     consumer, compares count and digest, and shows what came back as a table and a picture. Then
     writes the flights of one day as atomic batches, one per aircraft, and lets one batch fail.
-    At last reads where the aircraft of that day were at 18:00, changes several keys of a bucket in
+    Finally reads where the aircraft of that day were at 18:00, changes several keys of a bucket in
     one transaction, and watches a key expire.
 
     With --spark the flights go from Spark to a stream and back into a streaming query, which puts
@@ -107,7 +107,7 @@ def demo(
     if spark:
         sys.exit(demo_of_spark(server, limit, keep=keep, picture=picture))
     expected = min(limit or FLIGHTS, FLIGHTS)
-    # What the extra would have brought is missed now, not when the work is done.
+    # Missing packages of the extra are reported now, not after the work.
     airlines()
     importlib.import_module("matplotlib")
     sent, received, tally = Digest(), Digest(), Tally()
@@ -184,7 +184,7 @@ def result(line: str, *, good: bool) -> None:
 
 def remove(js: jetsync.JetStream, name: str) -> None:
     """
-    Remove a stream that a demo has made; any other of that name is left alone and ends this one.
+    Delete the stream of an earlier demo. Another stream of that name is an error.
     """
     with contextlib.suppress(jetsync.StreamNotFoundError):
         left = js.stream(name)
@@ -241,7 +241,7 @@ def fetch(
     waiting = worker.cached_info.num_pending
     while received.count < waiting:
         before = received.count
-        # No more than there is, so that the last fetch does not wait for what never comes.
+        # Not more messages than there are, or the last fetch would wait.
         batch = worker.fetch(min(BATCH, waiting - before), expires=5)
         for message in batch:
             received.add(message.subject, message.data)
@@ -250,23 +250,23 @@ def fetch(
                 progress.update(task, completed=received.count)
         batch.ack()
         if received.count == before:
-            # The comparison that follows will say what is missing.
+            # The comparison below reports what is missing.
             break
     progress.update(task, completed=received.count)
 
 
 def batches(js: jetsync.JetStream, limit: int | None, *, keep: bool) -> bool:
     """
-    Write the flights of a day as atomic batches, and return whether all went as it should.
+    Write the flights of a day as atomic batches, and return whether all is as expected.
     """
     try:
-        # In memory: on disk each batch costs the server some milliseconds, however small it is.
+        # On disk, each batch would cost the server some milliseconds.
         stream = make_stream(js, DAY_STREAM, "aircraft.>", storage="memory", allow_atomic=True)
         aircraft = flights_by_aircraft(limit)
         return write_day(js, stream, aircraft) and fail_on_purpose(js, stream, next(iter(aircraft)))
     except jetsync.NotSupportedError as error:
         say(f"no atomic batches: {error}")
-        # An old server may have made a stream all the same.
+        # An old server may have created the stream.
         keep = False
         return True
     finally:
@@ -307,21 +307,21 @@ def write_day(
 
 def fail_on_purpose(js: jetsync.JetStream, stream: jetsync.Stream, known: str) -> bool:
     """
-    Commit a batch of which one message expects what is not so, and see that nothing is stored.
+    Commit a batch with one failing expectation, and check that nothing is stored.
     """
     before = stream.info().state.messages
     outcome = "no error"
     try:
         with js.atomic_batch() as batch:
             batch.add("aircraft.new.1", b"maiden flight")
-            # That this aircraft has never flown is wrong.
+            # The expectation fails: this aircraft has flown before.
             batch.add(known, b"maiden flight", expect=jetsync.Expect(last_subject_sequence=0))
             batch.add("aircraft.new.2", b"maiden flight")
     except jetsync.WrongLastSequenceError as error:
         outcome = type(error).__name__
     more = stream.info().state.messages - before
     result(
-        f"3 more in one batch, of which one expects what is wrong: {outcome}, {more} stored",
+        f"3 more in one batch with one failing expectation: {outcome}, {more} stored",
         good=more == 0,
     )
     return more == 0
@@ -329,7 +329,7 @@ def fail_on_purpose(js: jetsync.JetStream, stream: jetsync.Stream, known: str) -
 
 def read_day(stream: jetsync.Stream) -> list[_moment.Status]:
     """
-    Return what became known on the day; nothing where the server cannot read many messages at once.
+    Return the events of the day, or nothing if the server has no direct batch reads.
     """
     try:
         return _moment.statuses_of_day(stream, DAY)
@@ -340,7 +340,7 @@ def read_day(stream: jetsync.Stream) -> list[_moment.Status]:
 
 def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool) -> bool:
     """
-    Look back to six o'clock, change keys together and let one expire; return whether all is right.
+    Read the state at 18:00, change keys together and let one expire. Return whether all is right.
     """
     if not statuses:
         return True
@@ -360,7 +360,7 @@ def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool)
         seen = _moment.expire(bucket)
         as_expected = seen == ["PUT", jetsync.MarkerReason.MAX_AGE.value]
         result(
-            f"a key kept for {_moment.KEPT} s: who watches it saw {', then '.join(seen)}",
+            f"a key kept for {_moment.KEPT} s: a watch saw {', then '.join(seen)}",
             good=as_expected,
         )
         aircraft = sorted({status.aircraft for status in statuses})[:3]
@@ -371,7 +371,7 @@ def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool)
         )
     except jetsync.NotSupportedError as error:
         say(f"no transactions: {error}")
-        # An old server may have made a bucket all the same.
+        # An old server may have created the bucket.
         keep = False
         return True
     else:

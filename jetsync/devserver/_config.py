@@ -1,5 +1,5 @@
 """
-Compose the configuration file of one server from what `DevServer` needs and what its user wants.
+Compose the configuration file of one server from the settings of `DevServer` and of its user.
 
 Values are written as JSON, which the server's configuration language contains. A user's mapping is
 merged key by key; a user's text is appended, and where it repeats a top-level key the server takes
@@ -34,7 +34,7 @@ def base_config(
     cluster: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """
-    Return what every server of the kit has, before the user's own configuration.
+    Return the settings of every server, without the user's configuration.
     """
     config: dict[str, Any] = {
         "server_name": name,
@@ -67,7 +67,7 @@ def merge(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_user_config(config: Mapping[str, Any]) -> None:
     """
-    Refuse keys that would move a server away from the ports it is looked for on.
+    Refuse keys that would change the ports on which `DevServer` expects a server.
 
     Raises:
         DevServerError: *config* sets such a key.

@@ -20,7 +20,7 @@ from jetsync.errors import DevServerError
 @attrs.frozen(kw_only=True)
 class Layout:
     """
-    Describe what is asked for; see the arguments of `DevServer`.
+    The arguments of `DevServer`.
     """
 
     binary: Path
@@ -41,7 +41,7 @@ class Layout:
 @attrs.frozen
 class Member:
     """
-    Hold one server: what stays the same over all its starts.
+    One server, with what does not change when it restarts.
     """
 
     index: int
@@ -66,13 +66,13 @@ class Member:
     @property
     def answers(self) -> bool:
         """
-        Whether the server runs and is not paused, so that asking it makes sense.
+        Whether the server runs and is not paused, so that it can answer.
         """
         return self.process.running and not self.process.paused
 
     def release(self) -> None:
         """
-        Give the ports back.
+        Release the ports.
         """
         for held in self.ports.values():
             held.release()

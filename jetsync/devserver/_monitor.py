@@ -1,6 +1,6 @@
 """
-Ask a running server how it is, over its client port and its monitoring port. No JetStream client is
-needed for that.
+Ask a running server for its state, over its client port and its monitoring port. It needs
+no JetStream client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 
 def read_info(port: int, timeout: float = 1.0) -> dict[str, Any] | None:
     """
-    Return the INFO that a server greets with.
+    Return the INFO that a server sends first.
 
     Args:
         port: The client port.

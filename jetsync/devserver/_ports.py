@@ -1,10 +1,9 @@
 """
-Keep loopback ports for servers that come and go.
+Reserve loopback ports for servers that stop and restart.
 
-A server that is stopped, killed or restarted must find its port again, and nobody may take it
-meanwhile: not another test process, and not the kernel, which hands out ephemeral ports to outgoing
-connections. (A client that keeps reconnecting to a free ephemeral port of its own host does sooner
-or later connect to itself.)
+A server that is stopped, killed or restarted must get its port again. Neither another test process
+nor an outgoing connection may take it meanwhile. (A client that keeps reconnecting to a free
+ephemeral port of its own host eventually connects to itself.)
 
 On Linux a bound socket that does not listen reserves its port against both, and a server may still
 bind and listen on it as long as both sides set ``SO_REUSEADDR``, which Go programs do. Elsewhere
@@ -38,7 +37,7 @@ class PortReservation:
 
     def release(self) -> None:
         """
-        Give the port back. Calling it again does nothing.
+        Release the port. Further calls do nothing.
         """
         self._socket.close()
 

@@ -74,7 +74,7 @@ class ServerProcess:
 
     def start(self) -> None:
         """
-        Start the process; it is not ready yet when this returns. Does nothing when it already runs.
+        Start the process without waiting until it is ready. Does nothing if it runs already.
         """
         if self.running:
             return
@@ -113,7 +113,7 @@ class ServerProcess:
 
     def terminate(self) -> None:
         """
-        Ask the process to end in good order, also when it is paused. Does nothing when it is gone.
+        Ask the process to shut down, even if it is paused. Does nothing if it has ended.
         """
         if self._popen is not None:
             self._popen.send_signal(signal.SIGTERM)
@@ -124,7 +124,7 @@ class ServerProcess:
 
     def kill(self) -> None:
         """
-        End the process at once and reap it. Does nothing when it is gone.
+        Kill the process and reap it. Does nothing if it has ended.
         """
         if self._popen is not None and self._popen.poll() is None:
             self._popen.kill()
@@ -133,11 +133,10 @@ class ServerProcess:
 
     def pause(self) -> None:
         """
-        Stop the process from running without ending it; its sockets stay open.
+        Pause the process. Its sockets stay open.
         """
         self.signal(signal.SIGSTOP)
-        # The stop is delivered asynchronously: wait until the kernel reports it, so that nothing is
-        # answered any more after this call.
+        # The kernel delivers the stop asynchronously. After this wait the server answers nothing.
         popen = self._popen
         if popen is not None and hasattr(os, "waitid"):
             with contextlib.suppress(ChildProcessError):
@@ -178,13 +177,13 @@ class ServerProcess:
 
     def poll_until(self, ready: Callable[[], bool], deadline: Deadline, what: str) -> None:
         """
-        Wait until *ready* says so; a process that ends meanwhile ends the wait.
+        Wait until *ready* returns true or the process ends.
 
         Raises:
             DevServerError: The process ended, or the deadline passed.
         """
         while not ready():
-            # Waiting for the exit doubles as the pause between two looks.
+            # Waiting for the exit is also the pause between two checks.
             if self.wait_exit(0.01):
                 raise self.failure("ended before it was ready")
             if deadline.expired():
@@ -219,7 +218,7 @@ def _popen(arguments: Sequence[str], log: int) -> subprocess.Popen[bytes]:
 
 class _Spawner:
     """
-    Run calls in one daemon thread that never ends. One per process, made when first needed.
+    Run calls in a daemon thread that never ends. Each process has one, started on first use.
     """
 
     _lock = threading.Lock()

@@ -1,5 +1,5 @@
 """
-Decide whether servers are ready, and who leads: what the monitoring endpoints say, seen together.
+Decide from the monitoring endpoints whether servers are ready, and which one leads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from jetsync.devserver._members import Member
 
-# Another process has to be asked again and again: there is nothing to wait on.
+# Seconds between two requests. Another process has no event to wait for.
 POLL_INTERVAL = 0.01
 
 
@@ -48,7 +48,7 @@ def wait_ready(
     clustered = len(members) > 1
     answering = [member for member in members if member.answers]
     if not jetstream or (clustered and len(answering) * 2 <= len(members)):
-        # Without a majority nobody can be elected, so there is nothing more to wait for.
+        # Without a majority no leader can be elected.
         return info
     query = "?js-server-only=true" if clustered else ""
     for member in starting:
@@ -67,10 +67,10 @@ def wait_ready(
 
 def poll(members: Sequence[Member], ready: Callable[[], bool], timeout: float, what: str) -> None:
     """
-    Ask until the answer is yes.
+    Ask until the answer is true.
 
     Raises:
-        DevServerError: It was not in time; *what* says what is wrong, and the logs are shown.
+        DevServerError: The time is over. The text has *what* is wrong and the ends of the logs.
     """
     deadline = Deadline.after(timeout)
     while not ready():
@@ -107,7 +107,7 @@ def _accepts(member: Member, found: dict[str, Any]) -> bool:
     if info is None:
         return False
     if not info:
-        # TLS handshake first: the greeting is behind it, but the monitoring port tells the same.
+        # With TLS first, the INFO follows the handshake. The monitoring port has the same data.
         try:
             _, info = _monitor.get_json(member.http_port, "/varz")
         except OSError:

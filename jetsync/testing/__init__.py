@@ -1,10 +1,10 @@
 """
-What tests of jetsync, of its plugins and of programs that use it are made with.
+Tools for testing jetsync, its plugins and programs that use it.
 
 For tests without a server: `ManualClock` and `ScriptedTransport` drive engines, and `HookRecorder`
-is a plugin that writes down every hook call. For tests with one: `CutProxy` breaks connections
-where it hurts, and `jetsync.testing.plugin` gives pytest the fixtures ``nats_server``, ``js`` and
-``stream``; it is found by pytest as soon as jetsync is installed.
+is a plugin that records every hook call. For tests with a server: `CutProxy` breaks connections,
+and `jetsync.testing.plugin` gives pytest the fixtures ``nats_server``, ``js`` and ``stream``.
+pytest loads that plugin if jetsync is installed.
 """
 
 from __future__ import annotations

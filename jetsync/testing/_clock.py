@@ -1,5 +1,5 @@
 """
-A clock that moves only when a test says so.
+A clock that only tests advance.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ class ManualClock:
     Stand in for ``time.monotonic``: calling it returns the time, `advance` moves it.
 
     Args:
-        now: The time it starts at, in seconds. Not 0, so that an engine that takes 0 for "never" is
-            found out.
+        now: The start time in seconds. It is not 0, so that tests detect engines that use 0 for
+            "never".
     """
 
     def __init__(self, now: float = 1000.0) -> None:
@@ -25,10 +25,10 @@ class ManualClock:
         Move the clock forward and return the new time.
 
         Raises:
-            ValueError: *seconds* is negative; a monotonic clock never goes back.
+            ValueError: *seconds* is negative. A monotonic clock never goes back.
         """
         if seconds < 0:
-            raise ValueError(f"a monotonic clock does not go back by {-seconds} s")
+            raise ValueError(f"a monotonic clock cannot go back: advance({seconds})")
         self.now += seconds
         return self.now
 

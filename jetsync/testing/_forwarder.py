@@ -1,8 +1,8 @@
 """
-The thread behind `CutProxy`: it owns all sockets, moves all bytes and does what it is asked to.
+The thread behind `CutProxy`. It owns all sockets, forwards all bytes and runs all actions.
 
-Everything here but `Forwarder.do` and the waiting on `Forwarder.changed` runs on that one thread,
-so there is no lock round sockets and buffers, and nothing is half-way when a call returns.
+Only `Forwarder.do` and waits on `Forwarder.changed` run on other threads. Sockets and buffers
+therefore need no lock, and an action is complete when its call returns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 @attrs.frozen
 class ProxyStatistics:
     """
-    Count what went through a `CutProxy` so far.
+    The traffic through a `CutProxy` so far.
     """
 
     accepted: int
@@ -74,7 +74,7 @@ class _Pipe:
         self.size = 0
         self.ended = False
         self.last = False
-        """Whether the link is cut as soon as what is buffered here has gone out."""
+        """Whether to cut the link once this buffer is written."""
 
 
 @attrs.define(eq=False)
@@ -117,7 +117,7 @@ class Forwarder:
         self.reset = False
         """Whether that cut is a reset."""
         self.changed = threading.Condition()
-        """Told when a counter changes; counters are written by the thread only."""
+        """Notified when a counter changes. Only the thread writes counters."""
         self.accepted = 0
         self.cuts = 0
         self._bytes: dict[Direction, int] = dict.fromkeys(DIRECTIONS, 0)
@@ -125,7 +125,7 @@ class Forwarder:
     @property
     def running(self) -> bool:
         """
-        Whether there is a thread to do anything.
+        Whether the thread runs.
         """
         return self._thread is not None
 
@@ -142,7 +142,7 @@ class Forwarder:
         """
         if self._thread is None:
             self.listen()
-            # Daemon: a test that forgets the proxy must still end.
+            # A test that forgets to close the proxy must still end.
             self._thread = threading.Thread(target=self._run, name="jetsync-cutproxy", daemon=True)
             self._thread.start()
 
@@ -167,7 +167,7 @@ class Forwarder:
 
     def do(self, action: Callable[[], T]) -> T:
         """
-        Run *action* on the thread and return what it returns; the only way in for other threads.
+        Run *action* on the thread and return its result. Other threads have no other access.
 
         Raises:
             RuntimeError: The thread is not running.
@@ -186,7 +186,7 @@ class Forwarder:
         self._wake_write.send(b"x")
         return done.result(_ACTION_TIMEOUT)
 
-    # -- what may be asked for with do ------------------------------------------------------------
+    # -- actions for do ---------------------------------------------------------------------------
 
     def count(self) -> ProxyStatistics:
         """
@@ -211,7 +211,7 @@ class Forwarder:
 
     def freeze(self) -> int:
         """
-        Forward nothing more on the open connections and return how many there are.
+        Stop forwarding on the open connections and return how many there are.
         """
         for link in self._links:
             link.frozen = True
@@ -219,18 +219,18 @@ class Forwarder:
 
     def arm(self, budget: dict[Direction, int], *, reset: bool) -> None:
         """
-        Cut once when one of the budgets is used up; none takes it back.
+        Cut once when one of the budgets is used up. An empty *budget* cancels that.
         """
         self.budget = budget
         self.reset = reset
 
     def listen(self) -> None:
         """
-        Take new connections. Does nothing when it does already.
+        Accept new connections. Does nothing if they are accepted already.
         """
         if self._listener is None:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            # Lets the listener share the port with the reservation that holds it.
+            # The listener shares the port with its reservation.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("127.0.0.1", self.reservation.port))
             listener.listen()
@@ -240,7 +240,7 @@ class Forwarder:
 
     def refuse(self) -> None:
         """
-        Refuse new connections. Does nothing when it does already.
+        Refuse new connections. Does nothing if they are refused already.
         """
         if self._listener is not None:
             self._selector.unregister(self._listener)
@@ -309,13 +309,12 @@ class Forwarder:
         try:
             client, _ = self._listener.accept()
         except OSError:
-            # The client has gone again.
+            # The client has disconnected already.
             return
         try:
             server = socket.create_connection(self._target, _CONNECT_TIMEOUT)
         except OSError:
-            # No server: what a client without a proxy would notice on connecting, it notices on
-            # reading.
+            # There is no server. The client notices it when it reads, not when it connects.
             client.close()
             return
         for end in (client, server):
@@ -334,7 +333,7 @@ class Forwarder:
 
     def _read(self, link: _Link, pipe: _Pipe) -> None:
         budget = self.budget.get(pipe.direction)
-        # With no budget left one byte is read, to learn that there is one to withhold.
+        # Without a budget, one byte is read to find out whether there is more to forward.
         size = _READ_SIZE if budget is None else max(1, min(_READ_SIZE, budget))
         try:
             data = pipe.source.recv(size)
@@ -372,7 +371,7 @@ class Forwarder:
             except BlockingIOError:
                 sent = 0
             except OSError:
-                # The receiver is gone; so is the connection.
+                # The receiver has closed the connection.
                 self._drop(link, reset=False)
                 return
             pipe.size -= sent
@@ -393,16 +392,15 @@ class Forwarder:
     def _drop(self, link: _Link, *, reset: bool, cut: bool = False) -> None:
         with self.changed:
             self._links.remove(link)
-            # A peer that goes away while its last bytes are on their way has been cut all the same:
-            # whoever waits for the cut must not wait for ever.
+            # A peer may disconnect before its last bytes are written. That counts as a cut, so that
+            # `wait_cuts` ends.
             self.cuts += cut or any(pipe.last for pipe in link.pipes)
             self.changed.notify_all()
         for end in (link.client, link.server):
             self._watch(end, 0, link)
             with contextlib.suppress(OSError):
                 if reset:
-                    # Linger for zero seconds: the kernel sends RST and forgets what it had not
-                    # sent.
+                    # With a linger time of 0 s the kernel sends RST and drops unsent data.
                     linger = struct.pack("ii", 1, 0)
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                 else:

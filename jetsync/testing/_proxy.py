@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 class CutProxy:
     """
-    Forward connections to a server, and cut, pause or delay them when told to.
+    Forward connections to a server, and cut, pause or delay them on request.
 
-    Entering the ``with`` block (or `start`) opens `url`. A cluster tells its clients about all its
-    servers, so a client of a proxied cluster finds its way around the proxy unless ``no_advertise``
-    is configured. Methods may be called from any thread.
+    Entering the ``with`` block (or `start`) opens `url`. A cluster tells its clients the addresses
+    of all its servers. Configure ``no_advertise``, or clients of a proxied cluster reconnect
+    without the proxy. Methods may be called from any thread.
 
     Args:
         target: The server's URL or port; of several URLs the first.
@@ -38,7 +38,7 @@ class CutProxy:
     @property
     def port(self) -> int:
         """
-        The port that the proxy listens on; the same also after `refuse` and `accept`.
+        The port that the proxy listens on. `refuse` and `accept` do not change it.
         """
         return self._forwarder.reservation.port
 
@@ -51,7 +51,7 @@ class CutProxy:
 
     def statistics(self) -> ProxyStatistics:
         """
-        Return the counters; whatever a peer has received by now is counted.
+        Return the counters. They include all bytes that a peer has received by now.
         """
         forwarder = self._forwarder
         return forwarder.do(forwarder.count) if forwarder.running else forwarder.count()
@@ -84,15 +84,15 @@ class CutProxy:
     ) -> None:
         self.close()
 
-    # -- what a test asks for ---------------------------------------------------------------------
+    # -- faults -----------------------------------------------------------------------------------
 
     def cut(self, *, reset: bool = False) -> int:
         """
         Close all open connections now, in both directions; new ones are accepted.
 
         Args:
-            reset: Send a reset, which also throws away what the peers have not read yet, instead of
-                an end of stream.
+            reset: Send RST instead of an end of stream. Peers then lose data that they have not
+                read yet.
 
         Returns:
             How many connections were cut.
@@ -103,12 +103,11 @@ class CutProxy:
         self, *, to_server: int | None = None, to_client: int | None = None, reset: bool = False
     ) -> None:
         """
-        Cut once after a number of further bytes in one or the other direction, whichever is reached
-        first.
+        Cut once after a number of further bytes in either direction, whichever is reached first.
 
-        Exactly that many bytes pass, then the connection that carried the last one is closed; with
-        0 the next byte is not forwarded any more. A later call replaces this one, and without
-        arguments takes it back.
+        Exactly that many bytes pass. Then the proxy closes the connection that carried the last
+        one. With 0 it does not forward the next byte. A later call replaces this one, and a call
+        without arguments cancels it.
 
         Args:
             to_server: Bytes from the client to the server, over all connections.
@@ -121,7 +120,7 @@ class CutProxy:
 
     def pause(self, direction: Direction | None = None) -> None:
         """
-        Stop forwarding in one direction or both; the connections stay open and senders feel the
+        Stop forwarding in one direction or both. Connections stay open, and senders get
         back-pressure.
         """
         self._forwarder.do(
@@ -137,8 +136,8 @@ class CutProxy:
 
     def freeze(self) -> int:
         """
-        Forward nothing more on the connections that are open now, in either direction; they stay
-        open, as when the peer's network is gone. New connections work.
+        Stop forwarding on the connections that are open now, in both directions. They stay open, as
+        when the network fails. New connections work.
 
         Returns:
             How many connections were frozen.
@@ -147,20 +146,20 @@ class CutProxy:
 
     def delay(self, seconds: float, direction: Direction | None = None) -> None:
         """
-        Hold back every byte for a time, in one direction or both; order is kept, 0 ends it.
+        Delay every byte in one direction or both. The order is kept, and 0 s ends the delay.
         """
         ways = DIRECTIONS if direction is None else [direction]
         self._forwarder.do(lambda: self._forwarder.delay.update(dict.fromkeys(ways, seconds)))
 
     def refuse(self) -> None:
         """
-        Refuse new connections; open ones go on.
+        Refuse new connections. Open ones continue.
         """
         self._forwarder.do(self._forwarder.refuse)
 
     def accept(self) -> None:
         """
-        Take new connections again.
+        Accept new connections again.
         """
         self._forwarder.do(self._forwarder.listen)
 

@@ -1,5 +1,5 @@
 """
-A plugin that writes down what hooks were called with, and what came of it.
+A plugin that records the arguments and outcomes of hook calls.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class HookCall:
     """The hook's name, ``jetsync_publish`` for example."""
 
     arguments: dict[str, Any]
-    """What it was called with, by argument name."""
+    """The arguments by name."""
 
     thread: str
-    """The name of the thread it was called in."""
+    """The name of the calling thread."""
 
     result: Any = None
     """For a wrapper hook: what the operation returned."""
@@ -72,17 +72,17 @@ class HookRecorder:
     """
     Record every hook call; give it to ``jetsync.connect(plugins=[recorder])``.
 
-    It changes nothing: transforms keep the message, wrappers keep the outcome, ``jetsync_retry``
-    leaves the decision to the next plugin. (The client's built-in rule for retries is off as soon
-    as a plugin implements that hook.) Calls are recorded in the order in which they began, and
-    `wait_for` lets a test wait for one. May be used by any number of threads and clients at once.
+    It changes no message and no outcome, and ``jetsync_retry`` leaves the decision to the next
+    plugin. (The client's built-in rule for retries is off if any plugin implements that hook.)
+    Calls are recorded in the order in which they began, and `wait_for` waits for one. Threads and
+    clients can share a recorder.
 
     Args:
-        hooks: The hooks to implement; none given is all of them. Leave out what a test does not
-            look at: a hook that no plugin implements takes a shorter path through the client.
+        hooks: The hooks to implement, by default all. The client takes a shorter path for hooks
+            that no plugin implements, so name only the hooks that the test needs.
 
     Raises:
-        ValueError: There is no such hook.
+        ValueError: A hook does not exist.
     """
 
     def __init__(self, *hooks: str) -> None:
@@ -94,7 +94,7 @@ class HookRecorder:
         self._calls: list[HookCall] = []
         for name in HOOKS:
             if name not in self._hooks:
-                # pluggy looks at attributes of the object and skips what is no function.
+                # pluggy registers the functions among the attributes of the object.
                 setattr(self, name, None)
 
     @property
@@ -166,14 +166,14 @@ class HookRecorder:
     @hookimpl
     def jetsync_prepare_message(self, message: OutboundMessage) -> None:
         """
-        Record the message as it is when it comes here; plugins that run later may still change it.
+        Record the message as it is now. Plugins that run later may still change it.
         """
         self._record("jetsync_prepare_message", message=message)
 
     @hookimpl
     def jetsync_shared_headers(self, operation: PublishOperation | BatchCommitOperation) -> None:
         """
-        Record that headers are asked for, and give none.
+        Record the call and return no headers.
         """
         self._record("jetsync_shared_headers", operation=operation)
 
@@ -203,7 +203,7 @@ class HookRecorder:
     @hookimpl
     def jetsync_message_received(self, message: Message | StoredMessage) -> None:
         """
-        Record a message that is handed over.
+        Record a message that is delivered to the program.
         """
         self._record("jetsync_message_received", message=message)
 

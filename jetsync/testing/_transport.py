@@ -1,5 +1,5 @@
 """
-A connection that is a script: it routes frames to whoever listens, and keeps what was written.
+A scripted connection that routes frames to subscriptions and records what was written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Command:
     """The verb, in capitals; ``HPUB`` is given as ``PUB`` with `headers`."""
 
     subject: str = ""
-    """Where it is published, or what is subscribed to."""
+    """The subject of the message or subscription."""
 
     reply: str = ""
     """The reply subject, empty when there is none."""
@@ -53,14 +53,13 @@ class Command:
 
 class ScriptedTransport:
     """
-    Stand between an engine and a server that does not exist.
+    Play the server for an engine.
 
-    `write` takes the bytes that the engine's driver would send and records them, whole or in
-    pieces; `commands` gives them back parsed. `deliver` plays the server: it routes a frame to the
-    sinks that subscribed to its subject. With `on` a test writes a server in a few lines: what is
-    published to a matching subject is answered by a function.
+    `write` records the bytes that the engine's driver would send, whole or in pieces, and
+    `commands` has them parsed. `deliver` routes a frame to the sinks that subscribed to its
+    subject. `on` registers a function that answers messages published to a matching subject.
 
-    Nothing here blocks, tells time or makes threads; one thread at a time.
+    No method blocks, reads a clock or starts threads. Use it from one thread at a time.
     """
 
     def __init__(self) -> None:
@@ -96,10 +95,10 @@ class ScriptedTransport:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """
-        Take bytes that a client sends, and answer what a script answers.
+        Record bytes that a client sends, and run the functions registered with `on`.
 
         Raises:
-            ValueError: They are not the client's side of the protocol.
+            ValueError: The bytes are not the client's side of the protocol.
         """
         self.written += data
         for command in self._parse():
@@ -153,8 +152,8 @@ class ScriptedTransport:
 
     def on(self, subject: str, answer: Callable[[Command], Iterable[Frame] | None]) -> None:
         """
-        Answer what is published to *subject*, wildcards allowed: *answer* returns frames, each of
-        which is delivered by its own subject. The first matching script answers.
+        Answer messages published to *subject*, wildcards allowed. *answer* returns frames, and each
+        is delivered by its own subject. The first matching function answers.
         """
         self._answers.append((subject, answer))
 
@@ -162,7 +161,7 @@ class ScriptedTransport:
 
     def published(self, subject: str = ">") -> list[Command]:
         """
-        Return what was published to *subject*, wildcards allowed, oldest first.
+        Return the messages published to *subject*, wildcards allowed, oldest first.
         """
         return [c for c in self.commands if c.verb == "PUB" and matches(subject, c.subject)]
 
@@ -175,7 +174,7 @@ class ScriptedTransport:
 
     def clear(self) -> None:
         """
-        Forget what was written so far; subscriptions and scripts stay.
+        Forget what was written so far. Subscriptions and answers stay.
         """
         del self.written[: self._parsed]
         self._parsed = 0
@@ -198,7 +197,7 @@ class ScriptedTransport:
 
     def _parse(self) -> list[Command]:
         """
-        Cut complete commands off what was written, leaving a half one for the next write.
+        Parse the complete commands. The next write completes a partial one.
         """
         found: list[Command] = []
         while True:
@@ -251,4 +250,4 @@ def _command(verb: bytes, words: list[bytes], body: bytes) -> Command:
         return Command("UNSUB", data=" ".join(text[1:]).encode(), sid=text[0])
     if verb in {b"CONNECT", b"PING", b"PONG"}:
         return Command(verb.decode(), data=b" ".join(words))
-    raise ValueError(f"{verb!r} is no verb of a client")
+    raise ValueError(f"{verb!r} is not a verb of the client protocol")

@@ -1,9 +1,9 @@
 """
-Fixtures for the test suites of programs that use jetsync. pytest finds them by itself.
+Fixtures for the test suites of programs that use jetsync. pytest loads them automatically.
 
 ``nats_server`` is one server per session (and per xdist worker), ``js`` is JetStream on it, and
-``stream`` a stream of the test's own. Whatever a suite defines under these names itself takes
-precedence. The ini option ``jetsync_server_version`` chooses the server's version. Nothing is
+``stream`` a stream of the test's own. Fixtures of the suite with the same names take precedence.
+The ini option ``jetsync_server_version`` chooses the server's version. Nothing is
 imported or started before a fixture is used.
 """
 
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def nats_server(request: pytest.FixtureRequest) -> Iterator[DevServer]:
     """
-    Run a nats-server with JetStream; its ``url`` is what `jetsync.connect` takes.
+    Run a nats-server with JetStream. Pass its ``url`` to `jetsync.connect`.
     """
     from jetsync.devserver import DevServer
 
@@ -50,7 +50,7 @@ def nats_server(request: pytest.FixtureRequest) -> Iterator[DevServer]:
 @pytest.fixture
 def js(nats_server: DevServer) -> Iterator[jetsync.JetStream]:
     """
-    Give JetStream over a connection of the test's own, closed afterwards.
+    Return JetStream on a new connection, which is closed after the test.
     """
     import jetsync
 
@@ -61,8 +61,8 @@ def js(nats_server: DevServer) -> Iterator[jetsync.JetStream]:
 @pytest.fixture
 def stream(js: jetsync.JetStream) -> Iterator[jetsync.Stream]:
     """
-    Make a stream in memory with a unique name over the subjects ``<its name>.>``; remove it
-    afterwards.
+    Create a memory stream with a unique name and the subjects ``<name>.>``. It is deleted after the
+    test.
     """
     import jetsync
 
@@ -71,6 +71,6 @@ def stream(js: jetsync.JetStream) -> Iterator[jetsync.Stream]:
         jetsync.StreamConfig(name=name, subjects=[f"{name}.>"], storage="memory")
     )
     yield made
-    # The test may have removed it itself.
+    # The test may have deleted it.
     with contextlib.suppress(jetsync.StreamNotFoundError):
         js.delete_stream(name)
