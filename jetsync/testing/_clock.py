@@ -28,7 +28,7 @@ class ManualClock:
             ValueError: *seconds* is negative. A monotonic clock never goes back.
         """
         if seconds < 0:
-            raise ValueError(f"a monotonic clock cannot go back: advance({seconds})")
+            raise ValueError(f"a monotonic clock does not go back: advance({seconds})")
         self.now += seconds
         return self.now
 
