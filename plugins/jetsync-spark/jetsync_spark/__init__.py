@@ -1,5 +1,5 @@
 """
-Apache Spark and NATS JetStream, in both directions, without a JAR.
+Read NATS JetStream into Apache Spark and write Spark rows to it, without a JAR.
 
 Layout:
 

@@ -1,5 +1,5 @@
 """
-Making the format ``jetstream`` known to a session.
+Register the format ``jetstream``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ __all__ = ["register"]
 
 def register(spark: SparkSession) -> None:
     """
-    Make ``format("jetstream")`` known to a session.
+    Register ``format("jetstream")`` in a session.
 
-    Safe to repeat. Where the package is installed, Spark also finds it without this.
+    If the package is installed, Spark finds the format without this call. Repeated calls are
+    allowed.
 
     Args:
         spark: The session.
 
     Raises:
-        OptionError: pyarrow is missing, or this Spark has no Python data sources.
+        OptionError: pyarrow is missing, or this Spark version has no Python data sources.
     """
     require_pyarrow()
     if importlib.util.find_spec("pyspark.sql.datasource") is None:
@@ -41,6 +42,6 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(JetStreamDataSource)
     except AnalysisException as error:
-        # Spark 4.0 has found it by itself, and does not let it be registered beside that.
+        # Spark 4.0 has found the format itself and rejects a second registration.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise

@@ -1,8 +1,8 @@
 """
-The data source ``jetstream``: what Spark asks for readers and writers.
+The data source ``jetstream``, which creates readers and writers.
 
-Needs PySpark 4.0 or newer. Spark makes it in workers of its own, with the options as it has them:
-names in lower case, values as text.
+It needs PySpark 4.0 or newer. Spark creates it in separate workers and passes options with
+lower-case names and text values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["JetStreamDataSource"]
 
 class JetStreamDataSource(DataSource):
     """
-    ``format("jetstream")``: streams and key-value buckets to read, streams to write.
+    ``format("jetstream")``: reads streams and key-value buckets, writes streams.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -49,7 +49,7 @@ class JetStreamDataSource(DataSource):
 
     def schema(self) -> str:
         """
-        Return the columns that are read when the user gives no schema.
+        Return the default columns.
         """
         from jetsync_spark.read.tables import BUCKET_COLUMNS, STREAM_COLUMNS, schema_text
 
@@ -65,7 +65,7 @@ class JetStreamDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """
-        Return what reads a batch.
+        Return the batch reader.
         """
         from jetsync_spark.read.batch import StreamBatchReader
         from jetsync_spark.read.bucket import BucketReader
@@ -77,7 +77,7 @@ class JetStreamDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name.
         """
-        Return what reads micro-batches.
+        Return the reader of micro-batches.
         """
         from jetsync_spark.read.micro_batch import StreamMicroBatchReader
 
@@ -88,7 +88,7 @@ class JetStreamDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's.
         """
-        Return what writes a DataFrame.
+        Return the batch writer.
         """
         from jetsync_spark.write.writers import BatchWriter
 
@@ -100,7 +100,7 @@ class JetStreamDataSource(DataSource):
         overwrite: bool,  # noqa: FBT001 - as above.
     ) -> DataSourceStreamWriter:
         """
-        Return what writes micro-batches.
+        Return the writer of micro-batches.
         """
         from jetsync_spark.write.writers import StreamWriter
 

@@ -11,7 +11,7 @@ import os
 import jetsync
 from jetsync_spark.common.options import read_settings
 from jetsync_spark.read.options import ReadOptions
-from jetsync_spark.read.origin import look
+from jetsync_spark.read.origin import inspect_stream
 from jetsync_spark.read.ranges import Range
 
 _numbers = itertools.count(1)
@@ -59,7 +59,7 @@ def part_of(js, stream, start=1, end=None):
     """
     Plan a part of a stream as it is now.
     """
-    origin = look(js, stream.name)
+    origin = inspect_stream(js, stream.name)
     return Range(stream.name, origin.created, start, origin.next if end is None else end)
 
 

@@ -9,7 +9,7 @@ import jetsync
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
 from jetsync_spark.common.task import Task
 from jetsync_spark.write import plan as planning
-from jetsync_spark.write.layout import agree
+from jetsync_spark.write.layout import record_partitions
 from jetsync_spark.write.ledger import (
     Fingerprint,
     LayoutError,
@@ -193,7 +193,7 @@ class TestFencing:
         """
         run(plan, rows_of(target.name, 12), batch=6)
 
-        with pytest.raises(OvertakenError, match="micro-batch 5 of q, and the ledger is at 6"):
+        with pytest.raises(OvertakenError, match="micro-batch 5 of q, but the ledger is at 6"):
             run(again(plan), rows_of(target.name, 12), batch=5)
 
         assert len(payloads(target)) == 12
@@ -240,7 +240,7 @@ class TestLayout:
 
     @pytest.mark.parametrize(
         ("count", "said"),
-        [(30, "has 30 rows and the ledger counts 35"), (36, "has more than the 35 rows")],
+        [(30, "has 30 rows, but the ledger counts 35"), (36, "has more than the 35 rows")],
     )
     def test_another_number_of_rows_is_refused(self, plan, target, count, said):
         """
@@ -298,7 +298,7 @@ class TestRemoved:
                 yield row
 
         with pytest.raises(
-            LedgerRemovedError, match=r"what runs again.* is stored again"
+            LedgerRemovedError, match=r"next run .* stores its rows again"
         ) as caught:
             run(plan, purging())
 
@@ -348,11 +348,11 @@ class TestPlace:
         """
         stream, grow = growing
         options = {"mode": EXACTLY_ONCE, "write_id": "load"}
-        agree(plan_for(nats_server, stream.name, **options), Task(), 4)
+        record_partitions(plan_for(nats_server, stream.name, **options), Task(), 4)
         grow()
 
-        with pytest.raises(LayoutError, match="in 3 partitions, and was begun in 4"):
-            agree(plan_for(nats_server, stream.name, **options), Task(), 3)
+        with pytest.raises(LayoutError, match="has 3 partitions, but its first run had 4"):
+            record_partitions(plan_for(nats_server, stream.name, **options), Task(), 3)
 
 
 class TestLostAnswers:
@@ -437,7 +437,7 @@ class TestRefused:
         """
         Nothing else would tell a second run from another write.
         """
-        with pytest.raises(OptionError, match="give a writeId"):
+        with pytest.raises(OptionError, match="set a writeId"):
             run(plan, rows_of(target.name, 5), query=None)
 
     def test_a_name_makes_a_batch_job_repeatable(self, nats_server, target):
@@ -456,7 +456,7 @@ class TestRefused:
         """
         js.publish(f"ledger.{target.name}.q.0", b"mine")
 
-        with pytest.raises(JetStreamSparkError, match="none that this package wrote"):
+        with pytest.raises(JetStreamSparkError, match="not written by jetsync-spark"):
             run(plan, rows_of(target.name, 5))
 
 

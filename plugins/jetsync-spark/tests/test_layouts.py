@@ -85,7 +85,7 @@ class TestBatchWrites:
         Also since a thread of foreachBatch looks like that: its write would be another one when
         the micro-batch comes again.
         """
-        with pytest.raises(OptionError, match=r"give a writeId .*inheritable_thread_target"):
+        with pytest.raises(OptionError, match=r"set a writeId .*inheritable_thread_target"):
             Job(nats_server, target).task(0, 0, 10)
 
         assert target.info().state.messages == 0
@@ -167,12 +167,12 @@ class TestAgreement:
         rows = rows_of(target.name, 60)
 
         def attempt(parts, only=None):
-            layout.agree(plan, Task(query="q", batch=0), parts)
+            layout.record_partitions(plan, Task(query="q", batch=0), parts)
             for part in only or range(parts):
                 run(plan, rows[60 * part // parts : 60 * (part + 1) // parts], partition=part)
 
         attempt(2, only=[1])
-        with pytest.raises(LayoutError, match="comes in 3 partitions, and was begun in 2"):
+        with pytest.raises(LayoutError, match="has 3 partitions, but its first run had 2"):
             attempt(3)
         attempt(2)
 
@@ -183,9 +183,9 @@ class TestAgreement:
         As a micro-batch has: the job that runs again comes in as many.
         """
         for _ in range(2):
-            layout.agree(plan, Task(), 2)
-        with pytest.raises(LayoutError, match="of load comes in 3 partitions"):
-            layout.agree(plan, Task(), 3)
+            layout.record_partitions(plan, Task(), 2)
+        with pytest.raises(LayoutError, match="of load has 3 partitions"):
+            layout.record_partitions(plan, Task(), 3)
 
     @pytest.mark.parametrize("data", [b"mine", b"{}", b'{"batch":"x","partitions":1}', b"[]"])
     def test_a_plan_of_somebody_else_is_left_alone(self, plan, target, js, data):
@@ -195,7 +195,7 @@ class TestAgreement:
         subject = f"ledger.{target.name}.load.plan"
         js.publish(subject, data)
 
-        with pytest.raises(JetStreamSparkError, match="none that this package wrote") as caught:
-            layout.agree(plan, Task(), 2)
+        with pytest.raises(JetStreamSparkError, match="not written by jetsync-spark") as caught:
+            layout.record_partitions(plan, Task(), 2)
 
         assert subject in str(caught.value)

@@ -272,7 +272,7 @@ class TestStart:
             end = reader.latestOffset()
             remake(js, stream, 20)
             again = earliest(stream).reader
-            with pytest.raises(JetStreamSparkError, match="was made again"):
+            with pytest.raises(JetStreamSparkError, match="was created again"):
                 again.partitions(end, again.latestOffset())
             lenient = earliest(stream, failOnDataLoss="false").reader
             (part,) = lenient.partitions(end, lenient.latestOffset())
@@ -282,7 +282,7 @@ class TestStart:
         """A first offset that is gone is a loss, too."""
         with numbered(js, 30) as stream:
             stream.purge(sequence=11)
-            with pytest.raises(JetStreamSparkError, match="sequences 5 to 10 are wanted"):
+            with pytest.raises(JetStreamSparkError, match="sequences 5 to 10 are missing"):
                 earliest(stream, startingOffsets='{"seq": 5}').begin()
             query = earliest(stream, startingOffsets='{"seq": 5}', failOnDataLoss="false")
             assert query.all() == [[*range(11, 31)]]
@@ -312,13 +312,13 @@ class TestLoss:
                 assert each.plan(Rows(10))
             stream.purge(sequence=21)
             with pytest.raises(
-                JetStreamSparkError, match=r"sequences 11 to 20 are wanted, and .* begins at 21"
+                JetStreamSparkError, match=r"sequences 11 to 20 are missing, and .* begins at 21"
             ):
                 query.plan()
             assert lenient.all(Rows(6)) == [[*range(21, 27)], [*range(27, 31)]]
             assert lenient.ends[1]["from"] == 21
             # The batch that had been planned is gone with it.
-            with pytest.raises(JetStreamSparkError, match="sequences 1 to 10 are wanted"):
+            with pytest.raises(JetStreamSparkError, match="sequences 1 to 10 are missing"):
                 query.read(0)
             assert lenient.read(0) == []
 
@@ -340,7 +340,7 @@ class TestLoss:
             for each in (query, lenient):
                 assert each.all()
             remake(js, stream, 50)
-            with pytest.raises(JetStreamSparkError, match="was made again"):
+            with pytest.raises(JetStreamSparkError, match="was created again"):
                 query.plan()
             assert lenient.all() == [[*range(1, 51)]]
             lenient.start()
@@ -354,18 +354,18 @@ class TestLoss:
             lenient = earliest(stream, failOnDataLoss="false")
             for each in (query, lenient):
                 assert each.all()
-            real = micro_batch.look
+            real = micro_batch.inspect_stream
 
             def behind(*given):
                 return attrs.evolve(real(*given), next=21)
 
             with monkeypatch.context() as patch:
-                patch.setattr(micro_batch, "look", behind)
+                patch.setattr(micro_batch, "inspect_stream", behind)
                 assert not query.plan()
                 assert not lenient.plan()
                 time.sleep(0.25)
                 with pytest.raises(
-                    JetStreamSparkError, match=r"has come to sequence 30, and .* ends at 20"
+                    JetStreamSparkError, match=r"has read up to sequence 30, and .* ends at 20"
                 ):
                     query.plan()
                 assert lenient.all() == [[]]
@@ -381,7 +381,7 @@ class TestLoss:
             for each in (query, lenient):
                 assert each.all()
                 each.start()
-            real = micro_batch.look
+            real = micro_batch.inspect_stream
             late = []
 
             def behind(*given):
@@ -390,20 +390,22 @@ class TestLoss:
 
             with monkeypatch.context() as patch:
                 patch.setattr(micro_batch, "CATCHING_UP", 60.0)
-                patch.setattr(micro_batch, "LOOKING", 0.0)
-                patch.setattr(micro_batch, "look", behind)
+                patch.setattr(micro_batch, "CATCH_UP_PAUSE", 0.0)
+                patch.setattr(micro_batch, "inspect_stream", behind)
                 query.reader.prepareForTriggerAvailableNow()
                 assert not query.plan()
                 assert len(late) >= 4
             with monkeypatch.context() as patch:
                 patch.setattr(
-                    micro_batch, "look", lambda *given: attrs.evolve(real(*given), next=21)
+                    micro_batch,
+                    "inspect_stream",
+                    lambda *given: attrs.evolve(real(*given), next=21),
                 )
                 for each in (query, lenient):
                     each.start()
                     each.reader.prepareForTriggerAvailableNow()
                 with pytest.raises(
-                    JetStreamSparkError, match=r"has come to sequence 30, and .* ends at 20"
+                    JetStreamSparkError, match=r"has read up to sequence 30, and .* ends at 20"
                 ):
                     query.plan()
                 assert lenient.all() == [[]]
@@ -434,7 +436,7 @@ def test_a_restart_of_the_server(earliest):
             query.start()
             server.kill()
             with pytest.raises(
-                JetStreamSparkError, match=r"connecting to .* failed on .*: see that"
+                JetStreamSparkError, match=r"connecting to .* failed on .*: check that"
             ):
                 query.plan()
             server.restart()

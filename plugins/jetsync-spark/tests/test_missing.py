@@ -20,7 +20,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch, module, check):
     """
     monkeypatch.setitem(sys.modules, module, None)
 
-    with pytest.raises(OptionError, match=f"{module} can not be imported .*pip install {module}"):
+    with pytest.raises(OptionError, match=f"{module} cannot be imported .*pip install {module}"):
         check()
 
 
@@ -33,7 +33,7 @@ def test_no_java_is_one_sentence(monkeypatch, tmp_path):
     assert "apt install openjdk-17-jre-headless" in java_missing()
 
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert f"JAVA_HOME is {tmp_path}, where there is no bin/java" in java_missing()
+    assert f"JAVA_HOME is {tmp_path}, which has no bin/java" in java_missing()
 
 
 @pytest.mark.skipif(pyspark.__version__ >= "4", reason="newer ones have them")

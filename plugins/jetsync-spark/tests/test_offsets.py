@@ -41,12 +41,12 @@ class TestJson:
     )
     def test_others_are_refused(self, given):
         """A checkpoint of another version or source is not taken for one of this."""
-        with pytest.raises(JetStreamSparkError, match=r"does not know.*new checkpoint"):
+        with pytest.raises(JetStreamSparkError, match=r"cannot parse.*new checkpoint"):
             Offset.from_json(given, "S")
 
     def test_another_stream(self):
         """A checkpoint belongs to one stream."""
-        with pytest.raises(JetStreamSparkError, match="checkpoint is of stream S"):
+        with pytest.raises(JetStreamSparkError, match="checkpoint belongs to stream S"):
             Offset.from_json(place(5, 1).to_json(), "T")
 
 
@@ -71,7 +71,7 @@ class TestSpan:
             (place(10, 1), place(10, 5, guessed=True), (10, 10)),
             (place(10, 5, guessed=True), place(20, 10), (10, 20)),
             (place(20, 1), place(10, 5, guessed=True), (20, 20)),
-            # The stream was made again.
+            # The stream was created again.
             (place(500, 1), place(8, 3, "later"), (3, 8)),
             (place(500, 1), place(8, 8, "later", guessed=True), (1, 8)),
         ],

@@ -88,7 +88,7 @@ class TestNames:
         """
         Spark shows options in plans: a secret comes from a file or a variable.
         """
-        with pytest.raises(OptionError, match=f"option {name} would show a secret") as caught:
+        with pytest.raises(OptionError, match=f"option {name} would expose a secret") as caught:
             check_names({**SERVERS, name: "s3cret"}, ConnectSettings)
 
         assert "s3cret" not in str(caught.value)
@@ -186,7 +186,7 @@ class TestWriteOptions:
             ({"mode": "once"}, "mode is 'once': give atleastonce or atomic or exactlyonce"),
             ({"writeId": "w"}, "writeId is for mode exactlyonce"),
             ({"mode": "atomic", "ledgerSubject": "l"}, "ledgerSubject is for mode exactlyonce"),
-            ({"mode": "atomic", "fastIngest": "true"}, "fastIngest does not go with mode atomic"),
+            ({"mode": "atomic", "fastIngest": "true"}, "fastIngest does not apply to mode atomic"),
             ({"chunkSize": "1001"}, "whole number from 2 to 1000"),
         ],
     )

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from jetsync_spark.read.ranges import LARGEST, SMALLEST, USUAL, cut, parts_for
+from jetsync_spark.read.ranges import DEFAULT_PARTS, LARGEST, SMALLEST, cut, parts_for
 
 
 class TestParts:
@@ -14,7 +14,7 @@ class TestParts:
             (1, {}, 1),
             (SMALLEST, {}, 1),
             (SMALLEST + 1, {}, 2),
-            (100 * SMALLEST, {}, USUAL),
+            (100 * SMALLEST, {}, DEFAULT_PARTS),
             (100 * LARGEST, {}, 100),
             # A filter leaves few of them.
             (100 * LARGEST, {"messages": 10}, 1),

@@ -53,12 +53,15 @@ class TestRead:
         [
             ({}, "option stream is missing"),
             ({"stream": "S", "bucket": "B"}, "both stream and bucket"),
-            ({"stream": "S", "keys": "a"}, "option keys does not go with a stream"),
-            ({"stream": "S", "atRevision": "4"}, "atRevision does not go with a stream"),
-            ({"bucket": "B", "startingOffsets": "earliest"}, "startingOffsets does not go with a"),
-            ({"bucket": "B", "includeHeaders": "true"}, "includeHeaders does not go with a bucket"),
-            ({"bucket": "B", "includeLedger": "true"}, "includeLedger does not go with a bucket"),
-            ({"bucket": "B", "minPartitions": "2"}, "minPartitions does not go with a bucket"),
+            ({"stream": "S", "keys": "a"}, "option keys does not apply to a stream"),
+            ({"stream": "S", "atRevision": "4"}, "atRevision does not apply to a stream"),
+            ({"bucket": "B", "startingOffsets": "earliest"}, "startingOffsets does not apply to a"),
+            (
+                {"bucket": "B", "includeHeaders": "true"},
+                "includeHeaders does not apply to a bucket",
+            ),
+            ({"bucket": "B", "includeLedger": "true"}, "includeLedger does not apply to a bucket"),
+            ({"bucket": "B", "minPartitions": "2"}, "minPartitions does not apply to a bucket"),
             ({"bucket": "B", "atRevision": "4", "atTimestamp": "5"}, "both atRevision and"),
             ({"stream": "S", "minPartitions": "0"}, "minPartitions is '0'"),
             ({"stream": "S", "fetchBatch": "10001"}, "whole number from 1 to 10000"),
@@ -88,17 +91,17 @@ class TestUse:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ({"startingOffsets": "latest"}, "startingOffsets latest leaves a batch nothing"),
-            ({"endingOffsets": "earliest"}, "endingOffsets earliest leaves a batch nothing"),
+            ({"startingOffsets": "latest"}, "a batch from startingOffsets latest is empty"),
+            ({"endingOffsets": "earliest"}, "a batch up to endingOffsets earliest is empty"),
             (
                 {"startingOffsets": '{"seq": 9}', "endingOffsets": '{"seq": 5}'},
-                "startingOffsets 9 comes behind endingOffsets 5",
+                "startingOffsets 9 is after endingOffsets 5",
             ),
             (
                 {"startingTimestamp": "9", "endingTimestamp": "5"},
-                "startingTimestamp 9 comes behind endingTimestamp 5",
+                "startingTimestamp 9 is after endingTimestamp 5",
             ),
-            ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger does not go with a batch"),
+            ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger does not apply to a batch"),
         ],
     )
     def test_a_batch_refuses(self, given, said):
@@ -115,8 +118,8 @@ class TestUse:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ({"endingOffsets": "latest"}, "endingOffsets does not go with streaming"),
-            ({"endingTimestamp": "5"}, "endingTimestamp does not go with streaming"),
+            ({"endingOffsets": "latest"}, "endingOffsets does not apply to streaming"),
+            ({"endingTimestamp": "5"}, "endingTimestamp does not apply to streaming"),
         ],
     )
     def test_streaming_refuses(self, given, said):

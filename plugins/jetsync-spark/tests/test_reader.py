@@ -68,9 +68,9 @@ class TestSchema:
     def test_of_others(self, source):
         """A schema with other columns is refused by their name."""
         other = StructType([StructField("value", BinaryType())])
-        with pytest.raises(OptionError, match="no column value to read"):
+        with pytest.raises(OptionError, match="no column value"):
             source(stream="S").reader(other)
-        with pytest.raises(OptionError, match="no column value to read"):
+        with pytest.raises(OptionError, match="no column value"):
             source(stream="S").streamReader(other)
 
 
@@ -80,9 +80,9 @@ class TestFilters:
         with numbered(js, 20) as stream:
             name = stream.name
             for wanted in ("other.>", f"{name}.0,other", name):
-                with pytest.raises(OptionError, match=f"takes no subjects .*has {name}.>"):
+                with pytest.raises(OptionError, match=f"matches no subject .*has {name}.>"):
                     planned(source(stream=name, subjectfilter=wanted))
-                with pytest.raises(OptionError, match=f"takes no subjects .*has {name}.>"):
+                with pytest.raises(OptionError, match=f"matches no subject .*has {name}.>"):
                     source(stream=name, subjectfilter=wanted).streamReader(SCHEMA).initialOffset()
             for wanted in (">", "*.5", f"{name}.>", f"{name}.0,{name}.0.>"):
                 assert len(planned(source(stream=name, subjectfilter=wanted))) == 1
@@ -129,7 +129,7 @@ class TestMoments:
             for number in range(4):
                 last = kv.put(f"k{number % 2}", b"%d" % number)
             assert planned(source(bucket=unique, atrevision=str(last)), KEYS) == [last]
-            with pytest.raises(OptionError, match="one revision of each key: what a key had at"):
+            with pytest.raises(OptionError, match="one revision per key: values of"):
                 planned(source(bucket=unique, atrevision="2"), KEYS)
             with pytest.raises(OptionError, match="leave out atTimestamp"):
                 planned(source(bucket=unique, attimestamp="1000"), KEYS)
@@ -142,7 +142,7 @@ class TestMoments:
         kv = js.create_key_value(unique, history=5, storage="memory")
         try:
             kv.put("k", b"1")
-            with pytest.raises(OptionError, match="has come to revision 1, before atRevision 2"):
+            with pytest.raises(OptionError, match="ends at revision 1, before atRevision 2"):
                 planned(source(bucket=unique, atrevision="2"), KEYS)
         finally:
             js.delete_key_value(unique)
@@ -155,7 +155,7 @@ class TestParts:
             given = {"startingtimestamp": "1000", "endingoffsets": '{"seq": 5}'}
             assert bounds(planned(source(stream=stream.name, **given))) == [(1, 5)]
             stream.purge(sequence=11)
-            with pytest.raises(OptionError, match=r"begins at sequence 11 .*behind its end, .* 5"):
+            with pytest.raises(OptionError, match=r"begins at sequence 11 .*after its end, .* 5"):
                 planned(source(stream=stream.name, **given))
 
     def test_of_what_there_is(self, js, source):
@@ -220,7 +220,7 @@ class TestParts:
         """A start that is gone by now is a failure, or passed over."""
         with numbered(js, 20) as stream:
             stream.purge(sequence=11)
-            with pytest.raises(JetStreamSparkError, match="sequences 5 to 10 are wanted"):
+            with pytest.raises(JetStreamSparkError, match="sequences 5 to 10 are missing"):
                 planned(source(stream=stream.name, startingoffsets='{"seq": 5}'))
             lenient = {"startingoffsets": '{"seq": 5}', "failondataloss": "false"}
             assert bounds(planned(source(stream=stream.name, **lenient))) == [(11, 21)]
@@ -231,8 +231,11 @@ class TestRefused:
         ("options", "said"),
         [
             ({}, "option stream is missing"),
-            ({"stream": "S", "startingoffsets": "latest"}, "startingOffsets latest leaves a batch"),
-            ({"stream": "S", "maxoffsetspertrigger": "5"}, "maxOffsetsPerTrigger does not go with"),
+            ({"stream": "S", "startingoffsets": "latest"}, "a batch from startingOffsets latest"),
+            (
+                {"stream": "S", "maxoffsetspertrigger": "5"},
+                "maxOffsetsPerTrigger does not apply to",
+            ),
             ({"stream": "S", "mode": "atomic"}, "there is no option mode"),
             ({"stream": "S", "startingofsets": "latest"}, "did you mean startingOffsets"),
             ({"stream": "S", "servers": ""}, "option servers is empty"),
@@ -250,7 +253,7 @@ class TestRefused:
             ({"bucket": "no_such"}, r"'no_such'.*create the bucket, .* option bucket"),
             (
                 {"stream": "S", "servers": "nats://127.0.0.1:1", "retrytimeoutms": "300"},
-                r"127.0.0.1:1 failed.*reached from",
+                r"127.0.0.1:1 failed.*can reach the",
             ),
             ({"stream": "a.b"}, "a.b"),
         ],
@@ -275,7 +278,7 @@ class TestAway:
     @pytest.mark.parametrize("what", ["plan", "read", "micro-batch", "plan bucket", "read bucket"])
     def test_for_longer_than_a_connection_is_waited_for(self, monkeypatch, what):
         """A connection that was dropped meanwhile is made again until there is a server."""
-        monkeypatch.setattr(clients, "LOOK", 0.1)
+        monkeypatch.setattr(clients, "PING_TIMEOUT", 0.1)
         with DevServer() as server, jetsync.connect(server.url) as client:
             js = client.jetstream()
             stream = js.create_stream("S", subjects=["s"], allow_direct=True)
@@ -301,7 +304,7 @@ class TestAway:
             assert call() == wanted
             server.kill()
             settings = read_settings(ConnectSettings, options)
-            eventually(lambda: not clients._kept[settings].client.is_connected)
+            eventually(lambda: not clients._pool[settings].client.is_connected)
             connect, tries = clients._connect, []
 
             def late(*args):

@@ -10,9 +10,9 @@ from writing import plan_for, rows_of, run
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
-from jetsync_spark.common.retry import patiently
+from jetsync_spark.common.retry import call_with_retry
 from jetsync_spark.common.task import Task
-from jetsync_spark.read.origin import look, place_of, time_of
+from jetsync_spark.read.origin import inspect_stream, sequence_at, start_of
 from jetsync_spark.read.range_reader import RangeReader
 from jetsync_spark.read.ranges import cut
 from jetsync_spark.write import layout
@@ -127,7 +127,7 @@ class TestLedger:
         """What a writer keeps beside the rows is left out, unless it is asked for."""
         js.update_stream(target.info().config, allow_direct=allow_direct)
         plan = plan_for(nats_server, target.name, mode="exactlyonce", chunk_size=11)
-        layout.agree(plan, Task(query="q", batch=0), 1)
+        layout.record_partitions(plan, Task(query="q", batch=0), 1)
         rows = [*rows_of(target.name, 30), (f"{target.name}.x", b'{"v":1,"key":"of a row"}')]
         run(plan, rows)
 
@@ -148,13 +148,13 @@ class TestLoss:
             stream.purge(sequence=15)
             with pytest.raises(
                 JetStreamSparkError,
-                match=rf"sequences 5 to 14 are wanted.*begins at 15 .stream {stream.name}.*"
+                match=rf"sequences 5 to 14 are missing.*begins at 15 .stream {stream.name}.*"
                 "failOnDataLoss to false",
             ):
                 read(js, stream, part=part)
             assert read(js, stream, part=part, failOnDataLoss="false") == [*range(15, 25)]
             stream.purge()
-            with pytest.raises(JetStreamSparkError, match=r"5 to 24 are wanted.*begins at 31"):
+            with pytest.raises(JetStreamSparkError, match=r"5 to 24 are missing.*begins at 31"):
                 read(js, stream, part=part)
             assert read(js, stream, part=part, failOnDataLoss="false") == []
 
@@ -211,7 +211,7 @@ class TestLoss:
         with numbered(js, 30, allow_direct=allow_direct) as stream:
             part = part_of(js, stream)
             remake(js, stream, 40)
-            with pytest.raises(JetStreamSparkError, match="was made again: it is from 2"):
+            with pytest.raises(JetStreamSparkError, match="was created again: it is from 2"):
                 read(js, stream, part=part)
             assert read(js, stream, part=part, failOnDataLoss="false") == []
 
@@ -221,7 +221,7 @@ class TestLoss:
             pages = RangeReader(js, part_of(js, stream), asked(stream, fetchBatch="20")).pages()
             next(pages)
             remake(js, stream, 300)
-            with pytest.raises(JetStreamSparkError, match="was made again"):
+            with pytest.raises(JetStreamSparkError, match="was created again"):
                 list(pages)
 
     def test_one_message_of_each_subject(self, js):
@@ -263,7 +263,7 @@ class TestAway:
                 next(pages)
                 server.kill()
                 with pytest.raises(
-                    JetStreamSparkError, match=r"reading failed on .*see that the servers"
+                    JetStreamSparkError, match=r"reading failed on .*check that the servers"
                 ):
                     list(pages)
                 server.restart()
@@ -318,7 +318,7 @@ class TestReplicas:
             replica(stream, 20, 1000)
             with pytest.raises(
                 JetStreamSparkError,
-                match=rf"replica is behind: the leader has sequence 21, .* from 21 on .stream "
+                match=rf"replica lags behind: the leader has sequence 21, .* from 21 on .stream "
                 rf"{stream.name}.: .*raise retryTimeoutMs",
             ):
                 read(js, stream, retryTimeoutMs="500")
@@ -330,14 +330,16 @@ class TestOrigin:
         """A stream that drops what its consumers have is refused, with the reason."""
         with (
             numbered(js, 3, retention=policy) as stream,
-            pytest.raises(JetStreamSparkError, match=f"retention {policy} is not read by seq"),
+            pytest.raises(JetStreamSparkError, match=f"retention {policy} cannot be read by seq"),
         ):
-            look(js, stream.name)
+            inspect_stream(js, stream.name)
 
     def test_a_stream_that_is_not_there(self, js):
         """The error names the stream, the server's code and what to do."""
         with pytest.raises(JetStreamSparkError, match=r"no_such.*10059.*create the stream"):
-            patiently(lambda: look(js, "no_such"), 5.0, "planning failed", "no_such")
+            call_with_retry(
+                lambda: inspect_stream(js, "no_such"), 5.0, "planning failed", "no_such"
+            )
 
     def test_sequences_that_no_long_holds(self, js):
         """A sequence is 64 bits without a sign, and none is cut."""
@@ -346,18 +348,20 @@ class TestOrigin:
             js.publish(f"{stream.name}.0", b"%d ." % (largest - 4))
             assert read(js, stream, start=largest - 4) == [largest - 4]
             js.publish_many((f"{stream.name}.0", b"") for _ in range(5))
-            with pytest.raises(JetStreamSparkError, match=f"sequence is {1 << 63}, which Spark's"):
-                look(js, stream.name)
+            with pytest.raises(
+                JetStreamSparkError, match=f"sequence is {1 << 63}, which exceeds Spark's"
+            ):
+                inspect_stream(js, stream.name)
 
     def test_places(self, js):
         """Where to begin is a word, a sequence or a time."""
         with numbered(js, 30) as stream:
             stream.purge(sequence=11)
-            origin = look(js, stream.name)
+            origin = inspect_stream(js, stream.name)
             assert (origin.first, origin.next) == (11, 31)
 
             def begin(**options):
-                return place_of(asked(stream, **options), js, origin, default="latest")
+                return start_of(asked(stream, **options), js, origin, default="latest")
 
             assert begin() == 31
             assert begin(startingOffsets="earliest") == 11
@@ -374,8 +378,8 @@ class TestOrigin:
             )  # fmt: skip
             assert begin(startingTimestamp=str(millisecond)) == first
             future = str(millisecond + 3_600_000)
-            with pytest.raises(OptionError, match="nothing from startingTimestamp"):
+            with pytest.raises(OptionError, match="no message since startingTimestamp"):
                 begin(startingTimestamp=future)
             latest = {"startingOffsetsByTimestampStrategy": "latest"}
             assert begin(startingTimestamp=future, **latest) == 31
-            assert time_of(js, origin, int(future)) is None
+            assert sequence_at(js, origin, int(future)) is None

@@ -58,9 +58,9 @@ class TestValues:
         ("value", "said"),
         [
             (None, "the subject is null"),
-            ("elsewhere", r"S does not take its subject .subject elsewhere.: add it"),
+            ("elsewhere", r"S does not capture its subject .subject elsewhere.: add it"),
             ("s.", "the subject is empty"),
-            ("s.a b", "the subject has a blank"),
+            ("s.a b", "the subject has a space"),
             ("s.>", "the subject has a wildcard"),
         ],
     )
@@ -79,9 +79,9 @@ class TestValues:
             (None, "is null"),
             ("", "is empty"),
             ("a.b", "has a dot: 'a.b'"),
-            ("a b", "has a blank"),
+            ("a b", "has a space"),
             ("*", "has a wildcard"),
-            ("a\nb", "has a blank or a control"),
+            ("a\nb", "has a space or a control"),
         ],
     )
     def test_values_that_would_break_a_subject(self, way, value, said):
@@ -201,8 +201,8 @@ class TestFunction:
         ("made", "said"),
         [
             (None, "has to return an OutboundMessage"),
-            (("elsewhere", b""), "does not take"),
-            (("s.\ud800", b""), r"subject has text that is no UTF-8: '\\ud800'"),
+            (("elsewhere", b""), "does not capture"),
+            (("s.\ud800", b""), r"subject is not valid UTF-8: '\\ud800'"),
             (("s.a", "\ud800"), "surrogates not allowed: correct or drop"),
             (jetsync.OutboundMessage("s.a", "\ud800"), "surrogates not allowed"),
             (("s.a", None), "payload that the function returns is NoneType"),
@@ -318,4 +318,4 @@ class TestTemplates:
         """
         In subjects that are meant for it, or below others.
         """
-        assert StreamSubjects(filters).ledger_rooms() == found
+        assert StreamSubjects(filters).ledger_prefixes() == found

@@ -151,7 +151,7 @@ class TestSink:
         for bad, said in (
             ({"data": "payload"}, "no column payload: the columns are carrier, data"),
             ({"subject": "topic"}, "no column topic"),
-            ({"subject": "elsewhere.{origin}"}, r"does not take that subject .*elsewhere"),
+            ({"subject": "elsewhere.{origin}"}, r"does not capture this subject .*elsewhere"),
             ({"data": "carrier"}, "column carrier has the type bigint: make it binary"),
         ):
             sink = jetsync_spark.JetStreamSink(options, stream=target.name, **bad)
@@ -264,7 +264,7 @@ class TestArrow:
         """
         rows = spark.sql("select 'elsewhere' as subject, 'x' as data").coalesce(1)
 
-        with pytest.raises(Exception, match=r"row 0 of partition 0: .*does not take") as caught:
+        with pytest.raises(Exception, match=r"row 0 of partition 0: .*does not capture") as caught:
             jetsync_spark.publish_arrow(rows, options, stream=target.name).collect()
 
         assert "subject elsewhere): add it to the stream" in str(caught.value)

@@ -188,7 +188,7 @@ class TestRefused:
             ({"stream": "no_such"}, r"'no_such'.*10059.*create the stream"),
             ({"strem": "S"}, "no option strem: did you mean stream"),
             ({"bucket": "no_such"}, "no_such"),
-            ({"stream": "S", "password": "s3cret"}, "option password would show a secret"),
+            ({"stream": "S", "password": "s3cret"}, "option password would expose a secret"),
         ],
     )
     def test_options(self, load, options, said):
@@ -206,7 +206,7 @@ class TestRefused:
             assert strict.count() == lenient.count() == 50
             stream.purge(sequence=41)
             with pytest.raises(
-                PythonException, match="sequences 1 to 40 are wanted, and the stream begins at 41"
+                PythonException, match="sequences 1 to 40 are missing, and the stream begins at 41"
             ):
                 strict.collect()
             assert numbers(lenient) == [*range(41, 51)]
@@ -245,7 +245,7 @@ class TestBucket:
         """It has no rows."""
         js.create_key_value(unique, storage="memory")
         assert load(bucket=unique).collect() == []
-        with pytest.raises(Exception, match="come to revision 0, before atRevision 5"):
+        with pytest.raises(Exception, match="ends at revision 0, before atRevision 5"):
             load(bucket=unique, atRevision=5).collect()
         js.delete_key_value(unique)
 
@@ -381,7 +381,7 @@ class TestStreaming:
             stream.purge(sequence=61)
             with pytest.raises(
                 StreamingQueryException,
-                match=r"sequences 51 to 60 are wanted, and the stream begins at 61.*failOnDataLoss",
+                match=r"sequences 51 to 60 are missing, and .* begins at 61.*failOnDataLoss",
             ):
                 query.run()
             lenient = batches(stream, failOnDataLoss="false")

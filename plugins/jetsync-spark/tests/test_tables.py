@@ -119,7 +119,7 @@ def test_no_columns():
     [
         (
             types.StructField("value", types.BinaryType()),
-            "no column value to read: .*subject, data",
+            "no column value: .*subject, data",
         ),
         (types.StructField("data", types.StringType()), "column data is binary, not string"),
         (types.StructField("sequence", types.IntegerType()), "sequence is bigint, not int"),

@@ -62,7 +62,7 @@ class TestBatch:
             ).save()
         assert ids(target) == sorted([*range(1000), *range(1000)])
 
-        with pytest.raises(Exception, match="give a writeId"):
+        with pytest.raises(Exception, match="set a writeId"):
             rows.write.format("jetstream").mode("append").options(
                 servers=nats_server.url, stream=target.name, mode="exactlyonce"
             ).save()
@@ -179,7 +179,7 @@ def test_a_named_write_by_batches_has_its_partitions(rows, nats_server, target):
 
     assert sum(row.stored for row in publish(rows)) == 1000
     assert sum(row.skipped for row in publish(rows)) == 1000
-    with pytest.raises(LayoutError, match="of load comes in 2 partitions, and was begun in 4"):
+    with pytest.raises(LayoutError, match="of load has 2 partitions, but its first run had 4"):
         publish(rows.coalesce(2))
     assert ids(target) == list(range(1000))
 
@@ -279,7 +279,7 @@ class TestStreaming:
 
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
             if where == "a thread":
-                with pytest.raises(Exception, match="give a writeId"):
+                with pytest.raises(Exception, match="set a writeId"):
                     run().awaitTermination(120)
                 assert ids(target) == []
                 return
@@ -317,6 +317,6 @@ class TestStreaming:
 
         for file in (tmp_path / "checkpoint" / "commits").glob("*1*"):
             file.unlink()
-        with pytest.raises(Exception, match="comes in 3 partitions, and was begun in 1"):
+        with pytest.raises(Exception, match="has 3 partitions, but its first run had 1"):
             run(3).awaitTermination(120)
         assert ids(target) == list(range(20))

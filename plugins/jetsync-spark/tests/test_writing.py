@@ -129,11 +129,11 @@ class TestMoved:
         plan = plan_for(nats_server, mine.name, **options)
         move()
 
-        said = f"stream {mine.name}-other has stored rows that are for stream {mine.name}"
+        said = f"stream {mine.name}-other has stored rows for stream {mine.name}"
         with pytest.raises(JetStreamSparkError, match=said):
             run(plan, rows_of(mine.name, 30))
 
-        with pytest.raises(JetStreamSparkError, match="does not take that subject"):
+        with pytest.raises(JetStreamSparkError, match="does not capture this subject"):
             plan_for(nats_server, mine.name, columns=columns_of(f"{mine.name}.a", constant=True))
 
 

@@ -1,11 +1,10 @@
 """
-One connection per worker process and options.
+One connection per worker process and set of options.
 
-Spark reuses its Python workers, so what a module keeps survives from task to task. A client is made
-when the first task needs it, is shared by all that follow with the same options, and is looked at
-before it is used again after a pause. A task that failed may have left it in any state: it is
-dropped then. Workers leave without a word (``os._exit``, SIGKILL): nothing on the server may depend
-on a connection, and nothing is pending when a task ends.
+Spark reuses its Python workers, so a client outlives the task that created it. All tasks with the
+same options share it. After a pause it is pinged before it is used again. If a task fails, its
+client is dropped, because it may be in any state. Workers may end at any time (``os._exit``,
+SIGKILL), so nothing on the server depends on a connection and nothing is pending when a task ends.
 """
 
 from __future__ import annotations
@@ -31,40 +30,40 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "check_plugins", "client_for", "forget", "lend"]
 
 Settings: TypeAlias = ConnectSettings | jetsync.ConnectOptions
-"""How to connect: from options of a data source, or as a program gave it."""
+"""How to connect: the options of the data source, or ``ConnectOptions`` from a program."""
 
 IDLE: Final = 5.0
-"""Seconds after which a connection is looked at before it is used."""
+"""Seconds after which a connection is pinged before it is used again."""
 
-LOOK: Final = 2.0
-"""Seconds that the server has to answer then."""
+PING_TIMEOUT: Final = 2.0
+"""Seconds that the server has to answer this ping."""
 
 _logger = jetsync.get_logger("jetsync.spark.clients")
 
 
 @attrs.define(eq=False)
-class _Kept:
+class _Pooled:
     """
-    A client, and who uses it.
+    A client and the number of its users.
     """
 
     client: jetsync.Client
     used: float
-    """When somebody used it last."""
+    """When it was last used, on the monotonic clock."""
 
     users: int = 0
     dropped: bool = False
-    """Whether it is closed as soon as nobody uses it."""
+    """Whether to close it when the last user returns it."""
 
 
 _lock = threading.RLock()
-_kept: dict[Settings, _Kept] = {}
+_pool: dict[Settings, _Pooled] = {}
 
 
 def _after_fork() -> None:
-    # The connections are the parent's; their file descriptors are left alone.
-    global _lock, _kept
-    _lock, _kept = threading.RLock(), {}
+    # The connections belong to the parent, so their file descriptors stay untouched.
+    global _lock, _pool
+    _lock, _pool = threading.RLock(), {}
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -72,36 +71,38 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def check_plugins(settings: Settings) -> None:
     """
-    Refuse plugins of which each task would have another one, and with it another connection.
+    Reject plugin objects that compare unequal to their pickled copies.
+
+    Each task would create a connection of its own for such a copy.
 
     Raises:
-        OptionError: there are such.
+        OptionError: There is such a plugin.
     """
     if not all(map(_is_value, settings.plugins)):
         raise OptionError(
-            "the plugins of these options are objects that are others in each task",
+            "these options have plugin objects whose copies in tasks compare unequal",
             option="plugins",
-            cure='give them by their names, such as plugins=["retry"]',
+            cure='pass their names, such as plugins=["retry"]',
         )
 
 
 def client_for(settings: Settings, name: str | None = None) -> jetsync.Client:
     """
-    Return the client of this process for *settings*; connect if there is none that works.
+    Return this process's client for *settings*. Connect if there is no working one.
 
-    Any thread. Who uses it for longer than a call takes :func:`lend`, which keeps it from being
-    closed meanwhile.
+    Thread-safe. To use the client for more than one call, borrow it with :func:`lend`, which keeps
+    it open meanwhile.
 
     Args:
         settings: How to connect.
-        name: What the server calls the connection; that of the first use stays.
+        name: The connection's name on the server. The name of the first use stays.
 
     Raises:
-        JetStreamSparkError: there is no connection, with the reason and what to do.
+        JetStreamSparkError: The connection failed.
     """
     check_plugins(settings)
     with _lock:
-        kept = _kept.get(settings)
+        kept = _pool.get(settings)
     if kept is not None and _works(kept):
         kept.used = time.monotonic()
         return kept.client
@@ -109,8 +110,8 @@ def client_for(settings: Settings, name: str | None = None) -> jetsync.Client:
         forget(settings, kept.client)
     made = _connect(settings, name)
     with _lock:
-        # Another thread may have been faster.
-        there = _kept.setdefault(settings, _Kept(made, time.monotonic()))
+        # Another thread may have connected first.
+        there = _pool.setdefault(settings, _Pooled(made, time.monotonic()))
     if there.client is not made:
         made.close()
     return there.client
@@ -119,15 +120,15 @@ def client_for(settings: Settings, name: str | None = None) -> jetsync.Client:
 @contextlib.contextmanager
 def lend(settings: Settings, name: str | None = None) -> Iterator[jetsync.Client]:
     """
-    Lend the client of this process for *settings*, and drop it if the block fails.
+    Lend this process's client for *settings*, and drop the client if the block raises.
 
-    Any thread. A reader that is stopped early (``GeneratorExit``) has not failed.
+    Thread-safe. A reader that is stopped early (``GeneratorExit``) does not count as a failure.
 
     Args: as :func:`client_for`.
     """
     client = client_for(settings, name)
     with _lock:
-        kept = _kept.get(settings)
+        kept = _pool.get(settings)
         if kept is not None and kept.client is client:
             kept.users += 1
         else:
@@ -151,19 +152,19 @@ def lend(settings: Settings, name: str | None = None) -> Iterator[jetsync.Client
 
 def forget(settings: Settings, client: jetsync.Client | None = None) -> None:
     """
-    Drop the client for *settings*, so that the next use connects anew.
+    Drop the client for *settings*, so that the next use connects again.
 
-    It is closed at once, or as soon as nobody has borrowed it any more. Safe to repeat.
+    The client is closed when its last borrower returns it. Calling this twice has no effect.
 
     Args:
         settings: How it was connected.
-        client: Only if it is this one; another may have taken its place.
+        client: Drop only this client, not a newer one.
     """
     with _lock:
-        kept = _kept.get(settings)
+        kept = _pool.get(settings)
         if kept is None or (client is not None and kept.client is not client):
             return
-        del _kept[settings]
+        del _pool[settings]
         kept.dropped = True
         unused = kept.users == 0
     if unused:
@@ -172,7 +173,7 @@ def forget(settings: Settings, client: jetsync.Client | None = None) -> None:
 
 def _is_value(plugin: object) -> bool:
     """
-    Tell whether a copy of a plugin, as each task has one, is as good as itself.
+    Tell whether a pickled copy of a plugin compares equal to the original.
     """
     if isinstance(plugin, (str, type, ModuleType)):
         return True
@@ -183,14 +184,14 @@ def _is_value(plugin: object) -> bool:
     return type(plugin).__hash__ is not object.__hash__
 
 
-def _works(kept: _Kept) -> bool:
+def _works(kept: _Pooled) -> bool:
     client = kept.client
     if client.is_closed:
         return False
     if time.monotonic() - kept.used < IDLE and client.is_connected:
         return True
     try:
-        client.rtt(timeout=LOOK)
+        client.rtt(timeout=PING_TIMEOUT)
     except jetsync.JetSyncError as error:
         _logger.info("connection_renewed", reason=str(error))
         return False

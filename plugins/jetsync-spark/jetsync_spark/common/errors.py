@@ -1,9 +1,9 @@
 """
-Every text that a Spark user sees when something is wrong.
+Errors of the plugin, and the advice that their messages end with.
 
-Spark carries no class and no cause of an error from a task or a planner to the user, only its text.
-So each text is one sentence that names the stream, the server's error code and the subject where
-there are such, and ends with what to do.
+Spark passes only the text of an error from a task or planner to the user, not its class or cause.
+Each message therefore names the stream, the subject and the server's error code, and says what to
+do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 class JetStreamSparkError(jetsync.JetSyncError):
     """
-    Something between Spark and JetStream failed; its text says what, where and what to do.
+    Reading or writing failed. The message says what failed, where and what to do.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class JetStreamSparkError(jetsync.JetSyncError):
 
 class BehindError(JetStreamSparkError):
     """
-    A replica had no more to read, and the leader has; that passes.
+    A replica lags behind the leader. The read is retried.
     """
 
 
 class OptionError(JetStreamSparkError, ValueError):
     """
-    An option or a column can not work; nothing was read or written.
+    An option or a column is invalid. Nothing was read or written.
     """
 
     def __init__(self, what: str, *, option: str | None = None, cure: str | None = None) -> None:
@@ -79,7 +79,7 @@ class OptionError(JetStreamSparkError, ValueError):
 
 class RowError(JetStreamSparkError, ValueError):
     """
-    A row can not become a message.
+    A row cannot be converted to a message.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ _CURES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     ),
     (
         jetsync.ConnectError,
-        "see that the servers can be reached from the driver and from every executor",
+        "check that the driver and every executor can reach the servers",
     ),
     (
         jetsync.AtomicPublishDisabledError,
@@ -155,11 +155,11 @@ _CURES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     ),
     (
         jetsync.NoStreamResponseError,
-        "add the subject to the stream, or see that the stream has a leader",
+        "add the subject to the stream, or check that the stream has a leader",
     ),
     (
         jetsync.NotSupportedError,
-        "use a newer nats-server, or a mode that this one has",
+        "use a newer nats-server, or a mode that this one supports",
     ),
     (
         jetsync.PublishOutcomeUnknownError,
@@ -167,11 +167,11 @@ _CURES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     ),
     (
         jetsync.DisconnectedError,
-        "see that the servers are up, and raise retryTimeoutMs to wait longer for them",
+        "check that the servers are up, and raise retryTimeoutMs to wait longer for them",
     ),
     (
         TimeoutError,
-        "see that the servers are up, and raise requestTimeoutMs or retryTimeoutMs",
+        "check that the servers are up, and raise requestTimeoutMs or retryTimeoutMs",
     ),
 )
 
@@ -185,14 +185,14 @@ def explain(
     cure: str | None = None,
 ) -> JetStreamSparkError:
     """
-    Return the error to raise in the place of one of jetsync's.
+    Convert an error of jetsync to the error that Spark users see.
 
     Args:
-        error: What happened.
-        doing: What was done at that time, such as ``writing failed``.
-        stream: The stream that it was done with.
-        subject: The subject, where the error does not know it.
-        cure: What to do; None for what is known to help.
+        error: The error of jetsync.
+        doing: The operation that failed, such as ``writing failed``.
+        stream: The stream of the operation.
+        subject: The subject, if the error does not name it.
+        cure: What to do. None selects the advice for the class of the error.
     """
     if isinstance(error, JetStreamSparkError):
         return error
@@ -204,7 +204,7 @@ def explain(
     code = getattr(error, "err_code", None)
     made = JetStreamSparkError(
         f"{doing} on {socket.gethostname()}: {said}",
-        # What the text has already is not said twice.
+        # Omit what the text already names.
         stream=None if _is_said(stream, said) else stream,
         subject=None if _is_said(subject, said) else subject,
         err_code=None if _is_said(code, said) else code,
@@ -228,21 +228,21 @@ def require_pyarrow() -> None:
         import pyarrow  # noqa: F401, ICN001
     except ImportError as error:
         raise OptionError(
-            f"pyarrow can not be imported on {socket.gethostname()} ({error})",
+            f"pyarrow cannot be imported on {socket.gethostname()} ({error})",
             cure="install it on the driver and on every executor: python -m pip install pyarrow",
         ) from None
 
 
 def require_pandas() -> None:
     """
-    Raise unless pandas is installed, which PySpark asks for where a DataFrame is mapped by batches.
+    Raise unless pandas is installed, which PySpark needs for ``mapInArrow``.
     """
     try:
         import pandas  # noqa: F401, ICN001
     except ImportError as error:
         raise OptionError(
-            f"pandas can not be imported on {socket.gethostname()} ({error}), and mapInArrow of "
-            "PySpark asks for it",
+            f"pandas cannot be imported on {socket.gethostname()} ({error}), and PySpark "
+            "needs it for mapInArrow",
             cure="install it on the driver: python -m pip install pandas; or use JetStreamSink or "
             'format("jetstream"), which do without it',
         ) from None
@@ -250,13 +250,13 @@ def require_pandas() -> None:
 
 def java_missing() -> str | None:
     """
-    Return what to do about a missing Java, None where there is one.
+    Return what to do if Java is missing, or None if it is installed.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
         if (Path(home) / "bin" / "java").exists():
             return None
-        return f"JAVA_HOME is {home}, where there is no bin/java: Spark needs Java 17 or newer"
+        return f"JAVA_HOME is {home}, which has no bin/java: Spark needs Java 17 or newer"
     if shutil.which("java") is None:
         return (
             "Spark needs Java 17 or newer and there is none: install it (Debian, Ubuntu: "

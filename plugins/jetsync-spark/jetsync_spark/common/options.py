@@ -1,11 +1,11 @@
 """
-Options as Spark hands them over, made into frozen objects.
+Parse the options of Spark into frozen objects.
 
-Spark lower-cases the names and turns every value into text. A settings class says of each field
-which option it is and how the text is read (:func:`option`); :func:`read_settings` makes the object
-and :func:`check_names` refuses what no class knows. No option takes a secret: Spark shows options
-in plans and event logs. They are read from files, or from environment variables whose *names* are
-given, where the connection is made.
+Spark lower-cases option names and passes all values as text. A settings class declares for each
+field the name of its option and how to parse it (:func:`option`). :func:`read_settings` creates the
+object, and :func:`check_names` rejects unknown options. No option takes a secret, because Spark
+shows options in plans and event logs. Secrets are read from files, or from environment variables
+whose *names* are given, when the connection is made.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SPARKS_OWN: Final = frozenset(
     {"path", "checkpointlocation", "owner", "provider", "location", "comment", "external"}
     | {"is_managed_location", "collation"}
 )
-"""Options that Spark adds itself, to streaming sinks and to tables."""
+"""Options that Spark itself adds to streaming sinks and tables."""
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SEED: Final = re.compile(r"S[A-Z2-7]{40,}")
@@ -71,26 +71,26 @@ _SECRETS: Final = {
 @attrs.frozen
 class Option:
     """
-    How a field is given as an option.
+    The option that sets a field.
     """
 
     name: str
-    """The option as users write it; they may use any case."""
+    """The option's name as documented. Users may write it in any case."""
 
     parse: Callable[[str, str], Any]
-    """Makes a value of the option's name and its text, or raises OptionError."""
+    """Converts the option's name and text to a value, or raises OptionError."""
 
 
 def option(name: str, parse: Callable[[str, str], Any], default: Any = None, **field: Any) -> Any:
     """
-    Return an attrs field that can be given as an option; *field* as for ``attrs.field``.
+    Return an attrs field that an option can set. *field* is passed to ``attrs.field``.
     """
     return attrs.field(default=default, metadata={"option": Option(name, parse)}, **field)
 
 
 def option_names(*classes: type) -> list[str]:
     """
-    Return the options that settings classes have.
+    Return the names of all options of some settings classes.
     """
     return [
         field.metadata["option"].name
@@ -102,15 +102,15 @@ def option_names(*classes: type) -> list[str]:
 
 def read_settings(cls: type[_SettingsT], options: Mapping[str, str], **fields: Any) -> _SettingsT:
     """
-    Make a settings object of what options say about it; the others are not looked at.
+    Create a settings object from the options that belong to it.
 
     Args:
         cls: An attrs class with fields made by :func:`option`.
-        options: From Spark; names in any case.
-        fields: Fields that are no options.
+        options: The options from Spark, with names in any case.
+        fields: Values of fields that are not options.
 
     Raises:
-        OptionError: a value makes no sense.
+        OptionError: A value is invalid.
     """
     given = {name.lower(): value for name, value in options.items()}
     for field in attrs.fields(cls):  # type: ignore[arg-type]
@@ -122,10 +122,10 @@ def read_settings(cls: type[_SettingsT], options: Mapping[str, str], **fields: A
 
 def check_names(options: Mapping[str, str], *classes: type) -> None:
     """
-    Refuse options that no settings class knows; values are never shown.
+    Reject unknown options. The error never shows a value.
 
     Raises:
-        OptionError: names the option and those that are spelled nearly so.
+        OptionError: An option is unknown. The message suggests similar names.
     """
     known = {name.lower(): name for name in option_names(*classes)}
     for given in options:
@@ -134,7 +134,7 @@ def check_names(options: Mapping[str, str], *classes: type) -> None:
             continue
         if low in _SECRETS:
             raise OptionError(
-                f"option {given} would show a secret in plans and logs",
+                f"option {given} would expose a secret in plans and logs",
                 option=given,
                 cure=f"give {_SECRETS[low]}",
             )
@@ -147,18 +147,18 @@ def _listed(known: Mapping[str, str]) -> str:
     return ", ".join(sorted(known.values(), key=str.lower))
 
 
-# How texts are read. Each is told the name of the option, so that errors can name it.
+# Parsers. Each receives the name of the option for its error message.
 
 
 def text(name: str, value: str) -> str:
-    """Read text that is not empty."""
+    """Parse text that is not empty."""
     if not value.strip():
         raise OptionError(f"option {name} is empty", option=name, cure="give it, or leave it out")
     return value.strip()
 
 
 def names(name: str, value: str) -> tuple[str, ...]:
-    """Read names with commas between them."""
+    """Parse names separated by commas."""
     found = tuple(part.strip() for part in value.split(",") if part.strip())
     if not found:
         raise OptionError(f"option {name} is empty", option=name, cure="give it, or leave it out")
@@ -166,7 +166,7 @@ def names(name: str, value: str) -> tuple[str, ...]:
 
 
 def flag(name: str, value: str) -> bool:
-    """Read true or false."""
+    """Parse true or false."""
     low = value.strip().lower()
     if low not in {"true", "false"}:
         raise OptionError(f"option {name} is {value!r}", option=name, cure="give true or false")
@@ -174,7 +174,7 @@ def flag(name: str, value: str) -> bool:
 
 
 def count(least: int = 1, most: int | None = None) -> Callable[[str, str], int]:
-    """Return what reads a whole number within limits."""
+    """Return a parser for whole numbers within limits."""
 
     def read(name: str, value: str) -> int:
         try:
@@ -192,12 +192,12 @@ def count(least: int = 1, most: int | None = None) -> Callable[[str, str], int]:
 
 
 def milliseconds(name: str, value: str) -> float:
-    """Read milliseconds from 1 up; return seconds."""
+    """Parse milliseconds from 1 up, and return seconds."""
     return count(1)(name, value) / 1000
 
 
 def choice(*values: str) -> Callable[[str, str], str]:
-    """Return what reads one of some words, in any case."""
+    """Return a parser for one of several words, in any case."""
 
     def read(name: str, value: str) -> str:
         low = value.strip().lower()
@@ -211,7 +211,7 @@ def choice(*values: str) -> Callable[[str, str], str]:
 
 
 def variable(name: str, value: str) -> str:
-    """Read the name of an environment variable; a secret in its place is not shown."""
+    """Parse the name of an environment variable. The error never shows a value."""
     found = text(name, value)
     if not _VARIABLE.fullmatch(found) or _SEED.fullmatch(found):
         raise OptionError(
@@ -224,7 +224,7 @@ def variable(name: str, value: str) -> str:
 
 
 def path(name: str, value: str) -> str:
-    """Read the path of a file; what belongs into the file is not shown."""
+    """Parse the path of a file. The error never shows a value."""
     found = text(name, value)
     if _SEED.fullmatch(found) or found.startswith("eyJ") or "\n" in found or "-----" in found:
         raise OptionError(
@@ -239,7 +239,7 @@ def path(name: str, value: str) -> str:
 def _servers(name: str, value: str) -> str:
     servers = text(name, value)
     if redact_url(servers) != servers:
-        # Where Spark shows the option, it would show the password.
+        # Spark would show the password with the option.
         raise OptionError(
             f"option {name} holds a user or a token before the @",
             option=name,
@@ -258,11 +258,11 @@ def _servers(name: str, value: str) -> str:
 @attrs.frozen(kw_only=True)
 class ConnectSettings:
     """
-    How to connect, without a secret: what may be shown, pickled and sent to every executor.
+    How to connect, without secrets. It may be shown, pickled and sent to every executor.
     """
 
     servers: str = option("servers", _servers, "")
-    """One URL, or several with commas between them."""
+    """One URL, or several separated by commas."""
 
     user_env: str | None = option("userEnv", variable)
     """Name of the environment variable with the user's name."""
@@ -283,22 +283,22 @@ class ConnectSettings:
     """Name of the environment variable with the seed of an NKey."""
 
     tls_ca_file: str | None = option("tlsCaFile", path)
-    """Path of the authorities to trust, PEM."""
+    """Path of the trusted CA certificates (PEM)."""
 
     tls_cert_file: str | None = option("tlsCertFile", path)
-    """Path of the own certificate, PEM."""
+    """Path of the client certificate (PEM)."""
 
     tls_key_file: str | None = option("tlsKeyFile", path)
-    """Path of the key to the certificate."""
+    """Path of the client certificate's key."""
 
     tls_hostname: str | None = option("tlsHostname", text)
     """Name to check the server's certificate against."""
 
     tls_first: bool = option("tlsFirst", flag, default=False)
-    """Start TLS before the server has said anything."""
+    """Whether to start TLS before the server sends INFO."""
 
     inbox_prefix: str = option("inboxPrefix", text, "_INBOX")
-    """What reply subjects begin with, where permissions ask for one."""
+    """Prefix of reply subjects, if permissions require one."""
 
     domain: str | None = option("jetstreamDomain", text)
     """JetStream domain."""
@@ -307,13 +307,13 @@ class ConnectSettings:
     """JetStream API prefix, for streams that another account exports."""
 
     connect_timeout: float = option("connectTimeoutMs", milliseconds, 5.0)
-    """Seconds that connecting may take."""
+    """Seconds to wait for a connection."""
 
     request_timeout: float = option("requestTimeoutMs", milliseconds, 5.0)
-    """Seconds that a request may take."""
+    """Seconds to wait for a reply."""
 
     plugins: tuple[str, ...] = option("plugins", names, ())
-    """Names of jetsync plugins, loaded where the connection is made."""
+    """Names of jetsync plugins, which are loaded on the driver and the executors."""
 
     def __attrs_post_init__(self) -> None:
         if not self.servers:
@@ -359,7 +359,7 @@ class ConnectSettings:
             ("tlsKeyFile", self.tls_key_file),
         ):
             if given is not None and not _is_file(given):
-                # The path is not shown: what belongs into the file may stand in its place.
+                # The message omits the path, because the value may be a secret by mistake.
                 raise OptionError(
                     f"option {option_name}: there is no file of that path on "
                     f"{socket.gethostname()}",
@@ -398,7 +398,7 @@ def _is_file(given: str) -> bool:
     try:
         return Path(given).expanduser().is_file()
     except (OSError, RuntimeError, ValueError):
-        # It is too long for a path, is in the home of nobody, or has a NUL in it.
+        # The path is too long, has an unknown home directory, or contains NUL.
         return False
 
 
@@ -407,7 +407,7 @@ def _secret(option_name: str, variable_name: str | None) -> str | None:
         return None
     value = os.environ.get(variable_name)
     if not value:
-        # The name is not shown: a secret may have been given in its place.
+        # The message omits the name, because the value may be a secret by mistake.
         raise OptionError(
             f"option {option_name}: the environment variable that it names is not set on "
             f"{socket.gethostname()}",

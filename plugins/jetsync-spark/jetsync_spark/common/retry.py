@@ -1,5 +1,5 @@
 """
-Going on while servers are away: which errors pass by themselves, and for how long to wait.
+Retries while servers are unavailable: which errors are temporary, and how long to wait.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from jetsync_spark.common.errors import BehindError, JetStreamSparkError, explai
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PASSING", "Patience", "patiently"]
+__all__ = ["TEMPORARY", "Retry", "call_with_retry"]
 
 T = TypeVar("T")
 
-PASSING: Final = (
+TEMPORARY: Final = (
     BehindError,
     jetsync.BatchIncompleteError,
     jetsync.ConnectionLostError,
@@ -32,27 +32,27 @@ PASSING: Final = (
     jetsync.TooManyRequestsError,
 )
 """
-Errors of servers that restart, of streams that have no leader, of replicas that are behind, and of
-too much at once. Of a batch nothing is stored after them, but that the outcome may be unknown.
+Errors that occur while servers restart, streams have no leader, replicas lag, or limits are
+exceeded for a moment. Nothing of a batch is stored after them, unless the outcome is unknown.
 """
 
 _LONGEST: Final = 2.0
-"""Seconds between two tries at most."""
+"""Maximum seconds between two attempts."""
 
 STARTING: Final = 3.0
-"""Seconds for which a server may say that it has no JetStream: so it does while it starts."""
+"""Seconds for which a starting server may answer that it has no JetStream."""
 
 PAUSE: Final = 0.1
-"""Seconds before a server that starts is asked again."""
+"""Seconds before a starting server is asked again."""
 
-_logger = jetsync.get_logger("jetsync.spark.patience")
+_logger = jetsync.get_logger("jetsync.spark.retry")
 
 
-class Patience:
+class Retry:
     """
-    The time for which one task goes on trying; begins anew with each success.
+    The retries of one task. The time limit restarts after each success.
 
-    Not synchronised.
+    Not thread-safe.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -60,18 +60,18 @@ class Patience:
         self._until: float | None = None
         self._wait = 0.05
 
-    def went_well(self) -> None:
+    def reset(self) -> None:
         """
-        Note that something went well.
+        Restart the time limit after a success.
         """
         self._until = None
         self._wait = 0.05
 
-    def bear(self, error: Exception) -> bool:
+    def wait_after(self, error: Exception) -> bool:
         """
-        Wait a little and return whether to try again; not after errors that do not pass.
+        Wait before the next attempt. Return False if the error is permanent or the time is over.
         """
-        if not isinstance(error, PASSING) or isinstance(error, jetsync.AuthenticationError):
+        if not isinstance(error, TEMPORARY) or isinstance(error, jetsync.AuthenticationError):
             return False
         now = time.monotonic()
         if self._until is None:
@@ -83,32 +83,34 @@ class Patience:
         self._wait = min(self._wait * 2, _LONGEST)
         return True
 
-    def keep_trying(self, call: Callable[[], T], doing: str, stream: str | None = None) -> T:
+    def call(self, call: Callable[[], T], doing: str, stream: str | None = None) -> T:
         """
-        Return what *call* returns, made again after errors that pass.
+        Return what *call* returns. Retry it after temporary errors.
 
         The call may connect too: an error of :func:`~jetsync_spark.common.clients.lend` is retried
         if its cause is temporary.
 
         Raises:
-            JetStreamSparkError: it failed for another reason, or for too long.
+            JetStreamSparkError: The error is permanent, or the time is over.
         """
         while True:
             try:
                 return call()
             except JetStreamSparkError as error:
-                if not isinstance(error.__cause__, Exception) or not self.bear(error.__cause__):
+                if not isinstance(error.__cause__, Exception) or not self.wait_after(
+                    error.__cause__
+                ):
                     raise
             except jetsync.JetSyncError as error:
-                if not self.bear(error):
+                if not self.wait_after(error):
                     raise explain(error, doing, stream=stream) from error
 
 
-def patiently(call: Callable[[], T], seconds: float, doing: str, stream: str) -> T:
+def call_with_retry(call: Callable[[], T], seconds: float, doing: str, stream: str) -> T:
     """
-    Return what *call* returns, made again for so many seconds while servers are away or start.
+    Return what *call* returns. Retry it for some seconds while servers are unavailable or starting.
 
-    Raises: as :meth:`Patience.keep_trying`.
+    Raises: as :meth:`Retry.call`.
     """
     starting = time.monotonic() + min(seconds, STARTING)
 
@@ -121,4 +123,4 @@ def patiently(call: Callable[[], T], seconds: float, doing: str, stream: str) ->
                     raise
             time.sleep(PAUSE)
 
-    return Patience(seconds).keep_trying(started, doing, stream)
+    return Retry(seconds).call(started, doing, stream)

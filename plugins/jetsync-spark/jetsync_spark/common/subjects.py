@@ -1,7 +1,7 @@
 """
-Subjects: which ones a stream takes, and templates that make them of columns.
+Subjects of streams, and templates that build subjects from columns.
 
-No input and output.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ __all__ = [
 ]
 
 _BAD: Final = re.compile(r"[\s.*>\x00-\x1f\x7f\ud800-\udfff]")
-"""What one token of a subject can not have."""
+"""Characters that a token of a subject cannot contain."""
 
 KNOWN: Final = 65536
-"""Subjects that are remembered as good; most jobs write to few."""
+"""Size of the cache of valid subjects. Most jobs write to few subjects."""
 
 
 def is_template(subject: str) -> bool:
     """
-    Tell whether a subject has columns in braces.
+    Tell whether a subject contains columns in braces.
     """
     return "{" in subject or "}" in subject
 
 
 def bad_token(value: str) -> str | None:
     """
-    Return what is wrong with a value as one token of a subject, None if nothing is.
+    Return why a value is not a valid token of a subject, or None if it is valid.
     """
     if not value:
         return "is empty"
@@ -55,13 +55,13 @@ def bad_token(value: str) -> str | None:
     if found[0] in "*>":
         return f"has a wildcard: {value!r}"
     if found[0] >= "\ud800":
-        return f"has text that is no UTF-8: {value!r}"
-    return f"has a blank or a control character: {value!r}"
+        return f"is not valid UTF-8: {value!r}"
+    return f"has a space or a control character: {value!r}"
 
 
 def bad_filter(subject: str) -> str | None:
     """
-    Return what is wrong with a token of a subject with wildcards, None if nothing is.
+    Return which token makes a filter invalid, or None if the filter is valid.
     """
     *head, last = subject.split(".")
     tokens = [*head, *([] if last == ">" else [last])]
@@ -70,7 +70,7 @@ def bad_filter(subject: str) -> str | None:
 
 def overlap(one: str, two: str) -> bool:
     """
-    Tell whether there are subjects that two wildcards have in common.
+    Tell whether two filters match a common subject.
     """
     ours, theirs = one.split("."), two.split(".")
     for mine, other in zip(ours, theirs, strict=False):
@@ -83,7 +83,7 @@ def overlap(one: str, two: str) -> bool:
 
 def token_text(value: object) -> str:
     """
-    Return a value of a column as it stands in a subject: as Arrow writes it.
+    Return the text of a column's value in a subject, as Arrow formats it.
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -98,17 +98,17 @@ class SubjectTemplate:
 
     text: str
     literals: tuple[str, ...]
-    """What stands before, between and behind the columns; one more than there are columns."""
+    """The texts before, between and after the columns."""
 
     columns: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> SubjectTemplate:
         """
-        Read a template.
+        Parse a template.
 
         Raises:
-            OptionError: the braces do not fit, or hold more than the name of a column.
+            OptionError: A brace is unmatched, or contains more than the name of a column.
         """
         literals: list[str] = [""]
         columns: list[str] = []
@@ -123,25 +123,25 @@ class SubjectTemplate:
                 continue
             if not column or form or conversion or column.isdigit():
                 raise OptionError(
-                    f"subject {text!r} has more or less than a column in braces",
+                    f"subject {text!r} has braces that do not contain exactly a column name",
                     option="subject",
                     cure=cure,
                 )
             columns.append(column)
             literals.append("")
-        # A value stands for anything: the rest must be a subject around it.
+        # Check the literal parts with a valid token in place of each column.
         checked = "x".join(literals)
         if any(bad_token(token) for token in checked.split(".")):
             raise OptionError(
-                f"subject {text!r} is no subject around its columns",
+                f"subject {text!r} has an invalid token around its columns",
                 option="subject",
-                cure="give tokens with dots between them, without blanks and wildcards",
+                cure="separate tokens with dots, and do not use spaces or wildcards",
             )
         return cls(text, tuple(literals), tuple(columns))
 
     def fill(self, values: Sequence[str]) -> str:
         """
-        Return the subject for the values of the columns, which were checked.
+        Return the subject for checked values of the columns.
         """
         pieces = [self.literals[0]]
         for value, literal in zip(values, self.literals[1:], strict=True):
@@ -151,7 +151,7 @@ class SubjectTemplate:
     @property
     def pattern(self) -> str:
         """
-        The wildcard of all subjects that it makes.
+        The filter that matches all subjects of the template.
         """
         whole = "\x00".join(self.literals)
         return ".".join("*" if "\x00" in token else token for token in whole.split("."))
@@ -159,18 +159,18 @@ class SubjectTemplate:
 
 class StreamSubjects:
     """
-    The subjects that a stream takes; remembers what it was asked.
+    The subjects that a stream captures, with a cache.
     """
 
     def __init__(self, filters: Sequence[str]) -> None:
         self.filters = tuple(filters)
         self._tokens = [each.split(".") for each in filters]
         self.known: set[str] = set()
-        """Subjects that the stream takes, as far as they were asked for."""
+        """Subjects that were found to match."""
 
     def takes(self, subject: str) -> bool:
         """
-        Tell whether the stream takes a subject.
+        Tell whether the stream captures a subject.
         """
         if subject in self.known:
             return True
@@ -184,15 +184,15 @@ class StreamSubjects:
 
     def may_take(self, pattern: str) -> bool:
         """
-        Tell whether the stream takes some of the subjects of a wildcard.
+        Tell whether the stream captures some of the subjects that a filter matches.
         """
         return any(overlap(each, pattern) for each in self.filters)
 
-    def ledger_rooms(self) -> tuple[str, ...]:
+    def ledger_prefixes(self) -> tuple[str, ...]:
         """
-        Return what subjects of a ledger may begin with in this stream, the best first.
+        Return possible prefixes of ledger subjects in this stream, the best first.
 
-        A filter that says it is for a ledger is preferred to others.
+        Filters with "ledger" in their name come first.
         """
         found = []
         open_ended = [each for each in self._tokens if each[-1] == ">" and "*" not in each]

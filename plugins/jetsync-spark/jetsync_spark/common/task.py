@@ -1,5 +1,5 @@
 """
-Where code runs: which task of which query, as far as Spark tells.
+The task and query that the current code runs in.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ __all__ = ["Task", "application", "this_task"]
 @attrs.frozen(kw_only=True)
 class Task:
     """
-    A run of a task on a partition.
+    One attempt of a task to process a partition.
     """
 
     partition: int = 0
-    """Which partition, from 0."""
+    """The number of the partition, from 0."""
 
     attempt: int = 0
-    """How often it was tried before."""
+    """The number of earlier attempts."""
 
     task_attempt: int = 0
-    """A number that no other run in this application has."""
+    """A number that is unique in the application."""
 
     query: str | None = None
-    """Id of the streaming query, which is kept in its checkpoint; None in batch jobs."""
+    """The ID of the streaming query, from its checkpoint. None in batch jobs."""
 
     batch: int | None = None
-    """Number of the micro-batch; None in batch jobs."""
+    """The number of the micro-batch. None in batch jobs."""
 
 
 def this_task() -> Task:
     """
-    Return the task that this code runs in; one of number 0 outside of Spark.
+    Return the current task, or a task 0 outside of Spark.
     """
     try:
         from pyspark import TaskContext
@@ -56,9 +56,9 @@ def this_task() -> Task:
 
 def application() -> str:
     """
-    Return a name for what connects here, for the operators of a server.
+    Return the application's name for connections, so that operators can recognise them.
 
-    On the driver that is the application's id. Workers are not told it.
+    On the driver this is the application ID. Workers do not know it and use their process ID.
     """
     try:
         from pyspark.sql import SparkSession

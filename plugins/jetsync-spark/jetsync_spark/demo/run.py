@@ -44,7 +44,7 @@ KILLED_AFTER: Final = 3
 PATIENCE: Final = 900.0
 """Seconds that a stage may take."""
 
-LOOK: Final = 0.5
+PING_TIMEOUT: Final = 0.5
 """Seconds between two looks at whether a stage has ended."""
 
 SHOWN: Final = 30
@@ -211,7 +211,7 @@ def _batches(driver: Stage, watch: jetsync.Watch) -> Iterator[int]:
         ended = driver.ended()
         with contextlib.suppress(jetsync.WaitTimeoutError):
             while True:
-                entry = watch.next(timeout=0 if ended else LOOK)
+                entry = watch.next(timeout=0 if ended else PING_TIMEOUT)
                 yield json.loads(entry.value)["batch"]
     driver.check()
 
@@ -304,5 +304,5 @@ def finish(driver: Stage) -> None:
     Wait until a stage has ended, and raise JetStreamSparkError if it failed.
     """
     while not driver.ended():
-        time.sleep(LOOK)
+        time.sleep(PING_TIMEOUT)
     driver.check()

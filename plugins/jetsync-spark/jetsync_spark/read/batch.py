@@ -1,5 +1,5 @@
 """
-The batch reader: a stream between two places, in parts.
+The batch reader, which reads a range of a stream in parts.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 import jetsync
 from jetsync_spark.common.clients import lend
 from jetsync_spark.common.errors import OptionError, explain
-from jetsync_spark.common.retry import patiently
+from jetsync_spark.common.retry import call_with_retry
 from jetsync_spark.common.task import application, this_task
 from jetsync_spark.read.options import EARLIEST, LATEST
 from jetsync_spark.read.origin import (
     Loss,
     check_filters,
-    look,
+    inspect_stream,
     matching,
-    place_of,
-    time_of,
+    sequence_at,
+    start_of,
 )
 from jetsync_spark.read.range_reader import RangeReader
 from jetsync_spark.read.ranges import cut, parts_for
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamBatchReader", "read_part"]
 
 COLLECTED: Final = 50_000
-"""How many objects may pile up before Python looks for garbage among them, while a part is read."""
+"""Allocations between two garbage collections while a part is read."""
 
 _logger = jetsync.get_logger("jetsync.spark.reader")
 
@@ -51,14 +51,14 @@ def read_part(
     settings: ConnectSettings, options: ReadOptions, table: Table, part: Range
 ) -> Iterator[pa.RecordBatch]:
     """
-    Yield the rows of one part of a stream, with the connection of this worker.
+    Yield the rows of one part of a stream, over the connection of this worker.
 
-    Repeated calls give the same rows. Whoever stops early leaves nothing behind.
+    Repeated calls yield the same rows. The caller may stop early.
     """
     task = this_task()
     name = f"jetsync-spark-{task.query or application()}-{task.partition}"
     with contextlib.ExitStack() as stack, _fewer_collections():
-        client = patiently(
+        client = call_with_retry(
             lambda: stack.enter_context(lend(settings, name)),
             options.retry_timeout,
             "reading failed",
@@ -71,11 +71,11 @@ def read_part(
 @contextlib.contextmanager
 def _fewer_collections() -> Iterator[None]:
     """
-    Look for cyclic garbage less often in the block.
+    Collect cyclic garbage less often within the block.
 
-    A page is thousands of objects that live as long as it, none of them in a cycle. To Python they
-    look like garbage that piles up, and it looks through all that is loaded again and again: a
-    third of the time of reading. A worker runs one task at a time.
+    A page consists of thousands of objects without cycles. Their allocation triggers collections,
+    which took a third of the reading time. A worker runs one task at a time, so changing the
+    threshold of the process is safe.
     """
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], COLLECTED) if before[0] else 0, *before[1:])
@@ -87,10 +87,10 @@ def _fewer_collections() -> Iterator[None]:
 
 class StreamBatchReader(DataSourceReader):
     """
-    Reads a stream between two places that are fixed when the query is planned.
+    Reads a range of a stream that is fixed when the query is planned.
 
-    Spark pickles it and calls :meth:`read` in its workers. It has no ``pushFilters``: Spark keeps
-    what was pushed with the DataFrame and uses it for the next query, too.
+    Spark pickles it and calls :meth:`read` in its workers. There is no ``pushFilters``, because
+    Spark keeps pushed filters with the DataFrame and applies them to the next query too.
     """
 
     def __init__(self, settings: ConnectSettings, options: ReadOptions, schema: StructType) -> None:
@@ -101,14 +101,14 @@ class StreamBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """
-        Return the parts of the stream as it is now.
+        Return the parts of the range.
         """
         stream = self._options.source
-        parts = patiently(
+        parts = call_with_retry(
             self._plan, self._options.retry_timeout, "planning to read failed", stream
         )
         _logger.info("batch_planned", stream=stream, parts=len(parts))
-        # Spark asks for one partition at least.
+        # Spark needs at least one partition.
         return [InputPartition(part) for part in parts] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -124,13 +124,13 @@ class StreamBatchReader(DataSourceReader):
 
     def _parts(self, js: jetsync.JetStream) -> list[Range]:
         options = self._options
-        origin = look(js, options.source)
+        origin = inspect_stream(js, options.source)
         check_filters(js, origin, options.subject_filter)
-        start = place_of(options, js, origin, default=EARLIEST)
+        start = start_of(options, js, origin, default=EARLIEST)
         end = self._end(js, origin)
         if end < start and options.has_start and options.has_end:
             raise OptionError(
-                f"the batch begins at sequence {start} of stream {origin.stream}, behind its end, "
+                f"the batch begins at sequence {start} of stream {origin.stream}, after its end, "
                 f"sequence {end}",
                 cure="give an earlier start or a later end",
             )
@@ -151,7 +151,7 @@ class StreamBatchReader(DataSourceReader):
     def _end(self, js: jetsync.JetStream, origin: Origin) -> int:
         options = self._options
         if options.ending_timestamp is not None:
-            found = time_of(js, origin, options.ending_timestamp)
+            found = sequence_at(js, origin, options.ending_timestamp)
             return origin.next if found is None else found
         asked = options.ending_offsets
         if asked is None or asked == LATEST:
@@ -161,7 +161,7 @@ class StreamBatchReader(DataSourceReader):
                 f"stream {origin.stream} ends at sequence {origin.next - 1}, before endingOffsets "
                 f"{asked}, which is exclusive",
                 option="endingOffsets",
-                cure="give a sequence that it has come to, or latest",
+                cure="give an existing sequence, or latest",
             )
         return int(asked)
 
@@ -169,7 +169,7 @@ class StreamBatchReader(DataSourceReader):
         try:
             return matching(js, origin, start, self._options.subject_filter)
         except jetsync.NotSupportedError:
-            # It is only for the number of parts, and the stream has no direct gets.
+            # The stream has no direct gets. The count only improves the number of parts.
             return None
         except jetsync.InvalidSubjectError as error:
-            raise explain(error, "option subjectFilter can not be used") from error
+            raise explain(error, "option subjectFilter is invalid") from error

@@ -1,5 +1,5 @@
 """
-A key-value bucket as a table: one row for each key that has a value, all as of one moment.
+A key-value bucket as a table, with one row per key that has a value, in one snapshot.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 import jetsync
 from jetsync_spark.common.clients import lend
 from jetsync_spark.common.errors import OptionError
-from jetsync_spark.common.retry import patiently
+from jetsync_spark.common.retry import call_with_retry
 from jetsync_spark.common.task import application
 from jetsync_spark.read.tables import BUCKET_COLUMNS, Table
 
@@ -29,15 +29,16 @@ __all__ = ["BucketReader"]
 _ResultT = TypeVar("_ResultT")
 
 _ROWS: Final = 5000
-"""Rows of one record batch."""
+"""Rows per record batch."""
 
 
 class BucketReader(DataSourceReader):
     """
-    Reads the keys of a bucket in one task, which is what makes them of one moment.
+    Reads a snapshot of a bucket in one task.
 
-    A moment that is asked for is fixed as a revision when the query is planned. Without one it is
-    that of the reading: a bucket that keeps one revision of each key has no other.
+    If the options name a time or revision, the snapshot's revision is fixed when the query is
+    planned. Otherwise the snapshot is taken during the read. A bucket with one revision per key
+    supports only that.
     """
 
     def __init__(self, settings: ConnectSettings, options: ReadOptions, schema: StructType) -> None:
@@ -47,7 +48,7 @@ class BucketReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """
-        Return the one part, with the revision to read at; 0 for nothing at all, None for now.
+        Return the one part, with the revision to read: 0 for an empty table, None for now.
         """
         return [InputPartition(self._ask(self._moment, "planning to read the bucket failed"))]
 
@@ -76,16 +77,15 @@ class BucketReader(DataSourceReader):
         if asked is not None:
             if asked > last:
                 raise OptionError(
-                    f"bucket {options.source} has come to revision {last}, before atRevision "
-                    f"{asked}",
+                    f"bucket {options.source} ends at revision {last}, before atRevision {asked}",
                     option="atRevision",
-                    cure="give a revision that it has come to, or leave it out",
+                    cure="give an existing revision, or leave it out",
                 )
         elif options.at_timestamp is None:
             return None
         else:
             try:
-                # Of the leader: a replica may not have it yet.
+                # Ask the leader, because a replica may lag.
                 found = bucket.stream.get_at(options.at_timestamp * 1_000_000, direct=False)
             except jetsync.MessageNotFoundError:
                 return last
@@ -93,10 +93,10 @@ class BucketReader(DataSourceReader):
         if asked < last and info.config.max_msgs_per_subject == 1:
             name = "atTimestamp" if options.at_revision is None else "atRevision"
             raise OptionError(
-                f"bucket {options.source} keeps one revision of each key: what a key had at "
-                f"revision {asked} is gone if it was written since",
+                f"bucket {options.source} keeps one revision per key: values of revision {asked} "
+                "are gone if their keys were written since",
                 option=name,
-                cure=f"leave out {name}, or give the bucket a history for the next time",
+                cure=f"leave out {name}, or set a history on the bucket for future reads",
             )
         return asked
 
@@ -107,4 +107,4 @@ class BucketReader(DataSourceReader):
             with lend(self._settings, f"jetsync-spark-{application()}-bucket-{name}") as client:
                 return call(client.jetstream().key_value(name))
 
-        return patiently(connected, self._options.retry_timeout, doing, name)
+        return call_with_retry(connected, self._options.retry_timeout, doing, name)

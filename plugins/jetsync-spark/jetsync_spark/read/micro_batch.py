@@ -21,11 +21,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 import jetsync
 from jetsync_spark.common.clients import lend
 from jetsync_spark.common.errors import JetStreamSparkError
-from jetsync_spark.common.retry import patiently
+from jetsync_spark.common.retry import call_with_retry
 from jetsync_spark.read.batch import read_part
 from jetsync_spark.read.offsets import Offset, span
 from jetsync_spark.read.options import LATEST
-from jetsync_spark.read.origin import Loss, Origin, check_filters, look, place_of
+from jetsync_spark.read.origin import Loss, Origin, check_filters, inspect_stream, start_of
 from jetsync_spark.read.ranges import cut, parts_for
 from jetsync_spark.read.tables import STREAM_COLUMNS, Table
 
@@ -43,22 +43,21 @@ try:
 except ImportError:  # PySpark before 4.2
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """What stands in for Spark's class of that name."""
+        """Placeholder for the class of PySpark 4.2."""
 
 
 __all__ = ["StreamMicroBatchReader"]
 
 POLL: Final = 0.2
 """
-Seconds for which an answer about the stream serves. Spark asks some ninety times a second while
-there is nothing to do.
+Seconds for which the stream's state is cached. Spark asks about ninety times a second while idle.
 """
 
 CATCHING_UP: Final = 5.0
-"""Seconds that a stream may end before where a query has come to: a new leader may be behind."""
+"""Seconds to wait for a stream that ends before the query's offset, as a new leader may lag."""
 
-LOOKING: Final = 0.1
-"""Seconds between two looks at such a stream, where Spark does not ask again."""
+CATCH_UP_PAUSE: Final = 0.1
+"""Seconds between two checks of such a stream."""
 
 _logger = jetsync.get_logger("jetsync.spark.stream_reader")
 
@@ -67,8 +66,8 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     """
     Plans and reads micro-batches of a stream.
 
-    It leaves nothing on the server. Spark calls it from one thread at a time, and does not say when
-    a query ends.
+    It creates nothing on the server, because Spark does not say when a query ends. Spark calls it
+    from one thread at a time.
     """
 
     def __init__(self, settings: ConnectSettings, options: ReadOptions, schema: StructType) -> None:
@@ -79,10 +78,10 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._loss = Loss(options)
         self._initial: Offset | None = None
         self._reached: Offset | None = None
-        """Where the last planned batch ends, for Sparks that do not say where the next begins."""
+        """The end of the last planned batch, as PySpark before 4.2 does not pass the next start."""
 
         self._target: int | None = None
-        """The sequence behind the last one that is read, if the query is to end there."""
+        """The sequence after the last one to read, if the query has a fixed end."""
 
         self._seen: Origin | None = None
         self._seen_at = 0.0
@@ -92,10 +91,10 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - the names are Spark's.
         """
-        Return where the query begins; the same however often it is asked for.
+        Return the start of the query. Repeated calls return the same offset.
         """
         if self._initial is None:
-            self._initial = self._patiently(self._first)
+            self._initial = self._ask(self._first)
             _logger.info("query_begins", stream=self._initial.stream, sequence=self._initial.next)
         return self._initial.to_json()
 
@@ -103,11 +102,11 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self, start: dict[str, Any] | None = None, limit: object = None
     ) -> dict[str, Any]:
         """
-        Return where the next batch ends: *start* itself if there is nothing new.
+        Return the end of the next batch, or *start* if there are no new messages.
 
         Args:
-            start: Where it begins; None before PySpark 4.2.
-            limit: What the query may take; None before PySpark 4.2.
+            start: The start of the batch. None before PySpark 4.2.
+            limit: The limit of the batch. None before PySpark 4.2.
         """
         stream = self._options.source
         if start is not None:
@@ -118,7 +117,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._target is not None and begin is not None:
             origin = self._caught_up(begin, origin)
         if begin is None:
-            # PySpark 4.0 or 4.1: is this a new query or a restart? Only Spark knows.
+            # PySpark 4.0 and 4.1 do not say whether this is a new query or a restart.
             return Offset(stream, origin.created, origin.next, self._guess(), True).to_json()
         begins = self._begin_of_next(begin, origin)
         end = origin.next if self._target is None else min(origin.next, self._target)
@@ -131,7 +130,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - as above.
         """
-        Return what a batch takes unless the trigger says otherwise.
+        Return the limit of a batch if the trigger has none.
         """
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -140,13 +139,13 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - as above.
         """
-        Fix where the query ends: at what the stream has now.
+        Fix the end of the query at the current end of the stream.
         """
         self._target = self._now(fresh=True).next
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - as above.
         """
-        Return how far the stream has come, for the progress of the query; asks nothing.
+        Return the last known end of the stream for the query's progress, without a request.
         """
         seen = self._seen
         if seen is None:
@@ -155,7 +154,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """
-        Return the parts of a batch, which are the same when it is planned again.
+        Return the parts of a batch. They stay the same if the batch is planned again.
         """
         options = self._options
         first = Offset.from_json(start, options.source)
@@ -173,12 +172,12 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def commit(self, end: dict[str, Any]) -> None:
         """
-        Do nothing: the checkpoint knows where the query is.
+        Do nothing, because the checkpoint holds the offset.
         """
 
     def stop(self) -> None:
         """
-        Do nothing: there is nothing that outlives the process.
+        Do nothing, because nothing outlives the process.
         """
 
     # Reading
@@ -191,28 +190,28 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _first(self, js: jetsync.JetStream) -> Offset:
         options = self._options
-        origin = look(js, options.source)
+        origin = inspect_stream(js, options.source)
         check_filters(js, origin, options.subject_filter)
-        place = place_of(options, js, origin, default=LATEST)
+        place = start_of(options, js, origin, default=LATEST)
         if place < origin.first:
             self._loss.gone(origin, place, origin.first)
             place = origin.first
         return Offset(origin.stream, origin.created, place)
 
     def _guess(self) -> int:
-        """Return where the next batch begins if it is the first one of all."""
+        """Return the start of the next batch if it is the first batch of the query."""
         try:
             return Offset.from_json(self.initialOffset(), self._options.source).next
         except JetStreamSparkError:
-            # If it is the first one, Spark asks for this itself, and gets the error.
+            # If this is the first batch, Spark calls initialOffset and gets the error.
             return 1
 
     def _begin_of_next(self, begin: Offset, origin: Origin) -> int:
         """
-        Return where to go on, which is elsewhere only if messages were lost.
+        Return where the next batch begins. It moves only if messages were lost.
 
         Raises:
-            JetStreamSparkError: they were, and that is a failure.
+            JetStreamSparkError: Messages were lost and failOnDataLoss applies.
         """
         if origin.created != begin.created:
             self._loss.replaced(origin, begin.created)
@@ -232,34 +231,36 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return begin.next
 
     def _caught_up(self, begin: Offset, origin: Origin) -> Origin:
-        """Wait for a stream that is behind: a run to a fixed end does not come back to look."""
+        """Wait for a stream that lags, because a run to a fixed end checks only once."""
         end = time.monotonic() + CATCHING_UP
         while origin.created == begin.created and origin.next < begin.next:
             if time.monotonic() >= end:
                 break
-            time.sleep(LOOKING)
+            time.sleep(CATCH_UP_PAUSE)
             origin = self._now(fresh=True)
         return origin
 
     def _most(self, limit: object, *, told: bool) -> int | None:
-        """Return how many sequences the next batch may have; None for any number."""
+        """Return the maximum sequences of the next batch, or None for no limit."""
         if not told:
             return self._options.max_offsets_per_trigger
         return getattr(limit, "max_rows", None)
 
     def _now(self, *, fresh: bool = False) -> Origin:
-        """Return the stream as it is, or was a moment ago."""
+        """Return the stream's state, which may be up to POLL seconds old."""
         now = time.monotonic()
         if self._seen is None or fresh or now >= self._seen_at + POLL:
-            self._seen = self._patiently(lambda js: look(js, self._options.source))
+            self._seen = self._ask(lambda js: inspect_stream(js, self._options.source))
             self._seen_at = time.monotonic()
         return self._seen
 
-    def _patiently(self, call: Callable[[jetsync.JetStream], Any]) -> Any:
+    def _ask(self, call: Callable[[jetsync.JetStream], Any]) -> Any:
         stream = self._options.source
 
         def connected() -> Any:
             with lend(self._settings, f"jetsync-spark-plan-{stream}") as client:
                 return call(client.jetstream())
 
-        return patiently(connected, self._options.retry_timeout, "planning to read failed", stream)
+        return call_with_retry(
+            connected, self._options.retry_timeout, "planning to read failed", stream
+        )

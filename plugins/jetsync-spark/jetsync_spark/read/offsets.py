@@ -1,10 +1,10 @@
 """
 The offsets of a streaming query, which Spark keeps in its checkpoint as JSON.
 
-Pure. Spark compares offsets as text and keeps one per micro-batch: the end. It does not keep the
-one that a query begins with, asks for that anew after a restart, and by then "latest" is another
-place. So each end also holds where its batch begins, and the first offset says that it is one whose
-word is not to be taken (:attr:`Offset.initial`).
+This module does no I/O. Spark compares offsets as text and stores the end of each micro-batch. It
+does not store the start of the query: after a restart it asks for the start again, and "latest" is
+then somewhere else. Each end therefore also holds the start of its batch, and the first offset is
+marked as unreliable (:attr:`Offset.initial`).
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ VERSION: Final = 1
 @attrs.frozen
 class Offset:
     """
-    A place in a stream.
+    A position in a stream.
     """
 
     stream: str
     """The stream."""
 
     created: str
-    """When the stream was made."""
+    """When the stream was created."""
 
     next: int
     """The sequence to read next."""
 
     begins: int | None = None
-    """Where the batch that ends here begins; None in the first offset, which ends none."""
+    """The start of the batch that ends here. None in the first offset of a query."""
 
     guessed: bool = False
     """
-    Whether :attr:`begins` only holds for the first batch of a query: PySpark 4.0 and 4.1 ask for an
-    end before they tell whether that is one.
+    Whether :attr:`begins` is only valid for the first batch of a query. PySpark 4.0 and 4.1 ask for
+    an end before they say whether the batch is the first.
     """
 
     @property
     def initial(self) -> bool:
-        """Whether the query begins here: after a restart this may be another place."""
+        """Whether this is the start of a query, which may differ after a restart."""
         return self.begins is None
 
     def to_json(self) -> dict[str, Any]:
         """
-        Return what Spark is given; the order of the keys is always the same.
+        Return the offset for Spark. The order of the keys never changes.
         """
         place: dict[str, Any] = {
             "v": VERSION,
@@ -67,14 +67,14 @@ class Offset:
     @classmethod
     def from_json(cls, given: dict[str, Any], stream: str) -> Offset:
         """
-        Return the offset that a checkpoint has.
+        Parse an offset from a checkpoint.
 
         Args:
-            given: What :meth:`to_json` made, here or in an earlier version.
+            given: A result of :meth:`to_json`.
             stream: The stream that the query reads now.
 
         Raises:
-            JetStreamSparkError: it is from something else.
+            JetStreamSparkError: The offset is malformed or belongs to another stream.
         """
         try:
             version, name = given["v"], given["stream"]
@@ -85,13 +85,13 @@ class Offset:
             version, made, name = None, None, stream
         if made is None or version != VERSION:
             raise JetStreamSparkError(
-                f"the checkpoint has an offset that this version does not know: {given}",
+                f"the checkpoint has an offset that this version cannot parse: {given}",
                 stream=stream,
-                cure="go on with the version that wrote it, or begin with a new checkpoint",
+                cure="use the version that wrote it, or start with a new checkpoint",
             )
         if name != stream:
             raise JetStreamSparkError(
-                f"the checkpoint is of stream {name}",
+                f"the checkpoint belongs to stream {name}",
                 stream=stream,
                 cure="give each query a checkpoint of its own",
             )
@@ -101,26 +101,26 @@ class Offset:
 @attrs.frozen
 class Span:
     """
-    What one micro-batch reads.
+    The range that one micro-batch reads.
     """
 
     created: str
-    """When its stream was made."""
+    """When the stream was created."""
 
     start: int
     """The first sequence."""
 
     end: int
-    """The sequence behind the last one."""
+    """The sequence after the last one."""
 
 
 def span(start: Offset, end: Offset) -> Span:
     """
-    Return what is between two offsets.
+    Return the range between two offsets.
 
-    The end knows where its batch begins. What Spark says is the start may be before that, where
-    messages were lost and are passed over, and is anything where the query began anew after a
-    restart, or where the stream was made again.
+    The end holds the start of its batch. Spark's start may be earlier if lost messages are skipped.
+    It may be anything if the query restarted before its first batch, or if the stream was
+    recreated.
     """
     if start == end:
         return Span(end.created, end.next, end.next)

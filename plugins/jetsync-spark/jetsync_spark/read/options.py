@@ -1,9 +1,9 @@
 """
-What a reader is told: of which stream or bucket, from where to where, in how many parts.
+Options of readers: the stream or bucket, the range, and the number of parts.
 
-Names and meanings are Kafka's where there is such an option. Ends are exclusive. What is asked for
-is checked as far as it can be without a server: :meth:`ReadOptions.for_batch` and
-:meth:`ReadOptions.for_streaming` refuse what only the other one takes.
+Options that Kafka's source also has keep its names and meanings. Ends are exclusive.
+:meth:`ReadOptions.for_batch` and :meth:`ReadOptions.for_streaming` reject options that only the
+other one accepts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 LARGEST: Final = (1 << 63) - 1
-"""What Spark's long holds."""
+"""The largest value of Spark's long."""
 
 Offset: TypeAlias = int | Literal["earliest", "latest"]
 
 
 def _offset(name: str, value: str) -> Offset:
-    """Read earliest, latest or a sequence such as {"seq": 5}."""
+    """Parse earliest, latest or a sequence such as {"seq": 5}."""
     low = value.strip().lower()
     if low in {EARLIEST, LATEST}:
         return low  # type: ignore[return-value]
@@ -48,87 +48,89 @@ def _offset(name: str, value: str) -> Offset:
 
 
 _time = count(0, LARGEST // 1_000_000)
-"""Milliseconds since 1970; a server counts nanoseconds."""
+"""Milliseconds since 1970. The limit is what a server's nanoseconds can hold."""
 
 
 @attrs.frozen(kw_only=True)
 class ReadOptions:
     """
-    What to read of which stream or bucket.
+    The stream or bucket to read, and the range.
     """
 
     stream: str | None = option("stream", text)
     """Name of the stream."""
 
     subject_filter: tuple[str, ...] = option("subjectFilter", names, ())
-    """Only messages of these subjects and wildcards; empty for all."""
+    """Read only messages that match these filters. Empty for all."""
 
     starting_offsets: Offset | None = option("startingOffsets", _offset)  # noqa: RUF009 - as the others
-    """Where to begin: None is the earliest for batches and the latest for streaming."""
+    """The start. None means earliest for batches and latest for streaming."""
 
     ending_offsets: Offset | None = option("endingOffsets", _offset)  # noqa: RUF009 - as the others
-    """Where a batch ends, exclusive; None is the latest."""
+    """The end of a batch, exclusive. None means latest."""
 
     starting_timestamp: int | None = option("startingTimestamp", _time)
-    """When to begin, in milliseconds since 1970, inclusive; goes before the offset."""
+    """The start in milliseconds since 1970, inclusive. It takes precedence over the offset."""
 
     ending_timestamp: int | None = option("endingTimestamp", _time)
-    """When a batch ends, in milliseconds since 1970, exclusive; goes before the offset."""
+    """The end in milliseconds since 1970, exclusive. It takes precedence over the offset."""
 
     timestamp_strategy: str = option(
         "startingOffsetsByTimestampStrategy", choice("error", LATEST), "error"
     )
-    """What to do when nothing was stored since the starting time."""
+    """What to do if no message was stored since the starting time."""
 
     max_offsets_per_trigger: int | None = option("maxOffsetsPerTrigger", count())
-    """Sequences in one micro-batch at most."""
+    """Maximum sequences per micro-batch."""
 
     min_partitions: int | None = option("minPartitions", count())
-    """How many partitions there are at least, where there are as many sequences."""
+    """Minimum partitions, if there are as many sequences."""
 
     max_records_per_partition: int | None = option("maxRecordsPerPartition", count())
-    """Sequences in one partition at most."""
+    """Maximum sequences per partition."""
 
     fail_on_data_loss: bool | None = option("failOnDataLoss", flag)
     """
-    Whether a query ends when messages that it was to read are gone; None for yes, unless the stream
-    drops old messages of a subject when new ones come, where that is to be expected.
+    Whether a query fails if messages were removed before it read them. None means yes, unless the
+    stream limits the messages per subject and therefore regularly removes old ones.
     """
 
     include_headers: bool = option("includeHeaders", flag, default=False)
-    """Whether there is a column ``headers``."""
+    """Whether to add a column ``headers``."""
 
     include_ledger: bool = option("includeLedger", flag, default=False)
-    """Whether there are rows for the messages in which ``exactlyonce`` keeps its ledger."""
+    """Whether to include the ledger messages of mode ``exactlyonce``."""
 
     timestamp_nanos: bool = option("timestampNanos", flag, default=False)
-    """Whether there is a column ``timestamp_ns``, a long, as timestamps end at microseconds."""
+    """Whether to add a column ``timestamp_ns`` (long), as Spark timestamps have microseconds."""
 
     fetch_batch: int = option("fetchBatch", count(1, 10_000), 2000)
-    """Messages of one request, and rows of one Arrow batch, at most."""
+    """Maximum messages per request and rows per Arrow batch."""
 
     fetch_max_bytes: int = option("fetchMaxBytes", count(1, 32 << 20), 2 << 20)
-    """Bytes of one request, which ends behind the message that reaches them."""
+    """Bytes per request. The message that exceeds the limit is included."""
 
     retry_timeout: float = option("retryTimeoutMs", milliseconds, 30.0)
-    """Seconds for which a reader goes on trying while servers or leaders are away."""
+    """Seconds for which a reader retries while servers or leaders are unavailable."""
 
     bucket: str | None = option("bucket", text)
-    """Name of a key-value bucket, in place of a stream."""
+    """Name of a key-value bucket to read instead of a stream."""
 
     keys: tuple[str, ...] = option("keys", names, ())
-    """Only these keys and patterns of a bucket; empty for all."""
+    """Read only keys that match these patterns. Empty for all."""
 
     at_revision: int | None = option("atRevision", count(1, LARGEST))
-    """The bucket as it was at this revision, that one included; None for now."""
+    """Read the snapshot at this revision, inclusive. None means now."""
 
     at_timestamp: int | None = option("atTimestamp", _time)
-    """The bucket as it was right before this time, in milliseconds since 1970; None for now."""
+    """Read the snapshot before this time, in milliseconds since 1970. None means now."""
 
     def __attrs_post_init__(self) -> None:
         if (self.stream is None) == (self.bucket is None):
             raise OptionError(
-                "option stream is missing" if self.stream is None else "both stream and bucket",
+                "option stream is missing"
+                if self.stream is None
+                else "both stream and bucket are given",
                 option="stream",
                 cure="name the stream to read, or the key-value bucket",
             )
@@ -168,38 +170,38 @@ class ReadOptions:
     @property
     def source(self) -> str:
         """
-        The stream or bucket, for errors and names.
+        The name of the stream or bucket.
         """
         return self.stream or self.bucket or ""
 
     @property
     def has_start(self) -> bool:
         """
-        Whether it is said at which message to begin.
+        Whether the options set a start.
         """
         return self.starting_timestamp is not None or isinstance(self.starting_offsets, int)
 
     @property
     def has_end(self) -> bool:
         """
-        Whether it is said at which message to end.
+        Whether the options set an end.
         """
         return self.ending_timestamp is not None or isinstance(self.ending_offsets, int)
 
     def for_batch(self) -> None:
         """
-        Raise OptionError unless a batch can be read so.
+        Raise OptionError if the options are not valid for a batch.
         """
         self._refuse("a batch", maxOffsetsPerTrigger=self.max_offsets_per_trigger)
         if self.starting_offsets == LATEST and self.starting_timestamp is None:
             raise OptionError(
-                "startingOffsets latest leaves a batch nothing to read",
+                "a batch from startingOffsets latest is empty",
                 option="startingOffsets",
                 cure='give earliest or a sequence such as {"seq": 5}',
             )
         if self.ending_offsets == EARLIEST and self.ending_timestamp is None:
             raise OptionError(
-                "endingOffsets earliest leaves a batch nothing to read",
+                "a batch up to endingOffsets earliest is empty",
                 option="endingOffsets",
                 cure='give latest or a sequence such as {"seq": 5}',
             )
@@ -212,11 +214,11 @@ class ReadOptions:
 
     def for_streaming(self) -> None:
         """
-        Raise OptionError unless a streaming query can read so.
+        Raise OptionError if the options are not valid for a streaming query.
         """
         if self.bucket is not None:
             raise OptionError(
-                "a bucket is read as a table, not as a stream of rows",
+                "a bucket can only be read as a table",
                 option="bucket",
                 cure=f"use spark.read, or readStream with stream KV_{self.bucket}",
             )
@@ -230,7 +232,7 @@ class ReadOptions:
     def _in_order(start: str, end: str, first: object, last: object) -> None:
         if isinstance(first, int) and isinstance(last, int) and first > last:
             raise OptionError(
-                f"{start} {first} comes behind {end} {last}",
+                f"{start} {first} is after {end} {last}",
                 option=start,
                 cure="exchange them, or leave one of them out",
             )
@@ -253,9 +255,9 @@ class ReadOptions:
 
     @staticmethod
     def _refuse(what: str, **given: object) -> None:
-        """Refuse options that do not go with what is read; those that are None are not given."""
+        """Reject options that do not apply. None means that an option is not given."""
         for name, value in given.items():
             if value is not None:
                 raise OptionError(
-                    f"option {name} does not go with {what}", option=name, cure="leave it out"
+                    f"option {name} does not apply to {what}", option=name, cure="leave it out"
                 )

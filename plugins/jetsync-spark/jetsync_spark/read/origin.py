@@ -1,7 +1,8 @@
 """
-A stream as something to read from: whether it can be, from where to where, and whether it is whole.
+The state of a stream: whether it can be read, from where to where, and whether messages are
+missing.
 
-What is asked here is answered by the stream's leader.
+The stream's leader answers all requests of this module.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ __all__ = [
     "Loss",
     "Origin",
     "check_filters",
-    "look",
+    "inspect_stream",
     "matching",
-    "place_of",
-    "time_of",
+    "sequence_at",
+    "start_of",
 ]
 
 _logger = jetsync.get_logger("jetsync.spark.reading")
@@ -34,50 +35,52 @@ _logger = jetsync.get_logger("jetsync.spark.reading")
 @attrs.frozen
 class Origin:
     """
-    A stream at one moment.
+    The state of a stream.
     """
 
     stream: str
     """Its name."""
 
     created: str
-    """When it was made."""
+    """When it was created."""
 
     first: int
-    """The first sequence that it has; that behind the last one if it is empty."""
+    """The first stored sequence, or ``next`` if the stream is empty."""
 
     next: int
-    """The sequence behind the last one."""
+    """The sequence after the last one."""
 
     drops_old: bool
-    """Whether it drops old messages of a subject when new ones come."""
+    """Whether it limits the messages per subject."""
 
     subjects: tuple[str, ...] = ()
-    """What it takes; nothing where its messages may have others: copied ones, or transformed."""
-
-
-def look(js: jetsync.JetStream, name: str) -> Origin:
     """
-    Ask for a stream and return what there is to read.
+    Its subjects. Empty if it may hold messages with other subjects (mirror, source, transform).
+    """
+
+
+def inspect_stream(js: jetsync.JetStream, name: str) -> Origin:
+    """
+    Request the state of a stream.
 
     Raises:
-        JetStreamSparkError: it can not be read by sequences.
-        JetSyncError: it is not there, or nobody answers.
+        JetStreamSparkError: The stream cannot be read by sequence.
+        JetSyncError: The stream does not exist, or the request failed.
     """
     info = js.stream(name).cached_info
     config = info.config
     policy = config.retention
     if policy is not None and policy.value != "limits":
         raise JetStreamSparkError(
-            f"a stream of retention {policy.value} is not read by sequences: it drops messages "
-            "when its consumers have them, and this reader is none",
+            f"a stream of retention {policy.value} cannot be read by sequence: it removes messages "
+            "when its consumers have acknowledged them, and this reader is not a consumer",
             stream=name,
             cure="read a stream of retention limits, such as one that has this one as its source",
         )
     state = info.state
     if state.last_seq >= LARGEST:
         raise JetStreamSparkError(
-            f"the last sequence is {state.last_seq}, which Spark's long does not hold",
+            f"the last sequence is {state.last_seq}, which exceeds Spark's long",
             stream=name,
             cure="read a stream whose sequences are less than 2^63 - 1",
         )
@@ -93,25 +96,25 @@ def look(js: jetsync.JetStream, name: str) -> Origin:
     )
 
 
-def place_of(options: ReadOptions, js: jetsync.JetStream, origin: Origin, *, default: str) -> int:
+def start_of(options: ReadOptions, js: jetsync.JetStream, origin: Origin, *, default: str) -> int:
     """
-    Return the sequence at which to begin.
+    Return the sequence at which a read starts.
 
     Args:
-        options: What is asked for.
-        js: Where to ask for a time.
+        options: The options of the read.
+        js: Used to find the sequence of a time.
         origin: The stream.
-        default: Where to begin if nothing is asked for.
+        default: The start if the options set none.
 
     Raises:
-        OptionError: there is no such place.
+        OptionError: The start does not exist.
     """
     if options.starting_timestamp is not None:
-        found = time_of(js, origin, options.starting_timestamp)
+        found = sequence_at(js, origin, options.starting_timestamp)
         if found is None and options.timestamp_strategy == "error":
             raise OptionError(
-                f"stream {origin.stream} has nothing from startingTimestamp "
-                f"{options.starting_timestamp} on",
+                f"stream {origin.stream} has no message since startingTimestamp "
+                f"{options.starting_timestamp}",
                 option="startingTimestamp",
                 cure="give an earlier time, or startingOffsetsByTimestampStrategy latest",
             )
@@ -126,39 +129,39 @@ def place_of(options: ReadOptions, js: jetsync.JetStream, origin: Origin, *, def
             f"stream {origin.stream} ends at sequence {origin.next - 1}, before startingOffsets "
             f"{asked}",
             option="startingOffsets",
-            cure="give a sequence that it has, or earliest",
+            cure="give an existing sequence, or earliest",
         )
     return int(asked)
 
 
 def check_filters(js: jetsync.JetStream, origin: Origin, filters: tuple[str, ...]) -> None:
     """
-    Refuse filters of subjects that the stream neither takes nor has.
+    Reject filters that match neither the stream's subjects nor its messages.
 
     Raises:
-        OptionError: nothing would ever be read.
+        OptionError: A filter would never match a message.
     """
     for each in filters:
         if any(overlap(each, subject) for subject in origin.subjects):
             continue
         if js.stream(origin.stream).info(subjects_filter=each).state.subjects:
-            # From when its subjects were others.
+            # Stored before the stream's subjects were changed.
             continue
         if origin.subjects:
             raise OptionError(
-                f"stream {origin.stream} takes no subjects of subjectFilter {each}, and has none",
+                f"subjectFilter {each} matches no subject and no message of stream {origin.stream}",
                 option="subjectFilter",
                 cure=f"correct it: the stream has {', '.join(origin.subjects)}",
             )
         _logger.warning("nothing_of_filter", stream=origin.stream, filter=each)
 
 
-def time_of(js: jetsync.JetStream, origin: Origin, milliseconds: int) -> int | None:
+def sequence_at(js: jetsync.JetStream, origin: Origin, milliseconds: int) -> int | None:
     """
-    Return the sequence of the first message that was stored at a time or after it.
+    Return the sequence of the first message that was stored at or after a time.
     """
     try:
-        # Of the leader: a replica may not have it yet.
+        # Ask the leader, because a replica may lag.
         found = js.stream(origin.stream).get_at(milliseconds * 1_000_000, direct=False)
     except jetsync.MessageNotFoundError:
         return None
@@ -167,7 +170,7 @@ def time_of(js: jetsync.JetStream, origin: Origin, milliseconds: int) -> int | N
 
 def matching(js: jetsync.JetStream, origin: Origin, start: int, filters: tuple[str, ...]) -> int:
     """
-    Return about how many messages from a sequence on are of some subjects; more at most.
+    Estimate how many messages from a sequence on match some filters. It may be too high.
     """
     found = 0
     stream = js.stream(origin.stream)
@@ -179,10 +182,10 @@ def matching(js: jetsync.JetStream, origin: Origin, start: int, filters: tuple[s
 
 class Loss:
     """
-    What to do about messages that a query was to read and that are gone.
+    Reports messages that were removed before a query read them.
 
     Args:
-        options: Say whether that is a failure.
+        options: They say whether the query fails (``failOnDataLoss``).
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -190,46 +193,46 @@ class Loss:
 
     def fails(self, origin: Origin) -> bool:
         """
-        Return whether a query of this stream is to end.
+        Return whether a query of this stream fails if messages are missing.
         """
         return not origin.drops_old if self._wanted is None else self._wanted
 
     def gone(self, origin: Origin, start: int, end: int) -> None:
         """
-        Note that the sequences from *start* to before *end* were removed before they were read.
+        Report that the sequences from *start* to before *end* were removed before they were read.
 
         Raises:
-            JetStreamSparkError: that is a failure.
+            JetStreamSparkError: The query fails.
         """
         self._noted(
             origin,
             f"messages were removed before they were read: sequences {start} to {end - 1} are "
-            f"wanted, and the stream begins at {origin.first}",
+            f"missing, and the stream begins at {origin.first}",
         )
 
     def replaced(self, origin: Origin, created: str) -> None:
         """
-        Note that the stream is not the one that was planned to be read.
+        Report that the stream was deleted and created again.
 
         Raises:
-            JetStreamSparkError: that is a failure.
+            JetStreamSparkError: The query fails.
         """
         self._noted(
             origin,
-            f"the stream was made again: it is from {origin.created}, and the one to be read from "
-            f"{created}",
+            f"the stream was created again: it is from {origin.created}, and the query reads the "
+            f"one from {created}",
         )
 
     def behind(self, origin: Origin, wanted: int) -> None:
         """
-        Note that the stream ends before a place that the query has come to.
+        Report that the stream ends before the query's offset.
 
         Raises:
-            JetStreamSparkError: that is a failure.
+            JetStreamSparkError: The query fails.
         """
         self._noted(
             origin,
-            f"the stream went back: the query has come to sequence {wanted - 1}, and the stream "
+            f"the stream went back: the query has read up to sequence {wanted - 1}, and the stream "
             f"ends at {origin.next - 1}",
         )
 
@@ -238,6 +241,6 @@ class Loss:
             raise JetStreamSparkError(
                 what,
                 stream=origin.stream,
-                cure="set failOnDataLoss to false to go on with what there is",
+                cure="set failOnDataLoss to false to continue with the messages that are left",
             )
         _logger.warning("data_loss", stream=origin.stream, what=what)

@@ -1,17 +1,17 @@
 """
-Reading one part of a stream, and knowing whether that was all of it.
+Read one part of a stream completely, or report which messages are missing.
 
-A part is read by direct gets, which leave nothing on the server, or where the stream has none by an
-ordered consumer. It can be read again at any time, by any process, with the same result. What ends
-it early is told from what is missing in it:
+A part is read by direct gets, which leave nothing on the server. If the stream does not allow them,
+it is read by an ordered consumer. Any process can read a part again with the same result. These
+cases need care:
 
-- a replica that lags: the leader is asked before the end of what a server has is taken for the end
-  of the stream, by ``Stream.scan`` itself, and here for the consumer;
-- servers that are away: the part is read on from behind the last message, for a bounded time;
-- messages that were deleted one by one: sequences without a message, which are passed over;
-- messages that were purged, or dropped by a limit, after the part was planned: where there is a
-  gap, the stream is asked whether it begins behind the start of the gap by now;
-- a stream that was made again: it says when it was made.
+- A replica lags. Before a server's last message counts as the end of the stream, the leader is
+  asked. ``Stream.scan`` does this for direct gets, and this module for the consumer.
+- Servers are unavailable. Reading continues after the last message, for a limited time.
+- Single messages were deleted. Their sequences are skipped.
+- Messages were purged or removed by a limit after the part was planned. If there is a gap, the
+  stream is asked whether it now begins after the start of the gap.
+- The stream was deleted and created again. Its creation time tells.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Final
 import jetsync
 from jetsync_spark.common.errors import BehindError, explain
 from jetsync_spark.common.headers import without_ledger
-from jetsync_spark.common.retry import Patience, patiently
-from jetsync_spark.read.origin import Loss, look
+from jetsync_spark.common.retry import Retry, call_with_retry
+from jetsync_spark.read.origin import Loss, inspect_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 __all__ = ["RangeReader"]
 
 _SILENCE: Final = 5.0
-"""Seconds without a message after which a consumer is asked what is left."""
+"""Seconds without a message after which the consumer's pending count is requested."""
 
 _logger = jetsync.get_logger("jetsync.spark.reading")
 
 
 class RangeReader:
     """
-    The messages of one part, page by page.
+    Reads the messages of one part in pages.
 
     Args:
-        js: Where to read.
-        part: What to read.
-        options: How.
+        js: The JetStream context.
+        part: The range to read.
+        options: The options of the read.
     """
 
     def __init__(self, js: jetsync.JetStream, part: Range, options: ReadOptions) -> None:
@@ -59,22 +59,22 @@ class RangeReader:
         self._filters = _needed(options.subject_filter)
         self._loss = Loss(options)
         self._position = part.start
-        """The sequence behind the last message that came."""
+        """The sequence after the last message that was read."""
 
         self._gap: int | None = None
-        """The first sequence that did not come, and may be lost; None if there is none."""
+        """The first missing sequence, which may be lost. None without a gap."""
 
         self._by_consumer = False
 
     def pages(self) -> Iterator[jetsync.StoredPage]:
         """
-        Yield the messages in their order, those of one answer together.
+        Yield the messages in order, in pages.
 
         Raises:
-            JetStreamSparkError: messages are gone that were to be read, or there is no answer.
+            JetStreamSparkError: Messages are missing, or the servers did not answer in time.
         """
         part = self._part
-        patience = Patience(self._options.retry_timeout)
+        retry = Retry(self._options.retry_timeout)
         if not self._whole():
             return
         while self._position < part.end:
@@ -85,23 +85,23 @@ class RangeReader:
                     rows = page if self._options.include_ledger else without_ledger(page)
                     if rows:
                         yield rows
-                    patience.went_well()
+                    retry.reset()
                 break
             except jetsync.NotSupportedError as error:
-                # No direct gets of many messages, or mirrors answer that have less than the stream.
+                # The stream has no direct gets, or incomplete mirrors answer them.
                 if self._by_consumer:
                     raise explain(error, "reading failed", stream=part.stream) from error
                 self._by_consumer = True
                 _logger.warning("reading_by_consumer", stream=part.stream, reason=str(error))
             except jetsync.JetSyncError as error:
-                if not patience.bear(error):
+                if not retry.wait_after(error):
                     raise explain(error, "reading failed", stream=part.stream) from error
         if self._position < part.end:
             self._gap = self._position
         self._whole()
 
     def _take(self, page: jetsync.StoredPage) -> bool:
-        """Note what is missing before and in a page; return whether to go on."""
+        """Record gaps before and in a page. Return whether to continue."""
         sequences = page.sequences
         last = sequences[-1]
         if last - self._position + 1 != len(sequences):
@@ -112,10 +112,10 @@ class RangeReader:
 
     def _whole(self) -> bool:
         """
-        Return whether what has not come was not there when the part was planned.
+        Return whether the missing sequences had no messages when the part was planned.
 
         Raises:
-            JetStreamSparkError: it was, and that is a failure.
+            JetStreamSparkError: They had messages, and the query fails on data loss.
         """
         part = self._part
         origin = self._look()
@@ -135,7 +135,9 @@ class RangeReader:
     def _look(self) -> Origin:
         stream = self._part.stream
         seconds = self._options.retry_timeout
-        return patiently(lambda: look(self._js, stream), seconds, "reading failed", stream)
+        return call_with_retry(
+            lambda: inspect_stream(self._js, stream), seconds, "reading failed", stream
+        )
 
     def _attempt(self) -> Iterator[jetsync.StoredPage]:
         """Yield pages from where the part has come to."""
@@ -147,7 +149,7 @@ class RangeReader:
         return self._scan(filters[0] if filters else None).pages()
 
     def _scan(self, subject: str | None, of: int = 1) -> jetsync.StreamScan:
-        """Read what has a subject; one *of* several scans that are in memory together."""
+        """Scan messages that match a filter. *of* scans share the memory limit."""
         return self._stream().scan(
             start=self._position,
             end=self._part.end - 1,
@@ -160,11 +162,11 @@ class RangeReader:
         return self._js.stream(self._part.stream)
 
     def _merged(self, filters: tuple[str, ...]) -> Iterator[jetsync.StoredPage]:
-        """Yield what matches one of several filters; a request has room for one."""
+        """Merge the scans of several filters, as a request has only one filter."""
         scans = [self._scan(subject, len(filters)) for subject in filters]
         try:
             messages = heapq.merge(*scans, key=lambda message: message.sequence)
-            # Filters may overlap.
+            # Filters may overlap, so each sequence is yielded once.
             yield from self._grouped(
                 next(same) for _, same in itertools.groupby(messages, lambda each: each.sequence)
             )
@@ -184,7 +186,7 @@ class RangeReader:
             yield jetsync.StoredPage(page)
 
     def _consumed(self, filters: tuple[str, ...]) -> Iterator[jetsync.StoredPage]:
-        """Yield what an ordered consumer brings."""
+        """Yield messages of an ordered consumer."""
         part, options = self._part, self._options
         with self._stream().ordered_consumer(
             filter_subjects=list(filters) or None,
@@ -225,8 +227,8 @@ class RangeReader:
                 if page:
                     yield jetsync.StoredPage(page)
                 elif left:
-                    # The next message may be larger than a page, or what the consumer waits for may
-                    # have been removed. If it is gone itself, the next fetch makes another one.
+                    # The next message may be larger than a page, or may have been removed. If the
+                    # consumer was deleted, the next fetch recreates it.
                     with contextlib.suppress(jetsync.ConsumerNotFoundError):
                         left = consumer.info().num_pending
         if not behind_end and self._position < part.end:
@@ -234,30 +236,30 @@ class RangeReader:
 
     def _ask_leader(self, filters: tuple[str, ...]) -> None:
         """
-        Ask whether a consumer that has no more has seen all; it may be at a replica.
+        Ask the leader whether the consumer, which may run on a replica, has delivered everything.
 
         Raises:
-            BehindError: it has not.
+            BehindError: The replica lags.
         """
         part, stream = self._part, self._stream()
         for subject in filters or (">",):
             try:
                 found = stream.get_next(subject, self._position, direct=False)
             except (jetsync.MessageNotFoundError, jetsync.PermissionDeniedError):
-                # Who may not ask the leader has to take the word of the consumer.
+                # Without permission to ask the leader, the replica has to be trusted.
                 continue
             if found.sequence < part.end:
                 raise BehindError(
-                    f"a replica is behind: the leader has sequence {found.sequence}, and a "
-                    f"consumer found nothing from {self._position} on",
+                    f"a replica lags behind: the leader has sequence {found.sequence}, and a "
+                    f"consumer found no message from {self._position} on",
                     stream=part.stream,
-                    cure="see that the stream's replicas are current, and raise retryTimeoutMs to "
-                    "wait longer for them",
+                    cure="check that the stream's replicas are current, and raise retryTimeoutMs "
+                    "to wait longer for them",
                 )
 
 
 def _needed(filters: tuple[str, ...]) -> tuple[str, ...]:
-    """Leave out filters within another one, which servers refuse for a consumer."""
+    """Leave out filters that another one covers, because servers reject overlapping filters."""
     each_once = tuple(dict.fromkeys(filters))
     return tuple(
         one
@@ -267,7 +269,7 @@ def _needed(filters: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _is_part(one: str, other: str) -> bool:
-    """Tell whether all subjects of a wildcard are of another one, too."""
+    """Tell whether one filter matches only subjects that the other one matches."""
     ours, theirs = one.split("."), other.split(".")
     for place, wanted in enumerate(theirs):
         if wanted == ">":

@@ -1,9 +1,9 @@
 """
 Messages as Arrow record batches.
 
-Spark compares the schema of a batch with the one it expects, to the letter: ``binary`` and not
-``large_binary``, times in microseconds and UTC, the columns of the reader's schema in its order. A
-user may ask for fewer columns, in another order.
+Spark requires exactly the expected schema: ``binary`` and not ``large_binary``, times in
+microseconds and UTC, and the columns in the order of the reader's schema. A user may select fewer
+columns in another order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STREAM_COLUMNS: Final = {
     "timestamp_ns": "bigint",
     "server_headers": "map<string,array<string>>",
 }
-"""What a row of a stream has, with the names that Spark has for the types."""
+"""The columns of a stream with their Spark types."""
 
 BUCKET_COLUMNS: Final = {
     "key": "string",
@@ -47,7 +47,7 @@ BUCKET_COLUMNS: Final = {
     "created": "timestamp",
     "operation": "string",
 }
-"""What a row of a bucket has."""
+"""The columns of a bucket with their Spark types."""
 
 _ARROW: Final = {
     "string": pa.string(),
@@ -60,7 +60,7 @@ _ARROW: Final = {
 
 def schema_text(columns: Mapping[str, str], without: Iterable[str] = ()) -> str:
     """
-    Return the schema as Spark reads it, without some columns.
+    Return the schema as Spark DDL, without some columns.
     """
     left = set(without)
     return ", ".join(f"{name} {kind}" for name, kind in columns.items() if name not in left)
@@ -68,14 +68,14 @@ def schema_text(columns: Mapping[str, str], without: Iterable[str] = ()) -> str:
 
 class Table:
     """
-    The columns that a query has of a stream or bucket.
+    The columns that a query reads.
 
     Args:
-        schema: What Spark expects, perhaps given by a user.
-        known: The columns that there are, with their types.
+        schema: The schema that Spark expects, possibly from the user.
+        known: The available columns with their types.
 
     Raises:
-        OptionError: there is no such column, or it has another type.
+        OptionError: A column does not exist or has another type.
     """
 
     def __init__(self, schema: StructType, known: Mapping[str, str]) -> None:
@@ -83,7 +83,7 @@ class Table:
             kind = field.dataType.simpleString()
             if field.name not in known:
                 raise OptionError(
-                    f"there is no column {field.name} to read",
+                    f"there is no column {field.name}",
                     option=field.name,
                     cure=f"leave out the schema, or take some of {', '.join(known)}",
                 )
@@ -105,7 +105,7 @@ class Table:
         self, columns: Mapping[str, Callable[[], Sequence[Any] | pa.Array]]
     ) -> pa.RecordBatch:
         """
-        Return a record batch; only the columns that are wanted are made.
+        Build a record batch from the selected columns.
         """
         arrays = []
         for name, kind in zip(self.names, self._arrow.types, strict=True):
@@ -115,7 +115,7 @@ class Table:
 
     def of_page(self, page: jetsync.StoredPage, stream: str) -> pa.RecordBatch:
         """
-        Return the messages of a page of a stream.
+        Convert a page of messages.
         """
         return self.batch(
             {
@@ -132,7 +132,7 @@ class Table:
 
     def of_entries(self, entries: Sequence[jetsync.Entry]) -> pa.RecordBatch:
         """
-        Return revisions of a bucket.
+        Convert entries of a bucket.
         """
         return self.batch(
             {
@@ -149,7 +149,7 @@ def _texts(values: list[str]) -> pa.Array:
     try:
         return pa.array(values, pa.string())
     except UnicodeEncodeError:
-        # Servers take subjects and headers that are no UTF-8; Spark has no text for them.
+        # Servers accept subjects and headers that are not valid UTF-8. Spark does not.
         return pa.array([_shown(value) for value in values], pa.string())
 
 
@@ -163,9 +163,9 @@ def _same(value: str, count: int) -> pa.Array:
 
 def _headers(page: Iterable[jetsync.StoredMessage], *, servers: bool) -> pa.Array:
     """
-    Return maps from names to lists of values, in the order in which a message has them.
+    Return maps from header names to lists of values, in the order of the message.
 
-    Either those that are for servers, which would act upon them again in a copy, or all others.
+    Headers for servers are kept apart, because a copy of the message would repeat their effect.
     """
     ends, names, values, value_ends = [0], [], [], [0]
     for message in page:

@@ -1,5 +1,5 @@
 """
-Whole DataFrames into a stream by record batches: the way for volume; Spark 3.5 and newer.
+Publish DataFrames as record batches, which is the fastest way. Needs Spark 3.5 or newer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COUNTS: Final = (
     "partition int, rows long, stored long, duplicates long, skipped long, "
     "first_sequence long, last_sequence long"
 )
-"""Columns of what a write returns."""
+"""The columns of the result of a write."""
 
 
 def publish_arrow(
@@ -51,35 +51,36 @@ def publish_arrow(
     """
     Return a DataFrame that publishes *df* when it is computed, with a row of counts per partition.
 
-    Nothing is written before an action computes it, and each action writes again. Use ``collect``:
-    actions that need not all rows, such as ``first``, ``take`` and ``show``, write some partitions
-    only, and say nothing. What can be checked is checked here, and in mode ``exactlyonce`` the
-    number of partitions is written to the ledger, so that a run in another number is refused before
-    a row of it is stored.
+    Nothing is written until an action computes the result, and each action writes again. Use
+    ``collect``. Actions that do not need all rows, such as ``first``, ``take`` and ``show``, write
+    only some partitions, without an error. This call checks the stream and the columns. In mode
+    ``exactlyonce`` it also records the number of partitions in the ledger. A run with another
+    number is rejected before it stores a row.
 
     Args:
-        df: The rows; columns that are not asked for are left out.
+        df: The rows. Other columns are ignored.
         options: How to connect.
         stream: Name of the stream.
-        subject: As for :class:`JetStreamSink`, and so are all others.
+        subject: As for :class:`JetStreamSink`, like the following arguments.
         data: The column of the payload.
         headers: The column of the headers.
-        msg_id: The column of the ids.
+        msg_id: The column of the message IDs.
         ttl: The column of the times-to-live.
-        expected_sequence: The column of the sequences that subjects have to have.
+        expected_sequence: The column of the expected last sequences.
         mode: ``atleastonce``, ``atomic`` or ``exactlyonce``.
-        settings: Other options of the data source's writer, by their names in Python.
+        settings: Other fields of the writer's options, such as ``retry_timeout``.
 
     Returns:
         ``partition, rows, stored, duplicates, skipped, first_sequence, last_sequence``.
 
     Raises:
-        JetStreamSparkError: the stream or the columns make it impossible.
+        JetStreamSparkError: The write is not possible.
     """
     require_pyarrow()
     require_pandas()
-    columns = attrs.evolve(
-        columns_of(subject, constant=False),
+    columns = columns_of(
+        subject,
+        constant=False,
         data=data,
         headers=headers,
         msg_id=msg_id,
@@ -94,23 +95,23 @@ def publish_arrow(
         application=application(),
     )
     if plan.options.mode == EXACTLY_ONCE:
-        # Of a shuffled DataFrame this runs what comes before the shuffle.
-        layout.agree(plan, layout.planned_task(df), df.rdd.getNumPartitions())
+        # If the DataFrame is shuffled, this runs the stages before the shuffle.
+        layout.record_partitions(plan, layout.planned_task(df), df.rdd.getNumPartitions())
     return publish_planned(df, plan)
 
 
 def publish_planned(df: DataFrame, plan: Plan) -> DataFrame:
     """
-    Return a DataFrame that writes *df* as planned when it is computed.
+    Return a DataFrame that writes *df* when it is computed.
     """
-    # Spark reads no columns that nobody uses.
+    # Spark does not compute columns that are not selected.
     used = list(dict.fromkeys(plan.columns.used()))
     quoted = ["`" + name.replace("`", "``") + "`" for name in used]
     return df.select(*quoted).mapInArrow(_writer(plan), COUNTS)
 
 
 def _writer(plan: Plan) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    # Spark shows the name of the function in plans, and nothing of what it holds.
+    # Spark shows the name of this function in plans.
     def publish_to_jetstream(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 

@@ -1,8 +1,8 @@
 """
-From record batches to messages, by column: what Arrow writers need.
+Convert record batches to messages by column, for Arrow writers.
 
-The hot path. For a row there is an object for its payload, and the pair that holds it; subjects are
-made and checked once for each value that there is.
+This is the hot path. Each row needs only its payload and a pair. Subjects are built and checked
+once per distinct value.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def batch_messages(
     Yield a message for each row of record batches.
 
     Args:
-        batches: From Spark; ``large_string`` and ``large_binary`` are as good as the others.
-        columns: What becomes of the columns; optional ones are taken where there are such.
-        checks: Of the stream and the partition.
+        batches: From Spark. ``large_string`` and ``large_binary`` are supported.
+        columns: The columns of the message parts. Optional ones are used if they exist.
+        checks: The checks of the partition.
 
     Raises:
-        RowError: a row can not become a message.
-        OptionError: a column is missing.
+        RowError: A row cannot be converted to a message.
+        OptionError: A column is missing.
     """
     return chain.from_iterable(_each_batch(batches, columns, checks))
 
@@ -59,7 +59,7 @@ def _each_batch(
 
 class _Maker:
     """
-    Makes messages of record batches that have the same columns.
+    Converts record batches with the same columns.
     """
 
     def __init__(self, columns: Columns, checks: Checks) -> None:
@@ -73,7 +73,7 @@ class _Maker:
             self._filled = Subjects(columns.template, checks)
 
     def messages(self, batch: pa.RecordBatch, first: int) -> Iterable[Any]:
-        """Return the messages of a batch whose first row has the number *first*."""
+        """Convert a batch. *first* is the number of its first row."""
         columns = self._columns
         subjects = self._subjects(batch, first)
         payloads = binary_values(batch.column(columns.data))
@@ -131,7 +131,7 @@ class _Maker:
 
 def _encoded(column: Any) -> tuple[Sequence[int], list[Any]]:
     """
-    Return the different values of a column, and which of them each row has.
+    Return the index of each row's value, and the distinct values of a column.
     """
     encoded = column.dictionary_encode("encode")
     return encoded.indices.to_pylist(), encoded.dictionary.to_pylist()
@@ -139,10 +139,10 @@ def _encoded(column: Any) -> tuple[Sequence[int], list[Any]]:
 
 def binary_values(column: Any) -> Iterable[bytes]:
     """
-    Return the payloads of a column of text or bytes; null is an empty one.
+    Return the payloads of a column of strings or bytes. Null becomes an empty payload.
 
     Raises:
-        OptionError: it is neither.
+        OptionError: The column has another type.
     """
     kind = column.type
     if pa.types.is_string(kind):

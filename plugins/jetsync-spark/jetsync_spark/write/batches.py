@@ -1,16 +1,13 @@
 """
-Streaming queries that store each row once, by ``foreachBatch``; Spark 3.5 and newer.
+Streaming queries that store each row once, with ``foreachBatch``. Needs Spark 3.5 or newer.
 
-What a task can not see, the number of partitions, is known on the driver: it is written to a plan
-in the ledger before the first row, so that a replay in other partitions is refused before it has
-stored anything.
+The driver records the number of partitions in the ledger before the first row. A replay with
+another number of partitions is rejected before it stores anything.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-import attrs
 
 import jetsync
 from jetsync_spark.common.errors import OptionError, require_pandas, require_pyarrow
@@ -47,29 +44,30 @@ def exactly_once(
     """
     Return a function for ``writeStream.foreachBatch`` that stores each row once.
 
-    As ``mode="exactlyonce"`` of the data source does, and beyond that it refuses a replay in
-    another number of partitions before a row of it is stored.
+    It works like ``mode="exactlyonce"`` of the data source. In addition, it rejects a replay with
+    another number of partitions before it stores a row.
 
     Args:
         options: How to connect.
-        stream: Name of the stream; it needs ``allow_atomic`` and subjects for the ledger.
-        subject: As for :class:`JetStreamSink`, and so are all others.
+        stream: Name of the stream. It needs ``allow_atomic`` and a subject for the ledger.
+        subject: As for :class:`JetStreamSink`, like the following arguments.
         data: The column of the payload.
         headers: The column of the headers.
-        msg_id: The column of the ids.
+        msg_id: The column of the message IDs.
         ttl: The column of the times-to-live.
-        expected_sequence: The column of the sequences that subjects have to have.
-        settings: Other options of the data source's writer, by their names in Python;
-            ``write_id`` tells several writes of one query apart.
+        expected_sequence: The column of the expected last sequences.
+        settings: Other fields of the writer's options, such as ``retry_timeout``. ``write_id``
+            distinguishes several writes of one query.
 
     Raises:
-        OptionError: they can not work together.
+        OptionError: An argument is invalid, or arguments exclude each other.
     """
     require_pyarrow()
     require_pandas()
     write = write_options(stream=stream, mode="exactlyonce", **settings)
-    columns = attrs.evolve(
-        columns_of(subject, constant=False),
+    columns = columns_of(
+        subject,
+        constant=False,
         data=data,
         headers=headers,
         msg_id=msg_id,
@@ -83,13 +81,13 @@ def exactly_once(
             write,
             columns,
             types=types_of(df.schema),
-            patience=write.retry_timeout,
+            retry_timeout=write.retry_timeout,
             application=application(),
         )
         task = Task(query=_query_of(df), batch=batch_id)
-        # Of a shuffled DataFrame this runs what comes before the shuffle.
+        # If the DataFrame is shuffled, this runs the stages before the shuffle.
         partitions = df.rdd.getNumPartitions()
-        layout.agree(plan, task, partitions)
+        layout.record_partitions(plan, task, partitions)
         written = publish_planned(df, plan).collect()
         _logger.info(
             "batch_written",
@@ -108,7 +106,7 @@ def _query_of(df: DataFrame) -> str:
     if query is None:
         raise OptionError(
             "exactly_once was called outside of a streaming query",
-            cure="give it to writeStream.foreachBatch; for a batch job use mode exactlyonce with a "
+            cure="pass it to writeStream.foreachBatch; for a batch job use mode exactlyonce with a "
             "write_id",
         )
     return query

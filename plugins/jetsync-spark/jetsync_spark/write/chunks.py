@@ -1,5 +1,5 @@
 """
-Messages by the chunk, for modes that store several at once.
+Chunks of messages, for modes that store several messages at once.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 __all__ = ["Chunks"]
 
 CHUNK_BYTES: Final = 8 << 20
-"""Payload and headers of one atomic batch of several rows at most: it is kept in memory."""
+"""Maximum bytes of an atomic batch of several rows, which is held in memory."""
 
 
 class Chunks:
     """
-    Messages of an iterator, by the chunk; not synchronised.
+    Splits an iterator of messages into chunks. Not thread-safe.
     """
 
     def __init__(self, source: Iterator[Any]) -> None:
         self._source = source
         self._held: list[Any] = []
         self.taken = 0
-        """How many messages were handed out."""
+        """The number of messages returned so far."""
 
     def take(self, most: int) -> tuple[list[Any], bool]:
         """
-        Return the next messages, *most* of them and not many megabytes, and whether there are more.
+        Return up to *most* messages, limited to CHUNK_BYTES, and whether there are more.
         """
         chunk, limit = self._held, CHUNK_BYTES
         size = sum(map(_size, chunk))
-        # One by one: what is taken is in memory, and rows may be large.
+        # Take rows one by one, because they stay in memory and may be large.
         for message in islice(self._source, most - len(chunk)):
             if type(message) is tuple and type(message[1]) is bytes and len(message) == 2:
                 size += len(message[1])
@@ -50,7 +50,7 @@ class Chunks:
 
 
 def _size(message: Any) -> int:
-    """Return about how many bytes a message has, its headers included."""
+    """Estimate the bytes of a message with its headers."""
     if type(message) is tuple:
         data, headers = message[1], message[2] if len(message) > 2 else None
     else:

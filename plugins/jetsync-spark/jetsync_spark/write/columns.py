@@ -1,7 +1,7 @@
 """
 Which column of a row becomes which part of a message.
 
-What is wrong with the columns is found here, from the schema, before a row is read.
+Errors in the columns are found from the schema, before a row is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["OPTIONAL", "Columns"]
 
 OPTIONAL: Final = ("headers", "msg_id", "ttl", "expected_sequence")
-"""Parts of a message that there need not be a column for; each is named like its column."""
+"""Parts of a message that need no column. Each has the name of its default column."""
 
 _WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 _HEADERS: Final = frozenset({"map<string,array<string>>", "map<string,string>"})
@@ -37,17 +37,17 @@ _TYPES: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "expected_sequence": (_WHOLE, "a whole number: bigint or decimal(20,0)"),
 }
 _IN_SUBJECT: Final = _WHOLE | {"string", "boolean", "date"}
-"""Types of columns that may stand in the template of a subject."""
+"""Types of columns that a subject template may contain."""
 
 
 @attrs.frozen(kw_only=True)
 class Columns:
     """
-    Names of the columns that messages are made of.
+    The columns that messages are built from.
     """
 
     subject: str | None = "subject"
-    """Column of the subject; None where a template or a constant gives it."""
+    """Column of the subject. None if a template or constant defines it."""
 
     template: SubjectTemplate | None = None
     constant: str | None = None
@@ -59,12 +59,12 @@ class Columns:
 
     @property
     def plain(self) -> bool:
-        """Whether messages have no more than a subject and a payload."""
+        """Whether messages have only a subject and a payload."""
         return not any(getattr(self, part) for part in OPTIONAL)
 
     def named(self) -> dict[str, str]:
         """
-        Return the columns by the part that each becomes, without those of the template.
+        Return the column of each part, without the columns of the template.
         """
         parts = {part: getattr(self, part) for part in ("subject", "data", *OPTIONAL)}
         return {part: column for part, column in parts.items() if column is not None}
@@ -77,13 +77,13 @@ class Columns:
 
     def within(self, there: Iterable[str]) -> Columns:
         """
-        Take the optional columns that there are, by their usual names, where none was named.
+        Add the optional columns that exist under their default names.
 
         Args:
             there: The columns of the rows.
 
         Raises:
-            OptionError: a column that is needed is not there.
+            OptionError: A required column is missing.
         """
         found = set(there)
         added: dict[str, Any] = {
@@ -99,13 +99,13 @@ class Columns:
 
     def check_types(self, types: Mapping[str, str]) -> None:
         """
-        Refuse columns of types that can not become what they are for.
+        Check the types of the columns.
 
         Args:
-            types: The type of each column as SQL writes it, such as ``array<string>``.
+            types: The SQL type of each column, such as ``array<string>``.
 
         Raises:
-            OptionError: names the column, its type and what it should be.
+            OptionError: A column has the wrong type.
         """
         for part, column in self.named().items():
             kind = types[column].lower()
@@ -122,17 +122,17 @@ class Columns:
             kind = types[column].lower()
             if kind not in _IN_SUBJECT:
                 raise OptionError(
-                    f"column {column} has the type {kind} and stands in the subject",
+                    f"column {column} of the subject has the type {kind}",
                     option=column,
                     cure="cast it to a string of one token",
                 )
 
     def check_known(self, there: Iterable[str]) -> None:
         """
-        Refuse columns that nothing would become of.
+        Reject columns that would not be written.
 
         Raises:
-            OptionError: names them.
+            OptionError: There are such columns.
         """
         used = set(self.used())
         unknown = [name for name in there if name not in used]
@@ -158,10 +158,10 @@ def _missing(name: str, columns: Columns, there: set[str]) -> OptionError:
 
 def types_of(schema: Any) -> dict[str, str]:
     """
-    Return the types of a Spark schema by column.
+    Return the type of each column of a Spark schema.
 
     Raises:
-        OptionError: two columns have the same name.
+        OptionError: Two columns have the same name.
     """
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if len(types) < len(schema.fields):

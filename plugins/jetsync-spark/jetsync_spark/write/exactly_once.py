@@ -1,11 +1,12 @@
 """
-Writing each row once: chunks that are stored together with a ledger, or not at all.
+Write each row exactly once, in chunks that are stored together with a ledger entry.
 
-Invariants
-- A chunk is sent with the sequence that the ledger had when this run read it last. So no other run
-  has stored anything between, whatever becomes of an answer.
-- An answer that is lost is never guessed: the ledger says whether the chunk is there.
-- Rows are skipped only after they were found to be those that the ledger counts.
+Invariants:
+
+- A chunk expects the ledger sequence that this run read last. The server rejects it if another run
+  has stored anything since.
+- If an ack is lost, the ledger shows whether the chunk is stored.
+- Rows are skipped only after their fingerprint matched the ledger.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jetsync
 from jetsync_spark.common.errors import OptionError, explain
-from jetsync_spark.common.retry import Patience
+from jetsync_spark.common.retry import Retry
 from jetsync_spark.write.ledger import Fingerprint, Ledger, LedgerEntry, ledger_message
 from jetsync_spark.write.plan import check_streams
 
@@ -26,40 +27,41 @@ if TYPE_CHECKING:
     from jetsync_spark.write.plan import Plan
     from jetsync_spark.write.written import Written
 
-__all__ = ["ExactlyOnce", "ledger_key", "ledger_place"]
+__all__ = ["ExactlyOnce", "ledger_key", "ledger_prefix"]
 
 _T = TypeVar("_T")
 
 
 def ledger_key(plan: Plan, task: Task) -> tuple[str, int]:
     """
-    Return what a ledger is kept under, and the number of the micro-batch.
+    Return the key of the ledger and the number of the micro-batch.
 
     Raises:
-        OptionError: there is nothing that another run of the same write would know it by.
+        OptionError: The write has no identity that another run of it would share.
     """
     label = plan.options.write_id
     if task.query is not None and task.batch is not None:
-        # Also for batch writes from foreachBatch, whose jobs are others when Spark repeats them.
+        # Batch writes from foreachBatch are covered too. Their job changes when Spark repeats them.
         return (f"{task.query}-{label}" if label else task.query), task.batch
     if label is None:
         raise OptionError(
-            "mode exactlyonce does not know what this write is, as it runs in no streaming query",
+            "mode exactlyonce cannot identify this write, because it runs outside of a streaming "
+            "query",
             option="writeId",
-            cure="give a writeId that is the same whenever the job is run again, or write from "
-            "foreachBatch, in whose threads only pyspark.inheritable_thread_target knows the query",
+            cure="set a writeId that stays the same when the job runs again, or write from "
+            "foreachBatch; threads started there need pyspark.inheritable_thread_target",
         )
     return label, 0
 
 
-def ledger_place(stream: jetsync.Stream, plan: Plan, key: str) -> str:
+def ledger_prefix(stream: jetsync.Stream, plan: Plan, key: str) -> str:
     """
-    Return what the subjects of a ledger begin with, its key included.
+    Return the prefix of a ledger's subjects, including its key.
 
-    A ledger that is there stays where it is, also when the stream has got a better place since.
+    An existing ledger keeps its prefix, even if the stream now has a better one.
 
     Raises:
-        JetSyncError: the stream's leader did not answer.
+        JetSyncError: The stream's leader did not answer.
     """
     if len(plan.ledgers) > 1:
         for prefix in plan.ledgers:
@@ -70,37 +72,37 @@ def ledger_place(stream: jetsync.Stream, plan: Plan, key: str) -> str:
 
 class ExactlyOnce:
     """
-    The writing of one partition of one micro-batch; not synchronised.
+    Writes one partition of one micro-batch. Not thread-safe.
     """
 
-    def __init__(self, js: jetsync.JetStream, plan: Plan, task: Task, patience: Patience) -> None:
+    def __init__(self, js: jetsync.JetStream, plan: Plan, task: Task, retry: Retry) -> None:
         self._js = js
         self._plan = plan
         self._options = plan.options
         self._task = task
-        self._patience = patience
+        self._retry = retry
         self._key, self._batch = ledger_key(plan, task)
         self._by = f"{plan.job}-{task.task_attempt}"
         self._ledger: Ledger
         self._last = 0
-        """The sequence of the ledger's last message, as far as this run knows."""
+        """The last known sequence of the ledger."""
 
         self._rows = Fingerprint()
-        """Of the rows that are stored."""
+        """The fingerprint of the stored rows."""
 
     def run(self, chunks: Chunks, written: Written) -> None:
         """
-        Store the rows that are not stored.
+        Store the rows that are not stored yet.
 
         Raises:
-            OvertakenError: another run has written since.
-            LayoutError: the rows are not those that were written before.
-            LedgerRemovedError: somebody has removed the ledger meanwhile.
-            JetStreamSparkError: the server refused them.
+            OvertakenError: Another run has written the partition.
+            LayoutError: The rows differ from those that the ledger counts.
+            LedgerRemovedError: The ledger was removed during the write.
+            JetStreamSparkError: The server rejected the rows.
         """
         name = self._options.stream
-        stream = self._bearing(lambda: self._js.stream(name))
-        place = self._bearing(lambda: ledger_place(stream, self._plan, self._key))
+        stream = self._retrying(lambda: self._js.stream(name))
+        place = self._retrying(lambda: ledger_prefix(stream, self._plan, self._key))
         self._ledger = Ledger(stream, f"{place}.{self._task.partition}", name)
         entry, self._last = self._read()
         before = self._ledger.check(entry, self._batch)
@@ -110,14 +112,14 @@ class ExactlyOnce:
         else:
             more = True
         while more:
-            # One less than a batch takes: the last message of it is the ledger's.
+            # The last message of the batch is the ledger entry.
             chunk, more = chunks.take(self._options.chunk_size - 1)
             if chunk:
                 first = self._store(chunk, done=not more)
                 written.note(len(chunk), first, first + len(chunk) - 1)
 
     def _skip(self, chunks: Chunks, entry: LedgerEntry) -> bool:
-        """Pass over rows that are stored; return whether there are more."""
+        """Skip stored rows. Return whether there are more."""
         more = True
         while more and self._rows.rows < entry.rows:
             left = entry.rows - self._rows.rows
@@ -127,7 +129,7 @@ class ExactlyOnce:
         return more
 
     def _store(self, chunk: list[Any], *, done: bool) -> int:
-        """Store a chunk; return the sequence of its first message."""
+        """Store a chunk. Return the sequence of its first message."""
         self._rows.add(chunk)
         entry = LedgerEntry(
             key=self._key,
@@ -144,23 +146,23 @@ class ExactlyOnce:
             try:
                 ack = self._js.publish_batch([*chunk, message], timeout=self._options.ack_timeout)
             except (jetsync.WrongLastSequenceError, jetsync.DuplicateMessageIdError) as error:
-                # Of an attempt whose answer was lost, of another run, or of a row's own condition.
+                # The cause is a lost ack, another run, or an expectation of a row.
                 if not self._is_stored(entry):
                     raise self._refused(error, chunk) from error
             except jetsync.PublishOutcomeUnknownError as error:
-                if not self._patience.bear(error):
+                if not self._retry.wait_after(error):
                     raise self._refused(error, chunk) from error
                 if not self._is_stored(entry):
-                    # Should that one come late, it is refused: the next one moves the ledger on.
+                    # If the lost chunk arrives late, the server rejects it, as the ledger moved on.
                     continue
             except jetsync.JetSyncError as error:
-                if self._patience.bear(error):
+                if self._retry.wait_after(error):
                     continue
                 raise self._refused(error, chunk) from error
             else:
                 check_streams(self._plan, (ack.stream,))
                 self._last = ack.sequence
-            self._patience.went_well()
+            self._retry.reset()
             return self._last - len(chunk)
 
     def _is_stored(self, mine: LedgerEntry) -> bool:
@@ -168,8 +170,8 @@ class ExactlyOnce:
         Return whether the ledger has this run's entry.
 
         Raises:
-            OvertakenError: it has another one than the one before.
-            LedgerRemovedError: it has none any more.
+            OvertakenError: The ledger has an entry of another run.
+            LedgerRemovedError: The ledger has no entry any more.
         """
         entry, sequence = self._read()
         if entry == mine:
@@ -192,15 +194,15 @@ class ExactlyOnce:
         return explain(error, doing, stream=self._options.stream)
 
     def _read(self) -> tuple[LedgerEntry | None, int]:
-        return self._bearing(lambda: self._ledger.read(self._options.ack_timeout))
+        return self._retrying(lambda: self._ledger.read(self._options.ack_timeout))
 
-    def _bearing(self, ask: Callable[[], _T]) -> _T:
-        """Ask a server until it answers."""
-        # A server that answers this may still not take a chunk: its time goes on.
-        patience = Patience(self._options.retry_timeout)
+    def _retrying(self, ask: Callable[[], _T]) -> _T:
+        """Retry a request until the server answers."""
+        # This has its own time limit: a server that answers may still reject chunks.
+        retry = Retry(self._options.retry_timeout)
         while True:
             try:
                 return ask()
             except jetsync.JetSyncError as error:
-                if not patience.bear(error):
+                if not retry.wait_after(error):
                     raise

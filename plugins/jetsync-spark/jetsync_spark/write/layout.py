@@ -1,8 +1,8 @@
 """
-What a task can not see: in how many partitions a write comes.
+The number of partitions of a write, which only the driver knows.
 
-The driver writes it to a plan in the ledger before the first row, so that a run in other partitions
-is refused before it has stored anything.
+The driver records it in the ledger before the first row. A run with another number of partitions is
+rejected before it stores anything.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import jetsync
 from jetsync_spark.common.clients import lend
 from jetsync_spark.common.errors import JetStreamSparkError
-from jetsync_spark.common.retry import Patience
+from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.task import Task
-from jetsync_spark.write.exactly_once import ledger_key, ledger_place
+from jetsync_spark.write.exactly_once import ledger_key, ledger_prefix
 from jetsync_spark.write.ledger import LayoutError, OvertakenError, ledger_message
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from jetsync_spark.write.plan import Plan
 
-__all__ = ["agree", "planned_task"]
+__all__ = ["planned_task", "record_partitions"]
 
 
 def planned_task(df: DataFrame) -> Task:
     """
-    Return what is known on the driver of the tasks that will compute a DataFrame.
+    Return the query and micro-batch of a DataFrame, as known on the driver.
     """
     context = df.sparkSession.sparkContext
     batch = context.getLocalProperty("streaming.sql.batchId")
@@ -38,23 +38,23 @@ def planned_task(df: DataFrame) -> Task:
     )
 
 
-def agree(plan: Plan, task: Task, partitions: int) -> None:
+def record_partitions(plan: Plan, task: Task, partitions: int) -> None:
     """
-    Write the number of partitions of a write to the ledger, or compare it with what is there.
+    Record the number of partitions in the ledger, or compare it with the recorded number.
 
     Raises:
-        LayoutError: an earlier run of it had another number.
-        OvertakenError: the ledger is at a later micro-batch, or another driver writes it.
+        LayoutError: An earlier run had another number of partitions.
+        OvertakenError: The ledger is at a later micro-batch, or another driver writes it.
     """
     key, batch = ledger_key(plan, task)
     name = plan.options.stream
-    patience = Patience(plan.options.retry_timeout)
+    retry = Retry(plan.options.retry_timeout)
 
     def compare_or_write() -> None:
         with lend(plan.settings, plan.connection_name(task)) as client:
             js = client.jetstream()
             stream = js.stream(name)
-            subject = f"{ledger_place(stream, plan, key)}.plan"
+            subject = f"{ledger_prefix(stream, plan, key)}.plan"
             known, sequence = _read(stream, subject)
             if known is not None and known[0] >= batch:
                 _compare(known, (batch, partitions), key, name, subject)
@@ -73,11 +73,11 @@ def agree(plan: Plan, task: Task, partitions: int) -> None:
 
     while True:
         try:
-            return patience.keep_trying(compare_or_write, "planning a micro-batch failed", name)
+            return retry.call(compare_or_write, "planning a micro-batch failed", name)
         except JetStreamSparkError as error:
-            # An answer that was lost, or another driver: what is there says which.
+            # An ack was lost or another driver wrote. The recorded number shows which.
             moved_on = isinstance(error.__cause__, jetsync.WrongLastSequenceError)
-            if not moved_on or not patience.bear(jetsync.TemporarilyUnavailableError()):
+            if not moved_on or not retry.wait_after(jetsync.TemporarilyUnavailableError()):
                 raise
 
 
@@ -91,7 +91,7 @@ def _read(stream: jetsync.Stream, subject: str) -> tuple[tuple[int, int] | None,
         return (int(said["batch"]), int(said["partitions"])), found.sequence
     except (ValueError, TypeError, KeyError):
         raise JetStreamSparkError(
-            "the last plan of the ledger is none that this package wrote",
+            "the last plan of the ledger was not written by jetsync-spark",
             stream=stream.name,
             subject=subject,
             cure="set another ledgerSubject, or update jetsync-spark",
@@ -105,14 +105,14 @@ def _compare(
         return
     if known[0] > mine[0]:
         raise OvertakenError(
-            f"this is micro-batch {mine[0]} of {key}, and the ledger is at {known[0]}",
+            f"this is micro-batch {mine[0]} of {key}, but the ledger is at {known[0]}",
             stream=stream,
             subject=subject,
             cure="if an older checkpoint was restored, use the newest one, or another "
             "ledger_subject, which writes the rows again; else stop the other driver",
         )
     raise LayoutError(
-        f"micro-batch {mine[0]} of {key} comes in {mine[1]} partitions, and was begun in "
+        f"micro-batch {mine[0]} of {key} has {mine[1]} partitions, but its first run had "
         f"{known[1]}; nothing of this run is stored",
         stream=stream,
         subject=subject,

@@ -1,13 +1,13 @@
 """
-The ledger of a partition: what of a micro-batch is in the stream already.
+The ledger of a partition, which counts the rows of a micro-batch that are already stored.
 
-A message on a subject of its own, in the same stream and in the same atomic batch as the rows that
-it counts, guarded by the sequence that the subject had before. So rows and count are stored
-together or not at all, and of two tasks that write the same partition at the same time one is
-refused (err_code 10071). What the ledger says is read from the stream's leader.
+An entry is a message on its own subject. It is in the same stream and the same atomic batch as the
+rows that it counts, and expects the subject's last sequence. Rows and count are therefore stored
+together or not at all. If two tasks write the same partition at the same time, the server rejects
+one of them (err_code 10071). The ledger is read from the stream's leader.
 
-The ledger holds a fingerprint of the rows, so that a replay with other rows, in other partitions or
-in another order stops the query rather than to lose or repeat rows.
+The ledger holds a fingerprint of the rows. If a replay has other rows, other partitions or another
+order, the query stops instead of losing or duplicating rows.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ KNOWN: Final = 65536
 
 def ledger_message(subject: str, data: bytes, expected: int) -> jetsync.OutboundMessage:
     """
-    Return a message of a ledger, which readers know by its header.
+    Return a ledger message, which readers recognise by its header.
 
     Args:
-        subject: Of the ledger.
-        data: The payload, JSON that begins with the version.
-        expected: The sequence that the subject has to have.
+        subject: The subject of the ledger.
+        data: The payload: JSON that starts with the version.
+        expected: The expected last sequence of the subject.
     """
     expect = jetsync.Expect(last_subject_sequence=expected)
     return jetsync.OutboundMessage(subject, data, {LEDGER: "spark"}, expect=expect)
@@ -59,47 +59,47 @@ def ledger_message(subject: str, data: bytes, expected: int) -> jetsync.Outbound
 
 class OvertakenError(JetStreamSparkError):
     """
-    Another task has written this partition, or a later micro-batch of it; nothing was stored.
+    Another task has written this partition or a later micro-batch. Nothing was stored.
     """
 
 
 class LayoutError(JetStreamSparkError):
     """
-    A replay brings other rows, or in other partitions, than those that the ledger counts.
+    A replay has other rows or other partitions than the ledger.
     """
 
 
 class LedgerRemovedError(JetStreamSparkError):
     """
-    The ledger was removed while it was in use: nothing knows any more what is stored.
+    The ledger was removed during a write, so it is not known which rows are stored.
     """
 
 
 @attrs.frozen(kw_only=True)
 class LedgerEntry:
     """
-    How far a partition of a micro-batch is written.
+    How many rows of a partition are stored.
     """
 
     key: str
-    """The query, or the name of the write."""
+    """The ID of the query, or the name of the write."""
 
     batch: int
     partition: int
     rows: int
-    """How many of its rows are stored, from the first one."""
+    """The number of stored rows, counted from the first."""
 
     done: bool
-    """Whether these are all."""
+    """Whether all rows are stored."""
 
     order: str
-    """Fingerprint of these rows in their order."""
+    """Fingerprint of the rows in their order."""
 
     total: int
-    """Fingerprint of these rows in any order."""
+    """Fingerprint of the rows in any order."""
 
     by: str
-    """The run of the task that wrote it."""
+    """The run of the task that wrote the entry."""
 
     def to_bytes(self) -> bytes:
         """
@@ -110,10 +110,10 @@ class LedgerEntry:
     @classmethod
     def from_bytes(cls, data: bytes, subject: str) -> Self:
         """
-        Read the payload of a ledger message.
+        Parse the payload of a ledger message.
 
         Raises:
-            JetStreamSparkError: it is none, or of a newer version.
+            JetStreamSparkError: The payload is malformed, or of a newer version.
         """
         try:
             fields: dict[str, Any] = json.loads(data)
@@ -122,7 +122,7 @@ class LedgerEntry:
                 return cls(**fields)
             what = f"the ledger has version {version}, not {VERSION}"
         except (ValueError, TypeError, KeyError, AttributeError):
-            what = "the last message of the ledger is none that this package wrote"
+            what = "the last message of the ledger was not written by jetsync-spark"
         raise JetStreamSparkError(
             what, subject=subject, cure="set another ledgerSubject, or update jetsync-spark"
         )
@@ -130,7 +130,7 @@ class LedgerEntry:
 
 class Fingerprint:
     """
-    A fingerprint of rows, in their order and in any; not synchronised.
+    A fingerprint of rows, both in their order and in any order. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ class Fingerprint:
 
 class Ledger:
     """
-    The ledger messages of one partition of one query; reads, and says what goes on.
+    The ledger messages of one partition of one query.
     """
 
     def __init__(self, stream: jetsync.Stream, subject: str, name: str) -> None:
@@ -186,10 +186,10 @@ class Ledger:
 
     def read(self, timeout: float) -> tuple[LedgerEntry | None, int]:
         """
-        Return the last entry and its sequence; ``(None, 0)`` when there is none.
+        Return the last entry and its sequence, or ``(None, 0)``.
 
         Raises:
-            JetSyncError: the stream's leader did not answer.
+            JetSyncError: The stream's leader did not answer.
         """
         try:
             found = self._stream.get_last(self.subject, direct=False, timeout=timeout)
@@ -199,22 +199,22 @@ class Ledger:
 
     def check(self, entry: LedgerEntry | None, batch: int) -> int:
         """
-        Return how many rows of the micro-batch are stored already.
+        Return the number of rows of the micro-batch that are already stored.
 
         Raises:
-            OvertakenError: the ledger is at a later micro-batch.
-            LayoutError: an earlier micro-batch was committed without all rows of this partition.
+            OvertakenError: The ledger is at a later micro-batch.
+            LayoutError: An earlier micro-batch was committed without all rows of this partition.
         """
         if entry is None:
             return 0
         if entry.batch > batch:
             raise OvertakenError(
-                f"this task writes micro-batch {batch} of {entry.key}, and the ledger is at "
+                f"this task writes micro-batch {batch} of {entry.key}, but the ledger is at "
                 f"{entry.batch}",
                 stream=self._name,
                 subject=self.subject,
                 err_code=10071,
-                cure="if this is a task that Spark gave up there is nothing to do; if an older "
+                cure="if Spark has abandoned this task, there is nothing to do; if an older "
                 "checkpoint was restored, use the newest one, or another ledgerSubject, which "
                 "writes the rows again",
             )
@@ -226,25 +226,24 @@ class Ledger:
                 f"partition {entry.partition} that its replay wrote from other partitions",
                 stream=self._name,
                 subject=self.subject,
-                cure="look for rows that are there twice, then use a new checkpoint or another "
-                "ledgerSubject",
+                cure="check for duplicate rows, then use a new checkpoint or another ledgerSubject",
             )
         return 0
 
     def check_replay(self, entry: LedgerEntry, rows: Fingerprint, *, more: bool) -> None:
         """
-        Refuse to go on after rows that are not those that the ledger counts.
+        Check that the skipped rows are those that the ledger counts.
 
         Args:
             entry: The entry of this micro-batch.
-            rows: Of the rows that are skipped.
-            more: Whether there are rows behind them.
+            rows: The fingerprint of the skipped rows.
+            more: Whether there are rows after them.
 
         Raises:
-            LayoutError: they differ.
+            LayoutError: The rows differ.
         """
         if rows.rows < entry.rows:
-            what = f"has {rows.rows} rows and the ledger counts {entry.rows}"
+            what = f"has {rows.rows} rows, but the ledger counts {entry.rows}"
         elif entry.done and more:
             what = f"has more than the {entry.rows} rows that were written"
         elif not entry.done and not more:
@@ -267,20 +266,20 @@ class Ledger:
 
     def removed(self) -> LedgerRemovedError:
         """
-        Return the error of a task whose ledger is gone.
+        Return the error of a task whose ledger was removed.
         """
         return LedgerRemovedError(
             "the ledger was removed while this task wrote, by a purge, a limit of the stream or "
             "another program",
             stream=self._name,
             subject=self.subject,
-            cure="what runs again, as Spark's next run of this task, is stored again: look for "
-            "rows that are there twice, and keep purges and limits off the ledger",
+            cure="the next run of this task stores its rows again: check for duplicate rows, and "
+            "exclude the ledger from purges and limits",
         )
 
     def overtaken(self, entry: LedgerEntry | None) -> OvertakenError:
         """
-        Return the error of a task that another one has overtaken.
+        Return the error of a task whose partition another task has written.
         """
         where = "nothing" if entry is None else f"{entry.rows} rows of micro-batch {entry.batch}"
         return OvertakenError(
@@ -288,6 +287,6 @@ class Ledger:
             stream=self._name,
             subject=self.subject,
             err_code=10071,
-            cure="nothing is to be done: nothing of it was stored twice, and Spark goes on with "
-            "the other run or tries again",
+            cure="there is nothing to do: no row was stored twice, and Spark continues with the "
+            "other run or retries",
         )

@@ -1,5 +1,5 @@
 """
-What a writer is told.
+Options of writers.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from jetsync_spark.common.options import choice, count, flag, milliseconds, opti
 __all__ = ["ATOMIC", "AT_LEAST_ONCE", "CHUNK", "EXACTLY_ONCE", "WriteOptions"]
 
 AT_LEAST_ONCE = "atleastonce"
-"""Each row is stored, some twice after a failure."""
+"""Every row is stored. After a failure some rows are stored twice."""
 
 ATOMIC = "atomic"
-"""As that, and rows are stored in chunks of which all or none is there."""
+"""Like at least once, but rows are stored in atomic chunks."""
 
 EXACTLY_ONCE = "exactlyonce"
-"""Each row is stored once, whatever fails."""
+"""Every row is stored exactly once."""
 
 MODES = (AT_LEAST_ONCE, ATOMIC, EXACTLY_ONCE)
 
 CHUNK = 1000
-"""Messages that a server takes in one atomic batch, unless an operator changed it."""
+"""The default limit of servers for the messages of an atomic batch."""
 
 
 def _mode(_: WriteOptions, __: attrs.Attribute[str], value: object) -> None:
@@ -43,38 +43,38 @@ def _chunk(_: WriteOptions, __: attrs.Attribute[int], value: int) -> None:
 @attrs.frozen(kw_only=True)
 class WriteOptions:
     """
-    What to write to which stream, and with which promise.
+    The stream to write to, and the guarantee.
     """
 
     stream: str = option("stream", text, "")
     """Name of the stream."""
 
     subject: str | None = option("subject", text)
-    """One subject for all rows, or a template over columns; None takes the column ``subject``."""
+    """One subject for all rows, or a template. None means the column ``subject``."""
 
     mode: str = option("mode", choice(*MODES), AT_LEAST_ONCE, validator=_mode)
-    """What is promised."""
+    """The guarantee."""
 
     fast_ingest: bool = option("fastIngest", flag, default=False)
     """Whether ``atleastonce`` uses fast ingest, which needs ``allow_batched`` on the stream."""
 
     max_in_flight: int = option("maxInFlight", count(), 4096)
-    """Messages of one task that wait for their acknowledgement at most."""
+    """Maximum unacknowledged messages per task."""
 
     chunk_size: int = option("chunkSize", count(2, CHUNK), CHUNK, validator=_chunk)
-    """Messages in one atomic batch at most, the one of the ledger included."""
+    """Maximum messages per atomic batch, including the ledger message."""
 
     ack_timeout: float = option("ackTimeoutMs", milliseconds, 10.0)
     """Seconds to wait for an acknowledgement."""
 
     retry_timeout: float = option("retryTimeoutMs", milliseconds, 30.0)
-    """Seconds for which a task goes on trying while servers or leaders are away."""
+    """Seconds for which a task retries while servers or leaders are unavailable."""
 
     ledger_subject: str | None = option("ledgerSubject", text)
-    """What the subjects of the ledger begin with; None takes one that the stream has."""
+    """Prefix of the ledger's subjects. None selects a subject of the stream."""
 
     write_id: str | None = option("writeId", text)
-    """Name of a batch write that is stored once however often its job is run."""
+    """Name of a batch write, which is stored once even if its job runs again."""
 
     def __attrs_post_init__(self) -> None:
         if not self.stream:
@@ -83,7 +83,7 @@ class WriteOptions:
             )
         if self.fast_ingest and self.mode != AT_LEAST_ONCE:
             raise OptionError(
-                f"fastIngest does not go with mode {self.mode}",
+                f"fastIngest does not apply to mode {self.mode}",
                 option="fastIngest",
                 cure="leave it out, or use mode atleastonce",
             )

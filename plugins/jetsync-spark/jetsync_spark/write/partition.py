@@ -1,8 +1,8 @@
 """
-The one core of all writers: messages of a partition into a stream, in one of three modes.
+Write the messages of a partition to a stream, in one of three modes. All writers use this.
 
-Whatever mode, all is settled when a call returns: workers of Spark leave without a word. What fails
-for a while is tried again for ``retryTimeoutMs``; what fails for good is one sentence.
+When a call returns, all outcomes are known, because Spark may end its workers at any time.
+Temporary errors are retried for ``retryTimeoutMs``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import attrs
 import jetsync
 from jetsync_spark.common.clients import client_for, lend
 from jetsync_spark.common.errors import JetStreamSparkError, RowError, explain
-from jetsync_spark.common.retry import PASSING, Patience
+from jetsync_spark.common.retry import TEMPORARY, Retry
 from jetsync_spark.common.subjects import StreamSubjects
 from jetsync_spark.common.task import this_task
 from jetsync_spark.write.chunks import Chunks
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 __all__ = ["write_batches", "write_messages", "write_rows"]
 
 FLOW: Final = 500
-"""Messages between two acks of fast ingest."""
+"""Messages per ack of fast ingest."""
 
 _logger = jetsync.get_logger("jetsync.spark.writing")
 
 
 def write_rows(plan: Plan, rows: Iterable[Any]) -> Written:
     """
-    Write rows of Spark, in a task.
+    Write Spark rows in a task.
 
     Raises:
-        JetStreamSparkError: it failed; in the modes that promise it, nothing is there twice.
+        JetStreamSparkError: The write failed. The guarantee of the mode still holds.
     """
 
     def messages(checks: Checks) -> Iterator[Any]:
@@ -57,7 +57,7 @@ def write_rows(plan: Plan, rows: Iterable[Any]) -> Written:
 
 def write_messages(plan: Plan, messages: Iterator[Any]) -> Written:
     """
-    Write messages that are made already, in a task.
+    Write messages in a task.
 
     Raises: as :func:`write_rows`.
     """
@@ -66,7 +66,7 @@ def write_messages(plan: Plan, messages: Iterator[Any]) -> Written:
 
 def write_batches(plan: Plan, batches: Iterable[Any]) -> Written:
     """
-    Write record batches, in a task.
+    Write record batches in a task.
 
     Raises: as :func:`write_rows`.
     """
@@ -80,10 +80,10 @@ def _write(plan: Plan, make: Callable[[Checks], Iterator[Any]]) -> Written:
     written = Written(partition=task.partition)
     stream = plan.options.stream
     counted = _Counted(make(Checks(StreamSubjects(plan.subjects), stream, task.partition)))
-    patience = Patience(plan.options.retry_timeout)
-    _wait_connected(plan, task, patience)
+    retry = Retry(plan.options.retry_timeout)
+    _wait_connected(plan, task, retry)
     with lend(plan.settings, plan.connection_name(task)) as client:
-        job = _Job(client.jetstream(), plan, task, patience, written)
+        job = _Job(client.jetstream(), plan, task, retry, written)
         try:
             job.run(counted)
         except jetsync.JetSyncError as error:
@@ -98,7 +98,7 @@ def _write(plan: Plan, make: Callable[[Checks], Iterator[Any]]) -> Written:
 
 class _Counted:
     """
-    An iterator that counts what it gives.
+    An iterator that counts its items.
     """
 
     def __init__(self, source: Iterator[Any]) -> None:
@@ -114,16 +114,14 @@ class _Counted:
         return item
 
 
-def _wait_connected(plan: Plan, task: Task, patience: Patience) -> None:
-    patience.keep_trying(
-        lambda: client_for(plan.settings, plan.connection_name(task)), "connecting failed"
-    )
-    patience.went_well()
+def _wait_connected(plan: Plan, task: Task, retry: Retry) -> None:
+    retry.call(lambda: client_for(plan.settings, plan.connection_name(task)), "connecting failed")
+    retry.reset()
 
 
 class _Job:
     """
-    The writing of one task.
+    The write of one task.
     """
 
     def __init__(
@@ -131,21 +129,21 @@ class _Job:
         js: jetsync.JetStream,
         plan: Plan,
         task: Task,
-        patience: Patience,
+        retry: Retry,
         written: Written,
     ) -> None:
         self._js = js
         self._plan = plan
         self._options = plan.options
         self._task = task
-        self._patience = patience
+        self._retry = retry
         self._written = written
 
     def run(self, source: Iterator[Any]) -> None:
-        """Write all messages, and settle them."""
+        """Write all messages and wait for their outcomes."""
         mode = self._options.mode
         if mode == EXACTLY_ONCE:
-            once = ExactlyOnce(self._js, self._plan, self._task, self._patience)
+            once = ExactlyOnce(self._js, self._plan, self._task, self._retry)
             once.run(Chunks(source), self._written)
         elif mode == ATOMIC:
             self._atomic(Chunks(source))
@@ -155,7 +153,7 @@ class _Job:
             self._windowed(source)
 
     def _windowed(self, source: Iterator[Any]) -> None:
-        """Publish with a window, and again what may not be stored."""
+        """Publish with a window, and retry messages that may not be stored."""
         messages: Iterable[Any] = source
         numbers: list[int] = []
         taken = 0
@@ -175,25 +173,25 @@ class _Job:
             if not report.failures:
                 return
             if report.count:
-                self._patience.went_well()
+                self._retry.reset()
             rows = [
                 numbers[failure.index]
                 if failure.index < len(numbers)
                 else taken + failure.index - len(numbers)
                 for failure in report.failures
             ]
-            self._bear(report.failures, rows)
+            self._wait_after(report.failures, rows)
             taken += report.count + len(report.failures) - len(numbers)
             numbers = rows
             again = [failure.message for failure in report.failures]
-            # The window stops reading after many failures: what it did not take comes behind.
+            # After many failures the window stops reading the source. The rest follows.
             messages = chain(again, source)
 
-    def _bear(self, failures: tuple[jetsync.PublishFailure, ...], rows: list[int]) -> None:
-        """Wait before failed messages are sent again, or raise the error of the first bad one."""
+    def _wait_after(self, failures: tuple[jetsync.PublishFailure, ...], rows: list[int]) -> None:
+        """Wait before failed messages are retried, or raise the first permanent error."""
         stream, partition = self._options.stream, self._task.partition
         for failure, row in zip(failures, rows, strict=True):
-            if not isinstance(failure.error, PASSING):
+            if not isinstance(failure.error, TEMPORARY):
                 raise explain(
                     failure.error,
                     f"row {row} of partition {partition} could not be stored",
@@ -201,7 +199,7 @@ class _Job:
                     subject=failure.message.subject,
                 ) from failure.error
         first = failures[0]
-        if not self._patience.bear(first.error):
+        if not self._retry.wait_after(first.error):
             raise explain(
                 first.error,
                 f"{len(failures)} rows of partition {partition}, the first of them row {rows[0]}, "
@@ -211,7 +209,7 @@ class _Job:
             ) from first.error
 
     def _fast(self, source: Iterator[Any]) -> None:
-        """Publish with fast ingest; what is not acknowledged when it fails is for another run."""
+        """Publish with fast ingest. If it fails, another run writes the rows again."""
         outstanding = max(self._options.max_in_flight // FLOW, 1)
         first = next(source, None)
         if first is None:
@@ -225,7 +223,7 @@ class _Job:
         self._written.note(fast.ack.size, None, fast.ack.sequence or None)
 
     def _atomic(self, chunks: Chunks) -> None:
-        """Publish in chunks, each all or nothing, and again those that may not be stored."""
+        """Publish atomic chunks, and retry those that may not be stored."""
         more = True
         while more:
             chunk, more = chunks.take(self._options.chunk_size)
@@ -236,7 +234,7 @@ class _Job:
                 try:
                     ack = self._js.publish_batch(chunk, timeout=self._options.ack_timeout)
                 except jetsync.JetSyncError as error:
-                    if self._patience.bear(error):
+                    if self._retry.wait_after(error):
                         continue
                     first = chunks.taken - len(chunk)
                     raise explain(
@@ -246,16 +244,18 @@ class _Job:
                         stream=self._options.stream,
                     ) from error
                 break
-            self._patience.went_well()
+            self._retry.reset()
             check_streams(self._plan, (ack.stream,))
             self._written.note(ack.size, ack.first_sequence, ack.sequence)
 
     def _refuse_ids(self, chunk: list[Any], first: int) -> None:
-        """Refuse messages with ids: another run would have chunks refused that are stored."""
+        """
+        Reject messages with IDs, because the stream would reject stored chunks of another run.
+        """
         for row, message in enumerate(chunk, first):
             if type(message) is not tuple and message.msg_id is not None:
                 raise RowError(
-                    "it has a msg_id, which mode atomic can not write a second time",
+                    "it has a msg_id, which mode atomic cannot write again after a failure",
                     partition=self._task.partition,
                     row=row,
                     cure="leave it out, or use mode atleastonce, which stores an id once",

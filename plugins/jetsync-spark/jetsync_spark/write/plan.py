@@ -1,8 +1,7 @@
 """
-What is checked before the first row is written, and what travels to the executors.
+Checks before the first row is written, and the plan that is sent to the executors.
 
-Everything that the stream or the columns make impossible is found here, on the driver where that
-can be.
+If the stream or the columns make a write impossible, it fails here, on the driver if possible.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import attrs
 import jetsync
 from jetsync_spark.common.clients import Settings, lend
 from jetsync_spark.common.errors import JetStreamSparkError, OptionError
-from jetsync_spark.common.retry import Patience
+from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.subjects import StreamSubjects, SubjectTemplate, bad_token, is_template
 from jetsync_spark.write.columns import Columns
 from jetsync_spark.write.options import ATOMIC, EXACTLY_ONCE, WriteOptions
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "check_streams", "columns_of", "make_plan"]
 
-KEPT: Final = 10.0
-"""Seconds for which what is known of a stream is not asked for again, as by each micro-batch."""
+CACHE_SECONDS: Final = 10.0
+"""Seconds for which a stream's configuration is cached, so that micro-batches do not request it."""
 
 _NAME: Final = re.compile(r"[\w-]{1,64}", re.ASCII)
 _logger = jetsync.get_logger("jetsync.spark.planning")
@@ -40,58 +39,59 @@ _logger = jetsync.get_logger("jetsync.spark.planning")
 @attrs.frozen(kw_only=True)
 class Plan:
     """
-    What a task has to know to write its rows; can be pickled, and holds no secret of options.
+    What a task needs to write its rows. It can be pickled and holds no secrets from options.
     """
 
     settings: Settings = attrs.field(repr=False)
     options: WriteOptions
     columns: Columns
     make: Callable[[Any], Any] | None = None
-    """Makes a message of a row; None goes by the columns."""
+    """Function that converts a row to a message. None uses the columns."""
 
     subjects: tuple[str, ...] = ()
-    """What the stream takes."""
+    """The stream's subjects."""
 
     ledgers: tuple[str, ...] = ()
-    """What the subjects of the ledger may begin with; a new one begins with the first of them."""
+    """Possible prefixes of the ledger's subjects. A new ledger uses the first."""
 
     application: str = "spark"
-    """What connections are named after, where there is no query."""
+    """Part of the connection names if there is no query."""
 
     job: str = attrs.field(factory=lambda: uuid.uuid4().hex)
-    """A name that no other job has."""
+    """A unique name of the job."""
 
     def connection_name(self, task: Task) -> str:
         """
-        Return what an operator sees of the connection that a task makes.
+        Return the name of a task's connection, which operators see.
         """
         whose = task.query or self.options.write_id or self.application
         return f"jetsync-spark-{whose}-{task.partition}"
 
 
-def columns_of(subject: str | None, *, constant: bool) -> Columns:
+def columns_of(subject: str | None, *, constant: bool, **parts: Any) -> Columns:
     """
-    Return the usual columns, with the subject from where it is to come.
+    Return the columns for a subject option.
 
     Args:
-        subject: A template with braces; anything else is a subject for all rows if *constant*, and
-            the name of a column otherwise. None is the column ``subject``.
-        constant: What it means without braces.
+        subject: A template if it has braces. Otherwise a subject for all rows if *constant*, else
+            the name of a column. None means the column ``subject``.
+        constant: The meaning of a subject without braces.
+        parts: The columns of other parts, as for :class:`Columns`.
     """
     if subject is None:
-        return Columns()
+        return Columns(**parts)
     if is_template(subject):
-        return Columns(subject=None, template=SubjectTemplate.parse(subject))
+        return Columns(subject=None, template=SubjectTemplate.parse(subject), **parts)
     if not constant:
-        return Columns(subject=subject)
+        return Columns(subject=subject, **parts)
     bad = next(filter(None, map(bad_token, subject.split("."))), None)
     if bad is not None:
         raise OptionError(
             f"subject {subject!r}: a token {bad}",
             option="subject",
-            cure="give tokens with dots between them, or a template such as orders.{region}",
+            cure="separate tokens with dots, or give a template such as orders.{region}",
         )
-    return Columns(subject=None, constant=subject)
+    return Columns(subject=None, constant=subject, **parts)
 
 
 def make_plan(
@@ -102,24 +102,24 @@ def make_plan(
     types: Mapping[str, str] | None = None,
     all_used: bool = False,
     make: Callable[[Any], Any] | None = None,
-    patience: float = 0.0,
+    retry_timeout: float = 0.0,
     application: str = "spark",
 ) -> Plan:
     """
-    Check everything that can be checked before a row is there.
+    Check a write before its first row.
 
     Args:
         settings: How to connect.
-        options: What to write, and how.
-        columns: What becomes of the columns.
-        types: The types of the columns, where the schema is known.
-        all_used: Whether columns that nothing becomes of are refused.
-        make: Makes messages of rows in the place of the columns.
-        patience: Seconds to wait for servers that are away.
-        application: For the names of connections.
+        options: The stream and the guarantee.
+        columns: The columns of the message parts.
+        types: The types of the columns, if the schema is known.
+        all_used: Whether to reject columns that would not be written.
+        make: Function that converts rows to messages, instead of the columns.
+        retry_timeout: Seconds to retry while servers are unavailable.
+        application: Part of the connection names.
 
     Raises:
-        JetStreamSparkError: it can not work, with the reason and what to do.
+        JetStreamSparkError: The write is not possible.
     """
     if types is not None and make is None:
         columns = columns.within(types)
@@ -128,11 +128,11 @@ def make_plan(
             columns.check_known(types)
     if options.write_id is not None and not _NAME.fullmatch(options.write_id):
         raise OptionError(
-            f"writeId {options.write_id!r} is no name",
+            f"writeId {options.write_id!r} is not a valid name",
             option="writeId",
             cure="give up to 64 letters, digits, _ and -",
         )
-    config = _configuration(settings, options.stream, patience, application)
+    config = _configuration(settings, options.stream, retry_timeout, application)
     subjects = StreamSubjects(config.subjects or ())
     _check_stream(config, options, columns)
     _check_subject(subjects, options, columns)
@@ -156,7 +156,7 @@ _lock = threading.RLock()
 
 
 def _after_fork() -> None:
-    # A thread of the parent may have held it.
+    # A thread of the parent may have held the lock.
     global _lock  # noqa: PLW0603 - the module's own state.
     _lock = threading.RLock()
 
@@ -168,18 +168,18 @@ def _configuration(
     settings: Settings, stream: str, seconds: float, application: str
 ) -> jetsync.StreamConfig:
     """
-    Ask for a stream's configuration, unless that was done a moment ago.
+    Return a stream's configuration from the cache or the server.
     """
     with _lock:
         kept = _configurations.get((settings, stream))
-    if kept is not None and time.monotonic() - kept[0] < KEPT:
+    if kept is not None and time.monotonic() - kept[0] < CACHE_SECONDS:
         return kept[1]
 
     def ask() -> jetsync.StreamConfig:
         with lend(settings, f"jetsync-spark-{application}-plan") as client:
             return client.jetstream().stream(stream).cached_info.config
 
-    config = Patience(seconds).keep_trying(ask, f"planning a write to stream {stream} failed")
+    config = Retry(seconds).call(ask, f"planning a write to stream {stream} failed")
     with _lock:
         _configurations[settings, stream] = (time.monotonic(), config)
     return config
@@ -187,23 +187,23 @@ def _configuration(
 
 def check_streams(plan: Plan, streams: Iterable[str]) -> None:
     """
-    Refuse acknowledgements of other streams than the one that the rows are for.
+    Check that the target stream acknowledged the rows.
 
     Raises:
-        JetStreamSparkError: a subject has become one of another stream, which has stored its rows.
+        JetStreamSparkError: A subject has moved to another stream, which stored the rows.
     """
     name = plan.options.stream
     other = next((each for each in streams if each != name), None)
     if other is None:
         return
     with _lock:
-        # Whoever plans next is to find it before a row is stored.
+        # The next plan has to notice the change before it stores a row.
         _configurations.pop((plan.settings, name), None)
     raise JetStreamSparkError(
-        f"stream {other} has stored rows that are for stream {name}",
+        f"stream {other} has stored rows for stream {name}",
         stream=name,
-        cure=f"the subjects of the rows were moved: give them back, or write to {other}, and look "
-        "for rows that are in the wrong stream",
+        cure=f"the subjects were moved to {other}: move them back, or write to {other}, and check "
+        "for rows in the wrong stream",
     )
 
 
@@ -212,11 +212,11 @@ def _check_stream(config: jetsync.StreamConfig, options: WriteOptions, columns: 
         raise JetStreamSparkError(what, stream=options.stream, err_code=err_code, cure=cure)
 
     if config.mirror is not None:
-        refuse("a mirror takes no messages", f"write to its origin, {config.mirror.name}")
+        refuse("a mirror accepts no messages", f"write to its origin, {config.mirror.name}")
     if config.sealed:
-        refuse("a sealed stream takes no messages", "write to another stream")
+        refuse("a sealed stream accepts no messages", "write to another stream")
     if config.no_ack:
-        refuse("the stream confirms nothing (no_ack)", "set no_ack to False on the stream")
+        refuse("the stream sends no acks (no_ack)", "set no_ack to False on the stream")
     if options.mode in {ATOMIC, EXACTLY_ONCE} and not config.allow_atomic:
         refuse(
             f"mode {options.mode} needs atomic batches, which the stream does not allow",
@@ -225,9 +225,9 @@ def _check_stream(config: jetsync.StreamConfig, options: WriteOptions, columns: 
         )
     if options.mode == ATOMIC and columns.msg_id is not None:
         refuse(
-            f"mode atomic can not write the ids of column {columns.msg_id}: the stream would "
-            "refuse the chunks that it has when the task runs again",
-            "drop the column, or use mode atleastonce, which stores an id once",
+            f"mode atomic cannot write the IDs of column {columns.msg_id}: if the task runs again, "
+            "the stream would reject chunks that it has already stored",
+            "drop the column, or use mode atleastonce, which stores an ID once",
         )
     if options.fast_ingest and not config.allow_batched:
         refuse(
@@ -236,7 +236,7 @@ def _check_stream(config: jetsync.StreamConfig, options: WriteOptions, columns: 
         )
     if columns.ttl is not None and not config.allow_msg_ttl:
         refuse(
-            f"column {columns.ttl} needs a stream that allows a time-to-live for each message",
+            f"column {columns.ttl} needs a stream that allows a time-to-live per message",
             "set allow_msg_ttl on the stream (nats-server 2.11 or newer), or drop the column",
             10166,
         )
@@ -250,7 +250,7 @@ def _check_subject(subjects: StreamSubjects, options: WriteOptions, columns: Col
         wrong = columns.template.text
     if wrong is not None:
         raise JetStreamSparkError(
-            "the stream does not take that subject",
+            "the stream does not capture this subject",
             stream=options.stream,
             subject=wrong,
             cure=f"add it to the stream, which has {', '.join(subjects.filters) or 'none'}",
@@ -259,22 +259,22 @@ def _check_subject(subjects: StreamSubjects, options: WriteOptions, columns: Col
 
 def _ledgers_of(subjects: StreamSubjects, options: WriteOptions) -> tuple[str, ...]:
     """
-    Return what the subjects of the ledger may begin with.
+    Return possible prefixes of the ledger's subjects.
     """
     given = options.ledger_subject
     if given is not None:
         if subjects.takes(f"{given}.query.0"):
             return (given,)
         raise JetStreamSparkError(
-            "the stream does not take the subjects of the ledger",
+            "the stream does not capture the subjects of the ledger",
             stream=options.stream,
             subject=f"{given}.*.*",
             cure=f"add {given}.> to the stream, which has {', '.join(subjects.filters) or 'none'}",
         )
-    found = subjects.ledger_rooms()
+    found = subjects.ledger_prefixes()
     if not found:
         raise JetStreamSparkError(
-            "mode exactlyonce keeps a ledger in the stream, which has no subject for it",
+            "mode exactlyonce needs a subject for its ledger in the stream",
             stream=options.stream,
             cure=f"add a subject such as ledger.{options.stream}.> to the stream, or set "
             "ledgerSubject",
@@ -284,13 +284,13 @@ def _ledgers_of(subjects: StreamSubjects, options: WriteOptions) -> tuple[str, .
 
 def _check_ledger(config: jetsync.StreamConfig, options: WriteOptions, ledger: str) -> None:
     """
-    Refuse streams that would not keep the ledger, and warn of those that may not.
+    Reject streams that would remove the ledger, and warn about limits that may remove it.
     """
     retention = config.retention
     if retention not in {None, jetsync.RetentionPolicy.LIMITS}:
         raise JetStreamSparkError(
-            f"mode exactlyonce keeps a ledger in the stream, and retention {retention.value} "
-            "removes messages that were read",
+            f"mode exactlyonce keeps a ledger in the stream, but retention {retention.value} "
+            "removes messages",
             stream=options.stream,
             cure="write to a stream with retention limits, and let the other one source it",
         )
@@ -299,7 +299,7 @@ def _check_ledger(config: jetsync.StreamConfig, options: WriteOptions, ledger: s
         changed = StreamSubjects((transform.src or ">",))
         if changed.may_take(f"{ledger}.*.*"):
             raise JetStreamSparkError(
-                "mode exactlyonce finds its ledger by its subject, which the stream transforms",
+                "mode exactlyonce finds its ledger by its subject, but the stream transforms it",
                 stream=options.stream,
                 subject=f"{ledger}.*.*",
                 cure="set a ledgerSubject that subject_transform leaves alone, or write to a "
@@ -308,17 +308,17 @@ def _check_ledger(config: jetsync.StreamConfig, options: WriteOptions, ledger: s
     full = config.discard is jetsync.DiscardPolicy.NEW
     if full and config.discard_new_per_subject and (config.max_msgs_per_subject or 0) > 0:
         raise JetStreamSparkError(
-            "mode exactlyonce writes many messages to the subject of its ledger, and the stream "
-            f"refuses more than {config.max_msgs_per_subject} (discard_new_per_subject)",
+            "mode exactlyonce writes many messages to the subject of its ledger, but the stream "
+            f"rejects more than {config.max_msgs_per_subject} (discard_new_per_subject)",
             stream=options.stream,
             err_code=10077,
             cure="set discard_new_per_subject to False on the stream, or write to another one",
         )
-    # A stream that is full may refuse new messages in place of old ones; age takes what is old.
+    # With discard "new", a full stream rejects new messages. Only max_age removes old ones.
     taking = ("max_age",) if full else ("max_age", "max_msgs", "max_bytes")
     limits = {
         name: value for name in taking if (value := getattr(config, name)) is not None and value > 0
     }
     if limits:
-        # Exactly-once lasts as long as the ledger does.
+        # Without its ledger a write is no longer exactly-once.
         _logger.warning("ledger_may_be_lost", stream=options.stream, **limits)

@@ -1,5 +1,5 @@
 """
-From rows to messages, one at a time: what ``foreachPartition`` and row writers need.
+Convert rows to messages one by one, for ``foreachPartition`` and row writers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Checks", "made_messages", "message_of", "row_messages"]
 
 class _HeaderError(ValueError):
     """
-    A header that would be taken for more than a part of its row.
+    A header that would have an effect on the server or on readers.
     """
 
     def __init__(self, what: str, cure: str) -> None:
@@ -33,7 +33,7 @@ class _HeaderError(ValueError):
 
 class Checks:
     """
-    What is wrong with values of a row, as errors that name the row.
+    Checks values of rows. Errors name the row.
     """
 
     def __init__(self, subjects: StreamSubjects, stream: str, partition: int) -> None:
@@ -47,12 +47,12 @@ class Checks:
 
     def subject(self, subject: object, row: int, column: str | None) -> str:
         """
-        Return a subject that the stream takes; None and others are refused.
+        Return the subject if the stream captures it. Raise otherwise.
         """
         if subject is None:
             raise self.null_subject(row, column)
         if not isinstance(subject, str):
-            what = f"the subject is no text but {type(subject).__name__}"
+            what = f"the subject must be a string, not {type(subject).__name__}"
             raise self._error(what, row, column, "cast it to a string")
         if self.subjects.takes(subject):
             return subject
@@ -60,7 +60,7 @@ class Checks:
         if bad is not None:
             raise self._error(f"the subject {bad}", row, column, "correct or drop such rows")
         raise RowError(
-            f"stream {self._stream} does not take its subject",
+            f"stream {self._stream} does not capture its subject",
             partition=self._partition,
             row=row,
             column=column,
@@ -73,17 +73,17 @@ class Checks:
         Return a value as one token of a subject.
         """
         if value is None:
-            what = f"column {column}, which stands in the subject, is null"
+            what = f"column {column}, which is part of the subject, is null"
             raise self._error(what, row, column, "drop such rows, or fill it")
         text = token_text(value)
         bad = bad_token(text)
         if bad is not None:
-            what = f"column {column}, which stands in the subject, {bad}"
+            what = f"column {column}, which is part of the subject, {bad}"
             raise self._error(what, row, column, "replace or drop such values")
         return text
 
     def bad_value(self, error: Exception, row: int, column: str | None = None) -> RowError:
-        """Return the error of a row that can not be made a message."""
+        """Return the error of a row that cannot be converted to a message."""
         cure = error.cure if isinstance(error, _HeaderError) else "correct or drop such rows"
         return self._error(str(error), row, column, cure)
 
@@ -93,7 +93,7 @@ class Checks:
 
 class Subjects:
     """
-    The subjects that a template makes of values, each checked once.
+    The subjects of a template, each checked once.
     """
 
     def __init__(self, template: SubjectTemplate, checks: Checks) -> None:
@@ -103,7 +103,7 @@ class Subjects:
 
     def make(self, values: tuple[Any, ...], row: int) -> str:
         """
-        Return the subject for values that are not known yet.
+        Return the subject for new values.
         """
         columns = self._template.columns
         tokens = [
@@ -121,18 +121,18 @@ def message_of(  # noqa: PLR0917 - the columns, in the order of Columns.
     subject: str, data: Any, headers: Any, msg_id: Any, ttl: Any, expected: Any
 ) -> jetsync.OutboundMessage:
     """
-    Make a message of the values of a row.
+    Build a message from the values of a row.
 
     Args:
-        subject: Of the message.
-        data: Its payload; None is an empty one.
-        headers: A mapping, or pairs of name and value; a value is a text or a list of texts.
-        msg_id: Its id.
+        subject: The subject.
+        data: The payload. None means an empty payload.
+        headers: A mapping, or pairs of name and value. A value is a string or a list of strings.
+        msg_id: The message ID.
         ttl: Seconds, an interval, or text.
-        expected: The sequence that the subject has; 0 for a subject that there is not.
+        expected: The expected last sequence of the subject, or 0 if it has no message.
 
     Raises:
-        ValueError, TypeError: a value can not be sent.
+        ValueError, TypeError: A value cannot be sent.
     """
     expect = None
     if expected is not None:
@@ -155,17 +155,17 @@ def _headers(headers: Any) -> dict[str, list[str]] | None:
     for name, values in pairs:
         if name.startswith(SERVER_PREFIX):
             raise _HeaderError(
-                f"header {name} would be a command to the server",
+                f"header {name} would have an effect on the server",
                 "drop it, as map_filter(headers, (name, _) -> name not like 'Nats-%') does; "
                 "msg_id, ttl and expected_sequence are columns, and a function given to "
                 "JetStreamSink may send any header",
             )
         if name == LEDGER:
             raise _HeaderError(
-                f"header {name} would make it a message of a ledger, which readers pass over",
+                f"header {name} would make it a ledger message, which readers skip",
                 "read without includeLedger, or drop the header",
             )
-        # A name without values says nothing that a message could carry.
+        # A name without values cannot be sent.
         listed = [values] if isinstance(values, str) else list(values or ())
         if None in listed:
             raise ValueError(f"header {name} is null")
@@ -179,12 +179,12 @@ def row_messages(rows: Iterable[Any], columns: Columns, checks: Checks) -> Itera
 
     Args:
         rows: Rows of Spark.
-        columns: What becomes of the columns; optional ones are taken where there are such.
-        checks: Of the stream and the partition.
+        columns: The columns of the message parts. Optional ones are used if they exist.
+        checks: The checks of the partition.
 
     Raises:
-        RowError: a row can not become a message.
-        OptionError: a column is missing.
+        RowError: A row cannot be converted to a message.
+        OptionError: A column is missing.
     """
     source = iter(rows)
     first = next(source, None)
@@ -197,7 +197,7 @@ def row_messages(rows: Iterable[Any], columns: Columns, checks: Checks) -> Itera
     at_data = place["data"]
     if columns.plain:
         for number, row in enumerate(_with(first, source)):
-            # Rows look up each item in Python; a plain tuple does not.
+            # Indexing a Row is slower than indexing a tuple.
             values = tuple(row)
             data = values[at_data]
             yield subject_of(values, number), b"" if data is None else data
@@ -228,7 +228,7 @@ def _subject_maker(
     columns: Columns, names: Sequence[str], checks: Checks
 ) -> Callable[[tuple[Any, ...], int], str]:
     """
-    Return what makes the subject of a row's values and its number.
+    Return a function that builds the subject from a row's values and number.
     """
     if columns.constant is not None:
         constant = checks.subject(columns.constant, 0, None)
@@ -261,10 +261,10 @@ def _subject_maker(
 
 def made_messages(rows: Iterable[Any], make: Callable[[Any], Any], checks: Checks) -> Iterator[Any]:
     """
-    Yield what a function makes of each row.
+    Yield the message that a function builds from each row.
 
     Raises:
-        RowError: it raised, or gave no message, or one for another stream.
+        RowError: The function raised, or returned no message or one for another stream.
     """
     for number, row in enumerate(rows):
         try:

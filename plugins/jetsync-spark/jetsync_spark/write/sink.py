@@ -1,5 +1,5 @@
 """
-Rows of a DataFrame into a stream, by ``foreachPartition``; Spark 3.5 and newer.
+Publish the rows of a DataFrame with ``foreachPartition``. Needs Spark 3.5 or newer.
 """
 
 from __future__ import annotations
@@ -30,36 +30,34 @@ __all__ = ["JetStreamSink"]
 
 class JetStreamSink:
     """
-    Publish the rows of a partition; give it to ``df.foreachPartition``.
+    Publishes the rows of a partition. Pass it to ``df.foreachPartition``.
 
-    Immutable and picklable: it travels to the executors, where each worker process keeps one
-    connection for all tasks with these options. A row is not copied more often than it has to be,
-    but Spark hands rows over one by one: :func:`publish_arrow` costs a tenth per row.
+    The sink is immutable and can be pickled. On the executors, each worker process uses one
+    connection for all tasks with these options. Spark passes rows one by one, so
+    :func:`publish_arrow` needs only a tenth of the time per row.
 
     Args:
-        options: How to connect. Secrets in it travel with the tasks; a credentials file is read on
-            each executor. Plugins are given by their names; an object that is equal to its copies
-            will do.
-        stream: Name of the stream; rows for subjects that it does not take are refused.
+        options: How to connect. Secrets are sent with the tasks. A credentials file is read on each
+            executor. Pass plugins by name, or as objects that compare equal to their copies.
+        stream: Name of the stream. Rows for subjects that it does not capture are rejected.
         subject: A template with columns in braces, such as ``flights.{origin}.{carrier}``, or the
-            name of the column that has the subject.
-        data: The column of the payload: binary or string; null is an empty payload.
-        headers: The column of the headers, ``map<string,array<string>>``. None takes the column
-            ``headers`` where there is one, and so do the next three with theirs.
-        msg_id: The column of the ids by which the stream drops duplicates.
+            name of the column of the subject.
+        data: The column of the payload, binary or string. Null means an empty payload.
+        headers: The column of the headers, ``map<string,array<string>>``. None means the column
+            ``headers``, if it exists. The same applies to the next three arguments.
+        msg_id: The column of the message IDs, by which the stream drops duplicates.
         ttl: The column of the times-to-live: seconds, an interval, or ``never``.
-        expected_sequence: The column of the sequence that the subject has to have; 0 for none.
+        expected_sequence: The column of the expected last sequence of the subject, or 0 for none.
         mode: ``atleastonce``, ``atomic`` or ``exactlyonce``.
-        message: A function of a row that returns an ``OutboundMessage``, ``(subject, data)`` or
-            ``(subject, data, headers)``, in the place of all columns.
-        settings: Other options of the data source's writer, by their names in Python:
-            ``max_in_flight``, ``chunk_size``, ``fast_ingest``, ``ack_timeout``, ``retry_timeout``,
-            ``ledger_subject``, ``write_id``. A ``write_id`` stands for rows in the same partitions
-            and the same order: nothing finds a run in another number of partitions, which
-            :func:`publish_arrow` refuses.
+        message: A function that converts a row to an ``OutboundMessage``, ``(subject, data)`` or
+            ``(subject, data, headers)``. It replaces all columns.
+        settings: Other fields of the writer's options: ``max_in_flight``, ``chunk_size``,
+            ``fast_ingest``, ``ack_timeout``, ``retry_timeout``, ``ledger_subject``, ``write_id``. A
+            ``write_id`` requires the same rows in the same partitions and order. Only
+            :func:`publish_arrow` detects a run with another number of partitions.
 
     Raises:
-        OptionError: they can not work together.
+        OptionError: An argument is invalid, or arguments exclude each other.
     """
 
     def __init__(
@@ -80,8 +78,9 @@ class JetStreamSink:
         check_plugins(options)
         self._options = options
         self._write = write_options(stream=stream, mode=mode, **settings)
-        self._columns = attrs.evolve(
-            columns_of(subject, constant=False),
+        self._columns = columns_of(
+            subject,
+            constant=False,
             data=data,
             headers=headers,
             msg_id=msg_id,
@@ -96,10 +95,10 @@ class JetStreamSink:
 
     def __call__(self, rows: Iterable[Any]) -> None:
         """
-        Publish rows and wait until all are stored; Spark calls this with each partition.
+        Publish rows and wait until all are stored. Spark calls this with each partition.
 
         Raises:
-            JetStreamSparkError: a row can not be stored, or the server did not answer.
+            JetStreamSparkError: A row cannot be stored, or the server did not answer.
         """
         self.write(rows)
 
@@ -109,18 +108,18 @@ class JetStreamSink:
 
         Raises: as the sink itself.
         """
-        # Asked for by each worker once in a while, not by each task.
+        # Each worker caches the stream's configuration.
         return write_rows(self._plan(self._columns), rows)
 
     def check(self, df: DataFrame) -> None:
         """
-        Check on the driver all that can be checked before the first row is written.
+        Check on the driver whether *df* can be written.
 
         Args:
-            df: The DataFrame that is to be written.
+            df: The DataFrame to write.
 
         Raises:
-            JetStreamSparkError: the stream or the columns make it impossible.
+            JetStreamSparkError: The write is not possible.
         """
         columns = self._columns
         if self._message is None:
@@ -135,17 +134,17 @@ class JetStreamSink:
             self._write,
             columns,
             make=self._message,
-            patience=self._write.retry_timeout,
+            retry_timeout=self._write.retry_timeout,
             application=self._application,
         )
 
 
 def write_options(**settings: Any) -> WriteOptions:
     """
-    Make the options of a writer of keyword arguments.
+    Create the options of a writer from keyword arguments.
 
     Raises:
-        OptionError: there is no such argument, or a value makes no sense.
+        OptionError: An argument is unknown or invalid.
     """
     known = {field.name for field in attrs.fields(WriteOptions)} - {"subject"}
     for name in settings:

@@ -1,5 +1,5 @@
 """
-The writers of the data source: what Spark calls on the driver and in tasks.
+The writers of the data source, which Spark calls on the driver and in tasks.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import jetsync
 from jetsync_spark.common.clients import lend
 from jetsync_spark.common.errors import OptionError, require_pyarrow
 from jetsync_spark.common.options import ConnectSettings, check_names, read_settings
-from jetsync_spark.common.retry import Patience
+from jetsync_spark.common.retry import Retry
 from jetsync_spark.common.task import Task, this_task
 from jetsync_spark.write.columns import types_of
-from jetsync_spark.write.exactly_once import ledger_key, ledger_place
+from jetsync_spark.write.exactly_once import ledger_key, ledger_prefix
 from jetsync_spark.write.ledger import LayoutError, LedgerEntry
 from jetsync_spark.write.options import EXACTLY_ONCE, WriteOptions
 from jetsync_spark.write.partition import write_batches, write_rows
@@ -43,7 +43,7 @@ _logger = jetsync.get_logger("jetsync.spark.writer")
 
 class CommitMessage(WriterCommitMessage):
     """
-    What a task tells the driver.
+    What a task reports to the driver.
     """
 
     def __init__(self, written: Written, task: Task) -> None:
@@ -52,25 +52,23 @@ class CommitMessage(WriterCommitMessage):
         self.task = task
 
 
-def plan_of(
-    options: Mapping[str, str], schema: StructType, *, overwrite: bool, patience: bool
-) -> Plan:
+def plan_of(options: Mapping[str, str], schema: StructType, *, overwrite: bool, wait: bool) -> Plan:
     """
-    Check all that can be checked on the driver, and return what tasks have to know.
+    Check a write on the driver, and return the plan for the tasks.
 
     Args:
-        options: From Spark.
-        schema: Of the rows.
-        overwrite: Whether the rows are to take the place of others.
-        patience: Whether to wait for servers that are away.
+        options: The options from Spark.
+        schema: The schema of the rows.
+        overwrite: Whether the write should replace existing rows, which is not possible.
+        wait: Whether to wait for unavailable servers.
 
     Raises:
-        JetStreamSparkError: the write can not work.
+        JetStreamSparkError: The write is not possible.
     """
     require_pyarrow()
     if overwrite:
         raise OptionError(
-            "a stream can not be overwritten", option="mode", cure='use .mode("append")'
+            "a stream cannot be overwritten", option="mode", cure='use .mode("append")'
         )
     check_names(options, ConnectSettings, WriteOptions)
     settings = read_settings(ConnectSettings, options)
@@ -81,79 +79,79 @@ def plan_of(
         columns_of(write.subject, constant=True),
         types=types_of(schema),
         all_used=True,
-        patience=write.retry_timeout if patience else 0.0,
+        retry_timeout=write.retry_timeout if wait else 0.0,
         application="batch",
     )
 
 
 class BatchWriter(DataSourceArrowWriter):
     """
-    Write a DataFrame.
+    Writes a DataFrame.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._plan = plan_of(options, schema, overwrite=overwrite, patience=False)
+        self._plan = plan_of(options, schema, overwrite=overwrite, wait=False)
 
     def write(self, iterator: Iterator[Any]) -> CommitMessage:
         """
-        Write a partition, in a task.
+        Write a partition in a task.
         """
         return CommitMessage(write_batches(self._plan, iterator), this_task())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """
-        Check that the ledger has no rows of partitions that this run of the write has not.
+        Check that the ledger has no partitions that this run does not have.
 
         Raises:
-            LayoutError: it has; the job fails, and all of its rows are stored.
+            LayoutError: It has such partitions. The job fails, although all of its rows are stored.
         """
         _check_layout(self._plan, messages)
         _log_written("committed", self._plan, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """
-        Log what stays in the stream: nothing can take it back.
+        Log the counts of the stored rows, which stay in the stream.
         """
         _log_written("aborted", self._plan, messages)
 
 
 class StreamWriter(_StreamBase):
     """
-    Write the micro-batches of a query.
+    Writes the micro-batches of a query.
 
-    Spark makes a new one for each micro-batch and for each commit.
+    Spark creates a new writer for each micro-batch and for each commit.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._plan = plan_of(options, schema, overwrite=overwrite, patience=True)
+        self._plan = plan_of(options, schema, overwrite=overwrite, wait=True)
 
     def write(self, iterator: Iterator[Any]) -> CommitMessage:
         """
-        Write a partition of a micro-batch, in a task.
+        Write a partition of a micro-batch in a task.
         """
         write = write_batches if _ARROW_STREAMS else write_rows
         return CommitMessage(write(self._plan, iterator), this_task())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
         """
-        Check that the ledger has no rows of partitions that this run of the micro-batch has not.
+        Check that the ledger has no partitions that this run does not have.
 
         Raises:
-            LayoutError: it has; the query stops, and the micro-batch is not committed.
+            LayoutError: It has such partitions. The query stops without committing the micro-batch.
         """
         _check_layout(self._plan, messages)
         _log_written("committed", self._plan, messages, batch=batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
         """
-        Log what stays in the stream: nothing can take it back.
+        Log the counts of the stored rows, which stay in the stream.
         """
         _log_written("aborted", self._plan, messages, batch=batchId)
 
 
 def _check_layout(plan: Plan, messages: Sequence[WriterCommitMessage | None]) -> None:
     """
-    Raise if the ledger has rows of this write in partitions that there are not.
+    Raise if the ledger has rows of this write in partitions that do not exist in this run.
     """
     task = next((each.task for each in messages if isinstance(each, CommitMessage)), None)
     if plan.options.mode != EXACTLY_ONCE or task is None:
@@ -165,8 +163,8 @@ def _check_layout(plan: Plan, messages: Sequence[WriterCommitMessage | None]) ->
     def check() -> None:
         with lend(plan.settings, plan.connection_name(Task(query=task.query))) as client:
             stream = client.jetstream().stream(name)
-            prefix = ledger_place(stream, plan, key)
-            # Of the leader, and no more than one number for each partition that ever was.
+            prefix = ledger_prefix(stream, plan, key)
+            # The leader answers. There is at most one subject per partition that ever existed.
             subjects = stream.info(subjects_filter=f"{prefix}.*").state.subjects or {}
             for subject in subjects:
                 last = subject.rpartition(".")[2]
@@ -177,19 +175,19 @@ def _check_layout(plan: Plan, messages: Sequence[WriterCommitMessage | None]) ->
                 if entry.batch == batch:
                     raise _other_layout(entry, partitions, name, subject)
 
-    Patience(plan.options.retry_timeout).keep_trying(check, "checking the ledger failed", name)
+    Retry(plan.options.retry_timeout).call(check, "checking the ledger failed", name)
 
 
 def _other_layout(entry: LedgerEntry, partitions: int, stream: str, subject: str) -> LayoutError:
     return LayoutError(
-        f"micro-batch {entry.batch} of {entry.key} came in {partitions} partitions, and an earlier "
-        f"run of it had stored {entry.rows} rows as partition {entry.partition}: all rows are "
-        "stored, and these may be there twice",
+        f"micro-batch {entry.batch} of {entry.key} has {partitions} partitions, but an earlier run "
+        f"had stored {entry.rows} rows as partition {entry.partition}: all rows are stored, and "
+        "these may be stored twice",
         stream=stream,
         subject=subject,
-        cure="look for rows that are there twice; going back to the partitions of the first run "
-        "may be refused, too, and then only another ledgerSubject goes on, which writes these rows "
-        "again; exactly_once of this package refuses such a run before it stores a row",
+        cure="check for duplicate rows; a run with the first number of partitions may be rejected "
+        "too, and then only another ledgerSubject works, which writes these rows again; "
+        "exactly_once rejects such a run before it stores a row",
     )
 
 

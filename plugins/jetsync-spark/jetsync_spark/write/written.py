@@ -1,5 +1,5 @@
 """
-What a task wrote, as its writer counts it.
+Counts of the rows that a task has written.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ __all__ = ["Written"]
 @attrs.define
 class Written:
     """
-    What a task wrote.
+    Counts of one task.
     """
 
     partition: int = 0
     rows: int = 0
-    """Rows that the task was given."""
+    """Rows that the task received."""
 
     stored: int = 0
     """Messages that it stored."""
 
     duplicates: int = 0
-    """Messages that the stream had already, by their id."""
+    """Messages that the stream already had, by their ID."""
 
     skipped: int = 0
-    """Rows that an earlier run had stored, by the ledger."""
+    """Rows that an earlier run had stored, according to the ledger."""
 
     first_sequence: int | None = None
     last_sequence: int | None = None
 
     def note(self, count: int, first: int | None, last: int | None, duplicates: int = 0) -> None:
         """
-        Add messages that were stored.
+        Count stored messages.
         """
         self.stored += count - duplicates
         self.duplicates += duplicates
