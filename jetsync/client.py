@@ -179,7 +179,7 @@ class Client:
             for consumption in consumptions:
                 consumption.drain()
             for subscription in subscriptions:
-                subscription.unsubscribe_nowait(deadline.remaining())
+                subscription.unsubscribe_nowait(grace=deadline.remaining())
             try:
                 # After the flush, all that the server had sent before it saw the UNSUBs is here.
                 connection.flush(deadline)

@@ -213,7 +213,7 @@ class Consumption:
             ConflictingUseError: The caller is the handler, or a signal handler that interrupted a
                 call for a message. It would wait for itself.
         """
-        return self._core.wait(None if timeout is None else Deadline.after(timeout))
+        return self._core.wait(Deadline.after(timeout))
 
     def statistics(self) -> ConsumptionStatistics:
         """Return the current counters."""

@@ -22,7 +22,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, held_here, refuse_reentry
+from jetsync._base.locks import Latch, owner_check, refuse_reentry
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Signal
 from jetsync.consume.acks import give_back, message_maker
@@ -43,9 +43,6 @@ CLOSING_WAIT: Final = 1.0
 # Seconds between two checks for the end of a consumption from which nobody takes messages.
 END_POLL: Final = 0.2
 
-# Seconds of one wait for messages. A wait without a deadline is repeated.
-LONGEST_WAIT: Final = 3600.0
-
 ALREADY_WAITING: Final = "this thread already waits for a message of this consumption"
 
 
@@ -57,12 +54,14 @@ def is_own_close(error: BaseException | None) -> bool:
 class _Claim:
     """A thread's claim to lead or to wait, which only that thread withdraws."""
 
-    __slots__ = ("signal", "thread")
+    __slots__ = ("released", "signal", "thread")
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         # Wakes the thread while it waits.
         self.signal = Signal()
+        # Whether it was withdrawn completely, which Ctrl-C may interrupt.
+        self.released = False
 
 
 class ConsumptionCore:
@@ -104,6 +103,7 @@ class ConsumptionCore:
         self.low = -1
         # Guards `_leader` and `_waiting`.
         self._lock = threading.RLock()
+        self._locked_here = owner_check(self._lock)
         self._waiting: deque[_Claim] = deque()
         self._leader: _Claim | None = None
         # Whether messages that were not taken are given back.
@@ -153,21 +153,19 @@ class ConsumptionCore:
         self.engine.draining = True
         self._wake_driver()
 
-    def wait(self, until: Deadline | None) -> bool:
-        """Wait until it has ended and return whether it has."""
+    def wait(self, until: Deadline) -> bool:
+        """Wait until it has ended, and return whether it has."""
         if self.pool is not None:
             if self.pool.is_own_thread():
                 raise ConflictingUseError("a handler cannot wait for itself to return")
-            return (
-                self.pool.done.wait() if until is None else self.pool.done.wait(until.remaining())
-            )
+            return self.pool.done.wait(until.remaining())
         while not self.closed:
             if self._claimed_here():
                 raise ConflictingUseError(ALREADY_WAITING)
-            if until is not None and until.expired():
+            if until.expired():
                 return False
             # Polled, because perhaps no thread takes messages and would see the end.
-            self.over.wait(END_POLL if until is None else min(until.remaining(), END_POLL))
+            self.over.wait(min(until.remaining(), END_POLL))
         return True
 
     def settle(self, deadline: Deadline) -> bool:
@@ -204,6 +202,7 @@ class ConsumptionCore:
         Takes no lock. All locks are replaced: threads that do not exist here may hold the old ones.
         """
         self._lock = threading.RLock()
+        self._locked_here = owner_check(self._lock)
         self._waiting = deque()
         self._leader = None
         self.buffer = self.engine.buffer = deque()
@@ -277,7 +276,9 @@ class ConsumptionCore:
         """
         self.context.connection.check_process()
         claim, lock, buffer = _Claim(), self._lock, self.buffer
+        until = Deadline.after(None) if deadline is None else deadline
         while not buffer:
+            claim.released = False
             try:
                 refuse_reentry(lock)
                 with lock:
@@ -291,16 +292,16 @@ class ConsumptionCore:
                         raise ConflictingUseError(ALREADY_WAITING)
                     if self._leader is None:
                         self._leader = claim
-                    elif deadline is not None and deadline.expired():
+                    elif until.expired():
                         return False
                     else:
                         self._waiting.append(claim)
                 if self._leader is claim:
-                    self._lead(deadline)
+                    self._lead(until)
                     # Here, too: Ctrl-C at the first step of the call below would leave it undone.
                     self._release(claim)
                 else:
-                    claim.signal.wait(LONGEST_WAIT if deadline is None else deadline.remaining())
+                    claim.signal.wait(until.remaining())
                     self._release(claim)
                     continue
             except BaseException:
@@ -309,15 +310,14 @@ class ConsumptionCore:
                 self._wake(1)
                 raise
             finally:
-                self._release(claim)
-            if deadline is None or buffer or self.over.is_set():
-                continue
-            if deadline.expired():
+                if not claim.released:
+                    self._release(claim)
+            if not buffer and not self.over.is_set() and until.expired():
                 return False
         return True
 
-    def _lead(self, deadline: Deadline | None) -> None:
-        """Drive until there is a message, the end or the deadline."""
+    def _lead(self, until: Deadline) -> None:
+        """Drive until there is a message, or until the end or the deadline."""
         engine = self.engine
         engine.back(time.monotonic())
         try:
@@ -325,7 +325,6 @@ class ConsumptionCore:
                 self._drive()
                 if self.buffer or self.over.is_set():
                     return
-                until = Deadline.after(LONGEST_WAIT) if deadline is None else deadline
                 if until.expired():
                     return
                 self.driver.wait(until)
@@ -334,7 +333,7 @@ class ConsumptionCore:
 
     def refill(self) -> None:
         """Drive once, unless another thread leads."""
-        if held_here(self._lock):
+        if self._locked_here():
             # In a signal handler. The interrupted call drives when it releases the lock.
             return
         claim = _Claim()
@@ -348,7 +347,8 @@ class ConsumptionCore:
             self.engine.leave(time.monotonic())
             self._release(claim)
         finally:
-            self._release(claim)
+            if not claim.released:
+                self._release(claim)
 
     def _drive(self) -> None:
         """Do what is due; the calling thread leads."""
@@ -383,16 +383,18 @@ class ConsumptionCore:
     def _release(self, claim: _Claim) -> None:
         """Withdraw *claim*, and have another thread lead if it led; safe to repeat."""
         with self._lock:
-            with contextlib.suppress(ValueError):
-                self._waiting.remove(claim)
+            if self._waiting:
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove(claim)
             if self._leader is claim:
                 self._leader = None
-                self._wake(len(self.buffer) + 1)
-            if self._leader is not None:
-                return
-        if self.driver.is_open and (self.closing or self.engine.draining):
+                if self._waiting:
+                    self._wake(len(self.buffer) + 1)
+            idle = self._leader is None
+        if idle and self.driver.is_open and (self.closing or self.engine.draining):
             # Another call asked for the end while this thread was about to stop driving.
             self.refill()
+        claim.released = True
 
     def _wake(self, count: int) -> None:
         """Wake up to *count* waiting threads."""

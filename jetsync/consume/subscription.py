@@ -29,19 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Subscription"]
 
+# The default limits of a subscription's buffer, in messages and bytes. A server buffers as many
+# bytes for a slow client.
 MAX_PENDING: Final = 65_536
-"""Messages that a subscription buffers."""
-
 MAX_PENDING_BYTES: Final = 64 << 20
-"""Bytes that a subscription buffers: 64 MiB, as much as a server keeps for a slow client."""
 
-TURN: Final = 3600.0
-"""Seconds of one turn of an unbounded wait; an iteration takes as many turns as it needs."""
-
-
-LINGER: Final = 5.0
-"""Seconds for which messages that were on their way still arrive after an unsubscribe."""
-
+# Seconds for which messages that are in flight still arrive after an unsubscribe.
+UNSUBSCRIBE_GRACE: Final = 5.0
 
 _logger = _log.get_logger("jetsync.subscription")
 
@@ -50,7 +44,8 @@ class BoundedMailbox(Mailbox):
     """
     A mailbox that keeps the oldest messages up to a limit, and drops newer ones.
 
-    A server sends whatever is published to the subject, so only the client can set a limit.
+    The server sends every message that is published to the subject, so only the client can limit
+    them.
     """
 
     __slots__ = (
@@ -71,7 +66,7 @@ class BoundedMailbox(Mailbox):
         max_bytes: int,
         report: Callable[[], Callable[[int], None] | None],
     ) -> None:
-        """*report* is a weak reference, as the connection holds the mailbox until it is left."""
+        """*report* is a weak reference, because the connection holds the mailbox."""
         super().__init__(interest)
         self.push = self._push
         self.dropped = 0
@@ -79,9 +74,9 @@ class BoundedMailbox(Mailbox):
         self._max_bytes = max_bytes
         self._report = report
         self._reported = 0
+        # Whether messages were dropped and no call has raised an error for them yet.
         self.slow = False
-        """Whether messages were dropped that the user does not know of."""
-        # Two counters: the reading thread writes one, the thread that takes messages the other.
+        # Bytes. The reading thread writes one counter, the thread that takes messages the other.
         self._arrived = self._taken = 0
 
     @property
@@ -89,7 +84,7 @@ class BoundedMailbox(Mailbox):
         return self.slow or super().ready
 
     def _push(self, frame: Frame) -> None:
-        # Not a function of its own, as a call costs more than the rest.
+        # Inlined, because a call costs more than the rest.
         size = len(frame[0]) + len(frame[3]) + len(frame[2] or b"")
         kept = len(self.frames)
         # One message is always kept, however large it is.
@@ -102,7 +97,7 @@ class BoundedMailbox(Mailbox):
             self.frames.append(frame)
 
     def wake(self) -> None:
-        """Report messages that were dropped, unless the last report was not read; then wake."""
+        """Report messages that were dropped, unless the last report was not read yet; then wake."""
         if self.dropped > self._reported and not self.slow:
             self.slow = True
             report = self._report()
@@ -118,7 +113,7 @@ class BoundedMailbox(Mailbox):
 
     def take_dropped(self) -> int:
         """Return how many messages were dropped since the last call."""
-        # Lowered first: messages that are dropped meanwhile raise it again.
+        # Cleared first, because messages that are dropped meanwhile set it again.
         self.slow = False
         before, self._reported = self._reported, self.dropped
         return self._reported - before
@@ -128,16 +123,16 @@ class Subscription:
     """
     A core NATS subscription: iterate over it, or ask for the next message.
 
-    The iteration ends when the subscription or the client is closed by this process, and raises if
-    the server refuses the subject or the connection ends for good. Several threads may take from
-    one subscription; each message goes to one of them.
+    The iteration ends when this process closes the subscription or the client. It raises if the
+    server refuses the subject or the connection cannot be restored. Several threads may take
+    messages, and each message goes to one of them.
 
     The subscription buffers messages up to the limits of :meth:`Client.subscribe`. If the buffer is
     full, it drops newer messages. The next call then raises SlowConsumerError once, with the number
-    of dropped messages, and the calls after it return the buffered messages. To go on after the
+    of dropped messages, and the calls after it return the buffered messages. To continue after the
     error in a loop, start another loop over the same subscription.
 
-    A subscription that is no longer referenced unsubscribes.
+    Dropping the last reference unsubscribes.
     """
 
     def __init__(
@@ -155,9 +150,8 @@ class Subscription:
         self.subject = subject
         self.queue = queue
         self._closed = False
-        self._draining = False
-        # A mailbox has one waiting thread at a time; the others queue up here.
-        self._turn = threading.RLock()
+        # Only one thread at a time may wait for a mailbox.
+        self._taking = threading.RLock()
         self._box = BoundedMailbox(
             subject.encode(), max_pending, max_pending_bytes, weakref.WeakMethod(self._report_drop)
         )
@@ -190,7 +184,7 @@ class Subscription:
 
     def __next__(self) -> Message:
         while True:
-            message = self._take(Deadline.after(TURN))
+            message = self._take(Deadline.after(None))
             if message is not None:
                 return message
             if self._is_over():
@@ -198,15 +192,16 @@ class Subscription:
 
     def next(self, *, timeout: Seconds | None = None) -> Message | None:
         """
-        Return the next message, or None when none came in time.
+        Return the next message, or None if none arrives in time.
 
         Args:
-            timeout: Seconds to wait; None is the client's ``request_timeout``, 0 only looks.
+            timeout: Seconds to wait. Default: the client's ``request_timeout``. 0 returns a message
+                only if one is there.
 
         Raises:
-            HandleClosedError: The subscription was closed, which drops the messages that were not
-                taken, or it was drained and has no message left.
-            SlowConsumerError: Messages were dropped since the last call; call again to go on.
+            HandleClosedError: The subscription was closed, or it was drained and has no message
+                left.
+            SlowConsumerError: Messages were dropped since the last call. Call again to continue.
             PermissionDeniedError: The server refuses the subject.
             ConnectionClosedError: The client is closed.
         """
@@ -218,7 +213,7 @@ class Subscription:
 
     @property
     def pending(self) -> int:
-        """How many messages wait to be taken."""
+        """How many messages have arrived and were not taken yet."""
         return len(self._box.frames)
 
     @property
@@ -227,24 +222,33 @@ class Subscription:
         return self._box.dropped
 
     def close(self) -> None:
-        """Unsubscribe, drop what was not taken, and wake who waits; safe to repeat. Any thread."""
+        """
+        Unsubscribe at once and drop the messages that were not taken.
+
+        Threads that wait for a message are woken. Thread-safe and safe to repeat.
+        """
         self._box.frames.clear()
         self._box.take_dropped()
         self.drain()
 
-    def unsubscribe_nowait(self, linger: Seconds = LINGER) -> None:
+    def unsubscribe_nowait(self, *, grace: Seconds = UNSUBSCRIBE_GRACE) -> None:
         """
-        Unsubscribe, and still take what the server had sent before; safe to repeat. Any thread.
+        Unsubscribe, but still accept the messages that are in flight.
 
-        After a flush all of that is here; :meth:`drain` then lets the iteration end.
+        After a ``flush`` of the client they have arrived. Then call :meth:`drain` to end the
+        iteration after them. Thread-safe and safe to repeat.
 
         Args:
-            linger: Seconds for which messages may still arrive.
+            grace: Seconds for which messages are accepted.
         """
-        self._connection.lane.unsubscribe(self._sid, grace=as_seconds(linger, "linger"))
+        self._connection.lane.unsubscribe(self._sid, grace=as_seconds(grace, "grace"))
 
     def drain(self) -> None:
-        """Unsubscribe; the iteration goes on until the messages that are here have been taken."""
+        """
+        Unsubscribe, and end the iteration once the messages that have arrived were taken.
+
+        Does not wait. Thread-safe and safe to repeat.
+        """
         if not self._closed:
             self._closed = True
             self._connection.lane.unsubscribe(self._sid)
@@ -254,18 +258,18 @@ class Subscription:
 
     def _take(self, deadline: Deadline) -> Message | None:
         box = self._box
-        # In a forked child the turn may be held by a thread that does not exist.
+        # In a forked child, a thread that does not exist may hold the lock.
         self._connection.check_process()
-        refuse_reentry(self._turn)
+        refuse_reentry(self._taking)
         taken: list[bool] = []
         try:
-            if not take(self._turn, taken, deadline.remaining()):
+            if not take(self._taking, taken, deadline.remaining()):
                 return None
             while True:
                 if box.slow and (dropped := box.take_dropped()):
                     self._emit_drop(dropped)
                     raise SlowConsumerError(self.subject, dropped)
-                with contextlib.suppress(IndexError):  # Empty, perhaps closed at this moment.
+                with contextlib.suppress(IndexError):  # Empty, or closed at this moment.
                     return Message(*box.take(), self._connection)
                 if box.failure is not None:
                     if self._is_over():
@@ -277,10 +281,10 @@ class Subscription:
                     return None
         finally:
             if True in taken:
-                self._turn.release()
+                self._taking.release()
 
     def _is_over(self) -> bool:
-        """Whether there is nothing left of a subscription that this process closed."""
+        """Return whether this process closed it and all messages were taken."""
         failure = self._box.failure
         closed_here = isinstance(failure, HandleClosedError) or (
             isinstance(failure, ConnectionClosedError) and failure.__cause__ is None
@@ -290,7 +294,7 @@ class Subscription:
     def _report_drop(self, dropped: int) -> None:
         """Report that messages are being dropped; called by the reading thread."""
         self._emit_drop(dropped)
-        # Log handlers are code of the application, which must not run under the read lock.
+        # Log handlers are code of the application and must not run under the read lock.
         self._connection.lane.later(0.0, _log_drop, self.subject, dropped)
 
     def _emit_drop(self, dropped: int) -> None:

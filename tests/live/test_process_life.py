@@ -312,7 +312,7 @@ class TestInterruptedReads:
         Core subscriptions.
         """
         with client.subscribe(unique) as subscription:
-            self.check(subscription._turn, lambda: subscription.next(timeout=0))
+            self.check(subscription._taking, lambda: subscription.next(timeout=0))
 
     def test_ordered_consumption(self, stream):
         """

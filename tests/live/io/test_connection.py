@@ -354,7 +354,7 @@ class TestClose:
             # The message is the publish's own: the consumer gives it to the one or the other.
             eventually(lambda: client.statistics().requests_in_flight == 2)
             eventually(lambda: seen.info().num_waiting >= 1)
-            eventually(lambda: all(is_locked(sub._turn) for sub in subscriptions))
+            eventually(lambda: all(is_locked(sub._taking) for sub in subscriptions))
             with timed(0.0, 2.0):
                 client.close()
                 for waiting in (request, taken):
