@@ -84,7 +84,7 @@ class Rig:
         End these handles.
         """
         self.consumption.close()
-        self.reading.stop()
+        self.reading.close()
         self.ordered.close()
         self.watch.close()
         self.subscription.close()
@@ -240,7 +240,9 @@ def ordered_next(rig, timeout=1):
     """
     Take the next message in order.
     """
-    rig.note(rig.reading.next(timeout=timeout))
+    message = rig.reading.next(timeout=timeout)
+    if message is not None:
+        rig.note(message)
 
 
 def watch_next(rig, timeout=1):
@@ -312,7 +314,7 @@ INNER = {
     "wait": lambda rig: rig.consumption.wait(timeout=0),
     "statistics": lambda rig: (rig.consumption.statistics(), rig.publisher.statistics()),
     "batch_close": lambda rig: rig.batch and rig.batch.close(),
-    "reading_stop": lambda rig: rig.reading.stop(),
+    "reading_stop": lambda rig: rig.reading.close(),
     "ordered_close": lambda rig: rig.ordered.close(),
     "watch_close": lambda rig: rig.watch.close(),
     "subscription_close": lambda rig: rig.subscription.close(),
