@@ -23,7 +23,7 @@ At run time this file imports only pluggy, so that a plugin's module loads quick
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
 
@@ -57,9 +57,9 @@ __all__ = [
     "jetsync_ttl_marker",
 ]
 
-hookspec = pluggy.HookspecMarker("jetsync")
+hookspec: Final = pluggy.HookspecMarker("jetsync")
 
-hookimpl = pluggy.HookimplMarker("jetsync")
+hookimpl: Final = pluggy.HookimplMarker("jetsync")
 """Mark a function as the implementation of a hook."""
 
 

@@ -31,14 +31,14 @@ class Context:
     def __init__(
         self, connection: Connection, *, prefix: str, domain: str | None, default_timeout: float
     ) -> None:
-        self.connection = connection
+        self.connection: Connection = connection
         self.lane = connection.lane
         self.plugins = connection.plugins
-        self.prefix = prefix
-        self.domain = domain
+        self.prefix: str = prefix
+        self.domain: str | None = domain
         # Capped, because locks reject longer waits.
-        self.default_timeout = min(default_timeout, MAX_SECONDS)
-        self.streams = StreamCache(self)
+        self.default_timeout: float = min(default_timeout, MAX_SECONDS)
+        self.streams: StreamCache = StreamCache(self)
 
     @property
     def server(self) -> ServerInfo:

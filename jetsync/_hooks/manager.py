@@ -126,8 +126,8 @@ class Plugins:
         steps: Mapping[str, tuple[Step, ...]] | None = None,
         blocked: tuple[str, ...] = (),
     ) -> None:
-        self.infos = infos
-        self.blocked = blocked
+        self.infos: tuple[PluginInfo, ...] = infos
+        self.blocked: tuple[str, ...] = blocked
         known = {} if steps is None else steps
         faults = FaultLog()
 
@@ -162,7 +162,9 @@ class Plugins:
             # They are asked for inside of the operation, so there has to be one.
             self.wrap_publish = wrap("jetsync_publish", ())
             self.enter_publish = entering("jetsync_publish", ())
-        self.dispatcher = None if self.status is None else Dispatcher(self.status)
+        self.dispatcher: Dispatcher | None = (
+            None if self.status is None else Dispatcher(self.status)
+        )
 
     @classmethod
     def load(cls, plugins: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:

@@ -96,11 +96,11 @@ class Connection:
         self.plugins = plugins
         self._token = secrets.token_hex(8)
         """A random token, unique to this client."""
-        self.inbox = f"{options.inbox_prefix}.{self._token}"
-        self.router = ReplyRouter(self.inbox.encode())
+        self.inbox: str = f"{options.inbox_prefix}.{self._token}"
+        self.router: ReplyRouter = ReplyRouter(self.inbox.encode())
         self.lane: Lane
-        self.closed = Latch()
-        self.reconnects = 0
+        self.closed: Latch = Latch()
+        self.reconnects: int = 0
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
         """Those that somebody holds, for a client that drains."""
         self._bridge = Bridge(options.loop)

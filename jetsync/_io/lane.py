@@ -93,12 +93,12 @@ class Lane:
     ) -> None:
         self._loop = loop
         self._on_control = on_control
-        self.outbox = Outbox(loop, lambda: self.feed(b""), self.abort)
+        self.outbox: Outbox = Outbox(loop, lambda: self.feed(b""), self.abort)
         # Bound here, so that a write costs no second call.
-        self.write = self.outbox.write
-        self.post = self.outbox.post
-        self.post_nowait = self.outbox.post_nowait
-        self.control = self.outbox.control
+        self.write: Final = self.outbox.write
+        self.post: Final = self.outbox.post
+        self.post_nowait: Final = self.outbox.post_nowait
+        self.control: Final = self.outbox.control
         self._own_lock()
         # The reading thread's gate, and the list that records whether it holds the read lock.
         self._leading: tuple[ReadGate, list[bool | None]] | None = None
@@ -122,13 +122,13 @@ class Lane:
         # The bytes of the last connection that are not NATS protocol, as an error.
         self.fault: ProtocolError | None = None
         # The highest epoch whose connection is gone.
-        self.lost_epoch = 0
-        self.bytes_in = 0
+        self.lost_epoch: int = 0
+        self.bytes_in: int = 0
 
     def _own_lock(self) -> None:
         self._read_lock = threading.RLock()
         # Bound here because each wait calls it.
-        self.reads_here = owner_check(self._read_lock)
+        self.reads_here: Callable[[], bool] = owner_check(self._read_lock)
 
     def __repr__(self) -> str:
         return (

@@ -104,15 +104,15 @@ class Waiter:
     __slots__ = ("epoch", "failure", "is_lost", "ready", "reply", "signal", "subject")
 
     def __init__(self, subject: bytes) -> None:
-        self.subject = subject
-        self.signal = Signal()
+        self.subject: bytes = subject
+        self.signal: Signal = Signal()
         # The connection that the request was written on, 0 before that.
-        self.epoch = 0
+        self.epoch: int = 0
         self.reply: Frame | None = None
         self.failure: Exception | None = None
-        self.is_lost = False
+        self.is_lost: bool = False
         # Whether a wait is over: there is a reply or a failure, or the connection was lost.
-        self.ready = False
+        self.ready: bool = False
 
     def deliver(self, frame: Frame) -> None:
         """Take the reply and wake the waiting thread."""
@@ -162,8 +162,8 @@ class Mailbox:
     )
 
     def __init__(self, interest: bytes = b"", *, collect_denials: bool = False) -> None:
-        self.interest = interest
-        self.signal = Signal()
+        self.interest: bytes = interest
+        self.signal: Signal = Signal()
         self.frames: deque[Frame] = deque()
         self.push: Callable[[Frame], object] = self.frames.append
         self.express: Callable[[bytes, int], int] | None = None
@@ -172,7 +172,8 @@ class Mailbox:
         # Called after each failure, in any thread. It must not block.
         self.on_failure: Callable[[Exception], object] | None = None
         # The highest connection epoch that was lost, and the highest that the owner has seen.
-        self.lost_epoch = self._seen_epoch = 0
+        self.lost_epoch: int = 0
+        self._seen_epoch = 0
         self._interrupted = False
         self._denials: deque[tuple[bytes, Exception]]
         self._denials = deque(maxlen=KEPT_DENIALS if collect_denials else 0)
@@ -299,7 +300,7 @@ class ReplyRouter:
         self._waiters: dict[bytes, Waiter] = {}
         self._tokens = itertools.count(1)
         self._frames: deque[Frame] = deque()
-        self.push = self._frames.append
+        self.push: Callable[[Frame], object] = self._frames.append
         self.express: Callable[[bytes, int], int] | None = None
         self.failure: Exception | None = None
 

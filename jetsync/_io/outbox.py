@@ -85,8 +85,8 @@ class Outbox:
         on_ping_lost: Callable[[], None],
     ) -> None:
         self._own_lock()
-        self.state = LaneState.DOWN
-        self.epoch = 0
+        self.state: LaneState = LaneState.DOWN
+        self.epoch: int = 0
         # Why the lane is closed.
         self.reason: Exception | None = None
         # Why the last attempt to connect failed, None while there is a connection.
@@ -97,7 +97,7 @@ class Outbox:
         # The PINGs that wait for a PONG, oldest first; None for those of nats-py.
         self.pings: deque[Waiter | None] = deque()
         self.posted: list[bytes] = []
-        self.bytes_out = 0
+        self.bytes_out: int = 0
         # Whether the loop will send posted blocks soon without being asked.
         self.will_flush: Callable[[], bool] = lambda: False
         self._loop = loop
@@ -107,7 +107,7 @@ class Outbox:
         self._changed = Notifier()
         # What waits for the socket, and how many bytes that is.
         self._out: list[memoryview | bytes] = []
-        self.size = 0
+        self.size: int = 0
         # Blocks for the next connection, each with the moment after which it is dropped.
         self._kept: list[tuple[float, bytes]] = []
         self._kept_size = 0
@@ -117,9 +117,9 @@ class Outbox:
         self._writing = False
 
     def _own_lock(self) -> None:
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         # True in a signal handler or a finalizer that interrupted a write of its own thread.
-        self.held_here = owner_check(self.lock)
+        self.held_here: Callable[[], bool] = owner_check(self.lock)
 
     def write(
         self,

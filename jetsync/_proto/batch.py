@@ -98,7 +98,7 @@ class AtomicBatchEngine(Generic[Item]):
         limit: int | None = None,
     ) -> None:
         self.batch_id = batch_id
-        self.state = BatchState.OPEN
+        self.state: BatchState = BatchState.OPEN
         # All messages that were added, in order.
         self.items: list[Item] = []
         self.ack: BatchAck | None = None

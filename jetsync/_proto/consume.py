@@ -142,7 +142,7 @@ class ConsumeEngine:
     ) -> None:
         self.pulls = pulls
         self.options = options
-        self.pins = Pins() if pins is None else pins
+        self.pins: Pins = Pins() if pins is None else pins
         # The messages that arrived and were not taken, oldest first.
         self.buffer: deque[Frame] = deque()
         # Messages that were taken out of the buffer and still count as if they were in it.
@@ -155,11 +155,11 @@ class ConsumeEngine:
         # Whether no more pulls are sent.
         self.draining = False
         # How many messages have arrived in the buffer so far.
-        self.admitted = 0
+        self.admitted: int = 0
         # How often two heartbeats in a row were missed.
-        self.misses = 0
+        self.misses: int = 0
         # How many pulls in a row were refused or not answered.
-        self.refusals = 0
+        self.refusals: int = 0
         self._max_batch = options.max_batch
         self._max_batch_bytes = options.max_batch_bytes
         self._expires = options.expires

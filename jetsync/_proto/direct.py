@@ -106,14 +106,15 @@ class PagedRead:
     def __init__(self, stream: str) -> None:
         self._stream = stream
         self._reply = b""
-        self.page_count = 0
-        self.last_block = self._block_before = b""
+        self.page_count: int = 0
+        self.last_block: bytes = b""
+        self._block_before = b""
         #: Whether a page was requested and its end has not arrived.
-        self.is_open = False
+        self.is_open: bool = False
         #: Whether there is nothing more to request.
-        self.done = False
+        self.done: bool = False
         #: Whether no server took the last request.
-        self.unanswered = False
+        self.unanswered: bool = False
         #: Other streams that may answer.
         self.trusted: frozenset[bytes] = frozenset()
         #: The stream that answered the last page; None if the page had no message.
@@ -123,7 +124,7 @@ class PagedRead:
         #: The error that ended the read.
         self.error: JetSyncError | None = None
         #: How many messages arrived.
-        self.received = 0
+        self.received: int = 0
         #: How many messages are left after the last page; None before one has ended.
         self.pending: int | None = None
 
@@ -287,7 +288,7 @@ class BatchRead(PagedRead):
     ) -> None:
         super().__init__(stream)
         #: The sequence that the next page begins at, unless a time is set.
-        self.position = sequence
+        self.position: int = sequence
         self._start_time = start_time
         self._subject = subject
         self._limit = limit
@@ -299,7 +300,7 @@ class BatchRead(PagedRead):
         # Whether the open page was requested with all that is left.
         self._is_last = False
         #: Whether the read is done because the server that answered has no more.
-        self.drained = False
+        self.drained: bool = False
 
     @property
     def reached_end(self) -> bool:
@@ -322,7 +323,7 @@ class BatchRead(PagedRead):
         """Continue after *sequence*, as the message was read elsewhere."""
         self._continue_after(sequence)
         self.drained = False
-        self.done = self.reached_end
+        self.done: bool = self.reached_end
 
     def lost(self) -> None:
         super().lost()

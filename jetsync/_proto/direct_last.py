@@ -92,21 +92,21 @@ class LastRead(PagedRead):
         # The counters as they were when the open page was requested.
         self._mark = (0, 0, False, b"", 0)
         #: The sequence that the next page begins at.
-        self.position = after + 1
+        self.position: int = after + 1
         #: The headers of all messages that arrived, to find the missing subjects.
         self.blocks: list[bytes] = []
         #: The sequence that all messages are consistent with; None before it is known.
         self.moment = moment
         #: Whether a moment has to be given: one page is not enough, or it was cut off because a
         #: message was removed while the server read it.
-        self.cut = False
+        self.cut: bool = False
         #: Whether the last page was dropped because its server has not reached the moment.
-        self.lagging = False
+        self.lagging: bool = False
         #: Whether the last page had no message and has to be confirmed.
-        self.nothing = False
+        self.nothing: bool = False
         #: Whether more subjects match than a server accepts, and nothing was handed out yet.
-        self.too_many = False
-        self.done = not parts
+        self.too_many: bool = False
+        self.done: bool = not parts
 
     @property
     def part(self) -> tuple[str, ...]:
@@ -160,10 +160,11 @@ class LastRead(PagedRead):
     def _reset(self) -> None:
         self._held = []
         self.blocks = []
-        self.received = self._expected = 0
+        self.received: int = 0
+        self._expected = 0
         self._part_began = False
         self.position = self._after + 1
-        self.last_block = b""
+        self.last_block: bytes = b""
 
     def page_request(self) -> PageRequest:
         self._mark = (
@@ -205,7 +206,7 @@ class LastRead(PagedRead):
         if self._doubts and not self.page_count:
             self.nothing = True
             return ()
-        self.pending = number_in(self.last_block, NUM_PENDING) if self.page_count else 0
+        self.pending: int = number_in(self.last_block, NUM_PENDING) if self.page_count else 0
         if self.moment is None:
             if self.pending:
                 self.cut = True

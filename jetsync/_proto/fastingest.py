@@ -108,31 +108,31 @@ class FastIngest:
         self._asked_flow = flow
         self._outstanding = max_outstanding_acks
         self._gap_ok = gap_ok
-        self.phase = Phase.NEW
-        self.ledger = Ledger()
+        self.phase: Phase = Phase.NEW
+        self.ledger: Ledger = Ledger()
         # How many batches the server has started.
-        self.batches = 0
+        self.batches: int = 0
         # The reply subject up to the sequence.
-        self.prefix = b""
+        self.prefix: bytes = b""
         # Messages between two acks now.
-        self.flow = 1
+        self.flow: int = 1
         # Subject of the last message, for pings and errors; the owner sets it.
         self.subject = ""
-        self.pings = 0
-        self.stream = ""
+        self.pings: int = 0
+        self.stream: str = ""
         # Stream sequence of the last message, from the ack of the commit.
-        self.sequence = 0
-        self.duplicate = False
+        self.sequence: int = 0
+        self.duplicate: bool = False
         # Why the publisher failed, if the phase is FAILED.
         self.failure: Exception | None = None
         # Why no batch started, if the phase is NEW again.
         self.refusal: Exception | None = None
         # Whether the server has not yet reported the end of a batch that failed.
-        self.awaits_end = False
+        self.awaits_end: bool = False
         # Whether the server has to answer before more is sent.
-        self.recovering = False
+        self.recovering: bool = False
         # When something was last sent or received.
-        self.quiet_since = 0.0
+        self.quiet_since: float = 0.0
         # The sequence of the commit, and when it has to be sent again.
         self._committed = 0
         self._commit_due: float | None = None

@@ -47,15 +47,15 @@ class Ledger:
     )
 
     def __init__(self) -> None:
-        self.batch_id = ""
+        self.batch_id: str = ""
         # Messages of earlier batches, and how many of them were confirmed.
-        self.base = 0
+        self.base: int = 0
         self._before = 0
         # The sequence of the last message sent, and the one up to which the server has confirmed.
-        self.sent = 0
-        self.covered = 0
+        self.sent: int = 0
+        self.covered: int = 0
         # Messages that are not stored, or not known to be stored.
-        self.lost = 0
+        self.lost: int = 0
         # Losses since the owner emptied this list.
         self.gaps: list[Gap] = []
         # Sequences that are lost or refused, as far back as they may be reported again, and how

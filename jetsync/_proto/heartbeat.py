@@ -19,7 +19,7 @@ class HeartbeatWatch:
     __slots__ = ("_last", "interval")
 
     def __init__(self, interval: float | None, now: float) -> None:
-        self.interval = interval or 0.0
+        self.interval: float = interval or 0.0
         self._last = now
 
     def __repr__(self) -> str:

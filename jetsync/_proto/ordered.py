@@ -65,15 +65,15 @@ class OrderedCursor:
         )
         self._prefix = prefix
         #: How many consumers there have been.
-        self.number = 0
+        self.number: int = 0
         #: The name of the newest consumer.
-        self.name = ""
+        self.name: str = ""
         #: The stream sequence up to which everything is known; None before there is one.
         self.last: int | None = None
         #: How many messages have arrived in order.
-        self.delivered = 0
+        self.delivered: int = 0
         #: How many attempts to create a consumer have failed in a row.
-        self.failures = 0
+        self.failures: int = 0
         self._token = b""
         self._expected = 1
         self._pause = 0.0

@@ -93,7 +93,7 @@ class Pipeline(Generic[Item]):
     """
 
     def __init__(self, prefix: bytes, window: int, *, keep_acks: bool = False) -> None:
-        self.tally = Tally()
+        self.tally: Tally = Tally()
         self.flying: dict[int, Item] = {}
         self.failed: list[tuple[int, Item, Exception | None]] = []
         """
@@ -109,17 +109,17 @@ class Pipeline(Generic[Item]):
         self._window = window
         self._keep_acks = keep_acks
         self._prefix_length = len(prefix)
-        self.plain = b""
+        self.plain: bytes = b""
         """How a plain ack starts, once one was seen, where acks are only counted."""
 
-        self.kept_plain = b""
+        self.kept_plain: bytes = b""
         """
         The same where acks are kept: how those of the first stream start, as they get its name.
         """
 
         self._kept_stream = ""
 
-        self.size = 0
+        self.size: int = 0
         """Bytes of all blocks of which a message may be in flight."""
 
         self._blocks: deque[Block] = deque()

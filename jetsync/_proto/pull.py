@@ -133,14 +133,14 @@ class PullEngine:
 
     def __init__(self, inbox: bytes) -> None:
         # How the reply subjects of its pulls start.
-        self.prefix = inbox + b"."
+        self.prefix: bytes = inbox + b"."
         # How many pulls were opened so far.
-        self.opened = 0
+        self.opened: int = 0
         # The pulls that may bring something, by our count, oldest first.
         self._open: dict[bytes, Pull] = {}
         # Those that are full by our count, while there are others.
         self._full: dict[bytes, Pull] = {}
-        self.heartbeat = HeartbeatWatch(None, 0.0)
+        self.heartbeat: HeartbeatWatch = HeartbeatWatch(None, 0.0)
 
     def __repr__(self) -> str:
         return (

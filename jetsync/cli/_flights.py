@@ -15,7 +15,7 @@ import json
 import zipfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from jetsync.errors import ConfigurationError
 
@@ -111,7 +111,7 @@ class Digest:
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self._sum = 0
 
     def add(self, subject: str, data: bytes) -> None:
@@ -129,7 +129,7 @@ class Digest:
             return NotImplemented
         return (self.count, self._sum) == (other.count, other._sum)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
         return f"{self._sum:032x}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -33,10 +33,10 @@ from jetsync.cli.tail import Notices
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-ttl_option = click.option(
+ttl_option: Final = click.option(
     "--ttl", type=time_to_live, metavar="SECONDS", help="Time to live, or 'never'."
 )
-last_option = click.option(
+last_option: Final = click.option(
     "--last", type=click.IntRange(min=0), metavar="N", help="Only if the key is at revision N."
 )
 

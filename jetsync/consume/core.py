@@ -95,24 +95,26 @@ class ConsumptionCore:
         self.options = options
         self._acked = acked
         self._ack_all = ack_all
-        self.driver = ConsumeDriver(context, options, acked=acked, recovers=recovers, pins=pins)
-        self.engine = self.driver.engine
-        self.buffer = self.engine.buffer
-        self.make = message_maker(context, acked=acked, ack_all=ack_all)
+        self.driver: ConsumeDriver = ConsumeDriver(
+            context, options, acked=acked, recovers=recovers, pins=pins
+        )
+        self.engine: Final = self.driver.engine
+        self.buffer: deque[Frame] = self.engine.buffer
+        self.make: Final = message_maker(context, acked=acked, ack_all=ack_all)
         # The number of buffered messages at which a pull may be due.
-        self.low = -1
+        self.low: int = -1
         # Guards `_leader` and `_waiting`.
         self._lock = threading.RLock()
         self._locked_here = owner_check(self._lock)
         self._waiting: deque[_Claim] = deque()
         self._leader: _Claim | None = None
         # Whether messages that were not taken are given back.
-        self.closing = False
-        self.error_raised = False
-        self.over = Latch()
+        self.closing: bool = False
+        self.error_raised: bool = False
+        self.over: Latch = Latch()
         # Set once a thread has asked for another message and learned that there is none.
-        self.end_seen = Latch()
-        self.pool = None if handler is None else HandlerPool(self, handler)
+        self.end_seen: Latch = Latch()
+        self.pool: HandlerPool | None = None if handler is None else HandlerPool(self, handler)
         self.refill()
         if self.pool is not None:
             self.pool.start()

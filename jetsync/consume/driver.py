@@ -70,17 +70,17 @@ class ConsumeDriver:
         self._acked = acked
         self._recovers = recovers
         self._inbox = PullInbox(context)
-        self.engine = ConsumeEngine(self._inbox.engine, options, pins)
+        self.engine: ConsumeEngine = ConsumeEngine(self._inbox.engine, options, pins)
         consumer = f"{options.stream}.{options.consumer}"
         self._subject = f"{context.prefix}.CONSUMER.MSG.NEXT.{consumer}".encode()
         self._info_subject = f"{context.prefix}.CONSUMER.INFO.{consumer}".encode()
         # The plugins around the open pulls, by the reply subjects of the pulls.
         self._entered: dict[bytes, Entered] = {}
-        self.is_open = True
+        self.is_open: bool = True
         # Whether something was due that could not be sent.
         self._blocked = False
         # How often the connection was lost.
-        self.losses = 0
+        self.losses: int = 0
 
     def wake(self) -> None:
         """Make the thread that waits look again; thread-safe."""

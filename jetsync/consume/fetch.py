@@ -133,12 +133,12 @@ class Fetch:
         # Whether another pull has to be sent before the next wait.
         self._repeat = False
         self._received_bytes = 0
-        self.received = 0
+        self.received: int = 0
         # The status that ended the last pull; None while it is open, or if none was needed.
         self.status: Status | None = None
         self.error: Exception | None = None
         # Whether another call asked for the end while the iteration was running.
-        self.closing = False
+        self.closing: bool = False
         self._inbox: PullInbox | None = None
         connected = lane.state is LaneState.OPEN
         if not connected:

@@ -75,7 +75,7 @@ class HandlerPool:
         self._idents: set[int] = set()
         self._open = options.threads
         # Set once the last handler has returned.
-        self.done = Latch()
+        self.done: Latch = Latch()
 
     def start(self) -> None:
         """Start the threads."""

@@ -42,8 +42,8 @@ class PullInbox:
     def __init__(self, context: Context) -> None:
         inbox = context.connection.new_inbox().encode()
         self._lane = context.lane
-        self.box = Mailbox(inbox + b".*", collect_denials=True)
-        self.engine = PullEngine(inbox)
+        self.box: Mailbox = Mailbox(inbox + b".*", collect_denials=True)
+        self.engine: PullEngine = PullEngine(inbox)
         # The SUB line is sent with the first pull.
         self._sid, self._line = context.connection.listen(self.box)
 

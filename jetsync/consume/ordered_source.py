@@ -113,14 +113,14 @@ class OrderedSource:
         self.context = context
         self.stream = stream
         self.cursor = cursor
-        self.closed = False
-        self.resets = 0
+        self.closed: bool = False
+        self.resets: int = 0
         #: Whether the consumer has sent nothing that was not handed out.
-        self.fresh = False
+        self.fresh: bool = False
         #: The consumer as the server last described it.
         self.info: ConsumerInfo | None = None
         #: The connection that the consumer was created on.
-        self.epoch = 0
+        self.epoch: int = 0
         self._max_attempts = max_attempts
         # When the stream and its first consumer were created, if the read has to end with the
         # stream. The former may belong to an earlier stream of that name.

@@ -69,13 +69,13 @@ class BoundedMailbox(Mailbox):
         """*report* is a weak reference, because the connection holds the mailbox."""
         super().__init__(interest)
         self.push = self._push
-        self.dropped = 0
+        self.dropped: int = 0
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._report = report
         self._reported = 0
         # Whether messages were dropped and no call has raised an error for them yet.
-        self.slow = False
+        self.slow: bool = False
         # Bytes. The reading thread writes one counter, the thread that takes messages the other.
         self._arrived = self._taken = 0
 

@@ -48,9 +48,9 @@ class ApiError(JetSyncError):
         stream: str | None = None,
         consumer: str | None = None,
     ) -> None:
-        self.code = self.usual[0] if code is None else code
-        self.err_code = self.usual[1] if err_code is None else err_code
-        self.description = self.usual[2] if description is None else description
+        self.code: int = self.usual[0] if code is None else code
+        self.err_code: int = self.usual[1] if err_code is None else err_code
+        self.description: str = self.usual[2] if description is None else description
         self.stream = stream
         self.consumer = consumer
         numbers = f"{self.code}, err_code {self.err_code}" if self.err_code else f"{self.code}"
@@ -460,7 +460,7 @@ class BatchIncompleteError(ApiError, usual=(400, 10176, "atomic publish batch is
         super().__init__(**fields)
         self.reason = reason
         if reason is not None:
-            self.args = (f"{self}: {reason}",)
+            self.args: tuple[Any, ...] = (f"{self}: {reason}",)
 
 
 class BatchUnsupportedHeaderError(
@@ -586,7 +586,7 @@ class BucketNotFoundError(StreamNotFoundError):
     def __init__(self, bucket: str, *, reason: str | None = None) -> None:
         why = "" if reason is None else f": {reason}"
         super().__init__(description=f"bucket {bucket!r} not found{why}", stream=f"KV_{bucket}")
-        self.args = (self.description,)
+        self.args: tuple[Any, ...] = (self.description,)
         self.bucket = bucket
         self.reason = reason
 
@@ -613,7 +613,7 @@ class WrongLastRevisionError(WrongLastSequenceError):
         if last_sequence is not None:
             text += f": it is at {last_sequence}" if last_sequence else ": it does not exist"
         super().__init__(description=text, stream=f"KV_{bucket}")
-        self.args = (text,)
+        self.args: tuple[Any, ...] = (text,)
         self.bucket = bucket
         self.key = key
         self.expected = expected
@@ -628,8 +628,8 @@ class KeyExistsError(WrongLastRevisionError):
     def __init__(self, bucket: str, key: str, *, last_sequence: int | None = None) -> None:
         super().__init__(bucket, key, expected=0, last_sequence=last_sequence)
         at = "" if last_sequence is None else f" at revision {last_sequence}"
-        self.description = f"key {key!r} of bucket {bucket!r} already has a value{at}"
-        self.args = (self.description,)
+        self.description: str = f"key {key!r} of bucket {bucket!r} already has a value{at}"
+        self.args: tuple[Any, ...] = (self.description,)
 
 
 class KeyNotFoundError(JetSyncError, KeyError):
@@ -673,7 +673,7 @@ class KeysVanishedError(JetSyncError):
             f"bucket {bucket!r} no longer has the values that {len(keys)} keys had at {at}: {names}"
         )
         self.bucket = bucket
-        self.keys = tuple(keys)
+        self.keys: tuple[str, ...] = tuple(keys)
         self.revision = revision
 
 

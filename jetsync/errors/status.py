@@ -27,8 +27,8 @@ class StatusError(JetSyncError):
         consumer: str | None = None,
         stream: str | None = None,
     ) -> None:
-        self.code = self.usual[0] if code is None else code
-        self.description = self.usual[1] if description is None else description
+        self.code: int = self.usual[0] if code is None else code
+        self.description: str = self.usual[1] if description is None else description
         self.consumer = consumer
         self.stream = stream
         text = f"{self.code} {self.description}".strip() if self.code else self.description

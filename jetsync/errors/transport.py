@@ -66,7 +66,7 @@ class ConnectError(TransportError, ConnectionError):
     """
 
     def __init__(self, reason: str, *, server: str | None = None) -> None:
-        self.server = None if server is None else redact_url(server)
+        self.server: str | None = None if server is None else redact_url(server)
         super().__init__(reason if self.server is None else f"{reason} ({self.server})")
         self.reason = reason
 

@@ -92,7 +92,7 @@ class InvalidTtlError(InvalidArgumentError):
     ) -> None:
         super().__init__(f"invalid ttl {value!r}: {reason}", argument="ttl")
         # Only the repr is kept, because the value may be an object that cannot be pickled.
-        self.value = repr(value)
+        self.value: str = repr(value)
         self.reason = reason
 
 
@@ -265,7 +265,7 @@ class HandleClosedError(JetSyncError):
     _kind: ClassVar[str] = "handle"
 
     def __init__(self, what: str | None = None, *, reason: str | None = None) -> None:
-        self.what = what or self._kind
+        self.what: str = what or self._kind
         self.reason = reason
         super().__init__(f"the {self.what} is closed" + (f": {reason}" if reason else ""))
 

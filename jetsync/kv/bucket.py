@@ -5,7 +5,7 @@ A bucket as its handles share it: where its keys are, and the single steps of re
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from jetsync._api.context import Context
 from jetsync._api.messages import leader_get, shown_by
@@ -48,11 +48,11 @@ class Bucket:
     __slots__ = ("context", "layout", "name", "origin", "stream")
 
     def __init__(self, context: Context, name: str, info: StreamInfo) -> None:
-        self.name = name
-        self.context = context
-        self.stream = Stream(context, info)
-        self.layout = layout_of(name, info.config, context.prefix)
-        self.origin = context
+        self.name: str = name
+        self.context: Context = context
+        self.stream: Stream = Stream(context, info)
+        self.layout: Final = layout_of(name, info.config, context.prefix)
+        self.origin: Context = context
         """The context in which the stream is found that stores what is written."""
 
         if self.layout.origin_api != context.prefix:

@@ -45,7 +45,7 @@ class AbandonWatch(Mailbox):
         self._stream = stream
         self._batch_id = batch_id
         self._on_denied = on_denied
-        self.push = self._receive
+        self.push: Callable[[Frame], object] = self._receive
         self._sid, self._line = connection.listen(self)
 
     def take_line(self) -> bytes:

@@ -126,7 +126,7 @@ class BatchSender:
         self._context = context
         self._options = options
         self._find_stream = find_stream
-        self.id = options.batch_id or context.connection.new_batch_id()
+        self.id: str = options.batch_id or context.connection.new_batch_id()
         # The current attempt, None before the first message.
         self.run: BatchRun | None = None
         # The ids of all attempts.

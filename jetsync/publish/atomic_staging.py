@@ -41,11 +41,11 @@ class Wire:
     __slots__ = ("_head", "_plain", "_size", "batch_id", "head_size")
 
     def __init__(self, batch_id: str) -> None:
-        self.batch_id = batch_id
+        self.batch_id: str = batch_id
         head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_MAGIC, batch_id.encode())
         self._head = head
         self._size = len(head) + len(b"\r\n")
-        self.head_size = self._size + _DIGITS + _COMMIT_SIZE
+        self.head_size: int = self._size + _DIGITS + _COMMIT_SIZE
         """Bytes that a batch adds to a message at most."""
         escaped = head.replace(b"%", b"%%")
         self._plain = b"HPUB %%b %%d %%d\r\n%b%%d\r\n%%b%%b\r\n" % escaped
@@ -102,7 +102,7 @@ class Staging:
         self._largest = 0
         """Bytes of the largest message that was taken, without what the batch adds."""
 
-        self.count = 0
+        self.count: int = 0
         """How many messages were taken."""
 
     def _measure(self, largest: int | None) -> None:

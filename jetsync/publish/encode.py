@@ -69,8 +69,8 @@ class Encoder:
         server = connection.server
         self._limit, self._version = server.max_payload, server.version
         # Formats of frames: subject, reply prefix, number, sizes, (headers,) payload.
-        self.pub = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
-        self.hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
+        self.pub: bytes = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
+        self.hpub: bytes = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
         self.targets: dict[str, bytes] = {}
         """The subjects that were checked, as bytes."""
 

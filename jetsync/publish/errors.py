@@ -44,7 +44,7 @@ class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
         PublishError.__init__(
             self, f"outcome of batch {batch_id!r} is unknown: {why}; {advice}", subject=subject
         )
-        self.msg_id = None
+        self.msg_id: str | None = None
         self.batch_id = batch_id
         self.has_message_ids = has_message_ids
         self.timeout = timeout

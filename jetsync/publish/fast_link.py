@@ -83,12 +83,12 @@ class FastLink:
         self._box = Mailbox(inbox + b".>", collect_denials=True)
         # The SUB line is written with the first message.
         self._sid, self._line = connection.listen(self._box)
-        self.engine = FastIngest(
+        self.engine: FastIngest = FastIngest(
             inbox, flow=flow, max_outstanding_acks=max_outstanding_acks, gap_ok=gap_ok
         )
-        self.stream = FastStream(context)
+        self.stream: FastStream = FastStream(context)
         # The id of the open batch, or of the next one.
-        self.next_id = secrets.token_hex(8)
+        self.next_id: str = secrets.token_hex(8)
         # Lost messages that were not reported yet; taken without the lock.
         self.gaps: deque[Gap] = deque()
         self._has_timer = False
@@ -96,7 +96,7 @@ class FastLink:
         self._raised = False
         # The prefix of the last batch that the server was told to end.
         self._ended = b""
-        self.closed = False
+        self.closed: bool = False
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):

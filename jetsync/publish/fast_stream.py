@@ -52,11 +52,11 @@ class FastStream:
         self._context = context
         self._encoder = Encoder(context.connection, SUFFIX[OP_APPEND], self._check)
         # Encode a message, or a block of messages, that neither begins nor ends a batch.
-        self.frame = self._encoder.frame
-        self.frames = self._encoder.frames
+        self.frame: Final = self._encoder.frame
+        self.frames: Final = self._encoder.frames
         self.known: KnownStream | None = None
         # The connection on which the stream is known to support fast ingest.
-        self.epoch = 0
+        self.epoch: int = 0
         # Deadline of the current call.
         self.deadline: Deadline
 

@@ -69,7 +69,7 @@ class PublishFuture:
     __slots__ = ("_item", "_notifier", "_outcome", "_owner", "callbacks", "hooked", "observed")
 
     def __init__(self, owner: FutureOwner, item: Any, hooked: HookedWindow | None = None) -> None:
-        self.observed = False
+        self.observed: bool = False
         """Whether anybody has asked for the outcome."""
 
         self._owner = owner
@@ -79,7 +79,7 @@ class PublishFuture:
         self.callbacks: list[Callable[[PublishFuture], object]] | None = None
         """What to call with the outcome; whole as soon as that is known."""
 
-        self.hooked = hooked
+        self.hooked: HookedWindow | None = hooked
         """The message's window, if plugins wrap it."""
 
     def __repr__(self) -> str:

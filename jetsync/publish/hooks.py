@@ -36,17 +36,17 @@ class HookedWindow:
         self, entered: Entered | None, places: float, shared: SharedHeaders | None
     ) -> None:
         self._entered = entered
-        self.shared = shared
+        self.shared: SharedHeaders | None = shared
         """The headers that plugins add to all of its messages."""
 
-        self.places = places
+        self.places: float = places
         """How many more messages it takes."""
 
-        self.taken = 0
-        self.open = 0
+        self.taken: int = 0
+        self.open: int = 0
         """How many of its messages have not ended."""
 
-        self.failed = 0
+        self.failed: int = 0
         self.error: Exception | None = None
         """The error of the first message that failed."""
 
@@ -85,10 +85,10 @@ class PublishHooks:
         self._ask_headers = plugins.shared_headers
         self._enter = None if size is None else plugins.enter_publish
         self._size = math.inf if size is None else size
-        self.wraps = self._enter is not None or self._ask_headers is not None
+        self.wraps: bool = self._enter is not None or self._ask_headers is not None
         """Whether messages belong to windows."""
 
-        self.active = self.wraps or self._prepare is not None
+        self.active: bool = self.wraps or self._prepare is not None
         """Whether plugins see the messages at all."""
 
         self._changed = threading.Condition()

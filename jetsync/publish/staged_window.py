@@ -47,7 +47,7 @@ class CollectingWindow(Window):
         self.staged: list[Staged] = []
         """Messages that have no number yet, oldest first."""
 
-        self.staged_bytes = 0
+        self.staged_bytes: int = 0
         """About how many bytes these are: threads that stage at once may miss some."""
 
         self.tokens: dict[int, Any] = {}
@@ -62,13 +62,13 @@ class CollectingWindow(Window):
         self._collected = 0
         """How many bytes the pieces are."""
 
-        self.numbered_bytes = 0
+        self.numbered_bytes: int = 0
         """
         How many bytes have a number and have not ended. Kept up to date by :meth:`flush` and
         :meth:`account`, because adding it up for each message would cost too much.
         """
 
-        self.number = 0
+        self.number: int = 0
         """The next number."""
 
         self._first = 0

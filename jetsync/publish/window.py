@@ -96,14 +96,14 @@ class Window:
         self._lane = connection.lane
         self._probe = connection.probe
         inbox = connection.new_inbox().encode()
-        self.prefix = inbox + b"."
-        self.box = Mailbox(inbox + b".*", collect_denials=True)
+        self.prefix: bytes = inbox + b"."
+        self.box: Mailbox = Mailbox(inbox + b".*", collect_denials=True)
         self._sid, self._line = connection.listen(self.box)
         self.pipeline: Pipeline[Any] = Pipeline(self.prefix, options.size, keep_acks=keep_acks)
         self._epoch = connection.lane.epoch
         """The connection whose limits the encoder knows."""
 
-        self.encoder = Encoder(connection)
+        self.encoder: Encoder = Encoder(connection)
         self._outgrown = False
         """Whether there are blocks that were encoded when the server took larger messages."""
 

@@ -137,7 +137,7 @@ class LastPlan(OnePage):
         self._is_checked = False
         self.missing: tuple[str, ...] = ()
         self.later: tuple[str, ...] = ()
-        self.vanished = 0
+        self.vanished: int = 0
         if split and len(chunks(subjects, self._room)) > 1:
             # Too much for one request in any case: split it before the first one.
             self.engine.done = self.engine.too_many = True
@@ -246,7 +246,7 @@ class LastPlan(OnePage):
         if len(parts) > 1 and not self._may_split:
             raise TooManySubjectsError(stream=self._stream)
         time = self._time_after(moment, reader) if parts else None
-        self.engine = self._engine(parts, moment, time)
+        self.engine: LastRead = self._engine(parts, moment, time)
 
     def _names(self) -> set[str]:
         """Return the subjects that are requested by name."""

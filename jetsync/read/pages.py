@@ -198,9 +198,9 @@ class PageReader:
         self.name = name
         self.seconds = seconds
         # Seconds left for the open page.
-        self.left = seconds
+        self.left: float = seconds
         # How often a server answered the open page that has less than the stream, and which mirror.
-        self.tries = 0
+        self.tries: int = 0
         self._mirror: str | None = None
         self._lag_wait = LAG_WAIT
         self._retry_wait = PAGE_RETRY_WAIT

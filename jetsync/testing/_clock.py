@@ -15,7 +15,7 @@ class ManualClock:
     """
 
     def __init__(self, now: float = 1000.0) -> None:
-        self.now = float(now)
+        self.now: float = float(now)
 
     def __call__(self) -> float:
         return self.now

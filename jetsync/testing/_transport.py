@@ -63,7 +63,7 @@ class ScriptedTransport:
     """
 
     def __init__(self) -> None:
-        self.written = bytearray()
+        self.written: bytearray = bytearray()
         """Every byte that was written, in order."""
         self.commands: list[Command] = []
         """Every complete line or message that was written, parsed, in order."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias, Union
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, Union
 
 from jetsync.errors import InvalidHeaderError, InvalidTypeError, ProtocolError
 
@@ -293,7 +293,7 @@ class Headers:
                 return False
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # They can change.
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # They can change.
 
     def __repr__(self) -> str:
         return f"Headers({self.to_dict()!r})"
@@ -315,10 +315,12 @@ class SharedHeaders(Headers):
     def __init__(self, *parts: HeadersInput | Iterable[tuple[str, str]]) -> None:
         pairs = [Headers(part).items() for part in parts]
         super().__init__(itertools.chain.from_iterable(pairs))
-        self.parts = [({name.lower() for name, _ in part}, part) for part in pairs]
+        self.parts: list[tuple[set[str], list[tuple[str, str]]]] = [
+            ({name.lower() for name, _ in part}, part) for part in pairs
+        ]
         """Names in lower case and pairs of what belongs together."""
-        self.pairs = tuple(self._pairs)
-        self.block = encode_headers(self.pairs)
+        self.pairs: tuple[tuple[str, str], ...] = tuple(self._pairs)
+        self.block: bytes = encode_headers(self.pairs)
         """The whole header block of a message that has no other headers."""
 
     def add(self, name: str, value: str) -> None:

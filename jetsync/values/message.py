@@ -140,14 +140,14 @@ class Message:
         acker: Acker | None = None,
     ) -> None:
         self._subject = subject
-        self.raw_reply = reply
+        self.raw_reply: bytes = reply
         """The reply subject as received, for code that writes it to the wire."""
-        self.raw_headers = header_block
+        self.raw_headers: bytes | None = header_block
         """
         The header block as received, ``None`` without headers, for code that searches many messages
         for one header.
         """
-        self.data = data
+        self.data: bytes = data
         """The payload; ``b""`` if it is empty."""
         self._acker = acker
 

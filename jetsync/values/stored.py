@@ -94,7 +94,7 @@ class StoredMessage:
         self._block = None
         self._parts = (stream, subject, sequence, _nanoseconds(timestamp))
         self._headers = Headers() if headers is None else headers
-        self.data = data
+        self.data: bytes = data
         """The payload."""
 
     @classmethod
