@@ -220,20 +220,23 @@ class JetStream:
         broken_servers: bool = False,
     ) -> AtomicBatch:
         """
-        Return an empty batch whose messages a stream stores together, or none of them (ADR-50).
+        Return an empty batch, whose messages a stream stores together or not at all (ADR-50).
 
-        Asks and sends nothing before the first message. The stream needs ``allow_atomic`` and a
-        server from 2.12.5 on.
+        Nothing is sent before the first message. The stream needs ``allow_atomic``, and the server
+        has to be 2.12.5 or later. Any thread may call this.
 
         Args:
-            ack_first: Whether adding the first message waits for the server, which then says at
-                once if it takes no batch.
-            ack_every: Wait so with every so many messages; 0 for none.
-            ttl: Time-to-live of messages that have none of their own.
-            timeout: Seconds for each call; None is the context's default.
-            batch_id: The batch's id, up to 64 bytes; None makes one up.
-            broken_servers: Whether to use servers whose batches are known to break: 2.12.0 checks
-                expectations against the wrong subject, 2.12.1 may store a batch in part.
+            ack_first: Whether the first message waits for the server's answer, so that a refused
+                batch fails at once.
+            ack_every: Wait for an answer every so many messages; 0 for none.
+            ttl: Time-to-live of messages without one; see :meth:`publish`.
+            timeout: Seconds for each call; None uses the default of the context.
+            batch_id: The id of the batch, up to 64 bytes; None creates one.
+            broken_servers: Whether to accept servers with known errors: 2.12.0 checks expectations
+                against the wrong subject, and 2.12.1 may store part of a batch.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: An argument is invalid.
         """
         self._context.connection.check()
         return AtomicBatch(
@@ -262,21 +265,22 @@ class JetStream:
         """
         Store all messages of an iterable in their stream, or none of them (ADR-50).
 
-        Any thread. The iterable is read to its end first; if it raises, nothing is sent. When no
-        stream takes the batch, it is sent again up to *retries* times within *timeout*.
+        The iterable is read to its end first. If it raises, nothing is sent. If no stream takes the
+        batch, it is sent again up to *retries* times within *timeout*. Any thread may call this.
 
         Args:
-            messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``, as
-                many as the server takes in one batch: 1000, unless an operator changed it.
-            ttl: Time-to-live of messages that have none of their own.
-            timeout: Seconds for the whole call; None is the context's default.
-            retries: How often to send again after "no stream".
-            retry_wait: Seconds before each of these.
-            batch_id: The id of the first attempt; None makes one up.
+            messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``. The
+                server accepts 1000 in one batch, unless its operator changed that.
+            ttl: Time-to-live of messages without one; see :meth:`publish`.
+            timeout: Seconds for the whole call; None uses the default of the context.
+            retries: How often to send the batch again if no stream takes it.
+            retry_wait: Seconds before each further attempt.
+            batch_id: The id of the first attempt; None creates one.
             broken_servers: As for :meth:`atomic_batch`.
 
-        Raises: as :meth:`AtomicBatch.add` and :meth:`AtomicBatch.commit`; nothing is stored, unless
-            it is AtomicityError or BatchOutcomeUnknownError, whose ``batch`` can be sent again.
+        Raises: as :meth:`AtomicBatch.add` and :meth:`AtomicBatch.commit`. Nothing is stored, except
+            after AtomicityError, and perhaps after BatchOutcomeUnknownError, whose ``batch`` can be
+            sent again.
         """
         self._context.connection.check()
         deadline = Deadline.after(self._context.default_timeout if timeout is None else timeout)
@@ -303,21 +307,24 @@ class JetStream:
         """
         Return a publisher for many messages to one stream, acknowledged by the hundred (ADR-50).
 
-        The fastest way in, for data that can be sent again: what is not acknowledged when a batch
-        fails may be stored or not. Asks and sends nothing before the first message. The stream
-        needs ``allow_batched`` and a server from 2.14 on.
+        This is the fastest way to publish data that can be sent again. If a batch fails, messages
+        without an ack may be stored or not. Nothing is sent before the first message. The stream
+        needs ``allow_batched``, and the server has to be 2.14 or later. Any thread may call this.
 
         Args:
-            flow: Messages between two acks, from 1 to 500; the server may choose fewer.
-            max_outstanding_acks: How many acks may be missing, from 1 up: at most *flow* times as
+            flow: Messages between two acks, from 1 to 500. The server may choose fewer.
+            max_outstanding_acks: How many acks may be missing, 1 or more. At most *flow* times as
                 many messages are in flight.
-            gap: Whether the batch ends when a message is lost or refused (``"fail"``), or goes on
-                without it (``"ok"``).
+            gap: Whether a lost or refused message ends the batch (``"fail"``), or the batch
+                continues without it (``"ok"``).
             on_gap: Called with each :class:`BatchGapEvent` of ``gap="ok"``, in the thread whose
                 call notices it.
-            ttl: Time-to-live of messages that have none of their own.
-            timeout: Seconds for each call, and for each wait for room; None is the context's
-                default.
+            ttl: Time-to-live of messages without one; see :meth:`publish`.
+            timeout: Seconds for each call and for each wait for room; None uses the default of the
+                context.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: An argument is invalid.
         """
         self._context.connection.check()
         options = FastOptions(

@@ -1,16 +1,14 @@
 """
-Frames of the NATS client protocol: cutting the byte stream that comes in, building the bytes that
-go out.
+Frames of the NATS client protocol: splitting the incoming byte stream, and building what is sent.
 
-What lives here: the splitter that the lane feeds with whatever the socket gave, and one builder for
-each verb that jetsync writes itself. What may not: sockets, locks, waking anybody up.
-
-The splitter appends the frames of each subscription, unparsed, to the mailbox of its id. It counts
-and drops frames of unknown ids. All other lines (INFO, PING, PONG, -ERR) come back whole, in order.
+This module does not touch sockets or locks. The lane feeds the splitter, which appends the frames
+of each subscription, unparsed, to the mailbox with its id. It counts and drops frames of unknown
+ids. All other lines (INFO, PING, PONG, -ERR) come back whole, in order. There is one builder for
+each verb that jetsync writes itself.
 
 The splitter refuses lines and frames that no server sends, so that a broken or hostile server
-cannot make it buffer without limit. Builders refuse lines that a server would not accept: the
-server would close the connection, with everything in flight on it.
+cannot make it buffer without limit. The builders refuse lines that a server does not accept,
+because the server would close the connection with everything in flight on it.
 
 Source: the NATS client protocol. The order and shape of frames and the limits were measured on
 servers 2.10 to 2.15.
@@ -27,31 +25,24 @@ if TYPE_CHECKING:
 
     from jetsync.values.frame import Frame
 
+# Bytes of an incoming line, 1 MiB. An INFO line lists the addresses of a whole cluster. A MSG line
+# has the subject and the reply of a PUB line, which a server limits to 4 KiB by default.
 MAX_LINE: Final = 1 << 20
-"""
-Bytes of an incoming line at most, 1 MiB.
 
-An INFO line lists the addresses of a whole cluster. A MSG line has the subject and the reply of a
-PUB line, which a server limits to 4 KiB unless its operator allows more.
-"""
-
+# Bytes that a server keeps for a slow client before it disconnects it, unless configured otherwise.
+# This limits every frame, because the server counts a frame before it sends it. Answers of the
+# JetStream API can be larger than the max_payload.
 SERVER_BUFFER: Final = 64 << 20
-"""
-Bytes that a server keeps for a slow client before it disconnects it, unless configured otherwise.
 
-This bounds every frame, because the server counts a frame before it sends it. Answers of the
-JetStream API can be larger than the ``max_payload``.
-"""
-
+# Bytes of an incoming frame, 1 GiB, whatever max_payload the server announces.
 MAX_FRAME: Final = 1 << 30
-"""Bytes of an incoming frame at most, 1 GiB, whatever ``max_payload`` the server announces."""
 
+# Bytes of the arguments of a line: the default of servers, which do not announce their limit.
+# Measured: the line without its verb, the space after it, and the line end.
 MAX_CONTROL_LINE: Final = 4096
-"""
-Bytes that the arguments of a line may have: the default of servers, which do not announce theirs.
 
-Measured: the line without its verb, the space after it, and the line end.
-"""
+# Bytes reserved for what follows an inbox on a line: 68 for fast ingest, fewer for everything else.
+REPLY_ROOM: Final = 72
 
 _MSG: Final = ord("M")
 _HMSG: Final = ord("H")
@@ -62,17 +53,14 @@ class Inbound(Protocol):
 
     push: Callable[[Frame], object]
 
+    # Takes a run of frames of a known shape at once. Gets the data and the position of the first
+    # one, and returns the position after the last one that it took, or the same one to take none.
     express: Callable[[bytes, int], int] | None
-    """
-    Takes a run of frames of a known shape at once: given data and the position of the first,
-    returns the position behind the last it took, or the same position to leave them to the
-    splitter. None where there is no such shape.
-    """
 
 
 class Splitter:
     """
-    Cut a byte stream into frames and hand each to the subscription that it belongs to.
+    Splits a byte stream into frames and passes each one to its subscription.
 
     Not thread-safe: the lane feeds it under its read lock.
     """
@@ -92,13 +80,13 @@ class Splitter:
 
     def feed(self, data: bytes, touched: list[Inbound], foreign: list[bytes]) -> None:
         """
-        Take *data*, append to *touched* each mailbox that got frames and to *foreign* all other
-        lines.
-
-        Raises ValueError if *data* is no NATS protocol, or if a line or a frame is larger than a
-        server sends; the connection has to end then.
+        Split *data*; append each mailbox that got frames to *touched*, other lines to *foreign*.
 
         The splitter keeps an incomplete frame until the rest arrives, and joins the pieces once.
+
+        Raises:
+            ValueError: *data* is not the NATS protocol, or a line or a frame is larger than a
+                server sends. The connection has to end.
         """
         if not data:
             return
@@ -125,14 +113,14 @@ class Splitter:
 
     @staticmethod
     def _check_line(size: int) -> None:
-        """Raise if so many bytes without a line end are more than a server sends."""
+        """Raise if *size* bytes without a line end are more than a server sends."""
         if size > MAX_LINE:
-            raise ValueError(f"a line of more than {MAX_LINE} bytes")
+            raise ValueError(f"the server sent a line of more than {MAX_LINE} bytes")
 
-    def _cut(  # noqa: C901, PLR0912, PLR0915 - one loop over all frames there are; calls would double its cost.
+    def _cut(  # noqa: C901, PLR0912, PLR0915 - one loop over all frames; calls would double its cost.
         self, data: bytes, touched: list[Inbound], foreign: list[bytes]
     ) -> int:
-        """Return how many bytes of *data* were whole frames; all of them are handed over."""
+        """Pass on all whole frames of *data*, and return how many bytes they were."""
         find, boxes, size = data.find, self.boxes, len(data)
         position = 0
         last_sid = b""
@@ -189,8 +177,7 @@ class Splitter:
                 foreign.append(data[position : eol + 2])
                 position = eol + 2
                 continue
-            # Frames come in runs of one subscription; looking the mailbox up once a run is
-            # measurably cheaper.
+            # Frames come in runs of one subscription. One lookup per run is measurably cheaper.
             if sid != last_sid:
                 last_sid = sid
                 box = boxes.get(sid)
@@ -201,8 +188,8 @@ class Splitter:
                         if behind > position:
                             position = behind
                             continue
-                        # Frames of several subscriptions take turns: looking through all the rest
-                        # at each turn would cost its square.
+                        # Frames of several subscriptions are mixed. Searching the rest of the data
+                        # at each change of subscription would take quadratic time.
                         by_run = False
             if box is not None:
                 box.push(frame)
@@ -212,21 +199,17 @@ class Splitter:
         return position
 
     def _want(self, size: int, whole: int) -> None:
-        """Wait for the rest of a frame of *whole* bytes, *size* of them its body."""
+        """Wait for the rest of a frame of *whole* bytes with a body of *size* bytes."""
         if size > self._limit:
-            raise ValueError(f"a frame of {size} bytes, where {self._limit} are the limit")
+            raise ValueError(f"the server sent a frame of {size} bytes; the limit is {self._limit}")
         self._wanted = whole
-
-
-REPLY_ROOM: Final = 72
-"""Bytes kept for what follows an inbox on a line: 68 for fast ingest, fewer for all others."""
 
 
 def check_subject(subject: bytes, inbox: str) -> None:
     """
     Raise MaxControlLineError unless *subject* fits on a line with any reply subject below *inbox*.
 
-    For those who check a subject once and then publish to it many times.
+    An encoder checks each subject once, and then publishes to it many times.
     """
     size = len(subject) + len(inbox) + REPLY_ROOM
     if size > MAX_CONTROL_LINE:
@@ -238,8 +221,8 @@ def pub(subject: bytes, reply: bytes, payload: bytes | bytearray | memoryview) -
     Build ``PUB``; *reply* may be empty.
 
     Raises:
-        MaxControlLineError: Subject and reply are too long for a server; also of :func:`hpub` and
-            :func:`message`.
+        MaxControlLineError: Subject and reply are too long for a server. :func:`hpub` and
+            :func:`message` raise it too.
     """
     arguments = b"%b %b %d" % (subject, reply, len(payload))
     if len(arguments) > MAX_CONTROL_LINE:
@@ -251,7 +234,7 @@ def hpub(
     subject: bytes, reply: bytes, header: bytes, payload: bytes | bytearray | memoryview
 ) -> bytes:
     """
-    Build ``HPUB`` with a whole header block, ``NATS/1.0`` line and closing blank line included.
+    Build ``HPUB`` with a whole header block, from the ``NATS/1.0`` line to the empty line.
     """
     size = len(header)
     arguments = b"%b %b %d %d" % (subject, reply, size, size + len(payload))

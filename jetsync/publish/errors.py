@@ -1,7 +1,7 @@
 """
-Errors that carry what was published: a batch or a report.
+Errors that refer to a batch or to a report of a bulk publish.
 
-They are not in ``jetsync.errors`` because that module imports no other part of jetsync.
+They are not in ``jetsync.errors``, because that package imports no other part of jetsync.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ __all__ = ["BatchOutcomeUnknownError", "PublishManyError"]
 
 class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
     """
-    The commit of a batch was sent and no acknowledgement came: the whole batch is stored, or
-    nothing of it.
+    The commit of a batch was sent and no ack came: the whole batch is stored, or nothing of it.
 
-    ``batch`` is the batch, to send it again with ``batch.resend()``, which is safe where every
-    message has an id. It does not survive pickling.
+    ``batch.resend()`` sends the batch again, which is safe if every message has an id. Pickling
+    drops ``batch``.
     """
 
     def __init__(
@@ -35,10 +34,10 @@ class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
         timeout: float | None = None,
         reason: str | None = None,
     ) -> None:
-        why = reason or "no acknowledgement came"
+        why = reason or "no ack came"
         if timeout is not None:
             why += f" within {timeout:g} s"
-        advice = "sending it again may store it twice, as not every message has a msg_id"
+        advice = "sending it again may store it twice, because not every message has a msg_id"
         if has_message_ids:
             advice = "batch.resend() is safe within the duplicate window"
         PublishError.__init__(
@@ -58,7 +57,7 @@ class BatchOutcomeUnknownError(PublishOutcomeUnknownError):
 
 class PublishManyError(PublishError):
     """
-    Some messages of a bulk publish failed; the report says which, and what became of the others.
+    Some messages of a bulk publish failed; ``report`` lists them and counts the others.
     """
 
     def __init__(self, report: PublishReport) -> None:
