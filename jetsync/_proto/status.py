@@ -1,13 +1,13 @@
 """
 The statuses that answer a pull request, as one table.
 
-A server ends or accompanies a pull with messages that have a status line and no payload. What each
-of them means is decided here and nowhere else; tests and the documentation are made from
-:data:`STATUS_RULES`. The first rule whose code and text fit applies. A status that no rule names is
-a fault if its code is 400 or above, and of no consequence otherwise.
+A server ends or accompanies a pull with messages that have a status line and no payload.
+:data:`STATUS_RULES` is the only place that says what they mean. Tests and documentation are
+generated from it. The first rule whose code and text match applies. A status without a rule is a
+fault if its code is 400 or above, and ignored otherwise.
 
-Sources: ADR-37, section "Status handling"; the lines that servers 2.10 to 2.15 really send were
-measured, and are more than the ADR lists.
+Sources: ADR-37, section "Status handling". Servers 2.10 to 2.15 send more status lines than the ADR
+lists; these were measured.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Effect(enum.Enum):
     """What a status means for the pull that it answers."""
 
     ALIVE = "alive"
-    """The pull goes on; this was a sign of life."""
+    """The pull continues; this is a sign of life."""
 
     ENDED = "ended"
-    """The pull is over, as pulls are: filled, expired, or nothing was there."""
+    """The pull has ended normally: full, expired, or no message was there."""
 
     TRANSIENT = "transient"
-    """The pull is over for a reason that passes: ask again."""
+    """The pull has ended for a temporary reason: pull again."""
 
     ABSENT = "absent"
-    """Nobody took the pull: the consumer has no leader at the moment, or does not exist."""
+    """Nobody answers: the consumer has no leader at the moment, or does not exist."""
 
     FAULT = "fault"
-    """The pull is over, and asking again would end the same way."""
+    """The pull has ended, and another pull would end the same way."""
 
 
 @attrs.frozen
@@ -46,20 +46,16 @@ class StatusRule:
     """One row of the table."""
 
     code: int
+    # How the description starts, in lower case. An empty text matches every description.
     text: str
-    """How the description starts, in lower case; empty fits every description."""
-
     effect: Effect
+    # The error for a fault, or for a temporary status that lasts.
     error: type[errors.StatusError] | None
-    """The error that a fault is raised as, or that a transient status becomes if it lasts."""
-
-    pending: bool
-    """Whether servers tell how many messages and bytes the pull still asked for."""
-
     meaning: str
-
-    turned_away: bool = False
-    """Whether the pull was refused before it could bring anything."""
+    # Whether the server sends how many messages and bytes the pull still asked for.
+    pending: bool = attrs.field(default=False, kw_only=True)
+    # Whether the server refused the pull before it could bring anything.
+    turned_away: bool = attrs.field(default=False, kw_only=True)
 
 
 @attrs.frozen
@@ -74,206 +70,168 @@ class Status:
 
     @property
     def effect(self) -> Effect:
-        """What it does to its pull."""
+        """What it means for its pull."""
         return self.rule.effect
 
     def error(self, stream: str, consumer: str) -> errors.StatusError:
-        """Make the exception that stands for this status."""
+        """Return the exception for this status."""
         kind = self.rule.error or errors.UnknownStatusError
         return kind(code=self.code, description=self.description, consumer=consumer, stream=stream)
 
 
-def _row(
-    code: int,
-    text: str,
-    effect: Effect,
-    error: type[errors.StatusError] | None,
-    *,
-    pending: bool,
-    meaning: str,
-    turned_away: bool = False,
-) -> StatusRule:
-    return StatusRule(code, text, effect, error, pending, meaning, turned_away)
-
-
+# The status of a heartbeat.
 HEARTBEAT_CODE: Final = 100
-"""The status of a sign of life."""
 
 STATUS_RULES: Final = (
-    _row(
-        HEARTBEAT_CODE,
-        "",
-        Effect.ALIVE,
-        None,
-        pending=False,
-        meaning="heartbeat: nothing to deliver",
-    ),
-    _row(404, "", Effect.ENDED, None, pending=False, meaning="no (more) messages are there"),
-    _row(408, "", Effect.ENDED, None, pending=True, meaning="the pull's time is over"),
-    _row(
+    StatusRule(HEARTBEAT_CODE, "", Effect.ALIVE, None, "heartbeat: there is nothing to deliver"),
+    StatusRule(404, "", Effect.ENDED, None, "there are no (more) messages"),
+    StatusRule(408, "", Effect.ENDED, None, "the pull has expired", pending=True),
+    StatusRule(
         409,
         "message size exceeds maxbytes",
         Effect.ENDED,
         errors.MessageSizeExceedsMaxBytesError,
+        "the next message is larger than the rest of max_bytes",
         pending=True,
-        meaning="the next message does not fit into the bytes that are left",
     ),
-    _row(
+    StatusRule(
         409,
         "batch completed",
         Effect.ENDED,
         None,
+        "all messages were delivered before max_bytes was reached",
         pending=True,
-        meaning="all messages came, and bytes are left",
     ),
-    _row(
+    StatusRule(
         409,
         "server shutdown",
         Effect.TRANSIENT,
         errors.ServerShutdownError,
+        "the server shuts down; another one takes over",
         pending=True,
-        meaning="the consumer's server goes down; another one takes over",
     ),
-    _row(
+    StatusRule(
         409,
         "leadership change",
         Effect.TRANSIENT,
         errors.LeadershipChangeError,
-        pending=False,
-        meaning="the consumer has a new leader",
+        "the consumer has a new leader",
     ),
-    _row(
+    StatusRule(
         409,
         "consumer deleted",
         Effect.FAULT,
         errors.ConsumerDeletedError,
-        pending=False,
-        meaning="the consumer or its stream was deleted",
+        "the consumer or its stream was deleted",
     ),
-    _row(
+    StatusRule(
         409,
         "consumer is push based",
         Effect.FAULT,
         errors.NotPullConsumerError,
-        pending=False,
-        meaning="push consumers cannot be pulled from",
+        "a push consumer cannot be pulled from",
         turned_away=True,
     ),
-    _row(
+    StatusRule(
         409,
         "exceeded maxrequestbatch",
         Effect.FAULT,
         errors.MaxRequestBatchError,
-        pending=False,
-        meaning="more messages asked for than the consumer's max_batch",
+        "more messages than the consumer's max_batch",
         turned_away=True,
     ),
-    _row(
+    StatusRule(
         409,
         "exceeded maxrequestexpires",
         Effect.FAULT,
         errors.MaxRequestExpiresError,
-        pending=False,
-        meaning="a longer time asked for than the consumer's max_expires",
+        "a longer expiry than the consumer's max_expires",
         turned_away=True,
     ),
-    _row(
+    StatusRule(
         409,
         "exceeded maxrequestmaxbytes",
         Effect.FAULT,
         errors.MaxRequestMaxBytesError,
-        pending=False,
-        meaning="more bytes asked for than the consumer's max_bytes",
+        "more bytes than the consumer's max_bytes",
         turned_away=True,
     ),
-    _row(
+    StatusRule(
         409,
         "exceeded maxwaiting",
         Effect.FAULT,
         errors.MaxWaitingError,
-        pending=False,
-        meaning="too many pulls wait at the consumer already",
+        "too many pulls wait at the consumer",
         turned_away=True,
     ),
-    _row(
+    StatusRule(
         400,
         "bad request - priority group missing",
         Effect.FAULT,
         errors.InvalidGroupError,
-        pending=False,
-        meaning="the consumer has priority groups and the pull names none",
+        "the consumer has priority groups, the pull has none",
         turned_away=True,
     ),
-    _row(
+    StatusRule(
         400,
         "bad request - invalid priority group",
         Effect.FAULT,
         errors.InvalidGroupError,
-        pending=False,
-        meaning="the consumer has no such priority group",
+        "the consumer has no such priority group",
         turned_away=True,
     ),
-    _row(
+    StatusRule(
         400,
         "bad request - not a ",
         Effect.FAULT,
         errors.InvalidGroupError,
-        pending=False,
-        meaning="an option of another priority policy than the consumer's",
+        "the consumer has another priority policy",
         turned_away=True,
     ),
-    _row(
+    StatusRule(
         400,
         "bad request - priority must",
         Effect.FAULT,
         errors.InvalidGroupError,
-        pending=False,
-        meaning="a priority outside 0 to 9",
+        "a priority outside 0 to 9",
         turned_away=True,
     ),
-    _row(
+    StatusRule(
         400,
         "",
         Effect.FAULT,
         errors.BadPullRequestError,
-        pending=False,
-        meaning="the server does not understand the pull",
+        "the server does not understand the pull",
         turned_away=True,
     ),
-    _row(
+    StatusRule(
         412,
         "",
         Effect.FAULT,
         errors.RequiredApiLevelError,
-        pending=False,
-        meaning="the server's API level is lower than the pull requires",
+        "the server's API level is too low for the pull",
         turned_away=True,
     ),
-    _row(
+    StatusRule(
         423,
         "",
         Effect.TRANSIENT,
         errors.PinIdMismatchError,
-        pending=False,
-        meaning="another client is pinned now: forget the pin id and ask again",
+        "another client is pinned; pull again without a pin id",
     ),
-    _row(
+    StatusRule(
         503,
         "",
         Effect.ABSENT,
         errors.ConsumerUnavailableError,
-        pending=False,
-        meaning="nobody answers for the consumer: no leader at the moment, or it is gone",
+        "the consumer has no leader at the moment, or is gone",
         turned_away=True,
     ),
 )
-"""Every status that a pull may get; the first row that fits applies."""
+"""All known statuses of pulls. The first row whose code and text match applies."""
 
-_UNKNOWN_FAULT: Final = StatusRule(
-    0, "", Effect.FAULT, errors.UnknownStatusError, pending=False, meaning="unknown"
-)
-_UNKNOWN_NOTE: Final = StatusRule(0, "", Effect.ALIVE, None, pending=False, meaning="unknown")
-_FIRST_FAULT_CODE: Final = 400
+_UNKNOWN_FAULT: Final = StatusRule(0, "", Effect.FAULT, errors.UnknownStatusError, "unknown")
+_UNKNOWN_NOTE: Final = StatusRule(0, "", Effect.ALIVE, None, "unknown")
 
 
 def find_rule(code: int, description: str) -> StatusRule:
@@ -282,11 +240,11 @@ def find_rule(code: int, description: str) -> StatusRule:
     for rule in STATUS_RULES:
         if rule.code == code and text.startswith(rule.text):
             return rule
-    return _UNKNOWN_FAULT if code >= _FIRST_FAULT_CODE else _UNKNOWN_NOTE
+    return _UNKNOWN_FAULT if code >= 400 else _UNKNOWN_NOTE
 
 
 def read_status(block: bytes) -> Status | None:
-    """Return the status of a header block, None if it is an ordinary message's."""
+    """Return the status in a header block; None for the headers of an ordinary message."""
     code, description, headers = Headers.parse(block)
     if code is None:
         return None
@@ -300,5 +258,5 @@ def read_status(block: bytes) -> Status | None:
 
 
 def _count(text: str | None) -> int | None:
-    # A pull without a batch gets "-1" here: servers do not count what was not asked for.
+    # Servers send "-1" for what the pull did not limit.
     return None if text is None or text.startswith("-") else read_digits(text)
