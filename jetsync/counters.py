@@ -1,8 +1,9 @@
 """
-Counters: integers of any size that a server adds to, one to each subject of a stream.
+Counters: integers of any size that the server adds to, one for each subject of a stream (ADR-49).
 
-A message to such a subject changes its counter and becomes its new value; the last message of the
-subject is the counter. Servers have them from 2.12, on streams with ``allow_msg_counter`` (ADR-49).
+A message to such a subject changes the counter, and the server stores the new value in it. So the
+last message of the subject is the counter. Needs server 2.12 and a stream with
+``allow_msg_counter``.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ from jetsync.values.server_info import decode_json
 from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
     from jetsync.values.outbound import PubAck
@@ -39,13 +38,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Counter", "CounterEntry"]
 
+# The API level that counters need.
 COUNTER_LEVEL: Final = 2
-"""API level from which servers have counters."""
 
 
 class CountingStream(Protocol):
     """
-    What counters need of the handle of their stream.
+    What counters need of the handle of their stream, whose class is in a higher layer.
     """
 
     @property
@@ -66,31 +65,31 @@ class CountingStream(Protocol):
 @attrs.frozen
 class CounterEntry:
     """
-    A counter as it was stored last.
+    A counter at its last change.
     """
 
     stream: str
-    """Stream that it was read from."""
+    """The stream that it was read from."""
 
     subject: str
-    """Subject that it is under."""
+    """The subject of the counter."""
 
     value: int
-    """What it has come to."""
+    """The value."""
 
     increment: int
     """What was added last."""
 
     sequence: int
-    """Place of that in the stream."""
+    """The stream sequence of that change."""
 
     timestamp: dt.datetime
-    """When that was stored."""
+    """When that change was stored."""
 
     sources: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict, hash=False)
     """
-    Where a stream that sums others has it from: stream, then subject there, then the value. Empty
-    where all was added here.
+    The parts of a counter that sums up counters of other streams: stream, then subject there, then
+    value. Empty if all was added in this stream.
     """
 
 
@@ -98,8 +97,8 @@ class Counter:
     """
     One counter; made by ``Stream.counter``.
 
-    Holds no resources; any number of threads and clients may add at the same time, as it is the
-    server that adds. Every call has a ``timeout`` in seconds, None for the context's default.
+    Holds no resources. Any number of threads and clients may add at the same time, because the
+    server adds. Every call has a ``timeout`` in seconds; None is the context's default.
     """
 
     __slots__ = ("_context", "_stream", "_subject")
@@ -115,7 +114,7 @@ class Counter:
     @property
     def subject(self) -> str:
         """
-        The subject that it is under.
+        The subject of the counter.
         """
         return self._subject
 
@@ -130,28 +129,28 @@ class Counter:
         self, value: int = 1, *, msg_id: str | None = None, timeout: Seconds | None = None
     ) -> int:
         """
-        Add to the counter and return what it has come to; one that is not there begins at 0.
+        Add to the counter and return the new value. A counter that does not exist begins at 0.
 
-        If the answer is lost it is unknown whether this was counted. With a *msg_id* the call can
-        be repeated then, within the stream's duplicate window, and counts once.
+        If the answer is lost, it is unknown whether the value was added. With a *msg_id* you can
+        repeat the call within the stream's duplicate window, and the value is added once.
 
         Args:
-            value: What to add; negative to subtract, of any size. 0 makes the counter if there is
-                none.
-            msg_id: Id by which the stream drops duplicates.
+            value: An integer of any size; negative to subtract. 0 creates the counter if it does
+                not exist.
+            msg_id: The id by which the stream drops duplicates.
             timeout: Seconds for the whole call.
 
         Raises:
             InvalidTypeError: The value is not an integer; nothing was sent.
-            InvalidArgumentError: The stream does not take the subject; nothing was sent.
+            InvalidArgumentError: The stream does not store the subject; nothing was sent.
             CounterDisabledError: The stream does not hold counters; nothing was sent.
-            NotSupportedError: Its server is older than 2.12; nothing was sent.
-            PublishOutcomeUnknownError: It was sent and no answer came.
-            ApiError, TransportError: As for ``publish``; it was not counted.
+            NotSupportedError: The stream's server is older than 2.12; nothing was sent.
+            PublishOutcomeUnknownError: The value was sent, and no answer came.
+            ApiError, TransportError: As for ``publish``. The value was not added.
         """
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidTypeError(
-                f"a counter takes integers, not {type(value).__name__}", argument="value"
+                f"value must be an int, not {type(value).__name__}", argument="value"
             )
         context = self._context
         context.connection.check()
@@ -165,36 +164,35 @@ class Counter:
             return ack.value
         if ack.duplicate:
             return self._value_of(ack, deadline)
-        # Stored as an ordinary message, by a server or a stream that has changed meanwhile.
+        # Stored as an ordinary message, because the server or the stream changed meanwhile.
         raise NotSupportedError(
             "a counter", needs="server 2.12 or later", server=context.server.version
         )
 
     def load(self, *, timeout: Seconds | None = None) -> int:
         """
-        Return what the counter has come to.
+        Return the value of the counter.
 
-        Any replica or mirror of the stream may answer, and be a moment behind, if the stream allows
-        direct gets.
+        If the stream allows direct gets, a replica or a mirror may answer and be slightly behind.
 
         Raises:
-            MessageNotFoundError: There is no such counter.
+            MessageNotFoundError: The counter does not exist.
             CounterDisabledError: The stream does not hold counters.
         """
         return self.entry(timeout=timeout).value
 
     def entry(self, *, timeout: Seconds | None = None) -> CounterEntry:
         """
-        Return the counter with its last change, and where a sum has come from.
+        Return the counter with its last change, and the parts of a sum.
 
         Raises:
-            MessageNotFoundError: There is no such counter.
+            MessageNotFoundError: The counter does not exist.
             CounterDisabledError: The stream does not hold counters.
         """
         return read_entry(self._stream.get_last(self._subject, timeout=timeout), self._stream)
 
     def _check_stream(self, deadline: Deadline) -> None:
-        """Raise unless an increment is added by the stream, and not stored as it is."""
+        """Raise if the stream would store an increment as an ordinary message."""
         streams, name = self._context.streams, self._stream.name
         known = streams.named(name, deadline)
         if not known.config.allow_msg_counter or not known.takes(self._subject):
@@ -206,26 +204,26 @@ class Counter:
             raise _disabled(name)
         if not known.takes(self._subject):
             raise InvalidArgumentError(
-                f"stream {name!r} takes no messages on {self._subject!r}", argument="subject"
+                f"stream {name!r} does not store subject {self._subject!r}", argument="subject"
             )
 
     def _value_of(self, ack: PubAck, deadline: Deadline) -> int:
-        """Return the value behind an increment that was counted before."""
+        """Return the value after an increment that had been added before."""
         try:
             message = self._stream.get_message(ack.sequence, timeout=deadline.remaining())
         except MessageNotFoundError:
-            # Others have added since, and the stream keeps the last ones only.
+            # Others have added since, and the stream keeps only the last messages.
             return self.load(timeout=deadline.remaining())
         return read_entry(message, self._stream).value
 
 
 def read_entry(message: StoredMessage, stream: CountingStream) -> CounterEntry:
     """
-    Read a counter from the message that it is.
+    Read a counter from its last message.
 
     Raises:
         CounterDisabledError: The stream does not hold counters.
-        ProtocolError: The message is none, though the stream holds them.
+        ProtocolError: The stream holds counters, and the message is not one.
     """
     try:
         value = parse_integer(decode_json(message.data)["val"])
@@ -236,7 +234,8 @@ def read_entry(message: StoredMessage, stream: CountingStream) -> CounterEntry:
         if not stream.config.allow_msg_counter:
             raise _disabled(stream.name) from None
         raise ProtocolError(
-            f"message {message.sequence} on {message.subject!r} is no counter"
+            f"message {message.sequence} of subject {message.subject!r} in stream "
+            f"{stream.name!r} is not a counter"
         ) from error
     return CounterEntry(
         stream=message.stream,
@@ -249,17 +248,8 @@ def read_entry(message: StoredMessage, stream: CountingStream) -> CounterEntry:
     )
 
 
-def read_entries(
-    messages: Iterable[StoredMessage], stream: CountingStream
-) -> dict[str, CounterEntry]:
-    """
-    Read counters by subject; raises as :func:`read_entry`.
-    """
-    return {message.subject: read_entry(message, stream) for message in messages}
-
-
 def _sources(text: str | None) -> Mapping[str, Mapping[str, int]]:
-    """Read the header that says what a sum consists of."""
+    """Read the header that lists the parts of a sum."""
     if text is None:
         return {}
     found: dict[str, dict[str, str]] = decode_json(text.encode())

@@ -14,7 +14,7 @@ from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import sequence_number
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.ordered import open_ordered
-from jetsync.counters import Counter, read_entries
+from jetsync.counters import Counter, read_entry
 from jetsync.errors import InvalidArgumentError
 from jetsync.events import DirectReadOperation
 from jetsync.read import direct as _direct
@@ -77,7 +77,7 @@ class Stream:
     @property
     def cached_info(self) -> StreamInfo:
         """
-        What the server said last, on whichever call; asks nothing.
+        The stream as the server last described it; sends no request.
         """
         return self._info
 
@@ -92,8 +92,8 @@ class Stream:
 
     def info(
         self,
-        subjects_filter: str | None = None,
         *,
+        subjects_filter: str | None = None,
         deleted_details: bool = False,
         timeout: Seconds | None = None,
     ) -> StreamInfo:
@@ -101,14 +101,14 @@ class Stream:
         Ask the server for the stream and keep the answer as :attr:`cached_info`.
 
         Args:
-            subjects_filter: Also count the messages of each subject that this matches, ``">"`` for
-                all, into ``info.state.subjects``. Servers give 100 000 subjects at a time; as many
-                requests as that takes are sent.
-            deleted_details: Also list the sequences of deleted messages in ``info.state.deleted``.
+            subjects_filter: Fill ``info.state.subjects`` with the number of messages of each
+                subject that this matches; ``">"`` matches all. Servers return 100,000 subjects at a
+                time, so this may take several requests.
+            deleted_details: List the sequences of deleted messages in ``info.state.deleted``.
             timeout: Seconds for all requests together.
 
         Raises:
-            StreamNotFoundError: the stream is gone.
+            StreamNotFoundError: The stream is gone.
         """
         self._info = _stream_admin.info(
             self._context,
@@ -166,33 +166,32 @@ class Stream:
         Delete the stream with its messages and consumers.
 
         Raises:
-            StreamNotFoundError: it is gone already.
+            StreamNotFoundError: The stream is already gone.
         """
         _stream_admin.delete(self._context, self._name, self._context.deadline(timeout))
 
     def purge(
         self,
         subject: str | None = None,
+        *,
         sequence: int | None = None,
         keep: int | None = None,
-        *,
         timeout: Seconds | None = None,
     ) -> int:
         """
-        Remove messages from the stream and return how many there were.
+        Remove messages from the stream and return how many were removed.
 
-        Without arguments all of them. An explicit 0 is sent, and servers take it for "not given":
-        ``keep=0`` removes every message of the subject or stream, as it says, **and so does**
-        ``sequence=0``.
+        Without arguments, all messages are removed. Servers read 0 as "not given", so ``keep=0``
+        removes every message of the subject or stream, **and so does** ``sequence=0``.
 
         Args:
-            subject: Only messages under this subject or wildcard.
-            sequence: Only messages before this sequence.
-            keep: All but the last so many.
+            subject: Remove only messages of this subject or wildcard.
+            sequence: Remove only messages before this sequence.
+            keep: Keep the last so many messages.
             timeout: Seconds for the request.
 
         Raises:
-            InvalidArgumentError: both ``sequence`` and ``keep`` are given.
+            InvalidArgumentError: Both ``sequence`` and ``keep`` are given.
         """
         return _stream_admin.purge(
             self._context,
@@ -290,7 +289,7 @@ class Stream:
         Return the consumer of that name.
 
         Raises:
-            ConsumerNotFoundError: there is none.
+            ConsumerNotFoundError: The stream has no consumer of that name.
         """
         deadline = self._context.deadline(timeout)
         return self._consumer(_consumer_admin.info(self._context, self._name, name, deadline))
@@ -311,29 +310,30 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> OrderedConsumer:
         """
-        Return a reader of the stream in its order, without a gap and without a repeat.
+        Return a reader of the stream, or of a part of it, in order, without gaps and repeats.
 
-        An ephemeral consumer is made at once, in the server's memory and without acknowledgements.
+        The call creates an ephemeral consumer in the server's memory, without acknowledgements.
 
         Args:
-            filter_subjects: One subject or several, perhaps with wildcards; None for all.
-            deliver_policy: Where to begin; all unless one of the next two is given.
+            filter_subjects: One or more subjects or wildcards; None for all.
+            deliver_policy: Where to begin. Default: at the first message, or where one of the next
+                two says.
             opt_start_seq: The stream sequence to begin at.
-            opt_start_time: The time to begin at, aware; not together with *opt_start_seq*.
-            replay_policy: How fast.
-            inactive_threshold: Seconds after which the server forgets the consumer when nobody
-                reads; default: 300.
-            headers_only: Leave the payloads out.
-            max_reset_attempts: How often in a row making the consumer again may fail; -1 tries
-                until servers say that the stream is gone.
-            name_prefix: What the consumer's name starts with, for this reader alone; default: one
-                that is made up.
+            opt_start_time: The time to begin at, as an aware datetime, instead of *opt_start_seq*.
+            replay_policy: How fast the server sends.
+            inactive_threshold: Seconds without a read after which the server deletes the consumer.
+                Default: 300.
+            headers_only: Leave out the payloads.
+            max_reset_attempts: How often in a row an attempt to replace the consumer may fail; -1
+                tries until servers report that the stream is gone.
+            name_prefix: How the consumer's name begins; no other reader may use it. Default: a
+                random one.
             metadata: As in :class:`ConsumerConfig`.
             timeout: Seconds for all requests together.
 
         Raises:
-            InvalidArgumentError: the options do not fit together; nothing was sent.
-            StreamNotFoundError: the stream is gone.
+            InvalidArgumentError: The options exclude each other; nothing was sent.
+            StreamNotFoundError: The stream is gone.
         """
         return open_ordered(
             self._context,
@@ -357,16 +357,16 @@ class Stream:
         Delete a consumer.
 
         Raises:
-            ConsumerNotFoundError: there is none of that name.
+            ConsumerNotFoundError: The stream has no consumer of that name.
         """
         deadline = self._context.deadline(timeout)
         _consumer_admin.delete(self._context, self._name, name, deadline)
 
     def consumers(self, *, timeout: Seconds | None = None) -> Iterator[Consumer]:
         """
-        Iterate over the consumers; pages of 256 are asked for as they are needed.
+        Iterate over the consumers; each page of 256 is requested when it is needed.
 
-        Consumers may be made and deleted meanwhile: none is yielded twice.
+        No consumer is yielded twice, even if others are created or deleted meanwhile.
 
         Args:
             timeout: Seconds for each page.
@@ -383,16 +383,16 @@ class Stream:
         self, name: str, until: dt.datetime, *, timeout: Seconds | None = None
     ) -> PauseState:
         """
-        Let a consumer deliver nothing until a time. Pulls wait and get their heartbeats.
+        Stop the delivery of a consumer until a time. Pulls wait and get heartbeats.
 
         Args:
             name: The consumer.
-            until: An aware time; one that has passed lets it go on.
+            until: An aware datetime. A time in the past resumes the delivery.
             timeout: Seconds for all requests together.
 
         Raises:
-            ConsumerNotFoundError: there is none of that name.
-            NotSupportedError: the server is older than 2.11.
+            ConsumerNotFoundError: The stream has no consumer of that name.
+            NotSupportedError: The server is older than 2.11.
         """
         deadline = self._context.deadline(timeout)
         return _consumer_admin.pause(self._context, self._name, name, until, deadline)
@@ -408,12 +408,12 @@ class Stream:
 
     def unpin_consumer(self, name: str, group: str, *, timeout: Seconds | None = None) -> None:
         """
-        Take the pin of a priority group from its client, so that the next pull gets it.
+        Unpin the client of a priority group, so that the next pull is pinned.
 
         Raises:
-            ConsumerNotFoundError: there is no consumer of that name.
-            PriorityGroupNotFoundError: it has no such group.
-            NotSupportedError: the server is older than 2.11.
+            ConsumerNotFoundError: The stream has no consumer of that name.
+            PriorityGroupNotFoundError: The consumer has no such group.
+            NotSupportedError: The server is older than 2.11.
         """
         deadline = self._context.deadline(timeout)
         _consumer_admin.unpin(self._context, self._name, name, group, deadline)
@@ -422,18 +422,18 @@ class Stream:
         self, name: str, sequence: int | None = None, *, timeout: Seconds | None = None
     ) -> ConsumerReset:
         """
-        Let a consumer begin again: what was delivered since then is delivered once more.
+        Move a consumer back, so that the server delivers messages again.
 
         Args:
             name: The consumer.
-            sequence: The stream sequence to begin at; ``None`` means the first message that is not
+            sequence: The stream sequence to continue at. Default: the first message that is not
                 acknowledged.
             timeout: Seconds for all requests together.
 
         Raises:
-            ConsumerNotFoundError: there is none of that name.
-            InvalidResetError: the sequence lies before the consumer's own start.
-            NotSupportedError: the server is older than 2.14.
+            ConsumerNotFoundError: The stream has no consumer of that name.
+            InvalidResetError: The sequence lies before the start of the consumer.
+            NotSupportedError: The server is older than 2.14.
         """
         deadline = self._context.deadline(timeout)
         return _consumer_admin.reset(self._context, self._name, name, sequence, deadline)
@@ -450,16 +450,16 @@ class Stream:
         Read the message with a sequence.
 
         Args:
-            sequence: Its place in the stream, from 1.
-            direct: ``True`` insists on a direct get and takes what any replica or mirror answers;
-                ``False`` insists on the leader; ``None`` uses a direct get where the stream allows
-                it, and asks the leader where that finds nothing, or a mirror answers that may have
-                less than the stream.
+            sequence: The stream sequence, from 1.
+            direct: ``True`` uses a direct get and accepts the answer of any replica or mirror.
+                ``False`` asks the leader. ``None`` uses a direct get if the stream allows it, and
+                asks the leader if no message is found or a mirror answers that may have less than
+                the stream.
             timeout: Seconds for all requests together.
 
         Raises:
-            MessageNotFoundError: it was removed, or was never there.
-            DirectNotSupportedError: ``direct=True`` and the stream does not allow it.
+            MessageNotFoundError: The message was removed or never existed.
+            DirectNotSupportedError: ``direct=True``, and the stream does not allow direct gets.
         """
         request = {"seq": sequence_number(sequence, "sequence")}
         return self._read("get_message", request, self._context.deadline(timeout), direct=direct)
@@ -471,13 +471,13 @@ class Stream:
         Read the last message of a subject.
 
         Args:
-            subject: The subject; a wildcard means the last message that matches.
+            subject: The subject. With a wildcard, the last message that matches.
             direct: As in :meth:`get_message`.
             timeout: Seconds for all requests together.
 
         Raises:
-            MessageNotFoundError: there is none.
-            DirectNotSupportedError: ``direct=True`` and the stream does not allow it.
+            MessageNotFoundError: The subject has no message.
+            DirectNotSupportedError: ``direct=True``, and the stream does not allow direct gets.
         """
         request = {"last_by_subj": validate_filter(subject)}
         return self._read("get_last", request, self._context.deadline(timeout), direct=direct)
@@ -491,17 +491,17 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> StoredMessage:
         """
-        Read the first message of a subject at a sequence or after it.
+        Read the first message of a subject at or after a sequence.
 
         Args:
             subject: The subject or wildcard.
-            sequence: Where to begin to look, from 1.
+            sequence: The stream sequence to begin at, from 1.
             direct: As in :meth:`get_message`.
             timeout: Seconds for all requests together.
 
         Raises:
-            MessageNotFoundError: there is none.
-            DirectNotSupportedError: ``direct=True`` and the stream does not allow it.
+            MessageNotFoundError: There is no such message.
+            DirectNotSupportedError: ``direct=True``, and the stream does not allow direct gets.
         """
         request = {
             "seq": sequence_number(sequence, "sequence"),
@@ -517,9 +517,7 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> StoredMessage:
         """
-        Read the first message that was stored at a time or after it.
-
-        Needs server 2.11 or later: an older one does not know times.
+        Read the first message that was stored at or after a time. Needs server 2.11 or later.
 
         Args:
             time: An aware datetime, or nanoseconds since 1970, inclusive.
@@ -527,9 +525,9 @@ class Stream:
             timeout: Seconds for all requests together.
 
         Raises:
-            MessageNotFoundError: nothing was stored since.
-            NotSupportedError: the server is too old.
-            DirectNotSupportedError: ``direct=True`` and the stream does not allow it.
+            MessageNotFoundError: No message was stored since.
+            NotSupportedError: The server is older than 2.11.
+            DirectNotSupportedError: ``direct=True``, and the stream does not allow direct gets.
         """
         request = {"start_time": time_text(time, "time")}
         deadline = self._context.deadline(timeout)
@@ -551,28 +549,28 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> DirectBatch:
         """
-        Read up to so many messages in the order they were stored, without a consumer (ADR-31).
+        Read up to *batch* messages in the order they were stored, without a consumer (ADR-31).
 
-        Any replica of the stream may answer, and a mirror that has all of it; the leader is asked
-        before the batch ends early. Nothing there is not an error: the batch is empty. What more
-        there is can be read from behind its ``last_sequence``; :meth:`scan` does so by itself. The
-        call returns when the first messages are there.
+        Any replica of the stream may answer, or a mirror that has all of it. The leader is asked
+        before the batch ends early. If there is no message, the batch is empty. To read on, begin
+        after its ``last_sequence``, or use :meth:`scan`. The call returns when the first messages
+        have arrived.
 
         Args:
             batch: How many messages at most.
-            sequence: Where to begin, from 1, which is the default.
-            subject: Only messages of this subject or wildcard.
-            start_time: When to begin, in place of a sequence: an aware datetime, or nanoseconds
-                since 1970, inclusive.
-            max_bytes: Stop after the message with which subjects, headers and payloads have so many
-                bytes; there is at least one.
-            timeout: Seconds to wait for the call, and then for each page that the batch takes.
+            sequence: The stream sequence to begin at, from 1. Default: 1.
+            subject: Read only messages of this subject or wildcard.
+            start_time: The time to begin at, instead of a sequence: an aware datetime, or
+                nanoseconds since 1970, inclusive.
+            max_bytes: End after the message with which subjects, headers and payloads reach this
+                many bytes. At least one message is returned.
+            timeout: Seconds to wait for the call, and then for each further page of the batch.
 
         Raises:
-            DirectNotSupportedError: the stream does not allow direct gets.
-            IncompleteMirrorError: a mirror answers that has less than the stream, and nobody else.
-            NotSupportedError: the server is older than 2.11.
-            InvalidArgumentError: the arguments exclude each other or can not be used.
+            DirectNotSupportedError: The stream does not allow direct gets.
+            IncompleteMirrorError: Only a mirror answers that has less than the stream.
+            NotSupportedError: The server is older than 2.11.
+            InvalidArgumentError: The arguments exclude each other or are not valid.
         """
         return _direct.get_batch(
             self._context,
@@ -599,37 +597,35 @@ class Stream:
         """
         Read the last message of each of many subjects, all as of one moment (ADR-31).
 
-        The moment is now, or the one that is asked for; it is told by the batch's
-        ``up_to_sequence``. As many requests as it takes are sent, all for that moment. What the
-        stream does not hold any more can not be read: subjects whose message was lost *while* this
-        read was under way are in the batch's ``missing``, never dropped silently; what was gone
-        before is not there. Subjects without a message are left out.
+        The moment is now or the one that you ask for, and the batch's ``up_to_sequence`` tells it.
+        The read takes as many requests as necessary, all for that moment. Subjects without a
+        message are left out. If a message of that moment is removed *during* the read, its subject
+        is listed in the batch's ``missing``. A message that was removed before is left out.
 
-        Messages come in the order they were stored; where the subjects had to be split, in that
-        order within each 1024 subjects, which are in alphabetical order.
+        Messages come in the order they were stored. If the subjects have to be split, they are in
+        alphabetical order, and messages are in order within each 1,024 subjects.
 
-        Any replica of the stream may answer, and a mirror that has all of it, and be a moment
-        behind; the leader is asked before there is nothing at all.
+        Any replica of the stream may answer, or a mirror that has all of it, and be slightly
+        behind. The leader is asked before the result is empty.
 
         Args:
             subjects: Subjects and wildcards.
-            up_to_sequence: As it was when this was the last sequence.
-            up_to_time: As it was right before this time: an aware datetime, or nanoseconds since
-                1970. A message of exactly this time is left out.
+            up_to_sequence: Read the state when this was the last sequence.
+            up_to_time: Read the state right before this time: an aware datetime, or nanoseconds
+                since 1970. A message of exactly this time is left out.
             batch: Messages of one request at most.
-            split: Ask again, by name and for no more than 1024 subjects at once, where more of them
-                match than a server allows.
-            reread: Read the subjects in ``missing`` again, as they are now: their messages come
-                last, are named in the batch's ``later``, and have sequences behind its
-                ``up_to_sequence``.
-            timeout: Seconds to wait for the call, and then for each page that the batch takes.
+            split: If more subjects match than a server accepts, list them and request up to 1,024
+                at a time.
+            reread: Read the subjects in ``missing`` again as they are now. Their messages come last
+                and have sequences above ``up_to_sequence``. The batch lists them in ``later``.
+            timeout: Seconds to wait for the call, and then for each further page.
 
         Raises:
-            TooManySubjectsError: with ``split=False``, more than 1024 subjects match.
-            DirectNotSupportedError: the stream does not allow direct gets.
-            IncompleteMirrorError: a mirror answers that has less than the stream, and nobody else.
-            NotSupportedError: the server is older than 2.11.
-            InvalidArgumentError: there is no subject, or the arguments exclude each other.
+            TooManySubjectsError: With ``split=False``, more than 1,024 subjects match.
+            DirectNotSupportedError: The stream does not allow direct gets.
+            IncompleteMirrorError: Only a mirror answers that has less than the stream.
+            NotSupportedError: The server is older than 2.11.
+            InvalidArgumentError: There is no subject, or the arguments exclude each other.
         """
         return _direct.get_last_for(
             self._context,
@@ -656,30 +652,29 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> StreamScan:
         """
-        Iterate over the stream's messages in their order, page by page, without a consumer.
+        Iterate over the stream's messages in order, page by page, without a consumer.
 
-        Ends at the last message that the stream has at the time of the call: what is published
-        meanwhile does not make it longer. What is deleted meanwhile is left out. One page is read
-        ahead, never more. The connection may be lost: the scan goes on behind the last message.
-        Any replica of the stream may answer, and a mirror that has all of it; the leader is asked
-        where they have no more.
+        The scan ends at the last message that the stream has at the time of the call. Messages that
+        are deleted before their page is read are left out. At most one page is read ahead. After a
+        lost connection, the scan continues after the last message. Any replica of the stream may
+        answer, or a mirror that has all of it. The leader is asked when they have no more messages.
 
         Args:
-            start: The first sequence; the default is 1.
-            end: The last sequence; the default is the stream's last one now.
-            start_time: When to begin, in place of a sequence: an aware datetime, or nanoseconds
-                since 1970, inclusive.
-            subject: Only messages of this subject or wildcard.
-            page: Messages of one request at most.
-            max_bytes: Bytes of one request, as in :meth:`get_batch`; two pages are in memory at
-                most.
-            timeout: Seconds to wait for the call, and then for each page.
+            start: The first sequence. Default: 1.
+            end: The last sequence. Default: the stream's last one at the time of the call.
+            start_time: The time to begin at, instead of a sequence: an aware datetime, or
+                nanoseconds since 1970, inclusive.
+            subject: Read only messages of this subject or wildcard.
+            page: Messages of one request at most. Default: 2,000.
+            max_bytes: Bytes of one request, as in :meth:`get_batch`. Default: 2 MiB. At most two
+                pages are in memory.
+            timeout: Seconds to wait for the call, and then for each further page.
 
         Raises:
-            DirectNotSupportedError: the stream does not allow direct gets.
-            IncompleteMirrorError: a mirror answers that has less than the stream, and nobody else.
-            NotSupportedError: the server is older than 2.11.
-            InvalidArgumentError: the arguments exclude each other or can not be used.
+            DirectNotSupportedError: The stream does not allow direct gets.
+            IncompleteMirrorError: Only a mirror answers that has less than the stream.
+            NotSupportedError: The server is older than 2.11.
+            InvalidArgumentError: The arguments exclude each other or are not valid.
         """
         return _direct.scan(
             self._context,
@@ -697,10 +692,10 @@ class Stream:
 
     def counter(self, subject: str) -> Counter:
         """
-        Return the counter of a subject; asks nothing, and there need not be one yet (ADR-49).
+        Return the counter of a subject (ADR-49). Sends no request; the counter need not exist.
 
         Raises:
-            InvalidSubjectError: this is no subject to publish to.
+            InvalidSubjectError: The subject is not valid for publishing.
         """
         return Counter(self._context, self, subject)
 
@@ -710,19 +705,19 @@ class Stream:
         """
         Return the counters of many subjects, by subject.
 
-        They are as they were at one moment; those that were changed while this was under way, and
-        of which the stream does not keep what was before, are as they are now.
+        The values are of one moment. If a counter changes during the read and the stream no longer
+        has the message of that moment, the newer value is returned.
 
         Args:
-            subjects: Subjects and wildcards; those without a counter are left out.
+            subjects: Subjects and wildcards. Subjects without a counter are left out.
             timeout: As for :meth:`get_last_for`.
 
         Raises:
-            CounterDisabledError: the stream does not hold counters.
-            DirectNotSupportedError, NotSupportedError: as for :meth:`get_last_for`.
+            CounterDisabledError: The stream does not hold counters.
+            DirectNotSupportedError, NotSupportedError: As for :meth:`get_last_for`.
         """
         found = self.get_last_for(subjects, reread=True, timeout=timeout)
-        return read_entries(found, self)
+        return {message.subject: read_entry(message, self) for message in found}
 
     def delete_message(
         self,
@@ -732,15 +727,15 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> None:
         """
-        Delete the message with a sequence. Its place in the counting stays empty.
+        Delete the message with a sequence. No other message ever gets that sequence.
 
         Args:
-            sequence: Its place in the stream, from 1.
-            secure: Overwrite its bytes on disk with random ones, which is slower.
+            sequence: The stream sequence, from 1.
+            secure: Overwrite the message on disk with random bytes, which is slower.
             timeout: Seconds for the request.
 
         Raises:
-            MessageNotFoundError: it is gone already.
+            MessageNotFoundError: The message is already gone.
         """
         deadline = self._context.deadline(timeout)
         _stream_admin.delete_message(self._context, self._name, sequence, deadline, secure=secure)

@@ -1,10 +1,10 @@
 """
-What a context knows of the streams it writes batches to, or reads many messages from.
+What a context knows about streams, so that it can tell what their servers support.
 
-A batch must not be sent to a server that would store its messages one by one, nor a request for
-many messages to one that would answer with another message, so a stream is asked before the first
-of them. The answer holds as long as the connection: the next one may lead to another server, after
-an upgrade or a downgrade.
+A server that does not support batches would store their messages one by one, and one that does not
+support direct reads of many messages would answer with another message. So a stream is asked for
+before the first such request. The answer is valid for one connection, because the next one may lead
+to a server of another version.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class KnownStream:
     name: str
     config: StreamConfig
     level: int
-    """The API level of the server that leads it; 0 before server 2.11."""
+    """The API level of the leader's server; 0 before server 2.11."""
 
     version: str | None
-    """The version of that server; None before 2.11."""
+    """The version of the leader's server; None before 2.11."""
 
     epoch: int
-    """The connection that it was asked on."""
+    """The connection that it was asked for on."""
 
     asked: float = attrs.field(factory=time.monotonic, eq=False)
-    """When that was, on the monotonic clock."""
+    """When it was asked for, on the monotonic clock."""
 
     def takes(self, subject: str) -> bool:
-        """Return whether messages to *subject* are stored in it."""
+        """Return whether it stores messages to *subject*."""
         for each in self.config.subjects or ():  # noqa: SIM110 - `any` costs twice as much here.
             if overlap(subject, each):
                 return True
@@ -59,7 +59,7 @@ class KnownStream:
 
 class StreamCache:
     """
-    The streams that were asked for, until the connection changes; any thread.
+    The streams that were asked for on the current connection; thread-safe.
     """
 
     __slots__ = ("_context", "_denied", "_known", "_limit", "_mirrors")
@@ -69,20 +69,18 @@ class StreamCache:
         self._known: dict[str, KnownStream] = {}
         self._mirrors: dict[str, frozenset[str]] = {}
         self._limit: tuple[int, int] | None = None
+        # Connections and streams for which the server denied this user the advisories.
         self._denied: set[tuple[int, str]] = set()
-        """Connections and streams whose advisories the server does not let this user have."""
 
     def find(self, subject: str, deadline: Deadline, *, fresh: bool = False) -> KnownStream:
         """
-        Return the stream that stores *subject*; with *fresh* it is asked in any case.
+        Return the stream that stores *subject*; with *fresh* the server is asked in any case.
 
         Raises:
-            NoStreamResponseError: There is none.
-            ApiError, RequestTimeoutError, TransportError: It could not be told.
+            NoStreamResponseError: No stream stores the subject.
+            ApiError, RequestTimeoutError, TransportError: The request failed.
         """
-        # Without a connection only the next one can tell, and this waits for it.
-        lane = self._context.lane
-        epoch = lane.epoch if self._context.connection.is_connected else lane.write(b"", deadline)
+        epoch = self._epoch(deadline)
         if not fresh:
             kept = self.kept(subject, epoch)
             if kept is not None:
@@ -96,26 +94,30 @@ class StreamCache:
         try:
             return self._learn(names[0], epoch, deadline)
         except StreamNotFoundError as error:
-            # Deleted between the two questions.
+            # Deleted between the two requests.
             raise NoStreamResponseError(subject) from error
 
     def named(self, name: str, deadline: Deadline, *, fresh: bool = False) -> KnownStream:
         """
-        Return the stream called *name*, as :meth:`find` does.
+        Return the stream called *name*; with *fresh* the server is asked in any case.
 
         Raises:
-            StreamNotFoundError: There is none.
-            ApiError, RequestTimeoutError, TransportError: It could not be told.
+            StreamNotFoundError: The stream does not exist.
+            ApiError, RequestTimeoutError, TransportError: The request failed.
         """
-        lane = self._context.lane
-        epoch = lane.epoch if self._context.connection.is_connected else lane.write(b"", deadline)
+        epoch = self._epoch(deadline)
         known = self._known.get(name)
         if known is not None and known.epoch == epoch and not fresh:
             return known
         return self._learn(name, epoch, deadline)
 
+    def _epoch(self, deadline: Deadline) -> int:
+        """Return the current connection, or wait for the next one."""
+        lane = self._context.lane
+        return lane.epoch if self._context.connection.is_connected else lane.write(b"", deadline)
+
     def _learn(self, name: str, epoch: int, deadline: Deadline) -> KnownStream:
-        """Ask for a stream and keep what is said of it."""
+        """Ask for a stream and keep the answer."""
         answer = self._context.api(f"STREAM.INFO.{name}", None, deadline, stream=name)
         config = from_wire(StreamConfig, answer.get("config") or {})
         known = KnownStream(
@@ -137,7 +139,7 @@ class StreamCache:
         return known if known is not None and known.epoch == self._context.lane.epoch else None
 
     def mirrors(self, name: str) -> frozenset[str]:
-        """Return the names of mirrors of a stream that were asked for, whenever that was."""
+        """Return the known mirrors of a stream, also from earlier connections."""
         return self._mirrors.get(name, frozenset())
 
     def kept(self, subject: str, epoch: int) -> KnownStream | None:
@@ -149,19 +151,19 @@ class StreamCache:
 
     @property
     def batch_limit(self) -> int | None:
-        """How many messages an atomic batch may have, once the server has said so."""
+        """The server's limit for messages of an atomic batch; None if it is not known."""
         limit = self._limit
         return limit[1] if limit is not None and limit[0] == self._context.lane.epoch else None
 
     def learn_batch_limit(self, limit: int, epoch: int) -> None:
-        """Keep what the server of the connection *epoch* said of its limit."""
+        """Keep the limit of the server of the connection *epoch*."""
         self._limit = epoch, limit
 
     def may_listen(self, known: KnownStream) -> bool:
-        """Return whether the stream's advisories may be asked for, as far as is known."""
+        """Return whether this user may subscribe to the stream's advisories, as far as is known."""
         return (known.epoch, known.name) not in self._denied
 
     def learn_denial(self, known: KnownStream) -> None:
-        """Keep that the server refused the stream's advisories; until the connection changes."""
+        """Note that the server denied the stream's advisories on its connection."""
         kept = {each for each in self._denied if each[0] == known.epoch}
         self._denied = {*kept, (known.epoch, known.name)}

@@ -1,12 +1,12 @@
 """
 Which mirrors may answer for the stream that they mirror.
 
-Servers let every mirror of a stream answer its direct gets (ADR-31), whatever the mirror has of it:
-one with a filter answers that there is nothing, or with fewer messages, and cannot be kept from
-it. The name in an answer tells who gave it, and the mirror's configuration what it can have.
+Servers let every mirror of a stream answer its direct gets (ADR-31), even a mirror with a filter,
+which then answers with fewer messages or with none. The answer names the stream that gave it, and
+the configuration of a mirror tells what it can have.
 
-A mirror that may answer can still be a moment behind, and keeps what was deleted from its origin;
-what somebody deletes from the mirror itself shows nowhere.
+A mirror that may answer can still be slightly behind, and keeps messages that were deleted from the
+origin. Messages that somebody deletes from the mirror itself cannot be noticed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Reading", "agrees", "known_answers", "may_answer"]
 
+# What is read: one message, by its sequence or as the last of one subject; the last messages of
+# many subjects; or all messages.
 Reading: TypeAlias = Literal["message", "last", "history"]
-"""
-What is read: one message that is what it is wherever it is found (that with a sequence, or the last
-of one subject); the last messages of many subjects; or all there is.
-"""
 
+# Seconds after which the configuration of a mirror is asked for again.
 TRUSTED_FOR: Final = 30.0
-"""Seconds after which the configuration of a mirror is asked for again."""
 
+# Seconds to wait for the configuration. A mirror that cannot be asked for may not answer.
 ANSWER_WAIT: Final = 1.0
-"""Seconds to wait for it; a mirror of which nothing can be learned may not answer."""
 
 _LIMITS: Final = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
 
@@ -52,9 +50,9 @@ def may_answer(
     context: Context, mirror: str, stream: str, reading: Reading, deadline: Deadline
 ) -> bool:
     """
-    Return whether the stream called *mirror*, which answered for *stream*, has what that one has.
+    Return whether the stream *mirror*, which answered for *stream*, has everything that is read.
 
-    Asks for both on the first answer of a mirror, and then once in a while.
+    Both are asked for on the first answer of a mirror, and again after :data:`TRUSTED_FOR` seconds.
     """
     try:
         until = deadline.at_most(ANSWER_WAIT)
@@ -66,13 +64,13 @@ def may_answer(
         TemporarilyUnavailableError,
         TransportError,
     ):
-        # In another account, or not for this user: then it can not be told.
+        # It may be in another account, or this user may not ask for it.
         return False
 
 
 def known_answers(context: Context, stream: str, reading: Reading) -> frozenset[bytes]:
     """
-    Return the mirrors of a stream that may answer for it, as far as is known; asks nothing.
+    Return the known mirrors that may answer for a stream; sends no request.
     """
     names = context.streams.mirrors(stream)
     origin = context.streams.peek(stream) if names else None
@@ -94,7 +92,7 @@ def agrees(mirror: StreamConfig, origin: StreamConfig, reading: Reading) -> bool
     if source is None or source.name != origin.name or source.subject_transforms:
         return False
     if mirror.discard is DiscardPolicy.NEW and _is_limited(mirror):
-        # Without what came last.
+        # A full mirror rejects the newest messages.
         return False
     if reading == "message":
         return _bound(mirror, "max_msg_size") >= _bound(origin, "max_msg_size")
@@ -123,6 +121,6 @@ def _is_limited(config: StreamConfig) -> bool:
 
 
 def _bound(config: StreamConfig, limit: str) -> float:
-    """Return a limit; servers write "none" as 0 or -1."""
+    """Return a limit as a number; servers write "no limit" as 0 or -1."""
     value: float | None = getattr(config, limit)
     return float("inf") if value is None or value <= 0 else value

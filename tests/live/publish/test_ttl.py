@@ -176,7 +176,9 @@ class TestExpiry:
         js.publish(f"{name}.old", ttl=3600)
         eventually(lambda: timed_stream.info().state.messages < 3)
         assert time.monotonic() - start > 0.9
-        eventually(lambda: timed_stream.info(">").state.subjects == {f"{name}.stays": 1})
+        eventually(
+            lambda: timed_stream.info(subjects_filter=">").state.subjects == {f"{name}.stays": 1}
+        )
 
     @pytest.mark.parametrize(("history", "stored"), [(1, 1), (3, 4), (-1, 4)])
     def test_raised(self, js, unique, history, stored):
