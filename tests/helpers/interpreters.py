@@ -7,6 +7,7 @@ with it.
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 SUPPORTED = ((3, 10), (3, 11), (3, 12), (3, 13))
 
 
+@functools.cache
 def present() -> set[tuple[int, int]]:
     """
     Return the supported versions that are on PATH, and the running one.
