@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._api.known_streams import StreamCache
 from jetsync._base.deadline import MAX_SECONDS, Deadline
@@ -32,8 +32,8 @@ class Context:
         self, connection: Connection, *, prefix: str, domain: str | None, default_timeout: float
     ) -> None:
         self.connection: Connection = connection
-        self.lane = connection.lane
-        self.plugins = connection.plugins
+        self.lane: Final = connection.lane
+        self.plugins: Final = connection.plugins
         self.prefix: str = prefix
         self.domain: str | None = domain
         # Capped, because locks reject longer waits.

@@ -114,5 +114,7 @@ def expire(bucket: jetsync.KeyValue) -> list[str]:
         bucket.create("gate", b"closes soon", ttl=KEPT)
         for _ in range(2):
             entry = watch.next(timeout=PATIENCE)
+            if entry is None:
+                break
             seen.append(entry.marker.value if entry.marker is not None else entry.operation.value)
     return seen

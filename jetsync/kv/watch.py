@@ -138,21 +138,23 @@ class Watch:
             raise StopIteration
         return entry
 
-    def next(self, *, timeout: Seconds | None = None) -> Entry:
+    def next(self, *, timeout: Seconds | None = None) -> Entry | None:
         """
-        Wait for the next entry and return it.
+        Wait for the next entry and return it, or None if none arrives in time.
 
         Args:
-            timeout: Seconds to wait; None is 30, 0 only looks. While the consumer behind it has to
-                be made again, half a second may be added.
+            timeout: Seconds to wait. The default is 30; 0 returns only an entry that is already
+                here. While the consumer is being recreated, the call may take half a second more.
 
         Raises:
-            WaitTimeoutError: None came in time; the watch goes on.
-            HandleClosedError: It has ended.
-            JetSyncError: What ended it, once.
+            HandleClosedError: The watch has ended.
+            JetSyncError: The error that ended the watch. It is raised once.
         """
         seconds = self._messages.options.expires if timeout is None else timeout
-        entry = self._take(Deadline.after(seconds), initial=False)
+        try:
+            entry = self._take(Deadline.after(seconds), initial=False)
+        except WaitTimeoutError:
+            return None
         if entry is None:
             raise HandleClosedError("watch")
         return entry

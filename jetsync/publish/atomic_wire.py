@@ -76,7 +76,8 @@ class BatchRun:
         streams = context.streams
         self.known = known
         self.staging = staging
-        self.id = batch_id = wire.batch_id
+        batch_id = wire.batch_id
+        self.id: str = batch_id
         self.whole = whole
         self.engine: AtomicBatchEngine[BatchItem] = AtomicBatchEngine(
             batch_id,

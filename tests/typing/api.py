@@ -208,7 +208,7 @@ def keys_and_values(js: jetsync.JetStream) -> None:
     with kv.watch("a.>", updates_only=True) as watch:
         for each in watch.initial():
             print(each.operation is jetsync.KeyOperation.PUT, each.marker)
-        following: jetsync.Entry = watch.next(timeout=1.5)
+        following: jetsync.Entry | None = watch.next(timeout=1.5)
     with kv.atomic(timeout=5) as tx:
         tx.update("a", b"", last=3)
         tx.create("c", b"")

@@ -209,10 +209,8 @@ def _batches(driver: Stage, watch: jetsync.Watch) -> Iterator[int]:
     ended = False
     while not ended:
         ended = driver.ended()
-        with contextlib.suppress(jetsync.WaitTimeoutError):
-            while True:
-                entry = watch.next(timeout=0 if ended else PING_TIMEOUT)
-                yield json.loads(entry.value)["batch"]
+        while (entry := watch.next(timeout=0 if ended else PING_TIMEOUT)) is not None:
+            yield json.loads(entry.value)["batch"]
     driver.check()
 
 
