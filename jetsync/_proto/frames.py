@@ -184,9 +184,9 @@ class Splitter:
                 if box is not None:
                     touched.append(box)
                     if by_run and box.express is not None:
-                        behind = box.express(data, position)
-                        if behind > position:
-                            position = behind
+                        next_position = box.express(data, position)
+                        if next_position > position:
+                            position = next_position
                             continue
                         # Frames of several subscriptions are mixed. Searching the rest of the data
                         # at each change of subscription would take quadratic time.

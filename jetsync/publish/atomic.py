@@ -177,7 +177,8 @@ class AtomicBatch:
             item = self._plugins.prepared(item, self._operation)
         try:
             with Locked(self._lock, deadline, "another call on the batch"):
-                self._check_open()
+                if self._closed is not None or self._discarding:
+                    raise self._closed_error()
                 run = self._sender.run
                 dropped = None if run is None else run.abandoned()
                 if dropped is not None:
@@ -245,7 +246,8 @@ class AtomicBatch:
             item = self._plugins.prepared(item, self._operation)
 
         def begin() -> Callable[[], BatchRun]:
-            self._check_open()
+            if self._closed is not None or self._discarding:
+                raise self._closed_error()
             return self._sender.begin_commit(item, deadline)
 
         return self._commit(begin, deadline, subject=subject)
@@ -295,7 +297,7 @@ class AtomicBatch:
                 raise ConflictingUseError("another call is committing the batch")
             if self._lost and not self._complete:
                 raise ConflictingUseError(
-                    "build the batch anew: a message of it may be missing, as adding it failed"
+                    "build a new batch: an add failed, so a message of this one may be missing"
                 )
             if not self._complete:
                 raise ConflictingUseError("only a batch whose commit failed can be sent again")
@@ -323,9 +325,8 @@ class AtomicBatch:
 
     # Steps of the calls above.
 
-    def _check_open(self) -> None:
-        if self._closed is not None or self._discarding:
-            raise BatchClosedError(reason=self._closed or DISCARDED)
+    def _closed_error(self) -> BatchClosedError:
+        return BatchClosedError(reason=self._closed or DISCARDED)
 
     def _operation(
         self,

@@ -234,7 +234,7 @@ class BatchSender:
         before = self.run
         assert before is not None
         self._unknown |= before.engine.state is BatchState.UNKNOWN
-        before.leave()
+        before.stop_listening()
         items = before.engine.items
         known = self.find_stream(items[0][0].decode(), deadline)
         if self.id == before.id:
@@ -357,7 +357,7 @@ class BatchSender:
 
     def _find_stored(self, deadline: Deadline) -> BatchAck | None:
         """
-        Return the ack of an earlier attempt if it is in the stream, None if that cannot be told.
+        Return the ack of an earlier attempt if it is in the stream, None if that is not certain.
 
         Stored messages carry the id of their batch and have consecutive sequences.
         """

@@ -105,7 +105,7 @@ class BatchRun:
         self._first_at = self._last_at = 0.0
         self._idle = 0.0
 
-    def leave(self) -> None:
+    def stop_listening(self) -> None:
         """Stop listening for the advisory. Can be called repeatedly."""
         if self.watch is not None:
             self.watch.close()
@@ -114,8 +114,7 @@ class BatchRun:
         """Mark the batch as finished and stop listening for its advisory."""
         if self.engine.state is BatchState.OPEN:
             self.engine.state = BatchState.FAILED
-        if self.watch is not None:
-            self.watch.close()
+        self.stop_listening()
 
     def discard(self) -> None:
         """End the batch and make the server drop it; never waits."""

@@ -143,13 +143,7 @@ class FastPublisher:
         self._connection = context.connection
         self._options = options
         self._lock = threading.RLock()
-        self._link = FastLink(
-            context,
-            self._lock,
-            flow=options.flow,
-            max_outstanding_acks=options.max_outstanding_acks,
-            gap_ok=options.gap == "ok",
-        )
+        self._link = FastLink(context, self._lock, options)
         self._wrap_commit = context.plugins.wrap_batch_commit
         self._plugins = PublishHooks(context.plugins)
         self._ack: BatchAck | None = None

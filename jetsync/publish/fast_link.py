@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._io.lane import Lane
     from jetsync._proto.fastledger import Gap
+    from jetsync.publish.fast import FastOptions
 
 # A quiet batch is pinged after this many seconds, because the server drops it after 10.
 PING_AFTER: Final = 4.0
@@ -66,15 +67,7 @@ class FastLink:
     Drives the engine of one fast publisher; not thread-safe, the publisher holds *lock*.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        lock: threading.RLock,
-        *,
-        flow: int,
-        max_outstanding_acks: int,
-        gap_ok: bool,
-    ) -> None:
+    def __init__(self, context: Context, lock: threading.RLock, options: FastOptions) -> None:
         connection = context.connection
         inbox = connection.new_inbox().encode()
         self._connection = connection
@@ -84,7 +77,10 @@ class FastLink:
         # The SUB line is written with the first message.
         self._sid, self._line = connection.listen(self._box)
         self.engine: FastIngest = FastIngest(
-            inbox, flow=flow, max_outstanding_acks=max_outstanding_acks, gap_ok=gap_ok
+            inbox,
+            flow=options.flow,
+            max_outstanding_acks=options.max_outstanding_acks,
+            gap_ok=options.gap == "ok",
         )
         self.stream: FastStream = FastStream(context)
         # The id of the open batch, or of the next one.

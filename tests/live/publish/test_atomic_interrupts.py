@@ -168,7 +168,7 @@ class TestCtrlC:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        Interrupt(monkeypatch, type(batch), "_check_open")
+        Interrupt(monkeypatch, BatchRun, "abandoned")
         with pytest.raises(KeyboardInterrupt), batch:
             batch.add(f"{stream.name}.A", b"2")
         assert not is_locked(batch._lock)
@@ -186,7 +186,7 @@ class TestCtrlC:
             batches[0].add(f"{stream.name}.A", b"2")
         with pytest.raises(jetsync.BatchClosedError):
             batches[0].commit()
-        with pytest.raises(jetsync.ConflictingUseError, match="build the batch anew"):
+        with pytest.raises(jetsync.ConflictingUseError, match="build a new batch"):
             batches[0].resend()
 
         def one_more():
