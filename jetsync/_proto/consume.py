@@ -10,7 +10,7 @@ to the threshold, a pull is due that asks for everything that is missing. So a s
 never gets more than the limit, and silence then means nothing.
 
 A status ends one pull. In most cases another pull follows, at once or after a growing pause if the
-reason is temporary. If nobody answers a pull or heartbeats are missed, the engine asks for the
+reason is temporary. If a pull is not answered or heartbeats are missed, the engine asks for the
 consumer's info (a *probe*, answered below the same inbox). If the consumer is gone, the consumption
 ends. If the consumer exists while our pulls are silent, the server has lost them, and they are
 struck out.
@@ -201,6 +201,7 @@ class ConsumeEngine:
     def low_mark(self) -> int:
         """Return the number of buffered messages at which :meth:`due` may have a pull; or -1."""
         if self.is_ending:
+            # The thread that takes the last message notices the end.
             return 0
         options = self.options
         pending = self.pulls.pending_messages

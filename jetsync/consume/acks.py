@@ -1,5 +1,5 @@
 """
-Making messages of frames, acknowledging many in one write, and returning those that nobody took.
+Making messages of frames, acknowledging many in one write, and giving back unused ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["ack_many"]
 
 # Seconds for which acks are kept for the next connection. An ack is never too late: the message
-# was handled, whoever has it by then.
+# was handled, even if it was redelivered meanwhile.
 KEEP_ACKS: Final = 3600.0
 
 # Seconds for which naks are kept for the next connection. This is the default `ack_wait` of
@@ -143,7 +143,7 @@ def answers(replies: Iterable[bytes], body: bytes) -> bytes:
 
 def give_back(lane: Lane, frames: Iterable[Frame]) -> None:
     """
-    Nak messages that nobody took, so that the server redelivers them at once; never waits.
+    Nak messages that were not taken, so that the server redelivers them at once; never waits.
 
     Without a connection the naks are sent on the next one, within :data:`KEEP_NAKS` seconds.
     """
@@ -156,8 +156,8 @@ def nak_body(delivered: int) -> bytes:
     """
     Return the body that naks a message whose handler or plugin failed on delivery *delivered*.
 
-    The first redelivery is immediate and later ones are delayed, so that a message that always
-    fails keeps nobody busy.
+    The first redelivery is immediate. Later ones are delayed, so that a message that always fails
+    does not keep the consumer busy.
     """
     if delivered < 2:
         return NAK

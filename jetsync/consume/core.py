@@ -1,8 +1,8 @@
 """
 The shared part of consumptions: who drives the engine, and how threads wait for messages.
 
-No thread stands behind a consumption. The thread that finds the buffer empty becomes the leader: it
-reads the socket and sends the pulls that are due, while the other threads wait for the messages
+A consumption has no thread of its own. The thread that finds the buffer empty becomes the leader.
+It reads the socket and sends the pulls that are due, while the other threads wait for the messages
 that it brings. A thread that takes a message and finds the buffer low drives the engine once, to
 send the next pull.
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Seconds that a client which closes or drains leaves to a thread that is not done yet.
 CLOSING_WAIT: Final = 1.0
 
-# Seconds between two checks for the end of a consumption from which nobody takes messages.
+# Seconds between two checks for the end of a consumption from which no thread takes messages.
 END_POLL: Final = 0.2
 
 ALREADY_WAITING: Final = "this thread already waits for a message of this consumption"
@@ -135,7 +135,7 @@ class ConsumptionCore:
         if self.pool is not None:
             return self.pool.done.is_set()
         if not self.over.is_set():
-            # The end may have come while nobody took messages.
+            # It may have ended while no thread took messages.
             self.refill()
         return self.over.is_set()
 
@@ -151,7 +151,7 @@ class ConsumptionCore:
 
     def drain(self) -> None:
         """Send no more pulls; never waits."""
-        # Set first: whoever drives at the moment sends no pull from here on.
+        # Set first, so that a thread that drives at the moment sends no more pulls.
         self.engine.draining = True
         self._wake_driver()
 

@@ -1,5 +1,5 @@
 """
-What connects a consume engine to the connection: pulls and probes go out, frames come in.
+The driver of a consume engine: it sends pulls and probes, and feeds the engine with frames.
 
 A user's thread drives it, one at a time. Nothing here waits except :meth:`ConsumeDriver.wait`.
 """
@@ -139,7 +139,7 @@ class ConsumeDriver:
 
     def close(self, *, keep: bool) -> None:
         """
-        Send no more pulls, unsubscribe and give back what nobody will take; safe to repeat.
+        Send no more pulls, unsubscribe and give back what will not be taken; safe to repeat.
 
         With *keep*, the messages that have arrived can still be taken.
         """

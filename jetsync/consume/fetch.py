@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageBatch"]
 
-# Seconds to wait for the consumer's info if nobody answered a pull.
+# Seconds to wait for the consumer's info if no server answered a pull.
 PROBE_WAIT: Final = 1.0
 
 # Seconds of silence after which a fetch with `no_wait` asks for the consumer's info. Servers answer
@@ -205,7 +205,7 @@ class Fetch:
             self._lane.interrupt(inbox.box)
 
     def abandon(self, unused: Sequence[Frame]) -> None:
-        """End it and give back the messages that nobody took; safe to repeat."""
+        """End it and give back the messages that were not taken; safe to repeat."""
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
             inbox.abandon(unused, acked=self.acked)
@@ -349,7 +349,7 @@ class Fetch:
         """
         Ask for what has not arrived, because the pull has ended for a temporary reason.
 
-        If nobody answered it, the consumer's info is asked for first, because it may be gone.
+        If no server answered it, the consumer's info is asked for first, because it may be gone.
         """
         self._repeat = False
         status, lane = self.status, self._lane
@@ -381,7 +381,7 @@ class Fetch:
 
     def _probe(self) -> ConsumerInfo | None:
         """
-        Return the consumer's info, or None if nobody answers.
+        Return the consumer's info, or None if there is no answer.
 
         Raises ConsumerNotFoundError or StreamNotFoundError if the consumer does not exist.
         """

@@ -66,7 +66,7 @@ class PullInbox:
         Unsubscribe while a pull may be open; never waits.
 
         Args:
-            unused: Messages that arrived and that nobody took.
+            unused: Messages that arrived and were not taken.
             acked: Whether the consumer wants acknowledgements. If not, there is nothing to nak.
         """
         lane, box = self._lane, self.box
