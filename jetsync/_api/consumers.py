@@ -7,6 +7,7 @@ Every function takes the deadline of the public call that it is a part of.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,29 +47,13 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline, Seconds
     from jetsync.values.stream_config import StreamConfig
 
-__all__ = [
-    "changed_config",
-    "create",
-    "create_or_update",
-    "delete",
-    "info",
-    "infos",
-    "names",
-    "pause",
-    "reset",
-    "unpin",
-    "update",
-    "wanted_config",
-    "warn_about_filters",
-]
-
 _logger = _log.get_logger("jetsync.consumer")
 
+# Log event: a consumer was created that will never get a message.
 FILTER_OUTSIDE_SUBJECTS: Final = "filter_outside_subjects"
-"""Log event: a consumer was made that will never get a message."""
 
+# Seconds that are reserved to find out why a command was not answered.
 _PROBE_SECONDS: Final = 1.0
-"""Time kept back to find out why a request was not answered."""
 
 
 def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
@@ -105,7 +90,7 @@ def create_or_update(
     context: Context, stream: str, config: ConsumerConfig, deadline: Deadline
 ) -> ConsumerInfo:
     """
-    Replace the whole configuration of a consumer, which is created if it does not exist.
+    Create a consumer, or replace the whole configuration of the existing one.
     """
     return _put(context, stream, config, None, deadline)
 
@@ -159,7 +144,7 @@ def _put(
         name = asked["name"] = secrets.token_hex(11)
     endpoint = f"CONSUMER.CREATE.{stream}.{name}"
     if config.filter_subject and not config.filter_subjects:
-        # Permissions of a user can be bound to one filter by way of the request's subject.
+        # The filter in the request's subject lets permissions of a user refer to it.
         endpoint += f".{config.filter_subject}"
     request: dict[str, Any] = {"stream_name": stream, "config": asked}
     if action is not None:
@@ -180,10 +165,10 @@ def _put(
 
 def _validate(config: ConsumerConfig) -> str | None:
     """
-    Return the name of a consumer that may be created or updated like this, if it has one.
+    Check the names and filters of a configuration, and return the name if there is one.
 
     Raises:
-        InvalidArgumentError: a name or a filter can not be used, or there are two names.
+        InvalidArgumentError: A name or a filter is not valid, or the two names differ.
     """
     given = [name for name in (config.durable_name, config.name) if name is not None]
     for name in given:
@@ -198,7 +183,7 @@ def _validate(config: ConsumerConfig) -> str | None:
 
 
 def _filters(config: ConsumerConfig) -> list[str]:
-    # An empty one in the list is the server's to refuse; a single empty one means no filter.
+    # Empty filters are not checked: a single one means no filter, and servers refuse one in a list.
     wanted = [config.filter_subject, *(config.filter_subjects or ())]
     return [subject for subject in wanted if subject]
 
@@ -212,7 +197,7 @@ def delete(context: Context, stream: str, name: str, deadline: Deadline) -> None
 
 
 # --------------------------------------------------------------------------------------------------
-# A filter that can not match
+# Filters that cannot match
 
 
 def warn_about_filters(
@@ -222,16 +207,16 @@ def warn_about_filters(
     deadline: Deadline,
 ) -> None:
     """
-    Log, and tell the plugins, if a filter lies outside the stream's subjects.
+    Log a warning and tell the plugins if a filter lies outside the stream's subjects.
 
-    Servers accept such a consumer; it never gets a message. A stream that takes messages from
-    elsewhere or renames them is left alone: its subjects do not tell what is in it.
+    Servers accept such a consumer, which never gets a message. Streams with a mirror, sources or a
+    subject transform are not checked, because they store other subjects than their own.
 
     Args:
         context: Where to ask for the stream, if it is not known or may have changed.
-        consumer: The consumer that was made.
-        known: The stream's configuration as it was some time ago, if it is known.
-        deadline: Of the call that this is a part of. No failure in here is one of that call.
+        consumer: The consumer that was created.
+        known: An earlier configuration of the stream, if there is one.
+        deadline: Of the call that this is a part of. Failures here do not fail that call.
     """
     stream, filters = consumer.stream_name, _filters(consumer.config)
     if not filters or (known is not None and not _outside(filters, known)):
@@ -308,7 +293,7 @@ def pause(
     context: Context, stream: str, name: str, until: dt.datetime | None, deadline: Deadline
 ) -> PauseState:
     """
-    Stop the delivery of a consumer until a time; ``None`` lets it go on.
+    Stop the delivery of a consumer until a time; ``None`` resumes it.
     """
     body = None if until is None else {"pause_until": format_time(until)}
     answer = _command(context, "PAUSE", (stream, name), body, deadline)
@@ -317,7 +302,7 @@ def pause(
 
 def unpin(context: Context, stream: str, name: str, group: str, deadline: Deadline) -> None:
     """
-    Take the pin of a priority group from the client that has it.
+    Unpin the client of a priority group.
     """
     _command(context, "UNPIN", (stream, name), {"group": group}, deadline)
 
@@ -326,7 +311,7 @@ def reset(
     context: Context, stream: str, name: str, sequence: int | None, deadline: Deadline
 ) -> ConsumerReset:
     """
-    Let a consumer begin again, at its acknowledgement floor or at a sequence.
+    Move a consumer to its acknowledgement floor or to a sequence.
     """
     body = None if sequence is None else {"seq": sequence_number(sequence, "sequence")}
     answer = _command(context, "RESET", (stream, name), body, deadline)
@@ -350,11 +335,11 @@ def _command(
     deadline: Deadline,
 ) -> dict[str, Any]:
     """
-    Send a command that older servers do not have.
+    Send a command that older servers do not support.
 
-    Those give no answer at all, and none comes either to a reset of a consumer that is missing. So
-    the consumer is asked for first: that tells whether it exists and which API level its server
-    has, and nobody has to wait for a time-out to learn it.
+    Those servers do not answer it, and no server answers a reset of a missing consumer. So the
+    consumer is asked for first. The answer tells whether it exists and which API level its server
+    has, so that the caller does not have to wait for a timeout.
     """
     stream, name = consumer
     endpoint = _endpoint(command, stream, name)
@@ -365,7 +350,7 @@ def _command(
     try:
         return context.api(endpoint, body, deadline.at_most(wait), stream=stream, consumer=name)
     except RequestTimeoutError as error:
-        # Gone between the two requests? Then this raises the better error.
+        # If it was deleted between the two requests, this raises the better error.
         _info_if_allowed(context, stream, name, deadline)
         raise RequestTimeoutError(error.subject, deadline.total) from None
 
@@ -374,12 +359,11 @@ def _info_if_allowed(
     context: Context, stream: str, name: str, deadline: Deadline
 ) -> ConsumerInfo | None:
     """
-    Ask for a consumer; ``None`` where this user may not ask, but perhaps may command.
+    Ask for a consumer; ``None`` if this user may not ask, but perhaps may send the command.
     """
-    try:
+    with contextlib.suppress(PermissionDeniedError):
         return info(context, stream, name, deadline)
-    except PermissionDeniedError:
-        return None
+    return None
 
 
 def _require(context: Context, command: str, consumer: ConsumerInfo) -> None:

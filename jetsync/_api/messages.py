@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from jetsync._api.mirrors import Reading
     from jetsync._base.deadline import Deadline
 
-__all__ = ["confirmed_get", "direct_get", "leader_get", "shown_by"]
-
 
 def leader_get(
     context: Context, stream: str, request: Mapping[str, Any], deadline: Deadline

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync.values.stream_config import StreamConfig
 
-__all__ = ["Reading", "agrees", "known_answers", "may_answer"]
-
 # What is read: one message, by its sequence or as the last of one subject; the last messages of
 # many subjects; or all messages.
 Reading: TypeAlias = Literal["message", "last", "history"]

@@ -1,6 +1,5 @@
 """
-What all management calls share: one request to the JetStream API, lists in pages, and arguments
-that are either a configuration object or plain keywords.
+What management calls share: configurations given as objects or keywords, numbers, and lists.
 """
 
 from __future__ import annotations
@@ -21,14 +20,12 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
 
-__all__ = ["config_of", "pages", "sequence_number"]
-
 _Config = TypeVar("_Config", bound=attrs.AttrsInstance)
 
 _logger = _log.get_logger("jetsync.management")
 
+# Log event: a cluster could not describe everything, because servers are down.
 LIST_INCOMPLETE: Final = "list_incomplete"
-"""Log event: a cluster could not describe everything, because servers are down."""
 
 
 def config_of(
@@ -73,8 +70,8 @@ def sequence_number(value: int, name: str, *, minimum: int = 1) -> int:
     Return a stream sequence or a count as an int.
 
     Raises:
-        InvalidTypeError: it is no whole number.
-        InvalidArgumentError: it is less than ``minimum``.
+        InvalidTypeError: The value is not an integer.
+        InvalidArgumentError: It is less than *minimum*.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise InvalidTypeError(f"{name} must be an int, not {type(value).__name__}", argument=name)
@@ -97,19 +94,19 @@ def pages(
     stream: str | None = None,
 ) -> Iterator[Any]:
     """
-    Yield the entries of a list endpoint, asking for a page only when its first entry is wanted.
+    Yield the entries of a list endpoint, requesting each page when its first entry is needed.
 
-    A list is addressed by offset, so it shifts when something is made or deleted meanwhile. Each
-    page after the first therefore begins with the last entry of the one before. If it begins with
-    one that was not seen, the list is read again from a page earlier, until it does. Nothing is
-    yielded twice, and what exists all the time is not missed.
+    Pages are addressed by offset, which shifts when entries are created or deleted meanwhile. So
+    each page after the first begins with the last entry of the previous one. If it begins with an
+    unknown entry, the read goes back by one page. No entry is yielded twice, and an entry that
+    exists all the time is not missed.
 
     Args:
         context: Where to ask.
         endpoint: The list endpoint.
         key: Where in the answer the entries are.
         filters: Further fields of the request.
-        name_of: Tells the name of an entry.
+        name_of: Returns the name of an entry.
         timeout: Seconds for each page; ``None`` means the context's default.
         stream: The stream that errors name.
     """
@@ -124,7 +121,7 @@ def pages(
             missing = [*(answer.get("missing") or ()), *(answer.get("offline") or ())]
             names = [name_of(entry) for entry in entries]
         except (TypeError, KeyError, AttributeError) as error:
-            raise ProtocolError(f"the {key} of an answer are no list of them") from error
+            raise ProtocolError(f"{key!r} of the answer to {endpoint} is not a list") from error
         if missing:
             _logger.warning(LIST_INCOMPLETE, endpoint=endpoint, missing=missing)
         total = read_count(answer.get("total") or 0, "the total of a list")
@@ -139,6 +136,6 @@ def pages(
         offset += len(entries)
         if not entries or offset >= total:
             return
-        # A page of one entry that is an overlap would not get on.
+        # Pages of one entry cannot overlap, because the list would never end.
         overlaps = len(entries) > 1
         offset -= overlaps

@@ -32,24 +32,11 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
 
-__all__ = [
-    "changed_config",
-    "create",
-    "create_or_update",
-    "delete",
-    "delete_message",
-    "info",
-    "infos",
-    "names",
-    "purge",
-    "update",
-]
-
+# The code of a deletion that finds no message; reads get 10037.
 SEQUENCE_NOT_FOUND: Final = 10043
-"""What a server says where only the deletion of a message misses it; reads say 10037."""
 
+# Fields of an answer that do not describe the stream.
 _ENVELOPE: Final = ("type", "total", "offset", "limit", "did_create")
-"""What an answer has around the description of a stream."""
 
 
 def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
@@ -76,7 +63,7 @@ def update(context: Context, config: StreamConfig, deadline: Deadline) -> Stream
 
 def create_or_update(context: Context, config: StreamConfig, deadline: Deadline) -> StreamInfo:
     """
-    Replace the whole configuration of a stream, which is created if it does not exist.
+    Create a stream, or replace the whole configuration of the existing one.
     """
     try:
         return update(context, config, deadline)
@@ -85,7 +72,7 @@ def create_or_update(context: Context, config: StreamConfig, deadline: Deadline)
     try:
         return create(context, config, deadline)
     except StreamNameInUseError:
-        # Somebody else created it between the two requests, with another configuration.
+        # Another client created it between the two requests, with another configuration.
         return update(context, config, deadline)
 
 
@@ -132,10 +119,10 @@ def _put(context: Context, action: str, config: StreamConfig, deadline: Deadline
 
 def validate_config(config: StreamConfig) -> str:
     """
-    Return the name of a stream that may be created or updated like this.
+    Check the names and subjects of a configuration, and return the name of the stream.
 
     Raises:
-        InvalidArgumentError: there is no name, or it or a subject can not be used.
+        InvalidArgumentError: There is no name, or the name or a subject is not valid.
     """
     if config.name is None:
         raise InvalidArgumentError("a stream needs a name", argument="name")
@@ -156,7 +143,7 @@ def info(
     deleted_details: bool = False,
 ) -> StreamInfo:
     """
-    Ask for a stream; with ``subjects_filter``, for as many pages as its subjects take.
+    Ask for a stream; with ``subjects_filter``, in as many requests as its subjects take.
     """
     endpoint = f"STREAM.INFO.{validate_name('stream', name)}"
     request: dict[str, Any] = {}
@@ -198,18 +185,16 @@ def purge(
     keep: int | None = None,
 ) -> int:
     """
-    Remove messages and return how many there were.
+    Remove messages and return how many were removed.
     """
-    if sequence is not None and keep is not None:
-        raise InvalidArgumentError(
-            "purge up to a sequence or keep the last ones, not both", argument="keep"
-        )
-    request: dict[str, Any] = {}
-    if subject is not None:
-        request["filter"] = validate_filter(subject)
+    request: dict[str, Any] = {} if subject is None else {"filter": validate_filter(subject)}
     if sequence is not None:
         request["seq"] = sequence_number(sequence, "sequence", minimum=0)
     if keep is not None:
+        if sequence is not None:
+            raise InvalidArgumentError(
+                "sequence and keep exclude each other: give one of them", argument="keep"
+            )
         request["keep"] = sequence_number(keep, "keep", minimum=0)
     endpoint = f"STREAM.PURGE.{validate_name('stream', name)}"
     answer = context.api(endpoint, request or None, deadline, stream=name)
@@ -220,7 +205,7 @@ def delete_message(
     context: Context, name: str, sequence: int, deadline: Deadline, *, secure: bool
 ) -> None:
     """
-    Delete one message, and overwrite its bytes on disk if that is asked for.
+    Delete one message; with *secure*, overwrite it on disk.
     """
     request = {"seq": sequence_number(sequence, "sequence"), "no_erase": not secure}
     endpoint = f"STREAM.MSG.DELETE.{validate_name('stream', name)}"
@@ -230,10 +215,7 @@ def delete_message(
         if error.err_code != SEQUENCE_NOT_FOUND:
             raise
         raise MessageNotFoundError(
-            code=error.code,
-            err_code=error.err_code,
-            description=error.description,
-            stream=name,
+            code=error.code, err_code=error.err_code, description=error.description, stream=name
         ) from None
 
 

@@ -440,7 +440,7 @@ class TestPurge:
         """
         Refused here, with nothing removed.
         """
-        with pytest.raises(jetsync.InvalidArgumentError, match="not both"):
+        with pytest.raises(jetsync.InvalidArgumentError, match="exclude each other"):
             filled.purge(**arguments)
         assert len(sequences(filled)) == 10
 
