@@ -157,7 +157,7 @@ class TestBatch:
         good = {"servers": nats_server.url, "stream": target.name}
         for options, mode, said in (
             ({"stream": "NONE"}, "append", r"NONE.* create the stream, or correct the option"),
-            ({}, "overwrite", "can not be overwritten: use .mode"),
+            ({}, "overwrite", "cannot be overwritten: use .mode"),
         ):
             writer = rows.write.format("jetstream").mode(mode)
             with pytest.raises(Exception, match=said):
