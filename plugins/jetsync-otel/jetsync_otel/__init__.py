@@ -1,8 +1,8 @@
 """
 OpenTelemetry for jetsync: spans, context in headers, and metrics, by the messaging conventions.
 
-``jetsync.connect(plugins=["otel"])`` is all that producers and readers need; what handles a message
-says so with :func:`process`. The SDK, its exporters and its sampling are the application's.
+Publishers and readers only need ``jetsync.connect(plugins=["otel"])``. Wrap the handling of a
+message in :func:`process`. The application chooses the SDK, the exporters and the sampler.
 """
 
 from jetsync_otel.carrier import HeadersGetter, HeadersSetter, extract, inject

@@ -1,8 +1,8 @@
 """
-Context in the headers of messages, by whatever propagator is configured.
+Context in the headers of messages, in the format of the configured propagator.
 
-Names are written as the propagator spells them, ``traceparent`` in small letters. They are read in
-any case, as other clients write them in others.
+Names are written as the propagator spells them, such as ``traceparent``. They are read in any case,
+because other clients write them differently.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class HeadersGetter(Getter[jetsync.Headers]):
 
     def get(self, carrier: jetsync.Headers, key: str) -> list[str] | None:
         """
-        Return all values of a name, in whatever case it is written; ``None`` where there are none.
+        Return all values of a name, ignoring case, or None.
         """
         found = carrier.get_all(key)
         if not found:
@@ -38,19 +38,19 @@ class HeadersGetter(Getter[jetsync.Headers]):
 
     def keys(self, carrier: jetsync.Headers) -> list[str]:
         """
-        Return the names that there are.
+        Return all names.
         """
         return carrier.keys()
 
 
 class HeadersSetter(Setter[jetsync.Headers]):
     """
-    Write context into headers of one's own.
+    Write context into headers.
     """
 
     def set(self, carrier: jetsync.Headers, key: str, value: str) -> None:
         """
-        Give a name this value in the place of all it had.
+        Replace all values of a name.
         """
         carrier.set(key, value)
 
@@ -66,15 +66,15 @@ def inject(
     propagator: TextMapPropagator | None = None,
 ) -> jetsync.Headers:
     """
-    Return headers with a context in them; those given are not changed.
+    Return a copy of the headers with a context added.
 
-    A message that has a context when it is published keeps it: this is how to give a message
-    another one than that of the span that publishes it.
+    A message that already has a context when it is published keeps it. Use this function to send
+    another context than that of the publishing span.
 
     Args:
-        headers: What the message has besides.
-        context: The context; ``None`` for the current one.
-        propagator: What writes it; ``None`` for the configured one.
+        headers: The other headers of the message.
+        context: The context. None means the current one.
+        propagator: The propagator. None means the configured one.
     """
     made = jetsync.Headers(headers)
     chosen = propagate.get_global_textmap() if propagator is None else propagator
@@ -89,12 +89,12 @@ def extract(
     propagator: TextMapPropagator | None = None,
 ) -> Context:
     """
-    Return the context in which a message was published, on top of another one.
+    Return a context extended by the context of a message.
 
     Args:
-        message: A message, however it was read.
-        context: What it is put on top of; ``None`` for the current one.
-        propagator: What reads it; ``None`` for the configured one.
+        message: The message.
+        context: The context to extend. None means the current one.
+        propagator: The propagator. None means the configured one.
     """
     chosen = propagate.get_global_textmap() if propagator is None else propagator
     return chosen.extract(message.headers, context=context, getter=GETTER)

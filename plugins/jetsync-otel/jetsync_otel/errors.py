@@ -1,5 +1,5 @@
 """
-Faults of the telemetry itself: logged once each to ``jetsync_otel``, and never raised.
+Errors in telemetry, which are logged once each to ``jetsync_otel`` and never raised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _logger = jetsync.get_logger("jetsync_otel")
 
 class Faults:
     """
-    Log what goes wrong in observing, each kind once: the traffic has to go on. Thread-safe.
+    Logs each kind of error once, so that telemetry never affects the traffic. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Faults:
 
     def guarded(self, doing: str, call: Callable[..., T], *arguments: Any) -> T | None:
         """
-        Call what only observes: the traffic goes on whatever becomes of it.
+        Call a function, and log its error instead of raising it.
         """
         try:
             return call(*arguments)
@@ -38,7 +38,7 @@ class Faults:
 
     def report(self, doing: str, error: Exception) -> None:
         """
-        Log *error*, unless the like was logged before.
+        Log *error*, unless an error of this kind was logged before.
         """
         kind = (doing, type(error))
         with self._lock:

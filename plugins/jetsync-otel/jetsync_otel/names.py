@@ -1,9 +1,9 @@
 """
 Names of attributes and metrics.
 
-Those of the conventions are spelled out here, as the package that has them makes no promises about
-the ones of messaging. What only NATS has is below ``messaging.nats``, and metrics that the
-conventions do not know are below ``jetsync``.
+The names of the conventions are repeated here, because the package that defines them does not
+guarantee those for messaging. Attributes specific to NATS are below ``messaging.nats``, and metrics
+outside of the conventions are below ``jetsync``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ NATS: Final = "nats"
 OPERATION: Final = "messaging.operation.name"
 TYPE: Final = "messaging.operation.type"
 DESTINATION: Final = "messaging.destination.name"
-"""The stream: subjects are too many for names of spans and labels of metrics."""
+"""The stream. There are too many subjects for span names and metric labels."""
 GROUP: Final = "messaging.consumer.group.name"
-"""The consumer, whose clients share its messages among them."""
+"""The consumer."""
 COUNT: Final = "messaging.batch.message_count"
 MESSAGE_ID: Final = "messaging.message.id"
 BODY_SIZE: Final = "messaging.message.body.size"
@@ -37,7 +37,7 @@ SENT: Final = "messaging.client.sent.messages"
 CONSUMED: Final = "messaging.client.consumed.messages"
 PROCESS_DURATION: Final = "messaging.process.duration"
 
-# Metrics of our own.
+# Other metrics.
 ACKNOWLEDGED: Final = "jetsync.publish.acknowledged"
 DUPLICATES: Final = "jetsync.publish.duplicates"
 REDELIVERED: Final = "jetsync.consumer.redelivered"

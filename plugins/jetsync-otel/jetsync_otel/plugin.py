@@ -1,7 +1,7 @@
 """
-The plugin: what each hook means for traces and metrics.
+The plugin, which turns hook calls into spans and metrics.
 
-Nothing that goes wrong here reaches the traffic: it is logged once, and the message goes on.
+Errors in telemetry are logged once and never affect the traffic.
 """
 
 from __future__ import annotations
@@ -38,21 +38,19 @@ VERSION = "0.1.0"
 
 class OTel:
     """
-    Trace and measure what a client publishes and reads.
+    Traces and measures what a client publishes and reads.
 
-    For ``jetsync.connect(plugins=[OTel(...)])``; the name ``"otel"`` stands for one that is made
-    without arguments. Any number of threads and clients may share one.
+    Pass it to ``jetsync.connect(plugins=[OTel(...)])``. The name ``"otel"`` creates one without
+    arguments. Threads and clients may share one object.
 
     Args:
-        tracer_provider: Where spans go; ``None`` for the global provider, also if that is set
-            later.
-        meter_provider: The same for metrics.
-        propagator: How context is written and read; ``None`` for the configured one, W3C unless
-            ``OTEL_PROPAGATORS`` says otherwise.
-        settings: What is traced; ``None`` for what the environment says.
+        tracer_provider: The provider of tracers. None means the global one, even if it is set
+        later. meter_provider: The provider of meters, likewise. propagator: Writes and reads
+        context. None means the one of ``OTEL_PROPAGATORS``, by default W3C. settings: What is
+        traced and measured. None reads the environment variables.
 
     Raises:
-        ConfigurationError: A variable of the environment makes no sense.
+        ConfigurationError: An environment variable is invalid.
     """
 
     name = "otel"
@@ -75,40 +73,40 @@ class OTel:
         self._sender = Sender(*what)
         self._receiver = Receiver(*what, self._faults)
         self._processor = Processor(*what, self._faults)
-        # A function and no method: it runs for every message, and finds all it needs in its cells.
+        # This runs for every message. A closure is faster than a method.
         received = jetsync.hookimpl(self._receiver.tallies.hook())
         self.jetsync_message_received = received  # type: ignore[assignment,method-assign]
         if self.settings.granularity == "window":
-            # A hook that nobody implements costs nothing per message.
+            # Without an implementation, the hook costs nothing per message.
             self.jetsync_prepare_message = None  # type: ignore[assignment,method-assign]
 
     def __repr__(self) -> str:
         return f"<OTel {self.settings}>"
 
-    # What handles messages.
+    # Processing.
 
     def process(self, *messages: AnyMessage) -> AbstractContextManager[Span]:
         """
-        Open a span around the handling of a message, or of several at a time.
+        Open a span around the handling of one or more messages.
 
         The span is the current one within the block, and links to the spans that published the
-        messages. Where no other span is current, that of a single message is in the trace of its
-        producer, as its child. An error that leaves the block is noted and goes on.
+        messages. For a single message it is a child of the publishing span, unless another span is
+        current. An error that leaves the block is recorded and re-raised.
 
         Args:
-            messages: What is handled; from a consumer, or read directly.
+            messages: The messages, from a consumer or a direct read.
 
         Returns:
-            A context manager that gives the span.
+            A context manager that returns the span.
         """
         return self._processor.process(messages)
 
     def handler(self, handle: Callable[[AnyMessage], T]) -> Callable[[AnyMessage], T]:
         """
-        Return a handler that does what another one does, in a span as of :meth:`process`.
+        Wrap a handler in a span, as :meth:`process` does.
 
         Args:
-            handle: What handles a message; for ``consume`` for example.
+            handle: A handler of messages, for example for ``consume``.
         """
 
         @functools.wraps(handle)
@@ -120,11 +118,11 @@ class OTel:
 
     def flush(self) -> None:
         """
-        Make the spans and counts of what consumptions have handed over so far.
+        Create the spans and counts of all messages that consumptions have delivered so far.
 
-        Otherwise that is done with their pulls, once a second, and when the client is closed.
+        Otherwise this happens with their pulls, once a second, and when the client is closed.
         """
-        self._receiver.tell_all()
+        self._receiver.emit_all()
 
     # The hooks.
 
@@ -133,7 +131,7 @@ class OTel:
         self, operation: jetsync.PublishOperation | jetsync.BatchCommitOperation
     ) -> dict[str, str] | None:
         """
-        Give messages the context of what they are published by.
+        Add the context of the publishing span to all messages.
         """
         return self._faults.guarded("shared_headers", self._sender.shared, operation)
 
@@ -142,14 +140,14 @@ class OTel:
         self, message: jetsync.OutboundMessage
     ) -> jetsync.OutboundMessage | None:
         """
-        Give each message a span of its own.
+        Create a span per message.
         """
         return self._faults.guarded("prepare_message", self._sender.create, message)
 
     @jetsync.hookimpl(wrapper=True)
     def jetsync_publish(self, operation: jetsync.PublishOperation) -> Generator[None, Any, Any]:
         """
-        Have a span around a publish, or a window.
+        Create a span around a publish or a window.
         """
         sender = self._sender
         return (
@@ -161,7 +159,7 @@ class OTel:
         self, operation: jetsync.BatchCommitOperation
     ) -> Generator[None, Any, Any]:
         """
-        Have a span around a commit.
+        Create a span around a commit.
         """
         sender = self._sender
         return (
@@ -175,7 +173,7 @@ class OTel:
         self, operation: jetsync.FetchOperation | jetsync.DirectReadOperation
     ) -> Generator[None, Any, Any]:
         """
-        Have a span of a read once it is over.
+        Create the span of a read after its end.
         """
         receiver = self._receiver
         return (
@@ -185,15 +183,15 @@ class OTel:
     @jetsync.hookimpl
     def jetsync_message_received(self, message: jetsync.Message | jetsync.StoredMessage) -> None:
         """
-        Count a message, and remember where it came from.
+        Count a message and record its context.
         """
-        # Each plugin that is made has another function in the place of this one.
+        # __init__ replaces this method.
         raise NotImplementedError
 
     @jetsync.hookimpl
     def jetsync_status(self, event: jetsync.StatusEvent) -> None:
         """
-        Count events, and make the last spans of a client that is closed.
+        Count events, and create the last spans when the client is closed.
         """
         marked = labels("status", stream=event.stream)
         marked[names.EVENT] = event.kind.value
@@ -229,8 +227,9 @@ _default: list[OTel] = []
 
 def process(*messages: AnyMessage) -> AbstractContextManager[Span]:
     """
-    Open a span around the handling of messages, as :meth:`OTel.process` of a plugin that was made
-    without arguments: for programs that ask for the plugin by name.
+    Open a span around the handling of messages, for programs that load the plugin by name.
+
+    It works like :meth:`OTel.process` of a plugin without arguments.
     """
     with _lock:
         if not _default:

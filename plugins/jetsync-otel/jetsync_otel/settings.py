@@ -1,5 +1,5 @@
 """
-What can be chosen, and where it is read when the plugin is asked for by name.
+Settings of the plugin, and the environment variables that set them.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ def _limit(_: Any, __: Any, value: object) -> None:
 @attrs.frozen(kw_only=True)
 class Settings:
     """
-    What is traced, and how finely.
+    What is traced and measured.
 
     Raises:
-        ConfigurationError: a value makes no sense; it is named.
+        ConfigurationError: A value is invalid.
     """
 
     granularity: Literal["window", "message"] = attrs.field(
         default="window", validator=_granularity
     )
     """
-    What a message of a bulk publish or a batch carries: the context of the span of its window or
-    batch, or (``"message"``) that of a span of its own, which costs a span per message.
+    Whose context a message of a bulk publish or batch carries: that of the window's or batch's
+    span, or (``"message"``) that of its own span, which costs a span per message.
     """
 
     empty_receives: bool = False
-    """Whether a pull that brought no message is a span."""
+    """Whether a pull without messages creates a span."""
 
     max_links: int = attrs.field(default=128, validator=_limit)
-    """How many producers one receive span links to at most."""
+    """Maximum links of a receive span to publishers."""
 
     consumers: bool = True
     """
@@ -68,10 +68,10 @@ class Settings:
         ``JETSYNC_OTEL_MAX_LINKS`` and ``JETSYNC_OTEL_CONSUMERS``.
 
         Args:
-            env: Where they are; ``None`` for the environment.
+            env: The variables. None means ``os.environ``.
 
         Raises:
-            ConfigurationError: one of them can not be read; it is named.
+            ConfigurationError: A variable is invalid.
         """
         env = os.environ if env is None else env
         given: dict[str, Any] = {}

@@ -1,13 +1,12 @@
 """
-Retries for jetsync: which operation is tried again after which error, how soon and for how long.
+Retries for jetsync, by operation and class of error.
 
-`Retry` is the plugin; `jetsync.connect(plugins=["retry"])` loads it as it is, an object where it is
-to be configured. A `Policy` says what holds for some operations and errors. Waits and ends are
-those of tenacity, so that whatever it has for them, and whatever was written for it, works here.
+`Retry` is the plugin. `jetsync.connect(plugins=["retry"])` loads it with its defaults. Pass an
+object to configure it. A `Policy` defines how operations and errors are retried, with the wait and
+stop strategies of tenacity.
 
-What can do harm is never tried again: jetsync asks a plugin only where a further attempt cannot
-store a message twice, and `Retry` refuses where that would rest on an id that the stream may have
-forgotten.
+Retries never store a message twice. jetsync calls the plugin only if another attempt is safe, and
+`Retry` gives up before the stream may forget the message ID.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-What holds for some operations and errors: how soon another attempt is made, and how often.
+Policies: how soon and how often an operation is retried.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import jetsync
 
 OPERATIONS: Final = ("publish", "window", "batch_commit")
 """
-What may be tried again: a single publish, a message of `publish_many` or of a `Publisher`, and a
-batch that is committed.
+The operations that can be retried: a single publish, a message of `publish_many` or of a
+`Publisher`, and the commit of a batch.
 """
 
 FIRST_WAIT: Final = 0.05
-"""Seconds: the first wait is at most twice as long. A new leader takes about a second."""
+"""Scale of the first wait in seconds. Electing a leader takes about a second."""
 
 LONGEST_WAIT: Final = 2.0
-"""Seconds: no wait is longer, so that the end of an outage is noticed soon."""
+"""Maximum wait in seconds, so that the end of an outage is noticed soon."""
 
-# Strategies are given a state that belongs to an object which runs a function; here none is run.
+# tenacity's strategies need a state with a Retrying object, which is not used to run anything.
 _RETRYING: Final = tenacity.Retrying()
 
 Errors: TypeAlias = "type[Exception] | Iterable[type[Exception]]"
@@ -36,7 +36,7 @@ Errors: TypeAlias = "type[Exception] | Iterable[type[Exception]]"
 
 def kind_of(operation: jetsync.Operation) -> str:
     """
-    Return which of `OPERATIONS` it is.
+    Return the name of the operation in `OPERATIONS`.
     """
     if isinstance(operation, jetsync.PublishOperation) and operation.window is not None:
         return "window"
@@ -45,7 +45,7 @@ def kind_of(operation: jetsync.Operation) -> str:
 
 def _listed(value: Any, name: str) -> tuple[Any, ...]:
     """
-    Return one thing or several as several.
+    Return one or several values as a tuple.
     """
     if isinstance(value, (str, type)):
         return (value,)
@@ -61,8 +61,9 @@ def _operations(value: str | Iterable[str]) -> frozenset[str]:
     unknown = sorted(f"{name}" for name in names - set(OPERATIONS))
     if unknown or not names:
         raise jetsync.InvalidArgumentError(
-            f"there is no operation {', '.join(unknown) or 'in an empty list'};"
-            f" there are {', '.join(OPERATIONS)}",
+            f"unknown operations {', '.join(unknown)}; known are {', '.join(OPERATIONS)}"
+            if unknown
+            else "operations must not be empty",
             argument="operations",
         )
     return names
@@ -71,11 +72,11 @@ def _operations(value: str | Iterable[str]) -> frozenset[str]:
 def _errors(value: Errors) -> tuple[type[Exception], ...]:
     classes = _listed(value, "errors")
     if not classes:
-        raise jetsync.InvalidArgumentError("there is no error in an empty list", argument="errors")
+        raise jetsync.InvalidArgumentError("errors must not be empty", argument="errors")
     for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, Exception)):
             raise jetsync.InvalidTypeError(
-                f"errors must be classes of errors, not {cls!r}", argument="errors"
+                f"errors must be exception classes, not {cls!r}", argument="errors"
             )
     return classes
 
@@ -99,7 +100,7 @@ def _stop(value: object) -> object:
 def _callable(_: object, field: attrs.Attribute[Any], value: object) -> None:
     if not callable(value):
         raise jetsync.InvalidTypeError(
-            f"{field.name} must be a number or something to call, not {value!r}",
+            f"{field.name} must be a number or a function, not {value!r}",
             argument=field.name,
         )
 
@@ -107,24 +108,24 @@ def _callable(_: object, field: attrs.Attribute[Any], value: object) -> None:
 @attrs.frozen(kw_only=True)
 class Policy:
     """
-    Say for some operations and errors how soon another attempt is made, and how often.
+    Define how soon and how often some operations are retried after some errors.
 
-    Free of state, and so fit to be shared by threads and clients.
+    A policy has no state. Threads and clients may share it.
 
     Raises:
-        jetsync.InvalidArgumentError, jetsync.InvalidTypeError: A value that means nothing.
+        jetsync.InvalidArgumentError, jetsync.InvalidTypeError: A value is invalid.
     """
 
     operations: frozenset[str] = attrs.field(default=OPERATIONS, converter=_operations)
-    """Which of `OPERATIONS` it is for."""
+    """The operations that it applies to."""
 
     errors: tuple[type[Exception], ...] = attrs.field(default=Exception, converter=_errors)
-    """For which errors, subclasses included."""
+    """The error classes that it applies to, including subclasses."""
 
     when: Callable[[jetsync.Operation, Exception], bool] | None = attrs.field(
         default=None, validator=attrs.validators.optional(_callable)
     )
-    """A further condition: whether it is for this operation and error."""
+    """A function that returns whether it applies to an operation and error."""
 
     wait: WaitBaseT = attrs.field(
         default=wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT),
@@ -132,19 +133,19 @@ class Policy:
         validator=_callable,
     )
     """
-    How long to wait before the next attempt: seconds, or a strategy of tenacity. By default a
-    random part of a time that doubles, so that many clients do not come back at the same moment.
+    The wait before the next attempt: seconds, or a strategy of tenacity. The default is a random
+    part of a time that doubles, so that clients do not retry at the same moment.
     """
 
     stop: StopBaseT = attrs.field(default=stop_never, converter=_stop, validator=_callable)
     """
-    When to give up: a number of attempts, the first one included, or a strategy of tenacity. The
-    budget and the operation's own time limit hold besides. 1 means never to try again.
+    When to give up: a number of attempts, including the first, or a strategy of tenacity. The
+    budget and the operation's own timeout apply too. 1 means no retry.
     """
 
     def covers(self, kind: str, operation: jetsync.Operation, error: Exception) -> bool:
         """
-        Tell whether this policy is for the operation, which is of *kind*, and its error.
+        Tell whether this policy applies to the operation, which is of *kind*, and its error.
         """
         return (
             kind in self.operations
@@ -157,9 +158,9 @@ def call_state(
     operation: jetsync.Operation, error: Exception, attempt: int
 ) -> tenacity.RetryCallState:
     """
-    Return what strategies of tenacity look at: the attempt, the error, the time that went by.
+    Return the state for tenacity's strategies: the attempt, the error and the elapsed time.
 
-    The operation is its one positional argument.
+    The operation is its only positional argument.
     """
     state = tenacity.RetryCallState(_RETRYING, None, (operation,), {})
     state.attempt_number = attempt

@@ -1,13 +1,14 @@
 """
-The plugin: asked by jetsync after each attempt that failed, it answers with a wait or not at all.
+The plugin, which jetsync calls after each failed attempt.
 
-Guarantees
-- Nothing is stored twice. jetsync asks about an unknown outcome only where an id or a condition
-  makes the stream tell a copy; where it is an id, and the copy could come there after the stream
-  has forgotten it, this plugin gives up.
-- No attempt is due after the budget. One that finds no connection then begins once there is one,
-  as late as the operation's own time limit allows.
-- Messages of a window that failed together wait equally long, and so keep their order.
+Guarantees:
+
+- Nothing is stored twice. After an unknown outcome, jetsync calls the plugin only if an ID or an
+  expectation lets the stream recognise a duplicate. If an ID does, the plugin gives up before the
+  stream may forget it.
+- No attempt is due after the budget. An attempt without a connection starts when there is one,
+  within the operation's own timeout.
+- Messages of a window that failed together wait equally long, so they keep their order.
 """
 
 from __future__ import annotations
@@ -32,41 +33,41 @@ if TYPE_CHECKING:
     from jetsync_retry._statistics import RetryStatistics
 
 BUDGET: Final = 60.0
-"""Seconds: long enough for a server to be restarted."""
+"""Default budget in seconds, enough to restart a server."""
 
 ID_WINDOW: Final = 100.0
 """
-Seconds: streams remember ids for two minutes unless they are configured otherwise; the rest is for
-what a message takes to get there.
+Default of `id_window` in seconds. Streams remember IDs for two minutes by default. The difference
+is for the time that a message needs to reach the stream.
 """
 
 TOGETHER: Final = 0.05
-"""Seconds from one message of a window to the next, both of which failed together then."""
+"""Messages of a window failed together if their failures are at most so many seconds apart."""
 
 
 class Retry:
     """
-    Have operations tried again that failed, where that is safe.
+    Retry failed operations if a retry is safe.
 
-    One object may serve any number of clients and threads.
+    Threads and clients may share one object.
 
     Args:
-        policies: What holds for which operations and errors; the first one that fits counts. None
-            given is one that fits all of them.
+        policies: The first policy that matches an operation and its error applies. Without
+            arguments, one policy matches everything.
 
-        budget: Seconds from an operation's beginning within which its last attempt is due; for want
-            of a connection it may begin later. The operation's own time limit holds besides: a
-            single publish is over when its `timeout` is. By default `$JETSYNC_RETRY_BUDGET`, or 60.
+        budget: Seconds from the start of an operation within which its last attempt is due. Without
+            a connection the attempt may start later. The operation's own timeout applies too. The
+            default is `$JETSYNC_RETRY_BUDGET`, or 60.
 
-        id_window: Seconds for which streams remember message ids for certain; less than their
+        id_window: Seconds for which streams certainly remember message IDs. Choose less than their
             `duplicate_window`, which is two minutes by default.
 
-        name: What errors and the environment call the plugin; two of them in one client need
-            different names.
+        name: The plugin's name in errors and environment variables. Two of these plugins in one
+            client need different names.
 
     Raises:
-        jetsync.InvalidArgumentError, jetsync.InvalidTypeError: A value that means nothing.
-        jetsync.ConfigurationError: `$JETSYNC_RETRY_BUDGET` is no number of seconds.
+        jetsync.InvalidArgumentError, jetsync.InvalidTypeError: A value is invalid.
+        jetsync.ConfigurationError: `$JETSYNC_RETRY_BUDGET` is not a number of seconds.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Retry:
         for policy in policies:
             if not isinstance(policy, Policy):
                 raise jetsync.InvalidTypeError(
-                    f"policies must be of the class Policy, not {type(policy).__name__}",
+                    f"policies must be Policy objects, not {type(policy).__name__}",
                     argument="policies",
                 )
         self.name = name
@@ -89,7 +90,7 @@ class Retry:
         self._counters = Counters()
         self._lock = threading.RLock()
         self._last: dict[tuple[int, int, type[Exception]], tuple[float, float]] = {}
-        """The last wait of messages of windows: when it was last asked for, and how long it is."""
+        """The last waits of window messages: when each was last used, and its seconds."""
 
     def __repr__(self) -> str:
         statistics = self.statistics()
@@ -97,9 +98,9 @@ class Retry:
 
     def statistics(self) -> RetryStatistics:
         """
-        Return what was decided so far; any thread.
+        Return the counts of all decisions. Thread-safe.
 
-        What is tried again is told to all plugins besides, in a `jetsync.RetryEvent`.
+        In addition, all plugins receive a `jetsync.RetryEvent` for each retry.
         """
         return self._counters.statistics()
 
@@ -108,7 +109,7 @@ class Retry:
         self, operation: jetsync.Operation, error: Exception, attempt: int
     ) -> float | None:
         """
-        Return the seconds until the next attempt, or leave the error to whoever made the call.
+        Return the seconds until the next attempt, or None to raise the error.
         """
         kind = kind_of(operation)
         decision, delay = self._decide(kind, operation, error, attempt)
@@ -136,9 +137,9 @@ class Retry:
         if kind != "window" and operation.elapsed + delay >= limit:
             return Decision.OUT_OF_TIME, delay
         if rests_on_ids(operation, error):
-            # When the copy comes to the stream, at the latest. A single publish and a batch end
-            # with their time limit. A message of a window has the limit for each attempt, and the
-            # first one was made at most one limit before the time that has been counted.
+            # The latest time at which the duplicate can reach the stream. A single publish and a
+            # batch end with their timeout. A message of a window has the timeout for each attempt,
+            # and the first attempt started at most one timeout before `elapsed` began to count.
             latest = operation.elapsed + delay + 2 * limit if kind == "window" else limit
             if latest > self.id_window:
                 return Decision.IDS_TOO_OLD, delay
@@ -148,18 +149,18 @@ class Retry:
         self, policy: Policy, state: tenacity.RetryCallState, error: type[Exception]
     ) -> float:
         """
-        Return how long a message of a window waits: as long as those beside it, which are put into
-        one order by it, and no shorter than those that failed before and wait still.
+        Return the wait of a message of a window.
 
-        All that are judged together begin to wait once the last of them is judged, which takes a
-        while where they are thousands.
+        Messages that failed together wait equally long, so that they keep their order. The wait is
+        not shorter than that of messages that failed before and still wait. All of them start to
+        wait after the last decision, which takes a while for thousands of messages.
         """
         key = (id(policy), state.attempt_number, error)
         now = time.monotonic()
         with self._lock:
             asked, delay = self._last.get(key, (0.0, 0.0))
             if now - asked > TOGETHER:
-                # Waits that are over are of no use any more, and there may be many attempts.
+                # Remove waits that are over, as there is one per attempt number.
                 self._last = {
                     k: last for k, last in list(self._last.items()) if now < sum(last) + TOGETHER
                 }
@@ -170,25 +171,25 @@ class Retry:
 
 def wait_of(policy: Policy, state: tenacity.RetryCallState) -> float:
     """
-    Return how long the policy's strategy says to wait, in seconds.
+    Return the seconds that the policy's strategy waits.
 
     Raises:
-        jetsync.InvalidArgumentError: It says something that is no time.
+        jetsync.InvalidArgumentError: The strategy returned a negative number or NaN.
     """
     delay = float(policy.wait(state))
     if not delay >= 0:
         raise jetsync.InvalidArgumentError(
-            f"{policy.wait!r} says to wait {delay} seconds", argument="wait"
+            f"the wait strategy {policy.wait!r} returned {delay} seconds", argument="wait"
         )
     return delay
 
 
 def rests_on_ids(operation: jetsync.Operation, error: Exception) -> bool:
     """
-    Tell whether only message ids keep another attempt from storing something twice.
+    Tell whether only message IDs prevent another attempt from storing a duplicate.
     """
     if isinstance(operation, jetsync.PublishOperation) and not operation.has_message_ids:
-        # It is not stored, or it expects a last sequence that no copy can meet.
+        # It is not stored, or it expects a last sequence, which a duplicate cannot match.
         return False
     return isinstance(error, jetsync.PublishOutcomeUnknownError)
 
@@ -204,7 +205,7 @@ def budget_of(environment: Mapping[str, str]) -> float:
         return _seconds("budget", float(text))
     except ValueError:
         raise jetsync.ConfigurationError(
-            f"JETSYNC_RETRY_BUDGET is a number of seconds, 0 or more, not {text!r}"
+            f"JETSYNC_RETRY_BUDGET must be 0 or more seconds, not {text!r}"
         ) from None
 
 

@@ -1,5 +1,5 @@
 """
-What was decided, in numbers.
+Counts of decisions.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ import attrs
 
 class Decision(str, enum.Enum):
     """
-    Name what came of an attempt that failed; the value is stable and fit for a metric's label.
+    The decision after a failed attempt. The values are stable, for use as metric labels.
     """
 
     RETRIED = "retried"
-    """Another attempt was asked for."""
+    """The operation was retried."""
 
     NO_POLICY = "no_policy"
-    """No policy is for this operation and error."""
+    """No policy applies to this operation and error."""
 
     STOPPED = "stopped"
-    """The policy's `stop` says so."""
+    """The policy's `stop` ended the retries."""
 
     OVER_BUDGET = "over_budget"
     """The next attempt would be due after the budget."""
 
     OUT_OF_TIME = "out_of_time"
-    """The next attempt would come after the operation's own time limit."""
+    """The next attempt would start after the operation's own timeout."""
 
     IDS_TOO_OLD = "ids_too_old"
     """
-    It may be stored already, and the stream may forget its id before the next attempt comes there.
+    The message may be stored, and the stream may forget its ID before the next attempt arrives.
     """
 
 
 @attrs.frozen
 class RetryCount:
     """
-    Say how often one thing was decided about one error of one operation.
+    The number of equal decisions about one operation and error.
     """
 
     operation: str
@@ -56,7 +56,7 @@ class RetryCount:
 @attrs.frozen
 class RetryStatistics:
     """
-    Hold what a `Retry` has decided so far.
+    The decisions of a `Retry` so far.
     """
 
     counts: tuple[RetryCount, ...] = ()
@@ -65,21 +65,21 @@ class RetryStatistics:
     @property
     def retried(self) -> int:
         """
-        How many further attempts were asked for.
+        The number of retries.
         """
         return sum(each.count for each in self.counts if each.decision is Decision.RETRIED)
 
     @property
     def given_up(self) -> int:
         """
-        How many errors were left to whoever made the call.
+        The number of errors that were raised to the caller.
         """
         return sum(each.count for each in self.counts) - self.retried
 
 
 class Counters:
     """
-    Count decisions; thread-safe.
+    Counts decisions. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Counters:
 
     def statistics(self) -> RetryStatistics:
         """
-        Return the counters as they are now.
+        Return the current counts.
         """
         with self._lock:
             counts = dict(self._counts)

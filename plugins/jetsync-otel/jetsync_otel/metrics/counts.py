@@ -1,10 +1,9 @@
 """
-What was handed to the application, counted at the least cost there is per message.
+Counts of delivered messages, at minimal cost per message.
 
-Each thread has a tally of its own for each consumer, so that counting takes no lock: whoever wants
-to know reads them all and remembers what it has been told. What is in a message is looked at only
-where it differs from the message before: its consumer, whether it was delivered before, and the
-context it carries.
+Each thread has its own tally per consumer, so counting needs no lock. A reader takes the counts of
+all threads and remembers what it has taken. A message is inspected only if its consumer, its
+delivery count or its context differs from the message before.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ if TYPE_CHECKING:
     """A stream and a consumer."""
 
 NEVER: Final = b"\0"
-"""A prefix that no reply has: the next message is looked at."""
+"""A prefix that matches no reply, so that the next message is inspected."""
 
 MANY: Final = 64
-"""Of how many consumers there are tallies before it is looked which ones are of use."""
+"""Number of consumers above which unused tallies are dropped."""
 
 TRACEPARENT: Final = (b"\r\ntraceparent:", b"\r\nTraceparent:")
-"""How the line begins that tells contexts apart; some clients write it large, others anyhow."""
+"""Start of the header line that identifies a context, in the common spellings."""
 
 
 class Tally:
     """
-    What one thread was handed of one consumer's messages; written by that thread alone.
+    The counts of one thread for one consumer. Only that thread writes them.
     """
 
     __slots__ = (
-        "_told_count",
-        "_told_redelivered",
+        "_taken_count",
+        "_taken_redelivered",
         "block",
         "blocks",
         "count",
@@ -58,81 +57,81 @@ class Tally:
         self.source = source
         self.thread = threading.current_thread()
         self.lock = threading.RLock()
-        """For what follows a look at a message, which is rare."""
+        """Guards the results of inspecting a message, which is rare."""
 
         self.prefix = NEVER
-        """How replies begin of messages of this consumer that were not delivered before."""
+        """Prefix of the replies of this consumer's first deliveries."""
 
         self.reply = b""
-        """The last one."""
+        """The last reply."""
 
         self.count = 0
         self.redelivered = 0
         self.block: bytes | None = None
-        """The headers of the last message that was looked at for its context."""
+        """The headers of the last inspected message."""
 
         self.key = b""
-        """What tells its context apart."""
+        """The key of its context."""
 
         self.blocks: dict[bytes, bytes] = {}
-        """One header block for each context since the last time somebody asked."""
+        """One header block per context since the last :meth:`take`."""
 
         self.first_ns = 0
-        """When the first message since then was handed over."""
+        """When the first message since then was delivered."""
 
-        self._told_count = 0
-        self._told_redelivered = 0
+        self._taken_count = 0
+        self._taken_redelivered = 0
 
     @property
     def is_spent(self) -> bool:
         """
-        Whether all that it has counted was told.
+        Whether all of its counts were taken.
         """
-        return self.count == self._told_count
+        return self.count == self._taken_count
 
-    def take(self) -> Handed | None:
+    def take(self) -> Deliveries | None:
         """
-        Return what has come since the last time; ``None`` if nothing has. Any thread.
+        Return the deliveries since the last call, or None. Thread-safe.
         """
         with self.lock:
             count, redelivered = self.count, self.redelivered
-            if count == self._told_count:
+            if count == self._taken_count:
                 return None
-            handed = Handed(
-                count - self._told_count,
-                redelivered - self._told_redelivered,
-                # None was looked at where they came just as the last answer was given.
+            deliveries = Deliveries(
+                count - self._taken_count,
+                redelivered - self._taken_redelivered,
+                # 0 if messages were counted while the last call ran.
                 self.first_ns or time.time_ns(),
                 self.reply,
                 list(self.blocks.values()),
             )
-            self._told_count, self._told_redelivered = count, redelivered
+            self._taken_count, self._taken_redelivered = count, redelivered
             self.blocks = {}
             self.block, self.key = None, b""
             self.first_ns = 0
             self.prefix = NEVER
-        return handed
+        return deliveries
 
 
 @attrs.define
-class Handed:
+class Deliveries:
     """
-    What was handed over since somebody asked the last time.
+    Messages delivered since the last :meth:`Tally.take`.
     """
 
     count: int
     redelivered: int
     first_ns: int
-    """When the first one was, in nanoseconds since 1970."""
+    """When the first one was delivered, in nanoseconds since 1970."""
 
     reply: bytes
-    """The reply of the last one."""
+    """The reply of the last message."""
 
     blocks: list[bytes]
-    """Header blocks of the contexts that they carry."""
+    """Header blocks of their contexts."""
 
-    def add(self, other: Handed) -> None:
-        """Add what another thread was handed."""
+    def add(self, other: Deliveries) -> None:
+        """Add the deliveries of another thread."""
         self.count += other.count
         self.redelivered += other.redelivered
         self.first_ns = min(self.first_ns, other.first_ns)
@@ -143,14 +142,14 @@ class Handed:
 
 class Tallies:
     """
-    The tallies of one plugin; any thread.
+    The tallies of one plugin. Thread-safe.
 
     Args:
-        keep: How many contexts are kept for each question.
+        keep: Maximum contexts to keep per tally.
         fields: The headers that the propagator uses.
-        on_first: Told a consumer and the time that a message of it was stored, for the first
-            message since somebody asked.
-        report: Told what went wrong.
+        on_first: Called for the first message since the last take, with its consumer and the time
+            at which it was stored.
+        report: Called with errors.
     """
 
     def __init__(
@@ -167,13 +166,13 @@ class Tallies:
         self._lock = threading.RLock()
         self._all: dict[Source, list[Tally]] = {}
         self._look_at = MANY
-        """Of how many consumers there are tallies before the threads are looked at."""
+        """Number of consumers above which tallies of ended threads are dropped."""
 
         self._local = threading.local()
 
     def hook(self) -> Callable[[jetsync.Message | jetsync.StoredMessage], None]:
         """
-        Return the function that is told of each message, with all it needs at hand.
+        Return the function that counts a message.
         """
         local, look, kind, report = self._local, self._look, jetsync.Message, self._report
 
@@ -186,22 +185,22 @@ class Tallies:
                     tally.reply = reply
                     return
             except AttributeError:
-                # Read directly, or the first message of this thread.
+                # A direct read, or the first message of this thread.
                 pass
             try:
                 if isinstance(message, kind):
                     look(message)
-            except Exception as error:  # noqa: BLE001 - raising here would refuse the message
+            except Exception as error:  # noqa: BLE001 - raising would veto the message
                 report("message_received", error)
 
         return received
 
     def _look(self, message: jetsync.Message) -> None:
-        """Count a message that is not like the one before."""
+        """Count a message that differs from the one before."""
         reply = message.raw_reply
         tally: Tally | None = getattr(self._local, "tally", None)
         if tally is not None and reply.startswith(tally.prefix):
-            # The usual case where headers differ from message to message.
+            # The usual case if headers differ from message to message.
             tally.count += 1
             tally.reply = reply
         else:
@@ -211,11 +210,11 @@ class Tallies:
             self._look_at_headers(tally, block)
 
     def _look_at_reply(self, reply: bytes) -> Tally:
-        """Count a message of another consumer, a second delivery, or one after a question."""
+        """Count a message of another consumer, a redelivery, or the first since a take."""
         tokens = reply.split(b".")
         first = 2 if len(tokens) == 9 else 4
         if len(tokens) < 9 or not reply.startswith(b"$JS.ACK."):
-            raise ValueError(f"not the reply of a consumer's message: {reply!r}")
+            raise ValueError(f"not a reply subject of a consumer: {reply!r}")
         stream, consumer, delivered = tokens[first : first + 3]
         stored_ns = int(tokens[first + 5])
         tally = self._of_this_thread(
@@ -237,7 +236,7 @@ class Tallies:
         return tally
 
     def _of_this_thread(self, source: Source) -> Tally:
-        """Return the tally of a consumer, and have it at hand for the next message."""
+        """Return this thread's tally of a consumer, and cache it for the next message."""
         mine: dict[Source, Tally] = self._local.__dict__.setdefault("tallies", {})
         tally = mine.get(source)
         if tally is None:
@@ -252,13 +251,13 @@ class Tallies:
         return tally
 
     def _forget_threads(self) -> None:
-        """Drop what threads that have ended were handed, where all of it was told; locked."""
+        """Drop fully taken tallies of ended threads. The lock is held."""
         kept = {source: _in_use(tallies) for source, tallies in list(self._all.items())}
         self._all = {source: tallies for source, tallies in kept.items() if tallies}
         self._look_at = max(MANY, 2 * len(self._all))
 
     def _forget(self, mine: dict[Source, Tally]) -> None:
-        """Drop the tallies of consumers that this thread has heard nothing of; they may be gone."""
+        """Drop fully taken tallies of this thread, whose consumers may be deleted."""
         for source in [source for source, tally in mine.items() if tally.is_spent]:
             tally = mine.pop(source)
             with self._lock:
@@ -268,7 +267,7 @@ class Tallies:
                     self._all.pop(source, None)
 
     def _look_at_headers(self, tally: Tally, block: bytes | None) -> None:
-        """Keep the headers of a message, if it carries a context that was not seen yet."""
+        """Keep the headers of a message if its context is new."""
         key = b"" if block is None else self._key(block)
         with tally.lock:
             tally.block = block
@@ -291,52 +290,51 @@ class Tallies:
         start += len(line)
         return block[start : block.find(b"\r\n", start)].strip()
 
-    def of_thread(self, source: Source) -> Handed | None:
+    def of_thread(self, source: Source) -> Deliveries | None:
         """
-        Return what this thread was handed of a consumer since the last time.
+        Return this thread's deliveries from a consumer since the last call.
         """
         mine: dict[Source, Tally] = self._local.__dict__.get("tallies", {})
         tally = mine.get(source)
         return None if tally is None else tally.take()
 
-    def of_all(self, source: Source) -> Handed | None:
+    def of_all(self, source: Source) -> Deliveries | None:
         """
-        Return what all threads were handed of a consumer since the last time.
+        Return all threads' deliveries from a consumer since the last call.
         """
         with self._lock:
             tallies = self._all.get(source, [])
-            # Before they are asked: what a thread has counted at its end is told once more.
+            # Before taking the counts, so that the last counts of an ended thread are taken too.
             alive = [tally for tally in tallies if tally.thread.is_alive()]
             if len(alive) < len(tallies):
                 self._all[source] = alive
             if not alive:
                 self._all.pop(source, None)
-        handed: Handed | None = None
+        deliveries: Deliveries | None = None
         for tally in tallies:
             taken = tally.take()
-            if taken is not None and handed is None:
-                handed = taken
-            elif taken is not None and handed is not None:
-                handed.add(taken)
-        return handed
+            if taken is not None and deliveries is None:
+                deliveries = taken
+            elif taken is not None and deliveries is not None:
+                deliveries.add(taken)
+        return deliveries
 
     def sources(self) -> list[Source]:
         """
-        Return the consumers that messages came from.
+        Return all consumers with tallies.
         """
         with self._lock:
             return list(self._all)
 
 
 def _in_use(tallies: Iterable[Tally]) -> list[Tally]:
-    """Return those that may count more, or have counted what nobody was told."""
+    """Return tallies of running threads, and those that are not fully taken."""
     return [each for each in tallies if each.thread.is_alive() or not each.is_spent]
 
 
 def sequences(reply: bytes) -> tuple[int, int, int]:
     """
-    Return of a consumer's message: what is pending behind it, its place in the stream, and its
-    place among the deliveries.
+    Return the pending count, the stream sequence and the consumer sequence of a reply subject.
     """
     tokens = reply.split(b".")
     first = 4 if len(tokens) == 9 else 6

@@ -1,5 +1,5 @@
 """
-The metrics, one set for each plugin.
+The instruments of one plugin.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 BUCKETS: Final = (
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
-"""Seconds at which the conventions have histograms cut."""
+"""Histogram boundaries of the conventions, in seconds."""
 
 LAG_BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
-"""The same for the lag, which is milliseconds or hours."""
+"""Histogram boundaries of the lag, which ranges from milliseconds to hours."""
 
 
 class Instruments:
     """
-    Hold the instruments; any thread.
+    The instruments. Thread-safe.
     """
 
     def __init__(self, meter: Meter) -> None:
         self.duration = meter.create_histogram(
             names.DURATION,
             "s",
-            "Duration of an operation of a client.",
+            "Duration of a client operation.",
             explicit_bucket_boundaries_advisory=BUCKETS,
         )
         self.process_duration = meter.create_histogram(
@@ -40,41 +40,41 @@ class Instruments:
             "Duration of processing messages.",
             explicit_bucket_boundaries_advisory=BUCKETS,
         )
-        self.sent = meter.create_counter(
-            names.SENT, "{message}", "Messages that were to be published."
-        )
+        self.sent = meter.create_counter(names.SENT, "{message}", "Messages passed to a publish.")
         self.acknowledged = meter.create_counter(
-            names.ACKNOWLEDGED, "{message}", "Published messages that a stream confirmed."
+            names.ACKNOWLEDGED, "{message}", "Published messages that a stream acknowledged."
         )
         self.duplicates = meter.create_counter(
-            names.DUPLICATES, "{message}", "Published messages that were in their stream before."
+            names.DUPLICATES,
+            "{message}",
+            "Published messages that the stream dropped as duplicates.",
         )
         self.consumed = meter.create_counter(
-            names.CONSUMED, "{message}", "Messages that were handed to the application."
+            names.CONSUMED, "{message}", "Messages delivered to the application."
         )
         self.redelivered = meter.create_counter(
-            names.REDELIVERED, "{message}", "Messages of those that had been delivered before."
+            names.REDELIVERED, "{message}", "Delivered messages that had been delivered before."
         )
         self.pending = meter.create_gauge(
-            names.PENDING, "{message}", "Messages that a consumer has still to deliver."
+            names.PENDING, "{message}", "Messages that a consumer has not sent yet."
         )
         self.lag = meter.create_histogram(
             names.LAG,
             "s",
-            "How long messages had been stored when they were handed over, sampled.",
+            "Age of messages at delivery, sampled.",
             explicit_bucket_boundaries_advisory=LAG_BUCKETS,
         )
         self.reconnects = meter.create_counter(
-            names.RECONNECTS, "{reconnect}", "How often a connection was restored."
+            names.RECONNECTS, "{reconnect}", "Number of reconnects."
         )
         self.events = meter.create_counter(
-            names.EVENTS, "{event}", "Statuses, events of connections and warnings."
+            names.EVENTS, "{event}", "Statuses, connection events and warnings."
         )
 
 
 def labels(operation: str, **more: str | None) -> Labels:
     """
-    Return the labels of a metric: the operation, and what else is known.
+    Return the labels of a metric.
     """
     made: Labels = {names.SYSTEM: names.NATS, names.OPERATION: operation}
     if more.get("stream"):

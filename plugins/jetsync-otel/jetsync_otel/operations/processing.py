@@ -1,5 +1,5 @@
 """
-Spans and metrics of what an application does with messages.
+Spans and metrics of the processing of messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 class Processor:
     """
-    Make the spans of one plugin; any thread.
+    Creates the spans of one plugin. Thread-safe.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Processor:
     @contextlib.contextmanager
     def process(self, messages: Sequence[AnyMessage]) -> Iterator[Span]:
         """
-        Open a span around the handling of messages, and make it the current one.
+        Open a span around the handling of messages and make it the current one.
         """
         begun = self._faults.guarded("process", self._begin, messages)
         if begun is None:
-            # The messages are handled all the same.
+            # The messages are still handled.
             yield trace.INVALID_SPAN
             return
         span, token, whose = begun
@@ -75,7 +75,7 @@ class Processor:
             self._faults.guarded("process", self._instruments.process_duration.record, taken, whose)
 
     def _begin(self, messages: Sequence[AnyMessage]) -> tuple[Span, Token[Context], Labels]:
-        """Begin a span, and make it the current one; return also whose duration will be noted."""
+        """Start a span and make it the current one. Return also the labels of its duration."""
         context = contexts.get_current()
         given: Labels = {
             names.SYSTEM: names.NATS,
@@ -94,7 +94,7 @@ class Processor:
         if len(messages) == 1 and first is not None:
             ambient = trace.get_current_span(context).get_span_context()
             if not ambient.is_valid:
-                # One trace from the producer on. Baggage comes along.
+                # Continue the trace of the publisher, with its baggage.
                 context = self._propagator.extract(messages[0].headers, context, GETTER)
         span = self._tracer.start_span(
             "process" if stream is None else f"process {stream}",
@@ -104,7 +104,7 @@ class Processor:
             links=[trace.Link(origin) for origin in created.values()],
         )
         if span.get_span_context().is_valid:
-            # Otherwise there is no SDK, and the producer's context is handed on as it is.
+            # Without an SDK, the publisher's context is passed on unchanged.
             context = trace.set_span_in_context(span, context)
         shown = consumer if self._settings.consumers else None
         whose = labels("process", stream=stream, consumer=shown)
@@ -120,7 +120,7 @@ def _note_error(span: Span, whose: Labels, error: BaseException) -> None:
 
 def _describe(messages: Sequence[AnyMessage], given: Labels) -> tuple[str | None, str | None]:
     """
-    Add to attributes what is known of messages; return their stream and consumer, if they have one.
+    Add attributes of the messages. Return their stream and consumer, if known.
     """
     stream = consumer = None
     with contextlib.suppress(jetsync.NotJetStreamMessageError, IndexError):

@@ -1,10 +1,10 @@
 """
-Spans and metrics of what is published, and the context that its messages carry.
+Spans and metrics of publishing, and the context that messages carry.
 
-A publish and a window are one span each, and their messages carry its context. A batch is sent
-before it is committed, by calls that no hook goes around: its messages carry the context of a short
-span made with the first of them, which the span of the commit links to. With the granularity
-``"message"`` each message of a window or a batch carries that of a short span of its own.
+A publish or window has one span, whose context its messages carry. The messages of a batch are sent
+before the commit, outside of any wrapper hook. They carry the context of a short span that is
+created with the first message, and the commit's span links to it. With the granularity
+``"message"``, each message of a window or batch carries the context of its own short span.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from jetsync_otel.settings import Settings
 
 KEPT: Final = 1024
-"""Of how many batches and windows at a time is known what their messages carry."""
+"""Maximum open batches and windows whose context is remembered."""
 
 
 @attrs.define(eq=False)
 class Sending:
     """
-    Hold the span of a publish, a window, or of a batch that begins.
+    The span of a publish, a window or a new batch.
     """
 
     name: str
@@ -51,15 +51,15 @@ class Sending:
 
     started: float
     created: list[SpanContext] = attrs.field(factory=list)
-    """The spans of single messages, as many as are to be linked to."""
+    """The spans of single messages to link to."""
 
     token: Any = None
-    """What makes the span the current one no more."""
+    """The token that detaches the span's context."""
 
 
 class Sender:
     """
-    Make the spans of one plugin; any thread.
+    Creates the spans of one plugin. Thread-safe.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Sender:
         self._by_message = settings.granularity == "message"
         self._lock = threading.RLock()
         self._open: dict[int, Sending] = {}
-        """Publishes and windows that go on, by the identity of their operations."""
+        """Open publishes and windows, by the identity of their operations."""
 
         self._batches: OrderedDict[str, Sending] = OrderedDict()
-        """Batches that have begun, by their ids."""
+        """Open batches, by ID."""
 
         self._carried: OrderedDict[int, Sending] = OrderedDict()
         """What messages of their own spans carried before, by the span's id."""
@@ -88,7 +88,7 @@ class Sender:
 
     def begin(self, operation: jetsync.PublishOperation) -> Sending:
         """
-        Start the span of a publish or of a window; that of a publish becomes the current one.
+        Start the span of a publish or window. The span of a publish becomes the current one.
         """
         window = operation.window is not None
         sending = self._start(
@@ -99,14 +99,14 @@ class Sender:
             subject=operation.subject,
         )
         if not window:
-            # Messages of a window come from anywhere, and windows overlap.
+            # Windows overlap, and any thread may publish into them.
             sending.token = contexts.attach(sending.context)
         self._open[id(operation)] = sending
         return sending
 
     def end(self, operation: jetsync.PublishOperation, sending: Sending, result: object) -> None:
         """
-        End the span of a publish or of a window that came to its end.
+        End the span of a completed publish or window.
         """
         self._leave(operation, sending)
         span = sending.span
@@ -136,7 +136,7 @@ class Sender:
         self, operation: jetsync.PublishOperation, sending: Sending, error: BaseException
     ) -> None:
         """
-        End the span of a publish or of a window that failed as a whole.
+        End the span of a publish or window that failed as a whole.
         """
         self._leave(operation, sending)
         self._set_error(sending.span, error, str(error))
@@ -165,7 +165,7 @@ class Sender:
         if begun is not None:
             links = begun.created or [begun.span.get_span_context()]
             if not trace.get_current_span(context).get_span_context().is_valid:
-                # Otherwise batch and commit would be two traces.
+                # Keep the batch and its commit in one trace.
                 context = begun.context
         sending = self._start(
             "commit",
@@ -184,7 +184,7 @@ class Sender:
         self, operation: jetsync.BatchCommitOperation, sending: Sending, result: object
     ) -> None:
         """
-        End the span of a commit that went well.
+        End the span of a successful commit.
         """
         contexts.detach(sending.token)
         size, lost, stream = operation.size, 0, operation.stream
@@ -214,7 +214,7 @@ class Sender:
         self._finish(sending, operation.stream, error)
 
     def _begin_batch(self, operation: jetsync.BatchCommitOperation) -> Sending:
-        """Make the span that stands for the messages of a batch, which is over at once."""
+        """Create the short span whose context the messages of a batch carry."""
         sending = self._start("create", "create", SpanKind.PRODUCER, stream=operation.stream)
         sending.span.set_attribute(names.BATCH_ID, operation.batch_id)
         sending.span.end()
@@ -311,7 +311,7 @@ class Sender:
             links=[trace.Link(link) for link in links or ()],
         )
         if span.get_span_context().is_valid:
-            # Otherwise there is no SDK, and what is current is handed on as it is.
+            # Without an SDK, the current context is passed on unchanged.
             context = trace.set_span_in_context(span, context)
         return Sending(name, span, context, time.monotonic())
 
@@ -328,7 +328,7 @@ class Sender:
         count: int,
         error: BaseException | type[BaseException] | None,
     ) -> None:
-        """Count messages that were published, all with the same outcome."""
+        """Count published messages with the same outcome."""
         if not count:
             return
         kind = None
@@ -342,7 +342,7 @@ class Sender:
             self._instruments.acknowledged.add(count, marked)
 
     def _finish(self, sending: Sending, stream: str | None, error: BaseException | None) -> None:
-        """End a span, with the name that it has now that its stream is known."""
+        """End a span. Its name now includes the stream."""
         span = sending.span
         seconds = time.monotonic() - sending.started
         if stream is not None:

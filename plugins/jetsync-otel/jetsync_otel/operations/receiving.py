@@ -1,9 +1,9 @@
 """
-Spans and metrics of what is received, and their links to where it came from.
+Spans and metrics of receiving, with links to the publishing spans.
 
-A span is made when a fetch or a pull ends, and begins when that did, or for a consumption when the
-first message was handed over: what is buffered is no receive yet. So all of its attributes and
-links are there for the sampler.
+A span is created when a fetch or pull ends, so the sampler sees all of its attributes and links.
+Its start time is that of the fetch. For a consumption it is the delivery of the first message to
+the application, because buffered messages do not count as received.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 import jetsync
 from jetsync_otel import names
 from jetsync_otel.carrier import GETTER, extract
-from jetsync_otel.metrics.counts import Handed, Tallies, sequences
+from jetsync_otel.metrics.counts import Deliveries, Tallies, sequences
 from jetsync_otel.metrics.instruments import labels
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 
 INTERVAL: Final = 1.0
-"""Seconds that the span of a consumption covers at least while it is busy."""
+"""Minimum seconds between two spans of a busy consumption."""
 
 MANY: Final = 256
-"""How many consumptions are known before those without pulls are forgotten."""
+"""Number of known consumptions above which those without pulls are dropped."""
 
 
 @attrs.define(eq=False)
 class Receiving:
     """
-    Hold what a read that goes on will need for its span.
+    The start of a read, for its span.
     """
 
     context: Context
@@ -57,7 +57,7 @@ class Receiving:
 
 class Receiver:
     """
-    Make the spans of one plugin; any thread.
+    Creates the spans of one plugin. Thread-safe.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class Receiver:
         self._settings = settings
         self._lock = threading.RLock()
         self._pulls: dict[tuple[str, str], tuple[int, float]] = {}
-        """Of each consumption: its open pulls, and when it was told of."""
+        """The open pulls of each consumption, and the time of its last span."""
 
-        self._late: set[tuple[str, str]] = set()
-        """Consumptions that a timer will tell of."""
+        self._timers: set[tuple[str, str]] = set()
+        """Consumptions with a pending timer."""
 
         self._faults = faults
 
@@ -87,16 +87,16 @@ class Receiver:
 
     def begin(self, operation: ReadOperation) -> Receiving:
         """
-        Note that a read begins.
+        Record the start of a read.
         """
         if operation.name == "consume" and isinstance(operation, jetsync.FetchOperation):
-            # A pull is sent when a good part of the ones before was handed over.
-            self._tell_if_due((operation.stream, operation.consumer), 1)
+            # A new pull means that many messages of the previous ones were delivered.
+            self._emit_if_due((operation.stream, operation.consumer), 1)
         return Receiving(contexts.get_current(), time.time_ns(), time.monotonic())
 
     def end(self, operation: ReadOperation, receiving: Receiving, result: object) -> None:
         """
-        Make the span of a read that came to its end.
+        Create the span of a completed read.
         """
         if isinstance(operation, jetsync.FetchOperation):
             self._end_pull(operation, receiving, None)
@@ -108,7 +108,7 @@ class Receiver:
 
     def fail(self, operation: ReadOperation, receiving: Receiving, error: BaseException) -> None:
         """
-        Make the span of a read that failed; that there is no message is no failure.
+        Create the span of a failed read. A missing message is not an error.
         """
         if isinstance(operation, jetsync.FetchOperation):
             self._end_pull(operation, receiving, error)
@@ -116,60 +116,60 @@ class Receiver:
             missing = isinstance(error, jetsync.MessageNotFoundError)
             self._end_read(operation, receiving, 0, None if missing else error)
 
-    def _tell_if_due(self, source: tuple[str, str], pulls: int) -> None:
+    def _emit_if_due(self, source: tuple[str, str], pulls: int) -> None:
         """
-        Tell of a consumption, whose number of open pulls changes, but not too often.
+        Create the span of a consumption whose number of open pulls changes, at most once a second.
 
-        Pulls follow each other by the millisecond where there is much to do. Where none is open
-        there may be no later occasion, and a timer takes care.
+        A busy consumption sends a pull every few milliseconds. If no pull is open, there may be no
+        later call, so a timer creates the span.
         """
         now = time.monotonic()
         with self._lock:
-            count, told = self._pulls.get(source, (0, 0.0))
+            count, emitted = self._pulls.get(source, (0, 0.0))
             count = max(count + pulls, 0)
-            due = now - told >= INTERVAL
+            due = now - emitted >= INTERVAL
             if source not in self._pulls and len(self._pulls) >= MANY:
                 for each in [each for each, state in list(self._pulls.items()) if not state[0]]:
                     self._pulls.pop(each, None)
-            self._pulls[source] = count, now if due else told
+            self._pulls[source] = count, now if due else emitted
         if due:
-            self.tell(*source)
+            self.emit(*source)
         elif count == 0:
-            self._tell_later(source)
+            self._emit_later(source)
 
-    def _tell_later(self, source: tuple[str, str]) -> None:
-        """Tell in a while of a consumption that has no pull now, and may never have one again."""
+    def _emit_later(self, source: tuple[str, str]) -> None:
+        """Start a timer for a consumption that may never pull again."""
         with self._lock:
-            if source in self._late or self._pulls.get(source, (1, 0.0))[0]:
+            if source in self._timers or self._pulls.get(source, (1, 0.0))[0]:
                 return
-            self._late.add(source)
-        timer = threading.Timer(INTERVAL, self._tell_late, (source,))
+            self._timers.add(source)
+        timer = threading.Timer(INTERVAL, self._emit_from_timer, (source,))
         timer.name = "jetsync-otel"
         timer.daemon = True
         timer.start()
 
-    def _tell_late(self, source: tuple[str, str]) -> None:
+    def _emit_from_timer(self, source: tuple[str, str]) -> None:
         with self._lock:
-            self._late.discard(source)
+            self._timers.discard(source)
         try:
-            self.tell(*source)
-        except Exception as error:  # noqa: BLE001 - nobody would see it
+            self.emit(*source)
+        except Exception as error:  # noqa: BLE001 - a timer thread would lose it
             self._faults.report("read", error)
 
-    def tell(self, stream: str, consumer: str) -> None:
+    def emit(self, stream: str, consumer: str) -> None:
         """
-        Make a span of what a consumption has handed over since the last one.
+        Create the span of the messages that a consumption has delivered since the last span.
         """
-        handed = self.tallies.of_all((stream, consumer))
-        if handed is not None:
-            self._span_of_pull("consume", stream, consumer, handed, None, None)
+        deliveries = self.tallies.of_all((stream, consumer))
+        if deliveries is not None:
+            self._span_of_pull("consume", stream, consumer, deliveries, None, None)
 
-    def tell_all(self) -> None:
+    def emit_all(self) -> None:
         """
-        Make the spans of all that was handed over and not told yet.
+        Create the spans of all delivered messages.
         """
         for stream, consumer in self.tallies.sources():
-            self.tell(stream, consumer)
+            self.emit(stream, consumer)
 
     def _end_pull(
         self,
@@ -179,42 +179,44 @@ class Receiver:
     ) -> None:
         stream, consumer = operation.stream, operation.consumer
         if operation.name == "consume":
-            self._tell_if_due((stream, consumer), -1)
+            self._emit_if_due((stream, consumer), -1)
             if error is None:
                 return
-            handed = None
+            deliveries = None
         else:
-            handed = self.tallies.of_thread((stream, consumer))
+            deliveries = self.tallies.of_thread((stream, consumer))
             self._note_duration(operation, receiving, error)
-        if handed is not None or error is not None or self._settings.empty_receives:
-            self._span_of_pull(operation.name, stream, consumer, handed, receiving, error)
+        if deliveries is not None or error is not None or self._settings.empty_receives:
+            self._span_of_pull(operation.name, stream, consumer, deliveries, receiving, error)
 
     def _span_of_pull(  # noqa: PLR0917 - one private step.
         self,
         name: str,
         stream: str,
         consumer: str,
-        handed: Handed | None,
+        deliveries: Deliveries | None,
         receiving: Receiving | None,
         error: BaseException | None,
     ) -> None:
         given = self._attributes(name, stream, consumer)
         if name != "next":
-            given[names.COUNT] = 0 if handed is None else handed.count
-        elif handed is not None:
-            given[names.SEQUENCE] = sequences(handed.reply)[1]
+            given[names.COUNT] = 0 if deliveries is None else deliveries.count
+        elif deliveries is not None:
+            given[names.SEQUENCE] = sequences(deliveries.reply)[1]
         started = time.time_ns()
         if receiving is not None:
             started = receiving.started_ns
-        elif handed is not None:
-            started = handed.first_ns
+        elif deliveries is not None:
+            started = deliveries.first_ns
         span = self._tracer.start_span(
             f"{name} {stream}",
-            # A consumption belongs to no call of anybody.
+            # A consumption has no calling span.
             context=contexts.Context() if receiving is None else receiving.context,
             kind=SpanKind.CLIENT,
             attributes=given,
-            links=[] if handed is None else self._links(map(self._context_of, handed.blocks)),
+            links=[]
+            if deliveries is None
+            else self._links(map(self._context_of, deliveries.blocks)),
             start_time=started,
         )
         if error is not None:
@@ -222,13 +224,13 @@ class Receiver:
             span.set_attribute(names.ERROR_TYPE, names.error_type(error))
             span.record_exception(error)
         span.end()
-        if handed is not None:
+        if deliveries is not None:
             marked = labels(name, stream=stream, consumer=self._shown(consumer))
-            self._instruments.consumed.add(handed.count, marked)
+            self._instruments.consumed.add(deliveries.count, marked)
             whose = labels("consume", stream=stream, consumer=self._shown(consumer))
-            if handed.redelivered:
-                self._instruments.redelivered.add(handed.redelivered, whose)
-            self._instruments.pending.set(sequences(handed.reply)[0], whose)
+            if deliveries.redelivered:
+                self._instruments.redelivered.add(deliveries.redelivered, whose)
+            self._instruments.pending.set(sequences(deliveries.reply)[0], whose)
 
     def _end_read(  # noqa: PLR0917 - one private step.
         self,
@@ -282,11 +284,11 @@ class Receiver:
         return self._propagator.extract(headers, context=contexts.Context(), getter=GETTER)
 
     def _links(self, found: Iterable[Context]) -> list[Link]:
-        """Return links to what contexts name, each once, and no more than are wanted."""
+        """Return unique links to the spans of contexts, up to max_links."""
         made: dict[tuple[int, int], Link] = {}
         for context in found:
             if len(made) >= self._settings.max_links:
-                # There are as many contexts from each thread.
+                # Each thread may have collected max_links contexts.
                 break
             named = trace.get_current_span(context).get_span_context()
             if named.is_valid:
@@ -301,7 +303,7 @@ class Receiver:
         lag = max(time.time_ns() - stored_ns, 0) / 1e9
         marked = labels("consume", stream=stream, consumer=self._shown(consumer))
         self._instruments.lag.record(lag, marked)
-        self._tell_later(source)
+        self._emit_later(source)
 
     def _note_duration(
         self, operation: ReadOperation, receiving: Receiving, error: BaseException | None
