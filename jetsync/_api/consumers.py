@@ -29,11 +29,11 @@ from jetsync.events import FilterOutsideSubjectsEvent
 from jetsync.values.codec import format_time, from_wire, to_wire
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset, PauseState
-from jetsync.values.echo import (
+from jetsync.values.support import (
     CONSUMER_NEEDS,
     Need,
     api_level_of,
-    check_consumer_echo,
+    check_consumer_reply,
     explain_refusal,
     level_of_version,
 )
@@ -159,7 +159,7 @@ def _put(
         raise reason from error
     done = "updated" if action == "update" else "created" if action else "created or updated"
     made = consumer_info(answer)
-    check_consumer_echo(asked, answer.get("config") or {}, server=server, name=name, done=done)
+    check_consumer_reply(asked, answer.get("config") or {}, server=server, name=name, done=done)
     return made
 
 

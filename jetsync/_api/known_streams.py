@@ -20,7 +20,7 @@ from jetsync.errors import (
     StreamNotFoundError,
 )
 from jetsync.values.codec import from_wire
-from jetsync.values.echo import api_level_of
+from jetsync.values.support import api_level_of
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.subjects import overlap
 

@@ -21,7 +21,7 @@ from jetsync.errors import (
     StreamNotFoundError,
 )
 from jetsync.values.codec import from_wire, to_wire
-from jetsync.values.echo import STREAM_NEEDS, check_stream_echo, explain_refusal
+from jetsync.values.support import STREAM_NEEDS, check_stream_reply, explain_refusal
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.stream_info import StreamInfo
 from jetsync.values.subjects import validate_filter, validate_name
@@ -113,7 +113,7 @@ def _put(context: Context, action: str, config: StreamConfig, deadline: Deadline
         raise reason from error
     done = "created" if action == "CREATE" else "updated"
     made = stream_info(answer)
-    check_stream_echo(asked, answer.get("config") or {}, server=server, name=name, done=done)
+    check_stream_reply(asked, answer.get("config") or {}, server=server, name=name, done=done)
     return made
 
 

@@ -13,7 +13,7 @@ from jetsync._proto.pull import UNBOUNDED_BATCH, PullRequest
 from jetsync.consume.handlers import HandlerOptions
 from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
 from jetsync.values.consumer_config import AckPolicy, PriorityPolicy
-from jetsync.values.echo import PULL_NEEDS, require
+from jetsync.values.support import PULL_NEEDS, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from jetsync.errors import (
     FastPublishDisabledError,
     NotSupportedError,
 )
-from jetsync.values.echo import EXPECTED_SUBJECT_NEED, TTL_NEED, require
+from jetsync.values.support import EXPECTED_SUBJECT_NEED, TTL_NEED, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable

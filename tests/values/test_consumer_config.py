@@ -15,10 +15,10 @@ from jetsync.values.consumer_config import (
     ReplayPolicy,
 )
 from jetsync.values.consumer_info import ConsumerInfo
-from jetsync.values.echo import (
+from jetsync.values.support import (
     CONSUMER_NEEDS,
     api_level_of,
-    check_consumer_echo,
+    check_consumer_reply,
     explain_refusal,
     level_of_version,
 )
@@ -152,7 +152,7 @@ def test_overlap_of_wildcards(one, other, expected):
 
 class TestEcho:
     def check(self, asked, echoed):
-        check_consumer_echo(
+        check_consumer_reply(
             {"name": "C", "durable_name": "C", **asked},
             echoed,
             server="2.10.26",

@@ -14,7 +14,7 @@ from jetsync.errors import (
     NotSupportedError,
 )
 from jetsync.values.codec import from_wire, to_wire
-from jetsync.values.echo import STREAM_NEEDS, check_stream_echo, explain_refusal
+from jetsync.values.support import STREAM_NEEDS, check_stream_reply, explain_refusal
 from jetsync.values.stream_config import (
     ConsumerLimits,
     DiscardPolicy,
@@ -204,7 +204,7 @@ class TestValidation:
 
 class TestEcho:
     def check(self, asked, echoed):
-        check_stream_echo(
+        check_stream_reply(
             {"name": "S", **asked}, echoed, server="2.10.26", name="S", done="created"
         )
 

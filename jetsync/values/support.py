@@ -154,7 +154,7 @@ def api_level_of(metadata: Mapping[str, str] | None) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
-def check_stream_echo(
+def check_stream_reply(
     asked: Mapping[str, Any], echoed: Mapping[str, Any], *, server: str, name: str, done: str
 ) -> None:
     """
@@ -180,13 +180,13 @@ def check_stream_echo(
     _refuse(dropped, STREAM_NEEDS, echoed, server, f"stream {name!r} was {done}")
 
 
-def check_consumer_echo(
+def check_consumer_reply(
     asked: Mapping[str, Any], echoed: Mapping[str, Any], *, server: str, name: str, done: str
 ) -> None:
     """
     Raise if the server took the configuration of a consumer and left something out of it.
 
-    Args and Raises as :func:`check_stream_echo`.
+    Args and Raises as :func:`check_stream_reply`.
     """
     # Servers up to 2.12.0 echo only that one of the two names that was sent.
     settled = {"name", "durable_name"}
