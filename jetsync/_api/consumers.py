@@ -29,6 +29,7 @@ from jetsync.events import FilterOutsideSubjectsEvent
 from jetsync.values.codec import format_time, from_wire, to_wire
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset, PauseState
+from jetsync.values.subjects import overlap, validate_filter, validate_name
 from jetsync.values.support import (
     CONSUMER_NEEDS,
     Need,
@@ -37,7 +38,6 @@ from jetsync.values.support import (
     explain_refusal,
     level_of_version,
 )
-from jetsync.values.subjects import overlap, validate_filter, validate_name
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -20,9 +20,9 @@ from jetsync.errors import (
     StreamNotFoundError,
 )
 from jetsync.values.codec import from_wire
-from jetsync.values.support import api_level_of
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.subjects import overlap
+from jetsync.values.support import api_level_of
 
 if TYPE_CHECKING:
     from jetsync._api.context import Context

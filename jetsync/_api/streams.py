@@ -21,10 +21,10 @@ from jetsync.errors import (
     StreamNotFoundError,
 )
 from jetsync.values.codec import from_wire, to_wire
-from jetsync.values.support import STREAM_NEEDS, check_stream_reply, explain_refusal
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.stream_info import StreamInfo
 from jetsync.values.subjects import validate_filter, validate_name
+from jetsync.values.support import STREAM_NEEDS, check_stream_reply, explain_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

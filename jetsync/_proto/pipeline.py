@@ -1,14 +1,10 @@
 """
-The window of publishes in flight: what was sent, what was answered, what can no longer be.
+Match the messages in flight with their acks. No encoding, no socket and no waiting here.
 
-What lives here: the messages in flight by number, the blocks they were sent in with the connection
-and the time of each, the reading of acks. What may not: encoding, the socket, waiting.
-
-A message is known by its number, which is also the last token of its reply subject. Messages are
-sent in blocks; time-outs and lost connections are looked after once per block, so that a message
-costs little more than its entry in a dictionary. Every message ends in exactly one way:
-acknowledged, refused, or unknown. A 503 says for certain that no stream took the message, so that
-one may be sent again (see :meth:`Pipeline.again`).
+The number of a message is the last token of its reply subject. Messages are sent in blocks.
+Time-outs and lost connections are checked once per block, so a message costs little more than a
+dictionary entry. Every message ends in exactly one way: acknowledged, refused, or unknown. A 503
+means that no stream took the message, so it may be sent again (see :meth:`Pipeline.resent`).
 """
 
 from __future__ import annotations
@@ -39,30 +35,27 @@ class Block:
     """
 
     numbers: Sequence[int]
+    # The connection that carried them.
     epoch: int
-    """The connection that they were written on."""
-
+    # When missing acks time out.
     due: float
-    """When an ack that has not come is given up."""
-
+    # Their bytes.
     size: int = 0
-    """How many bytes they were."""
 
 
 @attrs.define
 class Tally:
     """
-    What became of the messages so far.
+    The counters of the acknowledged messages.
     """
 
     count: int = 0
     duplicates: int = 0
     first_sequence: int | None = None
     last_sequence: int | None = None
+    # The stream of the last ack that was read in full.
     stream: str | None = attrs.field(default=None, eq=False)
-    """The stream that took messages; the one of an odd ack where there are several."""
     streams: set[str] = attrs.field(factory=set, eq=False)
-    """All streams that took messages."""
 
     def add(self, ack: PubAck) -> None:
         """Count one acknowledgement."""
@@ -73,7 +66,7 @@ class Tally:
         self.cover(ack.sequence, ack.sequence)
 
     def cover(self, least: int, greatest: int) -> None:
-        """Widen the range of sequences."""
+        """Extend the range of sequences."""
         if self.first_sequence is None or least < self.first_sequence:
             self.first_sequence = least
         if self.last_sequence is None or greatest > self.last_sequence:
@@ -82,45 +75,34 @@ class Tally:
 
 class Pipeline(Generic[Item]):
     """
-    Keep the books of one window.
+    The messages in flight of one window.
 
     Args:
         prefix: The reply subject up to the message's number.
-
         window: How many messages may be in flight.
-
-        keep_acks: Whether to collect each ack in ``acked``, or only to count.
+        keep_acks: Whether to collect each ack in ``acked``, or only to count them.
     """
 
     def __init__(self, prefix: bytes, window: int, *, keep_acks: bool = False) -> None:
         self.tally: Tally = Tally()
         self.flying: dict[int, Item] = {}
+        # Messages that failed. None means a lost or late ack: the outcome is unknown.
         self.failed: list[tuple[int, Item, Exception | None]] = []
-        """
-        Messages that ended badly; None stands for a lost or late ack, so the outcome is unknown.
-        """
-
+        # Acknowledged messages, if they are collected. The caller empties it.
         self.acked: list[tuple[int, Item, PubAck]] = []
-        """Messages that were acknowledged, if they are collected; the caller empties it."""
-
+        # Messages that no stream took (503). The caller sends them again or fails them.
         self.refused: list[tuple[int, Item]] = []
-        """Messages that no stream took (503); the caller sends them again or fails them."""
 
         self._window = window
         self._keep_acks = keep_acks
         self._prefix_length = len(prefix)
+        # How plain acks start, once one was seen. With kept acks this stays the prefix of the first
+        # stream, because acks that are read by it get its name.
         self.plain: bytes = b""
-        """How a plain ack starts, once one was seen, where acks are only counted."""
-
         self.kept_plain: bytes = b""
-        """
-        The same where acks are kept: how those of the first stream start, as they get its name.
-        """
-
         self._kept_stream = ""
-
+        # Bytes of all blocks that have messages in flight.
         self.size: int = 0
-        """Bytes of all blocks of which a message may be in flight."""
 
         self._blocks: deque[Block] = deque()
         self._resent: dict[int, Block] = {}
@@ -134,12 +116,12 @@ class Pipeline(Generic[Item]):
         return self._window - len(self.flying)
 
     def sent(self, numbers: Sequence[int], epoch: int, due: float, size: int = 0) -> None:
-        """Enter a block that was written; its messages are in ``flying`` already."""
+        """Add a block that was written; its messages are in ``flying`` already."""
         self._blocks.append(Block(numbers, epoch, due, size))
         self.size += size
 
-    def again(self, number: int, item: Item, epoch: int, due: float, size: int = 0) -> None:
-        """Enter a message that was written once more, after a 503 or an unknown outcome."""
+    def resent(self, number: int, item: Item, epoch: int, due: float, size: int = 0) -> None:
+        """Add a message that was sent again, after a 503 or an unknown outcome."""
         block = Block((number,), epoch, due, size)
         self.size += size
         self.flying[number] = item
@@ -147,7 +129,7 @@ class Pipeline(Generic[Item]):
         self._blocks.append(block)
 
     def settle(self, frames: Iterable[Frame]) -> None:
-        """Take the answers that came."""
+        """Process answers."""
         flying, cut, plain = self.flying, self._prefix_length, self.plain or self.kept_plain
         length = len(plain)
         run: list[tuple[bytes, bytes]] = []
@@ -162,7 +144,7 @@ class Pipeline(Generic[Item]):
                     continue
             self.settle_run(run)
             run.clear()
-            # Not one of ours unless it ends in a number that is in flight.
+            # An answer belongs to a message only if it ends in a number that is in flight.
             number = int(digits) if is_number else -1
             item = flying.pop(number, None)
             if item is not None:
@@ -172,7 +154,7 @@ class Pipeline(Generic[Item]):
         self.settle_run(run)
 
     def settle_run(self, run: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take plain acks that were read as (number, sequence), both as digits."""
+        """Process plain acks that were read as (number, sequence), both as digits."""
         pop = self.flying.pop
         if self._keep_acks:
             sequences = []
@@ -193,15 +175,14 @@ class Pipeline(Generic[Item]):
             self.tally.cover(min(sequences), max(sequences))
 
     def _settle_slowly(self, number: int, item: Item, frame: Frame) -> None:
-        """Take an answer that may be anything."""
+        """Process an answer that is not a plain ack."""
         try:
             if is_no_responders(frame):
                 self.refused.append((number, item))
                 return
             ack = parse_ack(frame[3])
         except JetSyncError as error:
-            # Something answered, but not what it did: stored or not is unknown, and why stays
-            # attached.
+            # The answer does not say whether the message is stored. The error becomes the cause.
             self.failed.append((number, item, error))
             return
         if isinstance(ack, ApiError):
@@ -210,8 +191,7 @@ class Pipeline(Generic[Item]):
         self.tally.add(ack)
         if self._keep_acks:
             self.acked.append((number, item, ack))
-            # The first one stays: acks that the mailbox read by another prefix would get a wrong
-            # name.
+            # Only once: acks that the mailbox reads by another prefix would get a wrong name.
             if not self.kept_plain and ack == PubAck(ack.stream, ack.sequence):
                 self.kept_plain, self._kept_stream = plain_prefix(frame[3]) or b"", ack.stream
         else:
@@ -224,20 +204,20 @@ class Pipeline(Generic[Item]):
             self.failed.append((number, self.flying.pop(number), error))
 
     def lost(self, epoch: int) -> None:
-        """Give up what was in flight on connections up to *epoch*."""
+        """Fail the messages in flight on connections up to *epoch*."""
         for block in list(self._blocks):
             if block.epoch <= epoch:
                 self._blocks.remove(block)
                 self._give_up(block)
 
     def expire(self, now: float) -> None:
-        """Give up what is due."""
+        """Fail the messages whose acks are overdue."""
         blocks = self._blocks
         while blocks and (blocks[0].due <= now or self._is_done(blocks[0])):
             self._give_up(blocks.popleft())
 
     def due(self) -> float | None:
-        """Return when the oldest message in flight is given up, None if there is none."""
+        """Return when the oldest message in flight times out; None if there is none."""
         while self._blocks and self._is_done(self._blocks[0]):
             self._give_up(self._blocks.popleft())
         return self._blocks[0].due if self._blocks else None
@@ -253,18 +233,16 @@ class Pipeline(Generic[Item]):
                 self._blocks.append(block)
 
     def _is_done(self, block: Block) -> bool:
-        """
-        Return whether no message of a block is in flight; looks at the last one first, as acks come
-        in order.
-        """
+        """Return whether no message of a block is in flight."""
+        # The last one first, because acks arrive in order.
         flying, numbers = self.flying, block.numbers
         return numbers[-1] not in flying and flying.keys().isdisjoint(numbers)
 
     def _give_up(self, block: Block) -> None:
-        """Forget a block, and give up what is still in flight of it."""
+        """Forget a block, and fail its messages that are still in flight."""
         self.size -= block.size
         if not self._resent and self.flying.keys().isdisjoint(block.numbers):
-            # Nearly always, and a loop over its messages would cost a fifth of all there is to do.
+            # The usual case. A loop over the messages would cost a fifth of the total.
             return
         for number in block.numbers:
             # A message that was sent again belongs to its newest block.

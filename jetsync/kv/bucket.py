@@ -25,8 +25,8 @@ from jetsync.kv.entry import stored_entry
 from jetsync.publish.one import publish_one
 from jetsync.publish.ttl_floor import report_raised_ttl
 from jetsync.stream import Stream
-from jetsync.values.support import api_level_of
 from jetsync.values.outbound import Expect, OutboundMessage
+from jetsync.values.support import api_level_of
 from jetsync.values.ttl import ttl_header
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """
-The outcome of one message of a publisher, and the report of it.
+The future of a message of a publisher, and its delivery report.
 
-Futures are made per message, so they are light: all futures of a publisher share one lock, and
-something to wait for is only made where somebody waits.
+There is one future per message, so futures are light: all futures of a publisher share one lock,
+and a future creates its signal only if a thread waits for it.
 """
 
 from __future__ import annotations
@@ -28,56 +28,54 @@ if TYPE_CHECKING:
 @attrs.frozen
 class DeliveryReport:
     """
-    How the publishing of one message ended.
+    The outcome of one message.
     """
 
     message: OutboundMessage
     ack: PubAck | None
-    """The stream's acknowledgement; None when there is none."""
+    """The stream's acknowledgement; None if the message failed."""
 
     error: Exception | None
-    """Why there is none: the same errors as of a single publish."""
+    """Why the message failed: the same errors as for a single publish."""
 
 
 @attrs.define(eq=False)
 class FutureOwner:
     """
-    What the futures of one publisher share.
+    The state that all futures of a publisher share.
     """
 
     lock: threading.RLock
+    # Writes the staged messages because a thread waits for an outcome. Called with the lock.
     flush: Callable[[], None]
-    """Writes what is collected; called with the lock, as somebody waits for an outcome."""
-
+    # Raises in a signal handler whose own thread would have to read the acks.
     refuse_wait: Callable[[], object]
-    """Raises in a signal handler whose own thread would have to read the acks."""
-
+    # The thread that completes futures, and so cannot wait for them.
     thread: int = 0
-    """The thread that completes them, and so cannot wait for them."""
 
     def check_thread(self, what: str) -> None:
-        """Raise if this is the thread that would have to bring about what it is to wait for."""
+        """Raise if this thread would wait for itself."""
         if threading.get_ident() == self.thread:
-            raise WaitTimeoutError(f"{what}, which only this thread can bring about", 0.0)
+            raise WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
 
 
 class PublishFuture:
     """
-    The outcome of one message, once it is known. Any thread.
+    The future outcome of one message. Any thread.
     """
 
     __slots__ = ("_item", "_notifier", "_outcome", "_owner", "callbacks", "hooked", "observed")
 
     def __init__(self, owner: FutureOwner, item: Any, hooked: HookedWindow | None = None) -> None:
+        # Whether your code has asked for the outcome.
         self.observed: bool = False
-        """Whether anybody has asked for the outcome."""
 
         self._owner = owner
         self._item = item
         self._outcome: PubAck | Exception | None = None
         self._notifier: Notifier | None = None
         self.callbacks: list[Callable[[PublishFuture], object]] | None = None
-        """What to call with the outcome; whole as soon as that is known."""
+        """The callbacks; complete once the outcome is known."""
 
         self.hooked: HookedWindow | None = hooked
         """The message's window, if plugins wrap it."""
@@ -98,16 +96,16 @@ class PublishFuture:
 
     def result(self, timeout: Seconds | None = None) -> PubAck:
         """
-        Wait for the acknowledgement and return it, or raise why there is none.
+        Wait for the acknowledgement and return it, or raise why the message failed.
 
         Args:
-            timeout: Seconds to wait; None waits until the outcome is known, which the publisher's
-                ``ack_timeout`` bounds.
+            timeout: Seconds to wait. None waits until the outcome is known, at most the
+                publisher's ``ack_timeout``.
 
         Raises:
-            WaitTimeoutError: The outcome is not known yet; at once in the publisher's own thread,
-                in which it will not become known while a callback runs.
-            PublishError, ApiError, DisconnectedError: As of a single publish.
+            WaitTimeoutError: The outcome is not known in time. Raised at once in a callback, which
+                runs in the thread that would have to complete the future.
+            PublishError, ApiError, DisconnectedError: As for a single publish.
         """
         outcome = self._wait(timeout)
         if isinstance(outcome, Exception):
@@ -116,7 +114,7 @@ class PublishFuture:
 
     def exception(self, timeout: Seconds | None = None) -> Exception | None:
         """
-        Wait for the outcome and return the error, None if the message is stored.
+        Wait for the outcome and return the error; None if the message is stored.
 
         Args:
             timeout: As for :meth:`result`.
@@ -129,10 +127,10 @@ class PublishFuture:
 
     def add_done_callback(self, callback: Callable[[PublishFuture], object]) -> None:
         """
-        Have *callback* called with this future once the outcome is known.
+        Call *callback* with this future once the outcome is known.
 
-        It runs in the publisher's thread, or at once in this one if the outcome is known already.
-        What it raises in the publisher's thread is logged and counted.
+        It runs in the publisher's thread, or immediately in this thread if the outcome is already
+        known. Errors that it raises in the publisher's thread are logged and counted.
         """
         self.observed = True
         refuse_reentry(self._owner.lock)
@@ -145,13 +143,13 @@ class PublishFuture:
         callback(self)
 
     def settle_nowait(self, outcome: PubAck | Exception) -> None:
-        """Set the outcome; the publisher holds its lock."""
+        """Set the outcome; the caller holds the publisher's lock."""
         self._outcome = outcome
         if self._notifier is not None:
             self._notifier.notify()
 
     def report(self) -> DeliveryReport:
-        """Return the outcome as a report, which does not count as asking for it."""
+        """Return the outcome as a report; this does not count as observing it."""
         outcome = self._outcome
         if isinstance(outcome, Exception):
             return DeliveryReport(self.message, None, outcome)
@@ -168,7 +166,7 @@ class PublishFuture:
             with self._owner.lock:
                 if self._outcome is None:
                     self._owner.flush()
-                # Who has no time does not listen: polling would leave a signal behind each time.
+                # Without time left no signal is added: polling would leave one behind each time.
                 if not self.done() and (seconds is None or seconds > 0.0):
                     self._notifier = self._notifier or Notifier()
                     signal = self._notifier.listen()

@@ -1,18 +1,18 @@
 """
-A publisher: many messages in flight, from any number of threads, each with a future.
+A publisher keeps many messages in flight, from any number of threads, each with a future.
 
-Publishing threads encode messages and stage them in the window, without a lock; one worker thread
-per publisher reads the acks, completes futures and calls what users gave. Who writes what is
-staged, with the lock: a publishing thread, when a block is full, when it waits, or when messages
-are rare; otherwise the worker, which is then attentive and looks every ``BLOCK_DELAY`` seconds.
+Publishing threads encode messages and stage them in the window without a lock. One worker thread
+per publisher reads the acks, completes futures and calls the user's callbacks. Staged messages are
+written under the lock. A publishing thread writes them if a block is full, if it has to wait, or if
+messages are rare. Otherwise the worker does so every ``BLOCK_DELAY`` seconds.
 
 Invariants
-- A message is staged, or the call of ``publish`` raises and nothing of it is sent. Once staged it
-  ends exactly once, through its future.
-- What is in flight is never more than the window; threads that come at the same moment may stage
-  one message each beyond it.
-- The lock is never held while a thread waits for the connection or while a user's code runs.
-- The worker never waits for the connection: what is in flight is settled whatever becomes of it.
+- Either a message is staged, or ``publish`` raises and nothing is sent. A staged message ends
+  exactly once, through its future.
+- The window limits the messages in flight. Threads that publish at the same moment may exceed it by
+  one message each.
+- No thread holds the lock while it waits for the connection or runs a user's code.
+- The worker never waits for the connection, so messages in flight end even without one.
 """
 
 from __future__ import annotations
@@ -57,19 +57,16 @@ if TYPE_CHECKING:
 
 __all__ = ["DeliveryReport", "PublishFuture", "Publisher", "PublisherStatistics"]
 
+# Unobserved failures that a publisher keeps for the error that ``close`` raises.
 KEPT_FAILURES: Final = 1000
-"""Failures that nobody asked about which a publisher keeps for the error at its end."""
 
+# Seconds for which a message may wait for others to share a write, while many are published.
+# Measured with 128 bytes on two cores: 5.2 us of CPU per message in a block, 10.6 us for a single
+# message.
 BLOCK_DELAY: Final = 0.001
-"""
-Seconds for which a message may wait for others to be written with, while many are published.
 
-Measured with 128 bytes on two cores: 5.2 us of CPU for a message that is written in a block, 10.6
-us for one that is written by itself.
-"""
-
-LAST_WORDS: Final = 1.0
-"""Seconds that callbacks may still take when the time to close is over."""
+# Seconds for which ``close`` waits for callbacks after its timeout.
+CALLBACK_TIME: Final = 1.0
 
 _logger = _log.get_logger("jetsync.publisher")
 
@@ -77,7 +74,7 @@ _logger = _log.get_logger("jetsync.publisher")
 @attrs.frozen
 class PublisherStatistics:
     """
-    What went through a publisher.
+    Counters of a publisher.
     """
 
     published: int
@@ -85,20 +82,20 @@ class PublisherStatistics:
     duplicates: int
     failed: int
     pending: int
-    """Messages that have not ended yet."""
+    """Messages that have not ended."""
 
     report_errors: int
-    """How often ``on_report``, a callback of a future or a plugin around a window raised."""
+    """How often ``on_report``, a callback of a future or a plugin raised."""
 
 
 class Publisher:
     """
-    Publish with many messages in flight; use as a context manager.
+    Publish with many messages in flight. Use it as a context manager.
 
-    Any number of threads may publish; messages of one thread to one subject are stored in its
-    order, unless no stream took one and it was sent again. Leaving the context waits until all have
-    ended, and raises PublishManyError if some failed that nobody asked about, neither by a future's
-    outcome nor by ``on_report``.
+    Any number of threads may publish. The stream stores the messages of one thread to one subject
+    in the order of its calls. A message that no stream took is sent again, which may change the
+    order. Leaving the context waits until all messages have ended. It raises PublishManyError if
+    messages failed and your code neither asked for their outcomes nor gave ``on_report``.
     """
 
     def __init__(
@@ -115,51 +112,37 @@ class Publisher:
         self._hooks = PublishHooks(context.plugins, options.size)
         self._hooked = self._hooks.active
         self._lock = threading.RLock()
+        # Set if messages are in flight, or if the publisher closes.
         self._work = Signal()
-        """There is something to wait for, or the publisher closes."""
 
+        # Threads that wait for room are woken at this many messages in the window. Waking them for
+        # a few free places costs more than it gains.
         self._roomy = options.size - max(min(BLOCK_MESSAGES, options.size) // 2, 1)
-        """
-        With how many messages in the window those who wait for room are woken: for a handful of
-        places each of them would cost more than it brings.
-        """
-
+        # The window has room, or the publisher closes.
         self._room = Notifier()
-        """The window has room, or the publisher closes."""
-
+        # Messages have ended.
         self._ended = Notifier()
-        """Messages have ended."""
-
+        # Messages that have a number and have not ended.
         self._futures: dict[int, PublishFuture] = self._window.tokens
-        """Messages that have a number and have not ended."""
-
-        self._left = Latch()
-        """
-        Set as the worker ends. A signal handler that interrupts ``Thread.join`` and joins the same
-        thread may wait for its own thread.
-        """
-
+        # Set when the worker ends. ``Thread.join`` is not enough: a signal handler that interrupts
+        # it and joins the same thread may wait for itself.
+        self._ended_worker = Latch()
+        # Why no more messages are accepted.
         self._stopped: Exception | None = None
-        """Why no message is taken any more."""
-
+        # Whether the worker waits for messages rather than for acks.
         self._idle = False
-        """Whether the worker waits for something to do, rather than for acks."""
-
-        self._attentive = False
-        """Whether the worker flushes the window within ``BLOCK_DELAY`` seconds."""
-
-        self._telling = False
-        """Whether the worker runs a user's code, which may take its time."""
-
+        # Whether the worker flushes the window every ``BLOCK_DELAY`` seconds.
+        self._flushing = False
+        # Whether the worker runs a user's code, which may be slow.
+        self._in_callback = False
+        # When a publishing thread last wrote a single message.
         self._written = 0.0
-        """When a message was written by itself."""
-
-        self._looked_at = 0
-        """The window's next number, when the worker looked last."""
+        # The window's next number at the worker's last flush.
+        self._flushed_number = 0
 
         self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
-        self._owner = FutureOwner(self._lock, self._hurry, self._refuse_wait)
+        self._owner = FutureOwner(self._lock, self._flush_now, self._refuse_wait)
         # The client may be closed while the worker has nothing to wait for.
         self._window.box.on_failure = lambda _: self._work.set()
         try:
@@ -183,11 +166,11 @@ class Publisher:
 
     @property
     def pending(self) -> int:
-        """How many messages have not ended yet."""
+        """How many messages have not ended."""
         return self._window.open_count
 
     def statistics(self) -> PublisherStatistics:
-        """Return the counters as they are now."""
+        """Return the current counters."""
         refuse_reentry(self._lock)
         with self._lock:
             tally, pending = self._window.pipeline.tally, self._window.open_count
@@ -213,29 +196,29 @@ class Publisher:
         """
         Send a message and return the future of its outcome.
 
-        Waits while the window is full, which the ``ack_timeout`` of the oldest message bounds, and
+        Waits while the window is full, at most for the ``ack_timeout`` of the oldest message, and
         then up to ``ack_timeout`` for a connection. Any thread. After Ctrl-C the outcome is
         unknown.
 
         Args:
-            subject: The subject; its stream is found by it.
-            data: The payload; text is sent as UTF-8.
-            headers: Headers; never changed.
-            msg_id: Id by which the stream drops duplicates within its duplicate window.
-            ttl: Time-to-live: seconds from 1 up, a ``timedelta`` or ``"never"`` (ADR-43).
-            expect: Under which conditions to store it.
+            subject: The subject, which decides the stream.
+            data: The payload. Text is sent as UTF-8.
+            headers: Headers. They are not changed.
+            msg_id: The stream drops messages with the same id within its duplicate window.
+            ttl: Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43).
+            expect: Conditions for storing the message.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: The message cannot be sent; nothing was.
+            InvalidArgumentError, InvalidTypeError: The message is invalid; nothing was sent.
             DisconnectedError, ConnectionClosedError: There was no connection in time; nothing was
                 sent.
             HandleClosedError: The publisher is closed.
             PluginError: A plugin vetoed the message; nothing was sent.
-            WaitTimeoutError: The window is full, and this is a callback in the publisher's own
+            WaitTimeoutError: The window is full and this is a callback in the publisher's own
                 thread, which would wait for itself.
         """
         self._connection.check()
-        # Most messages are no more than a pair, which costs less to make and to encode.
+        # A pair costs less to create and to encode, and is enough for most messages.
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
@@ -244,7 +227,7 @@ class Publisher:
         return self._send(item, None)
 
     def _send_hooked(self, item: Any) -> PublishFuture:
-        """Send a message that plugins look at, in a window that they may wrap."""
+        """Send a message that plugins see, in a window that they may wrap."""
         hooks = self._hooks
         hooked = hooks.join(self._operation) if hooks.wraps else None
         try:
@@ -263,7 +246,7 @@ class Publisher:
         )
 
     def _send(self, item: Any, hooked: HookedWindow | None) -> PublishFuture:
-        """Stage a message and return its future; waits for room and for a connection."""
+        """Stage a message and return its future; wait for room and for a connection."""
         window = self._window
         future = PublishFuture(self._owner, item, hooked)
         deadline: Deadline | None = None
@@ -277,23 +260,23 @@ class Publisher:
             entry = window.stage(item, future)
             if entry is not None:
                 break
-            # Without the lock, as what is in flight has to be settled meanwhile.
+            # Without the lock, because the worker needs it for the messages in flight.
             deadline = deadline or Deadline.after(self._options.ack_timeout)
             self._lane.write(b"", deadline)
-        # Both are looked at after the message was staged: whoever changes them looks there after.
+        # Read after the message was staged. Threads that set them look for staged messages later.
         if self._stopped is not None and not held_here(self._lock):
             self._withdraw(entry)
-        if not self._attentive or window.is_block:
-            self._look_after()
+        if not self._flushing or window.is_block:
+            self._flush_staged()
         return future
 
-    def _look_after(self) -> None:
-        """Write the staged messages here, unless another call is already writing."""
+    def _flush_staged(self) -> None:
+        """Write the staged messages in this thread, unless another call is already writing."""
         lock = self._lock
         if held_here(lock):
-            # A signal handler that interrupted such a call. The worker finds the message.
+            # A signal handler interrupted such a call. The worker finds the message.
             self._wake_worker()
-        elif not self._attentive:
+        elif not self._flushing:
             with lock:
                 self._write_or_wake()
         else:
@@ -306,7 +289,7 @@ class Publisher:
                     lock.release()
 
     def _withdraw(self, entry: Staged) -> None:
-        """Take back what came as the publisher was closed, unless it has gone out already."""
+        """Take back a message that was staged during ``close``, unless it has been numbered."""
         with self._lock:
             try:
                 self._window.staged.remove(entry)
@@ -317,30 +300,30 @@ class Publisher:
         raise_failure(self._stopped)
 
     def _write_or_wake(self) -> None:
-        """See to a message that the worker does not look for; the lock is held."""
+        """Write a message, or have the worker do so if messages follow fast; the lock is held."""
         now = time.monotonic()
-        if now - self._written > BLOCK_DELAY or self._telling:
+        if now - self._written > BLOCK_DELAY or self._in_callback:
             self._written = now
-            self._hurry()
+            self._flush_now()
         else:
-            # One soon after another: there may be many.
-            self._attentive = True
+            # The second message within the delay: many more may follow.
+            self._flushing = True
             self._wake_worker()
 
-    def _hurry(self) -> None:
-        """Have what is staged written and looked after; the lock is held."""
+    def _flush_now(self) -> None:
+        """Write the staged messages and make sure that the worker reads the acks; lock held."""
         if self._idle:
-            # First, so that Ctrl-C in the write leaves nothing in flight that nobody looks after.
+            # First, so that after Ctrl-C in the write the worker still ends these messages.
             self._work.set()
         self._window.flush()
 
     def _refuse_wait(self) -> None:
-        """Raise in a signal handler that interrupted the call that reads the acks."""
+        """Raise in a signal handler that interrupted the thread that reads the acks."""
         if threading.get_ident() != self._owner.thread:
             self._lane.prepare_wait()
 
     def _wait_room(self) -> None:
-        """Wait until the window has room, or raise why no message is taken any more."""
+        """Wait until the window has room; raise if the publisher is closed."""
         while True:
             refuse_reentry(self._lock)
             with self._lock:
@@ -349,19 +332,18 @@ class Publisher:
                 if self._window.open_count < self._options.size and not self._window.is_full:
                     return
                 self._owner.check_thread("room in the window")
-                self._hurry()
+                self._flush_now()
                 self._refuse_wait()
                 room = self._room.listen()
             room.wait(threading.TIMEOUT_MAX)
             self._connection.check()
 
     def _wait_ended(self, is_over: Callable[[], bool], deadline: Deadline | None) -> None:
-        """Wait until enough messages have ended, or for as long as there is time."""
+        """Wait until *is_over* or until the deadline."""
         while True:
             seconds = threading.TIMEOUT_MAX if deadline is None else deadline.remaining()
             with self._lock:
-                # Who has no time left does not listen: somebody who polls would leave a signal
-                # behind each time.
+                # Without time left no signal is added: polling would leave one behind each time.
                 if is_over() or seconds <= 0.0:
                     return
                 self._refuse_wait()
@@ -372,10 +354,10 @@ class Publisher:
         """
         Wait until every message published so far has ended; return how many have not.
 
-        In a callback, which runs in the thread that would have to end them, it does not wait.
+        Does not wait in a callback, which runs in the thread that ends the messages.
 
         Args:
-            timeout: Seconds to wait; None waits for all, which ``ack_timeout`` bounds.
+            timeout: Seconds to wait. None waits for all messages, at most ``ack_timeout`` each.
 
         Raises:
             ConnectionClosedError: The client was closed.
@@ -392,7 +374,7 @@ class Publisher:
             self._wake_worker()
             last = window.number + len(window.staged)
 
-        # Futures are kept in the order of their numbers, so the first one tells.
+        # Futures are kept in the order of their numbers, so the first one is enough.
         def is_over() -> bool:
             return window.number >= last and next(iter(self._futures), last) >= last
 
@@ -402,17 +384,17 @@ class Publisher:
 
     def close(self, *, timeout: Seconds | None = None, _raise: bool = True) -> None:
         """
-        Take no more messages, wait until all have ended, and stop; safe to repeat.
+        Accept no more messages, wait until all have ended, and stop. Safe to repeat.
 
-        In a callback, which runs in the thread that would have to end them, it does not wait: the
-        publisher then stops by itself.
+        Does not wait in a callback, which runs in the thread that ends the messages. The publisher
+        then stops by itself.
 
         Args:
-            timeout: Seconds to wait; None waits for all, which ``ack_timeout`` bounds. Messages
-                that have not ended by then fail as unknown.
+            timeout: Seconds to wait. None waits for all messages, at most ``ack_timeout`` each.
+                The outcome of messages that have not ended in time is unknown.
 
         Raises:
-            PublishManyError: Messages failed that nobody asked about.
+            PublishManyError: Messages failed and your code did not look at their outcomes.
         """
         deadline = None if timeout is None else Deadline.after(timeout)
         if self._connection.state == "forked":
@@ -428,12 +410,12 @@ class Publisher:
         self._wait_ended(lambda: not self._window.open_count, deadline)
         self._window.box.fail(HandleClosedError("publisher"))
         self._lane.wake_reader()
-        # Without a timeout, also callbacks are waited for.
+        # Without a timeout this also waits for callbacks.
         seconds = threading.TIMEOUT_MAX
         if deadline is not None:
-            seconds = max(deadline.remaining(), LAST_WORDS)
-        if self._left.wait(seconds):
-            self._worker.join(LAST_WORDS)
+            seconds = max(deadline.remaining(), CALLBACK_TIME)
+        if self._ended_worker.wait(seconds):
+            self._worker.join(CALLBACK_TIME)
         unobserved = [entry for entry in self._unobserved if not entry[1].observed]
         self._unobserved.clear()
         if unobserved and _raise:
@@ -456,7 +438,7 @@ class Publisher:
         )
 
     def _wake_worker(self) -> None:
-        """End the worker's wait, for acks or for something to do; the lock is held."""
+        """End the worker's current wait; the lock is held."""
         if self._idle:
             self._work.set()
         else:
@@ -465,7 +447,7 @@ class Publisher:
     # The worker thread.
 
     def _run(self) -> None:
-        """Read acks as long as there is something to wait for; ends with the publisher."""
+        """Read acks until the publisher ends."""
         self._owner.thread = threading.get_ident()
         try:
             while (due := self._next_due()) is not None:
@@ -477,10 +459,10 @@ class Publisher:
             raise
         finally:
             self._window.close()
-            self._left.set()
+            self._ended_worker.set()
 
     def _abandon(self, error: BaseException) -> None:
-        """End all that is open, as the worker cannot go on: nobody may wait for ever."""
+        """End all messages after an error in the worker, so that no thread waits for ever."""
         with self._lock:
             self._stopped = HandleClosedError("publisher", reason=repr(error))
             staged = self._window.staged
@@ -500,34 +482,33 @@ class Publisher:
 
     def _next_due(self) -> float | None:
         """
-        Return until when to wait for acks, None at the end; waits while there is nothing to do.
+        Return until when to wait for acks; None at the end. Waits while nothing is in flight.
         """
         while True:
             with self._lock:
-                self._telling = self._idle = False
-                due = self._look()
+                self._in_callback = self._idle = False
+                due = self._flush_and_due()
                 if not self._idle:
                     return due
             self._work.wait(threading.TIMEOUT_MAX)
 
-    def _look(self) -> float | None:
-        """Do what :meth:`_next_due` does, but do not wait; the lock is held."""
+    def _flush_and_due(self) -> float | None:
+        """Flush; return what :meth:`_next_due` returns, or set ``_idle``. The lock is held."""
         window, hooks = self._window, self._hooks
         while True:
             window.flush()
             due = 0.0 if window.failures else window.due()
-            self._attentive = window.number != self._looked_at
-            if self._attentive:
-                self._looked_at = window.number
+            self._flushing = window.number != self._flushed_number
+            if self._flushing:
+                self._flushed_number = window.number
                 soon = time.monotonic() + BLOCK_DELAY
                 return soon if due is None else min(due, soon)
             if due is not None:
                 if window.staged and window.room > 0:
                     continue
                 return due
-            # From here on nothing will be in flight, if there is a reason. Who has staged a message
-            # before it was set, or before the worker ceased to be attentive, relies on being found
-            # here.
+            # Set before staged messages are looked for. A thread that staged a message before this
+            # line, or before the worker stopped flushing regularly, relies on being found here.
             self._stopped = self._stopped or window.box.failure
             if window.staged:
                 continue
@@ -539,21 +520,21 @@ class Publisher:
             return None
 
     def _settle(self) -> None:
-        """Complete what has ended: decide under the lock, tell the user without it."""
+        """Complete messages: update the state under the lock, call the user's code without it."""
         window = self._window
         with self._lock:
-            setbacks = window.account()
+            failed_attempts = window.account()
             ended = self._take_ended()
-        self._tell(ended)
-        if setbacks:
-            window.judge(setbacks)
+        self._run_callbacks(ended)
+        if failed_attempts:
+            window.decide_retries(failed_attempts)
             with self._lock:
-                window.schedule(setbacks)
+                window.schedule_retries(failed_attempts)
                 ended = self._take_ended()
-            self._tell(ended)
+            self._run_callbacks(ended)
 
     def _take_ended(self) -> list[PublishFuture]:
-        """Take what has ended out of the books and set the futures; the lock is held."""
+        """Remove ended messages and set their futures; the lock is held."""
         window = self._window
         acked, window.pipeline.acked = window.pipeline.acked, []
         failures, window.failures = window.failures, []
@@ -568,18 +549,18 @@ class Publisher:
         if self._window.open_count <= self._roomy:
             self._room.notify()
         self._ended.notify()
-        told = ended if self._on_report is not None else [f for f in ended if f.callbacks]
-        if told:
-            self._attentive, self._telling = False, True
+        observed = ended if self._on_report is not None else [f for f in ended if f.callbacks]
+        if observed:
+            self._flushing, self._in_callback = False, True
             self._window.flush()
-        return told
+        return observed
 
     def _end(
         self, number: int, outcome: PubAck | Exception, ended: list[PublishFuture]
     ) -> PublishFuture | None:
-        """Take one message out of the books; the lock is held."""
+        """Remove one message and set its future; the lock is held."""
         future = self._futures.pop(number, None)
-        # There is none if Ctrl-C came between sending and its entry.
+        # None if Ctrl-C struck between the write and the entry.
         if future is not None:
             future.settle_nowait(outcome)
             ended.append(future)
@@ -588,15 +569,15 @@ class Publisher:
         return future
 
     def _keep_failure(self, number: int, future: PublishFuture) -> None:
-        """Keep a failure until somebody asks about it, or the publisher ends; the lock is held."""
+        """Keep a failure until its future is observed or the publisher ends; the lock is held."""
         kept = self._unobserved
         if len(kept) >= KEPT_FAILURES:
             kept[:] = [entry for entry in kept if not entry[1].observed]
         if len(kept) < KEPT_FAILURES:
             kept.append((number, future))
 
-    def _tell(self, ended: list[PublishFuture]) -> None:
-        """Call what users gave; the lock is not held."""
+    def _run_callbacks(self, ended: list[PublishFuture]) -> None:
+        """Call the user's callbacks; the lock is not held."""
         on_report = self._on_report
         for future in ended:
             if on_report is not None:
@@ -606,11 +587,11 @@ class Publisher:
                     self._guard(callback, future)
 
     def _guard(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call what a user gave; whatever it raises, the messages behind it still have to end."""
+        """Call user code. Whatever it raises, the following messages still have to end."""
         try:
             call(*arguments)
         except BaseException:
-            # Also of sys.exit, which would end this thread only, and nobody would see it.
+            # Also SystemExit, which would silently end this thread only.
             self._report_errors += 1
             _logger.exception(_log.CALLBACK_FAILED)
 

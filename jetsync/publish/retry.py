@@ -1,10 +1,10 @@
 """
-What may be sent again, and what is known of a message that was.
+Decide whether a message may be sent again.
 
-A message that no stream took (503) is not stored, and may always be sent again. One whose outcome
-is unknown may be stored already: only what keeps the stream from storing it twice makes another
-attempt harmless. Once an outcome is unknown it stays so: whatever a later attempt meets, it says
-nothing of the one before.
+A message that no stream took (503) is not stored and may always be sent again. A message whose
+outcome is unknown may be stored already, so another attempt is only safe if the stream cannot store
+it twice. Once unknown, an outcome stays unknown: the failure of a later attempt says nothing about
+the earlier one.
 """
 
 from __future__ import annotations
@@ -26,44 +26,37 @@ if TYPE_CHECKING:
 
 
 @attrs.define(eq=False)
-class Setback:
+class FailedAttempt:
     """
-    A message of a window whose last attempt failed, and what is to become of it.
+    A message of a window whose last attempt failed.
     """
 
     number: int
     item: Any
-    """The message, or what stands for it."""
-
     attempts: int
+    # When the first attempt failed, or was made if it timed out.
     began: float
-    """When the first attempt failed, or was made where it got no answer in time."""
-
+    # The error of the message if it is not sent again.
     error: Exception
-    """What it fails with if it is not sent again."""
-
+    # Bytes of the payload.
     size: int
-    """Bytes of its payload."""
-
+    # Whether one of the attempts may have been stored.
     unknown: bool = False
-    """Whether one of its attempts may have been stored."""
-
+    # Seconds until it is sent again; None gives up.
     delay: float | None = None
-    """Seconds until it is sent again; None to give up."""
-
+    # When it is sent again, and when it fails if there is no connection.
     due: float = 0.0
     until: float = 0.0
-    """When it fails for want of a connection."""
 
 
 def is_repeatable(item: object) -> bool:
     """
-    Return whether a message may be sent again while it is unknown if the stream has it.
+    Return whether a message with an unknown outcome may be sent again.
 
-    A message id makes the stream drop the copy, within its duplicate window. A condition on the
-    stream's last sequence makes it refuse the copy for good, as that never goes back. Conditions on
-    a subject's last sequence or on the last id do not: they are true again once the first copy is
-    removed, by a worker that has acknowledged it for example.
+    With a message id the stream drops the copy within its duplicate window. With a condition on the
+    stream's last sequence it refuses the copy for ever, because that sequence never decreases.
+    Conditions on a subject's last sequence or on the last id are not enough: they hold again once
+    the first copy is removed, for example because a worker acknowledged it.
     """
     if not isinstance(item, OutboundMessage):
         return False
@@ -72,7 +65,7 @@ def is_repeatable(item: object) -> bool:
 
 
 def still_unknown(message: OutboundMessage, certain: Exception) -> PublishOutcomeUnknownError:
-    """Make the error of a message whose last attempt failed, and an earlier one is unknown."""
+    """Make the error of a message whose last attempt failed after one with unknown outcome."""
     error = PublishOutcomeUnknownError(
         message.subject,
         msg_id=message.msg_id,
@@ -89,12 +82,12 @@ def ask_retry(
     attempt: int,
 ) -> float | None:
     """
-    Ask the plugins for the seconds until the next attempt; None is to give up.
+    Ask the plugins for the seconds until the next attempt; None gives up.
 
     Raises:
-        PluginError: A plugin has failed, and nothing is stored.
-        PublishOutcomeUnknownError: *error* itself, as whatever a plugin does, the outcome of what
-            was sent is unknown; the PluginError is its cause.
+        PluginError: A plugin failed, and nothing is stored.
+        PublishOutcomeUnknownError: *error* itself, if a plugin failed after it. The PluginError is
+            its cause.
     """
     try:
         return retry(operation, error, attempt)
@@ -114,7 +107,7 @@ def report_retry(
     delay: float,
     stream: str | None = None,
 ) -> None:
-    """Tell the plugins that an operation is tried again."""
+    """Tell the plugins that an operation will be retried."""
     if plugins.status is not None:
         plugins.status(
             RetryEvent(
@@ -128,8 +121,8 @@ def report_retry(
         )
 
 
-def report_retries(plugins: Plugins, judged: Sequence[Setback]) -> None:
-    """Tell the plugins, in one event, which of these messages of a window are sent again."""
+def report_retries(plugins: Plugins, judged: Sequence[FailedAttempt]) -> None:
+    """Tell the plugins, in one event, that messages of a window will be sent again."""
     again = [message for message in judged if message.delay is not None]
     if plugins.status is not None and again:
         plugins.status(

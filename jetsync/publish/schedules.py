@@ -1,10 +1,9 @@
 """
-Message schedules: have a server publish a message later, or again and again (ADR-51).
+Message schedules: the server publishes a message later, or repeatedly (ADR-51).
 
-A schedule is a message of its own, stored under its subject in a stream with
-``allow_msg_schedules``; a later one on the subject takes its place. Servers before 2.12 would store
-it as any other message and never look at it again, and 2.12 does so with parts of it, so whether
-the stream's server knows all that is asked for is told before a byte is sent.
+A schedule is a message in a stream with ``allow_msg_schedules``. A later schedule on the same
+subject replaces it. Servers before 2.12 store a schedule as an ordinary message and ignore it, and
+2.12 ignores some of its parts. So the server of the stream is checked before anything is sent.
 """
 
 from __future__ import annotations
@@ -36,21 +35,18 @@ if TYPE_CHECKING:
     from jetsync.values.outbound import Payload, PubAck
 
 SCHEDULE_LEVEL: Final = 2
-"""API level from which servers have schedules, and know ``@at``."""
+"""API level from which servers support schedules with ``@at``."""
 
 FULL_LEVEL: Final = 4
-"""API level from which they know all the rest."""
+"""API level from which they support everything else."""
 
+# Nanoseconds since 1970 at which the clock of servers overflows: 11 April 2262. Servers publish a
+# message for a later time at once, and one with an interval beyond it several times a second for
+# ever (seen on 2.12.8 and 2.15.1).
 END_OF_TIME: Final = 2**63
-"""
-Nanoseconds since 1970 that servers count no further: 11 April 2262.
 
-A later time overflows there, and is published at once (seen on 2.12.8 and 2.15.1); an interval that
-reaches beyond it is published some times a second, for ever.
-"""
-
+# The longest interval in seconds, well before the overflow.
 LONGEST_INTERVAL: Final = 100 * 365 * 86_400.0
-"""Seconds between two messages at most, well before :data:`END_OF_TIME`."""
 
 PREDEFINED: Final = frozenset(
     {"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"}
@@ -61,7 +57,7 @@ CRON_FIELDS: Final = 6
 @attrs.frozen(kw_only=True)
 class ScheduleOptions:
     """
-    A schedule, checked and complete.
+    The options of one schedule.
     """
 
     target: str
@@ -75,7 +71,7 @@ class ScheduleOptions:
 
     @property
     def level(self) -> int:
-        """The API level that a server needs for it."""
+        """The API level that the server needs."""
         more = (self.every, self.cron, self.time_zone, self.source)
         return (
             FULL_LEVEL if self.rollup or any(each is not None for each in more) else SCHEDULE_LEVEL
@@ -83,28 +79,28 @@ class ScheduleOptions:
 
     def pairs(self, subject: str) -> list[tuple[str, str]]:
         """
-        Return the headers that make a message the schedule.
+        Return the headers that make a message a schedule.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: Servers would refuse it, or misunderstand it.
+            InvalidArgumentError, InvalidTypeError: Servers would refuse or misread the schedule.
         """
         target = validate_subject(self.target)
         if target == subject:
             raise InvalidArgumentError(
-                "the target must be another subject than the schedule's own", argument="target"
+                "target must not be the subject of the schedule", argument="target"
             )
         found = [(names.SCHEDULE, self._pattern()), (names.SCHEDULE_TARGET, target)]
         if self.source is not None:
             source = validate_subject(self.source)
             if source in {subject, target}:
                 raise InvalidArgumentError(
-                    "the source must be another subject than schedule and target",
+                    "source must not be the subject of the schedule or the target",
                     argument="source",
                 )
             found.append((names.SCHEDULE_SOURCE, source))
         if self.time_zone is not None:
             if self.cron is None:
-                raise InvalidArgumentError("time_zone goes with cron", argument="time_zone")
+                raise InvalidArgumentError("time_zone needs cron", argument="time_zone")
             found.append((names.SCHEDULE_TIME_ZONE, _line(self.time_zone, "time_zone")))
         if self.ttl is not None:
             found.append((names.SCHEDULE_TTL, ttl_header(self.ttl)))
@@ -114,7 +110,7 @@ class ScheduleOptions:
 
     def _pattern(self) -> str:
         if sum(each is not None for each in (self.at, self.every, self.cron)) != 1:
-            raise InvalidArgumentError("give one of at, every and cron", argument="at")
+            raise InvalidArgumentError("give exactly one of at, every and cron", argument="at")
         if self.at is not None:
             return f"@at {_moment(self.at)}"
         if self.every is not None:
@@ -151,7 +147,7 @@ def schedule(
 def _check_stream(
     context: Context, subject: str, options: ScheduleOptions, deadline: Deadline
 ) -> None:
-    """Raise unless the stream of a subject knows schedules, all that is asked for included."""
+    """Raise unless the stream of the subject supports this schedule."""
     known = context.streams.find(subject, deadline)
     if not known.config.allow_msg_schedules or known.level < options.level:
         known = context.streams.find(subject, deadline, fresh=True)
@@ -172,7 +168,7 @@ def _check_stream(
 
 
 def _moment(at: dt.datetime | int) -> str:
-    """Return a time as servers read it."""
+    """Return a time in the format of servers."""
     text = time_text(at, "at")
     if not 0 <= parse_time_ns(text) < END_OF_TIME:
         raise InvalidArgumentError(
@@ -182,7 +178,7 @@ def _moment(at: dt.datetime | int) -> str:
 
 
 def _interval(every: Seconds) -> str:
-    """Return an interval as servers read it."""
+    """Return an interval in the format of servers."""
     seconds = as_seconds(every, "every")
     if seconds < 1.0:
         raise InvalidArgumentError("every must be at least 1 second", argument="every")
@@ -193,7 +189,7 @@ def _interval(every: Seconds) -> str:
 
 
 def _cron(pattern: str) -> str:
-    """Return a pattern that has the form of one."""
+    """Return a cron pattern of a valid form."""
     text = _line(pattern, "cron")
     if text.startswith("@"):
         if text not in PREDEFINED:
@@ -211,7 +207,7 @@ def _cron(pattern: str) -> str:
 
 
 def _line(text: str, name: str) -> str:
-    """Return text that fits a header and is not empty."""
+    """Return non-empty text of one line."""
     if not isinstance(text, str):
         raise InvalidTypeError(f"{name} must be text", argument=name)
     if not text.strip() or not text.isprintable():

@@ -1,8 +1,8 @@
 """
-A window for messages that come one by one: it collects them into blocks.
+The window of a ``Publisher``, which gets its messages one by one and collects them into blocks.
 
-A write for each message costs more than the message. So messages wait in the window until the owner
-flushes. Any thread may add one; all else is the owner's, with its lock.
+A write costs more than encoding a message, so messages are staged until the owner flushes. Any
+thread may stage a message. The owner calls everything else and holds its lock.
 """
 
 from __future__ import annotations
@@ -23,59 +23,43 @@ from jetsync.publish.window import CONNECTION_POLL, Window
 if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync.publish.encode import Encoded
-    from jetsync.publish.retry import Setback
+    from jetsync.publish.retry import FailedAttempt
     from jetsync.publish.window import WindowOptions
 
+# A message without a number: the item, its token and its encoded parts.
 Staged: TypeAlias = "tuple[Any, Any, Encoded]"
-"""A message without a number: the item, its token and its encoded parts."""
 
-_AT_ONCE: Final = Deadline(0.0, 0.0)
+_NO_WAIT: Final = Deadline(0.0, 0.0)
 
 
 class CollectingWindow(Window):
     """
-    A window that never waits for the connection, and settles in the order of the acks; not
-    synchronised, but that any thread may stage messages.
+    A window that never waits for the connection and processes acks in the order of their arrival.
     """
 
-    # A lock for each message makes four threads a fifth slower than one: who is woken with the lock
-    # has to wait for the interpreter. So a message is appended to a list, which needs none, and
-    # gets its number, with the owner's lock, when a block is written.
+    # With a lock per message, four threads are a fifth slower than one: the thread that gets the
+    # lock still has to wait for the GIL. So a message is appended to a list, which needs no lock,
+    # and gets its number under the owner's lock when a block is written.
 
     def __init__(self, context: Context, options: WindowOptions) -> None:
         super().__init__(context, options, keep_acks=True)
+        # Messages without a number, oldest first.
         self.staged: list[Staged] = []
-        """Messages that have no number yet, oldest first."""
-
+        # Their approximate size: threads that stage at the same moment may miss some.
         self.staged_bytes: int = 0
-        """About how many bytes these are: threads that stage at once may miss some."""
-
+        # The owner's tokens of the messages with a number, in that order. The owner removes them.
         self.tokens: dict[int, Any] = {}
-        """
-        What the owner keeps for the messages that have one, in the order of the numbers; the owner
-        removes them.
-        """
-
+        # Frames that have numbers and could not be written, and their size.
         self.pieces: list[bytes] = []
-        """What has numbers and could not be written."""
-
         self._collected = 0
-        """How many bytes the pieces are."""
-
+        # Bytes that have a number and have not ended. Only :meth:`flush` and :meth:`account` update
+        # this, because a sum per message would cost too much.
         self.numbered_bytes: int = 0
-        """
-        How many bytes have a number and have not ended. Kept up to date by :meth:`flush` and
-        :meth:`account`, because adding it up for each message would cost too much.
-        """
-
+        # The next number, and the number of the first of the pieces.
         self.number: int = 0
-        """The next number."""
-
         self._first = 0
-        """The number of the first piece."""
-
+        # When the pieces fail if there is no connection.
         self._until = 0.0
-        """When the pieces fail for want of a connection."""
 
     @property
     def open_count(self) -> int:
@@ -84,7 +68,7 @@ class CollectingWindow(Window):
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of the messages that are not acknowledged yet, staged ones included."""
+        """Bytes of the messages that have not ended, including staged ones."""
         self._measure()
         return self.numbered_bytes + self.staged_bytes
 
@@ -93,14 +77,14 @@ class CollectingWindow(Window):
 
     @property
     def is_block(self) -> bool:
-        """Whether there is so much that waiting for more is no use."""
+        """Whether a whole block is staged."""
         return len(self.staged) >= BLOCK_MESSAGES or self.staged_bytes >= BLOCK_BYTES
 
     def stage(self, item: Any, token: Any) -> Staged | None:
         """
-        Take a message, unless there is no connection at the moment, which None says. Any thread.
+        Encode and stage a message, or return None if there is no connection now. Any thread.
 
-        Raises what the encoder does; the message was not taken then.
+        Raises: as :meth:`Encoder.encode`; the message is not staged.
         """
         if self._lane.state is not LaneState.OPEN:
             return None
@@ -112,8 +96,9 @@ class CollectingWindow(Window):
 
     def flush(self) -> None:
         """
-        Write what there is and has room, or keep it if there is no connection at the moment, or if
-        this is a signal handler that cannot write.
+        Write the staged messages for which the window has room.
+
+        Keeps them if there is no connection now, or in a signal handler that cannot write.
         """
         while (room := self.room) > 0 and self.staged:
             self._write(self.staged[: min(room, BLOCK_MESSAGES)])
@@ -123,7 +108,7 @@ class CollectingWindow(Window):
             self._write([])
 
     def _write(self, chunk: list[Staged]) -> None:
-        """Give the oldest staged messages their numbers, and write all that have one."""
+        """Give the oldest staged messages numbers, and write everything that has a number."""
         pieces, first, epoch = self.pieces, self.number, self._lane.epoch
         waiting = bool(pieces)
         if not waiting:
@@ -141,7 +126,7 @@ class CollectingWindow(Window):
                 pieces.append(frame)
             block = b"".join(pieces)
             self._collected = len(block)
-            epoch = self._send(block, range(self._first, self.number), _AT_ONCE)
+            epoch = self._send(block, range(self._first, self.number), _NO_WAIT)
             self._note(epoch)
         except (DisconnectedError, CallInSignalHandlerError):
             if not waiting:
@@ -149,8 +134,8 @@ class CollectingWindow(Window):
         except ConnectionClosedError as error:
             self._fail_collected(error)
         except BaseException:
-            # Ctrl-C: in the write, where the lane ends the connection and nobody knows what the
-            # server got, or beside it. Whatever was done, it may be done again, but not sent again.
+            # Ctrl-C. If it struck in the write, the lane ends the connection, and the server may
+            # have received anything. The bookkeeping may be repeated, the write may not.
             if self.number == first:
                 self._enter(chunk)
             self._note(epoch)
@@ -159,7 +144,7 @@ class CollectingWindow(Window):
             self._measure()
 
     def _enter(self, chunk: list[Staged]) -> None:
-        """Give the oldest staged messages their numbers."""
+        """Give the oldest staged messages numbers."""
         flying, tokens, first = self.pipeline.flying, self.tokens, self.number
         for number, (item, token, _) in enumerate(chunk, first):
             flying[number] = item
@@ -167,11 +152,11 @@ class CollectingWindow(Window):
         if self.staged[:1] == chunk[:1]:
             del self.staged[: len(chunk)]
         self.staged_bytes = sum([len(parts[1]) + len(parts[2]) for _, _, parts in self.staged])
-        # Last: where Ctrl-C comes before, all this is done again.
+        # Last, because after Ctrl-C before this line all of it is repeated.
         self.number = first + len(chunk)
 
     def _note(self, epoch: int) -> None:
-        """Note that all that has a number went out on the connection *epoch*."""
+        """Record that everything with a number was written on the connection *epoch*."""
         self.pieces.clear()
         size, self._collected = self._collected, 0
         numbers = range(self._first, self.number)
@@ -185,27 +170,27 @@ class CollectingWindow(Window):
                 self.pipeline.settle((acks,))
 
     def due(self) -> float | None:
-        """Return when something is due next, on the monotonic clock; None if nothing is."""
+        """Return when :meth:`account` is due even if no answer arrives; None if it is not."""
         due = super().due()
         if self.pieces:
-            look = time.monotonic() + CONNECTION_POLL
-            due = look if due is None else min(due, look)
+            poll = time.monotonic() + CONNECTION_POLL
+            due = poll if due is None else min(due, poll)
         return due
 
-    def account(self) -> list[Setback]:
-        """Settle what the mailbox has learned; return the messages that have to be sent again."""
+    def account(self) -> list[FailedAttempt]:
+        """Do what :meth:`Window.account` does, flush, and fail what has waited too long."""
         failure = self.box.failure
-        setbacks = super().account()
+        failed_attempts = super().account()
         self.flush()
         if failure is not None:
             self._fail_collected(failure)
         elif self.pieces and self._until <= time.monotonic():
             self._fail_collected(DisconnectedError(timeout=self.options.ack_timeout))
         self._measure()
-        return setbacks
+        return failed_attempts
 
     def _fail_collected(self, error: Exception) -> None:
-        """Fail all that was not written."""
+        """Fail everything that was not written."""
         if not self.pieces:
             self._first = self.number
         self.pieces.clear()

@@ -1,9 +1,9 @@
 """
-Times-to-live that a server raises, told to whoever watches (ADR-43).
+Warn about times-to-live that the server raises (ADR-43).
 
-A stream with limit markers that keeps several messages per subject stores no message for a shorter
-time than its markers. The server says nothing of it, so a key that was to live for a second lives
-for a minute.
+A stream with limit markers and several messages per subject stores no message for a shorter time
+than its markers. The server does not report this, so a key with a time-to-live of one second may
+live for a minute.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def report_raised_ttl(
     ttl: Seconds | Literal["never"] | None,
 ) -> None:
     """
-    Log and report that a message that was stored lives longer than its sender asked for.
+    Log and report that a stored message will live longer than its time-to-live.
 
     Args:
-        context: Whose plugins are told.
-        config: The stream, as far as it is known; nothing is asked.
-        subject: The message's subject.
-        ttl: What was asked for, valid.
+        context: Context of the publish.
+        config: The cached configuration of the stream.
+        subject: Subject of the message.
+        ttl: The requested time-to-live, already validated.
     """
     floor = config.subject_delete_marker_ttl
     if ttl is None or ttl == NEVER or not floor or config.max_msgs_per_subject == 1:

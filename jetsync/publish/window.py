@@ -1,8 +1,8 @@
 """
-A window of publishes in flight: what ``publish_many`` and a publisher have in common.
+The window of messages in flight that ``publish_many`` and ``Publisher`` build on.
 
-The window owns a reply subscription, the books of what is in flight, and the rule for messages that
-no stream took. It makes no threads and takes no locks: its owner brings them.
+The window owns the reply subscription, the pipeline of messages in flight, and the retries of
+messages that no stream took. It starts no threads and takes no locks; its owner does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jetsync.errors import (
 )
 from jetsync.publish.encode import Encoder
 from jetsync.publish.retry import (
-    Setback,
+    FailedAttempt,
     ask_retry,
     is_repeatable,
     report_retries,
@@ -44,49 +44,40 @@ from jetsync.values.outbound import (
 if TYPE_CHECKING:
     from jetsync._api.context import Context
 
+# Messages in flight at most: enough to hide a round trip, few enough to settle soon after a loss.
 DEFAULT_WINDOW: Final = 4096
-"""
-Messages in flight at most: enough to hide a round trip, few enough to settle soon after a loss.
-"""
 
+# Bytes in flight at most: 32 MiB. By default, a stream refuses messages (429, err_code 10167) while
+# 128 MiB wait to be stored, so this leaves room for other publishers.
 DEFAULT_WINDOW_BYTES: Final = 32 << 20
-"""
-Bytes in flight at most: 32 MiB.
 
-A stream refuses messages (429, err_code 10167) when 128 MiB wait to be stored in it, unless
-configured otherwise. This leaves room for other publishers.
-"""
-
+# An epoch above every other: every message in flight is lost.
 EVERY_EPOCH: Final = 1 << 62
-"""An epoch above every other: all that is in flight is lost."""
 
+# Seconds between two attempts to find a connection for messages that wait for their retry.
 CONNECTION_POLL: Final = 0.05
-"""Seconds between looks for a connection on which to send a refused message again."""
 
 
 @attrs.frozen(kw_only=True)
 class WindowOptions:
     """
-    How a window behaves.
+    The options of one window.
     """
 
     size: int = DEFAULT_WINDOW
     max_bytes: int = DEFAULT_WINDOW_BYTES
+    # Seconds to wait for each ack, and for a connection.
     ack_timeout: float
-    """Seconds to wait for each ack, and for a connection."""
-
+    # How often a message that no stream took is sent again, and the seconds before each attempt.
     retries: int = 2
-    """How often a message that no stream took is sent again."""
-
     retry_wait: float = 0.25
-    """Seconds before each of these."""
 
 
 class Window:
     """
-    What is in flight, and its way out; not synchronised.
+    Send messages, match their acks and retry. Not thread-safe.
 
-    Items are what stands for a message: an ``OutboundMessage`` or a tuple.
+    An item is an ``OutboundMessage`` or a tuple.
     """
 
     def __init__(self, context: Context, options: WindowOptions, *, keep_acks: bool) -> None:
@@ -100,30 +91,25 @@ class Window:
         self.box: Mailbox = Mailbox(inbox + b".*", collect_denials=True)
         self._sid, self._line = connection.listen(self.box)
         self.pipeline: Pipeline[Any] = Pipeline(self.prefix, options.size, keep_acks=keep_acks)
+        # The connection whose limits the encoder knows.
         self._epoch = connection.lane.epoch
-        """The connection whose limits the encoder knows."""
-
         self.encoder: Encoder = Encoder(connection)
+        # Whether blocks were encoded for a server with higher limits.
         self._outgrown = False
-        """Whether there are blocks that were encoded when the server took larger messages."""
-
         self._plain = b""
+        # Messages that failed, with their errors. The owner empties it.
         self.failures: list[tuple[int, Any, Exception]] = []
-        """Messages that ended badly, with the reason; the owner empties it."""
-
-        self._setbacks: list[Setback] = []
-        """What is to be judged."""
-
-        self._again: list[Setback] = []
-        """What waits to be sent again, the next one first."""
-
-        self._tried: dict[int, Setback] = {}
-        """What became of the attempt before, of messages in flight that were sent again."""
+        # Failed attempts that have to be decided on.
+        self._setbacks: list[FailedAttempt] = []
+        # Messages that wait for their retry, the next one first.
+        self._waiting: list[FailedAttempt] = []
+        # The previous attempt of messages that are in flight again.
+        self._tried: dict[int, FailedAttempt] = {}
 
     @property
     def unsettled(self) -> int:
-        """How many messages have not ended yet."""
-        return len(self.pipeline.flying) + len(self._again)
+        """How many messages have not ended."""
+        return len(self.pipeline.flying) + len(self._waiting)
 
     @property
     def room(self) -> int:
@@ -140,20 +126,20 @@ class Window:
 
     @property
     def open_bytes(self) -> int:
-        """Bytes in flight, approximately. A block counts until all its messages are settled."""
-        return self.pipeline.size + sum([message.size for message in self._again])
+        """Bytes in flight, approximately: a block counts until all its messages have ended."""
+        return self.pipeline.size + sum([message.size for message in self._waiting])
 
     def close(self) -> None:
-        """Leave the reply subscription."""
+        """End the reply subscription."""
         self._lane.unsubscribe(self._sid)
 
     def write(self, block: bytes, numbers: range) -> None:
         """
-        Write the blocks of *numbers*, joined.
+        Write the block of *numbers*.
 
         Raises:
-            DisconnectedError, ConnectionClosedError: Nothing was sent; the messages have failed
-                with it.
+            DisconnectedError, ConnectionClosedError: Nothing was sent; all messages of the block
+                have failed with this error.
         """
         try:
             epoch = self._send(block, numbers, Deadline.after(self.options.ack_timeout))
@@ -163,14 +149,19 @@ class Window:
         except BaseException as interrupt:
             self.fail_unsent(numbers, DisconnectedError(reason=f"interrupted by {interrupt!r}"))
             raise
-        self.written(numbers, epoch, len(block))
+        self._line = b""
+        due = time.monotonic() + self.options.ack_timeout
+        self.pipeline.sent(numbers, epoch, due, len(block))
+        if self._lane.lost_epoch >= epoch:
+            self.box.lost(self._lane.lost_epoch)
 
     def _send(self, block: bytes, numbers: range, deadline: Deadline) -> int:
         """
-        Write the blocks of *numbers*, joined, and return the epoch; what is too large now fails.
+        Write the block of *numbers* and return the epoch.
 
-        A server that gets more than it takes closes the connection for good, and the next one may
-        take less than the one for which the blocks were encoded.
+        After a reconnect the new server may have a lower ``max_payload``. It would close the
+        connection for good over a larger message, so the block is encoded again and such messages
+        fail.
         """
         while True:
             if self._outgrown:
@@ -184,13 +175,13 @@ class Window:
                 return epoch
 
     def _renew(self, epoch: int) -> None:
-        """Take the limits of the connection *epoch*."""
+        """Adopt the limits of the connection *epoch*."""
         self._epoch = epoch
         if self.encoder.renew():
             self._outgrown = True
 
     def _encode_again(self, numbers: range) -> bytes:
-        """Return the blocks of *numbers* anew; fail those that cannot be sent any more."""
+        """Encode the block of *numbers* again; fail the messages that cannot be sent any more."""
         flying, pieces = self.pipeline.flying, []
         for number in numbers:
             if number in flying:
@@ -201,52 +192,41 @@ class Window:
         return b"".join(pieces)
 
     def open(self) -> None:
-        """
-        Subscribe to the acks now, for an owner that does not use :meth:`write`.
-        """
+        """Subscribe to the acks now; :meth:`write` does it with the first block."""
         self._lane.write(self._line, Deadline.after(self.options.ack_timeout))
         self._line = b""
 
-    def written(self, numbers: range, epoch: int, size: int) -> None:
-        """Note that messages of *size* bytes went out on the connection *epoch*."""
-        self._line = b""
-        self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout, size)
-        if self._lane.lost_epoch >= epoch:
-            self.box.lost(self._lane.lost_epoch)
-
     def fail_unsent(self, numbers: range, error: Exception) -> None:
-        """Fail messages of which nothing was sent."""
+        """Fail messages that were not sent."""
         flying = self.pipeline.flying
         for number in numbers:
             if number in flying:
                 self.failures.append((number, flying.pop(number), error))
 
     def due(self) -> float | None:
-        """Return the moment at which :meth:`settle` has something to do even if nothing comes."""
+        """Return when :meth:`settle` is due even if no answer arrives; None if it is not."""
         due = self.pipeline.due()
-        if self._again and (due is None or self._again[0].due < due):
-            due = self._again[0].due
+        if self._waiting and (due is None or self._waiting[0].due < due):
+            due = self._waiting[0].due
         return due
 
     def settle(self) -> None:
         """
-        Account for all that has come or come to nothing, and send again what is due.
+        Process acks, losses and time-outs, and send the retries that are due.
 
-        Asks plugins. An owner with a lock takes the steps one by one, as it holds the lock for the
-        first and the last and lets go of it for the one between.
+        Calls plugins. An owner with a lock takes the three steps itself: it holds the lock during
+        the first and the last, but not while plugins run.
         """
-        setbacks = self.account()
-        if setbacks:
-            self.judge(setbacks)
-            self.schedule(setbacks)
+        failed_attempts = self.account()
+        if failed_attempts:
+            self.decide_retries(failed_attempts)
+            self.schedule_retries(failed_attempts)
 
-    def account(self) -> list[Setback]:
-        """
-        Do what :meth:`settle` does, but return what may be sent again; runs nothing of a user's.
-        """
+    def account(self) -> list[FailedAttempt]:
+        """Do the first step of :meth:`settle`; return the attempts to decide on."""
         box, pipeline = self.box, self.pipeline
         box.clear_interrupt()
-        # Looked at first: whatever came before the loss has been drained when it is accounted for.
+        # Read first, so that every ack that arrived before the loss is processed before the loss.
         lost, failure = box.take_lost(), box.failure
         self._take_acks()
         plain = pipeline.plain or pipeline.kept_plain
@@ -259,16 +239,17 @@ class Window:
             pipeline.lost(lost)
         if failure is not None:
             pipeline.lost(EVERY_EPOCH)
-            self._give_up_again()
+            waiting, self._waiting = self._waiting, []
+            self.failures += [(message.number, message.item, message.error) for message in waiting]
         pipeline.expire(time.monotonic())
         if pipeline.failed:
             self._on_failed(lost=bool(lost))
-        if self._again:
-            self._send_again()
+        if self._waiting:
+            self._send_retries()
         if pipeline.refused or self._tried:
             self._on_refused()
-        setbacks, self._setbacks = self._setbacks, []
-        return setbacks
+        failed_attempts, self._setbacks = self._setbacks, []
+        return failed_attempts
 
     def _take_acks(self) -> None:
         single = []
@@ -280,38 +261,43 @@ class Window:
         self.pipeline.settle(single)
 
     def _on_refused(self) -> None:
-        """Take what no stream took, and forget about what has ended."""
+        """Turn 503 answers into failed attempts, and forget retries that have ended."""
         for number, item in self.pipeline.refused:
             before = self._tried.pop(number, None)
             attempts = 1 if before is None else before.attempts + 1
             error: Exception = NoStreamResponseError(subject_of(item), attempts=attempts)
             if before is not None and before.unknown:
                 error = still_unknown(coerce_outbound(item), error)
-            self._set_back(number, item, before, error)
+            self._add_failed_attempt(number, item, before, error)
         self.pipeline.refused.clear()
         flying = self.pipeline.flying
         for number in [number for number in self._tried if number not in flying]:
             del self._tried[number]
 
-    def _set_back(
-        self, number: int, item: Any, before: Setback | None, error: Exception, ago: float = 0.0
+    def _add_failed_attempt(
+        self,
+        number: int,
+        item: Any,
+        before: FailedAttempt | None,
+        error: Exception,
+        ago: float = 0.0,
     ) -> None:
-        """Have a message judged whose attempt, made *ago* seconds ago, failed with *error*."""
+        """Add an attempt that was made *ago* seconds ago and failed with *error*."""
         unknown = isinstance(error, PublishOutcomeUnknownError)
         if before is None:
             began = time.monotonic() - ago
             size = len(payload_bytes(item[1] if isinstance(item, tuple) else item.data))
-            setback = Setback(number, item, 1, began, error, size, unknown=unknown)
+            setback = FailedAttempt(number, item, 1, began, error, size, unknown=unknown)
         else:
             setback = before
             setback.attempts, setback.error, setback.unknown = before.attempts + 1, error, unknown
             setback.delay = None
         self._setbacks.append(setback)
 
-    def judge(self, setbacks: list[Setback]) -> None:
-        """Decide which messages are sent again, and when; runs plugins."""
+    def decide_retries(self, failed_attempts: list[FailedAttempt]) -> None:
+        """Set the delay of each message that will be sent again; calls plugins."""
         options, retry = self.options, self._plugins.retry
-        for message in setbacks:
+        for message in failed_attempts:
             if retry is None:
                 if message.attempts <= options.retries:
                     message.delay = options.retry_wait
@@ -328,33 +314,24 @@ class Window:
                 message.delay = ask_retry(retry, operation, message.error, message.attempts)
             except JetSyncError as veto:
                 message.error = veto
-        report_retries(self._plugins, setbacks)
+        report_retries(self._plugins, failed_attempts)
 
-    def schedule(self, setbacks: list[Setback]) -> None:
-        """Have messages sent again as it was decided, and fail the others."""
+    def schedule_retries(self, failed_attempts: list[FailedAttempt]) -> None:
+        """Queue the messages that have a delay, and fail the others."""
         now = time.monotonic()
-        for message in setbacks:
+        for message in failed_attempts:
             if message.delay is None or self.box.failure is not None:
                 self.failures.append((message.number, message.item, message.error))
             else:
                 message.due = now + message.delay
                 message.until = message.due + self.options.ack_timeout
-                self._again.append(message)
-        self._sort_again()
+                self._waiting.append(message)
+        self._waiting.sort(key=operator.attrgetter("due"))
 
-    def _sort_again(self) -> None:
-        """Put what waits in order: a plugin may choose other delays than the built-in rule."""
-        self._again.sort(key=operator.attrgetter("due"))
-
-    def _give_up_again(self) -> None:
-        """Fail what waits to be sent again, with what is known of it."""
-        self.failures += [(message.number, message.item, message.error) for message in self._again]
-        self._again.clear()
-
-    def _send_again(self) -> None:
+    def _send_retries(self) -> None:
         now = time.monotonic()
-        due = [message for message in self._again if message.due <= now]
-        self._again = [message for message in self._again if message.due > now]
+        due = [message for message in self._waiting if message.due <= now]
+        self._waiting = [message for message in self._waiting if message.due > now]
         if due and self._lane.epoch != self._epoch:
             self._renew(self._lane.epoch)
         for place, message in enumerate(due):
@@ -363,7 +340,7 @@ class Window:
                 block = self.encoder.frame(item, self.prefix, number)
                 epoch = self._lane.post(block, 0.0, epoch=self._epoch)
             except (DisconnectedError, ConnectionLostError):
-                # None of the others would fare better.
+                # The others would fail in the same way.
                 self._wait_for_connection(due[place:], now)
                 return
             except JetSyncError as error:
@@ -371,22 +348,22 @@ class Window:
             else:
                 self._tried[number] = message
                 due_at = now + self.options.ack_timeout
-                self.pipeline.again(number, item, epoch, due_at, len(block))
+                self.pipeline.resent(number, item, epoch, due_at, len(block))
 
-    def _wait_for_connection(self, messages: list[Setback], now: float) -> None:
-        """Look again soon, or fail what has waited long enough."""
+    def _wait_for_connection(self, messages: list[FailedAttempt], now: float) -> None:
+        """Try these messages again soon, or fail them if they have waited for ``ack_timeout``."""
         for message in messages:
             if now < message.until:
                 message.due = now + CONNECTION_POLL
-                self._again.append(message)
+                self._waiting.append(message)
             else:
                 subject = subject_of(message.item)
                 missed = DisconnectedError(timeout=self.options.ack_timeout, subject=subject)
                 self._fail(message.number, message.item, missed, message)
-        self._sort_again()
+        self._waiting.sort(key=operator.attrgetter("due"))
 
     def _on_failed(self, *, lost: bool) -> None:
-        """Give each failure its error."""
+        """Turn lost, expired and refused messages into failures or failed attempts."""
         if not lost and any(error is None for _, _, error in self.pipeline.failed):
             # No ack came in time.
             self._probe()
@@ -397,15 +374,15 @@ class Window:
                 unknown = self._unknown(coerce_outbound(item), error, lost=lost)
                 if repeats and is_repeatable(item):
                     ago = 0.0 if lost or error is not None else self.options.ack_timeout
-                    self._set_back(number, item, before, unknown, ago)
+                    self._add_failed_attempt(number, item, before, unknown, ago)
                 else:
                     self.failures.append((number, item, unknown))
             else:
                 self._fail(number, item, error, before)
         self.pipeline.failed.clear()
 
-    def _fail(self, number: int, item: Any, error: Exception, before: Setback | None) -> None:
-        """Fail a message whose last attempt came to nothing for certain."""
+    def _fail(self, number: int, item: Any, error: Exception, before: FailedAttempt | None) -> None:
+        """Fail a message whose last attempt certainly stored nothing."""
         if before is not None and before.unknown:
             error = still_unknown(coerce_outbound(item), error)
         self.failures.append((number, item, error))
@@ -413,7 +390,7 @@ class Window:
     def _unknown(
         self, message: OutboundMessage, error: Exception | None, *, lost: bool
     ) -> PublishOutcomeUnknownError:
-        """Make the error of a message that may be stored or not."""
+        """Make the error of a message that may or may not be stored."""
         reason = "the connection was lost" if lost else None
         if self.box.failure is not None:
             reason = str(self.box.failure)

@@ -71,7 +71,7 @@ class TestSize:
         pipeline.settle([ack(1, 4)])
         assert pipeline.due() == 10.0
         assert pipeline.size == 100
-        pipeline.again(4, "m4", 1, 20.0, 50)
+        pipeline.resent(4, "m4", 1, 20.0, 50)
         assert pipeline.size == 150
         pipeline.lost(1)
         assert pipeline.size == 0
@@ -195,7 +195,7 @@ class TestRefused:
         assert pipeline.refused == [(0, "m0")]
         assert (pipeline.flying, pipeline.failed) == ({}, [])
         pipeline.refused.clear()
-        pipeline.again(0, "m0", 1, 20.0)
+        pipeline.resent(0, "m0", 1, 20.0)
         pipeline.settle([ack(0, 2)])
         assert pipeline.tally == Tally(2, 0, 1, 2)
 
@@ -203,7 +203,7 @@ class TestRefused:
         """A message that was sent again has the time of its newest block."""
         send(pipeline, range(2), due=10.0)
         pipeline.settle([refusal(0)])
-        pipeline.again(0, "m0", 1, 20.0)
+        pipeline.resent(0, "m0", 1, 20.0)
         pipeline.expire(10.0)
         assert pipeline.failed == [(1, "m1", None)]
         assert pipeline.due() == 20.0
@@ -214,7 +214,7 @@ class TestRefused:
         """A message that was sent again is lost with the connection that it went out on last."""
         send(pipeline, range(2), epoch=1)
         pipeline.settle([refusal(0)])
-        pipeline.again(0, "m0", 2, 20.0)
+        pipeline.resent(0, "m0", 2, 20.0)
         pipeline.lost(1)
         assert pipeline.failed == [(1, "m1", None)]
         pipeline.lost(2)
@@ -227,7 +227,7 @@ class TestRefused:
             pipeline.settle([refusal(0)])
             assert pipeline.refused == [(0, "m0")]
             pipeline.refused.clear()
-            pipeline.again(0, "m0", 1, due)
+            pipeline.resent(0, "m0", 1, due)
         pipeline.expire(39.0)
         assert pipeline.failed == []
         pipeline.expire(40.0)
@@ -238,7 +238,7 @@ class TestRefused:
         for number in range(50):
             send(pipeline, (number,), due=number)
             pipeline.settle([refusal(number)])
-            pipeline.again(number, "m", 1, number + 1.0)
+            pipeline.resent(number, "m", 1, number + 1.0)
             pipeline.settle([ack(number, number + 1)])
         assert pipeline.due() is None
         assert not pipeline._blocks
@@ -383,7 +383,7 @@ class PipelineMachine(RuleBasedStateMachine):
         entry = (number, f"m{number}")
         self.pipeline.refused.remove(entry)
         due = self.clock() + 10.0
-        self.pipeline.again(*entry, self.epoch, due)
+        self.pipeline.resent(*entry, self.epoch, due)
         self.flying[number] = (self.epoch, due)
 
     @precondition(lambda self: self.refused)

@@ -319,7 +319,7 @@ class TestBlocks:
         for number in range(5):
             time.sleep(0.02)
             # The worker looks for more for a moment, which may be long on a busy machine.
-            eventually(lambda: not publisher._attentive)
+            eventually(lambda: not publisher._flushing)
             publisher.publish("a.b")
             assert lane.writes == [1] * (number + 1)
 

@@ -15,6 +15,7 @@ from jetsync.values.consumer_config import (
     ReplayPolicy,
 )
 from jetsync.values.consumer_info import ConsumerInfo
+from jetsync.values.subjects import overlap
 from jetsync.values.support import (
     CONSUMER_NEEDS,
     api_level_of,
@@ -22,7 +23,6 @@ from jetsync.values.support import (
     explain_refusal,
     level_of_version,
 )
-from jetsync.values.subjects import overlap
 
 FIELDS = {
     *("durable_name", "name", "description", "deliver_policy", "opt_start_seq", "opt_start_time"),

@@ -14,7 +14,6 @@ from jetsync.errors import (
     NotSupportedError,
 )
 from jetsync.values.codec import from_wire, to_wire
-from jetsync.values.support import STREAM_NEEDS, check_stream_reply, explain_refusal
 from jetsync.values.stream_config import (
     ConsumerLimits,
     DiscardPolicy,
@@ -31,6 +30,7 @@ from jetsync.values.stream_config import (
     SubjectTransform,
 )
 from jetsync.values.stream_info import StreamInfo
+from jetsync.values.support import STREAM_NEEDS, check_stream_reply, explain_refusal
 
 FIELDS = {
     *("name", "description", "subjects", "retention", "max_consumers", "max_msgs", "max_bytes"),
