@@ -1,19 +1,19 @@
 """
-The one background thread, and the event loop that nats-py lives in.
+The background thread of a client, and the event loop that nats-py lives in.
 
 This is the only file that imports anyio. It starts the thread, runs coroutines in it for blocking
-callers,
-and stops it: on :meth:`Bridge.stop`, or at the end of the interpreter.
+callers, and stops it on :meth:`Bridge.stop` or at the end of the interpreter.
 
-A blocking caller waits on a lock of its own, and not on the futures of anyio's portal: Ctrl-C
-inside one of their Python-level locks leaves it locked, and the loop would wait for it forever.
+A blocking caller waits on a lock of its own, not on the futures of anyio's portal. Those contain
+locks that are written in Python. If Ctrl-C interrupted one, it would stay locked, and the loop
+would wait for it forever.
 
 Guarantees
-- The thread is a daemon: it never keeps a program alive. A program that ends without closing its
-clients
-  gets up to :data:`EXIT_BUDGET` seconds at exit to send what it handed over.
-- A blocking caller can be interrupted by Ctrl-C; the coroutine that it waited for is cancelled.
-- After a fork the child's copy of a bridge is marked; it must not be used, and says so.
+
+- The thread is a daemon and never keeps a program alive. At exit, a program that has not closed its
+  clients gets up to :data:`EXIT_BUDGET` seconds to send what is outstanding.
+- Ctrl-C interrupts a blocking caller, and the coroutine that it waited for is cancelled.
+- After a fork, the child's copy of a bridge is marked. It raises ForkedProcessError if it is used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import anyio
-import anyio.from_thread
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import keep_interrupts
@@ -47,11 +46,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Seconds for the thread to start its loop. Only an overloaded machine needs them.
 LONGEST_START: Final = 60.0
-"""Seconds that the thread has to start its loop: only a machine that cannot run it needs them."""
 
+# Seconds that all clients together have to close when the interpreter exits.
 EXIT_BUDGET: Final = 2.0
-"""Seconds that all forgotten clients together get to close when the interpreter exits."""
 
 _log = get_logger("jetsync.bridge")
 _numbers = itertools.count(1)
@@ -59,23 +58,25 @@ _live: weakref.WeakSet[Bridge] = weakref.WeakSet()
 
 
 class Bridge:
-    """A daemon thread with an event loop, seen from blocking code."""
+    """
+    A daemon thread with an event loop, as blocking code sees it.
+
+    Args:
+        loop: The option ``loop``.
+    """
 
     def __init__(self, loop: Literal["auto", "asyncio", "uvloop"]) -> None:
         self._use_uvloop = _choose_uvloop(loop)
+        # The loop while it runs.
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop, while it runs."""
-        self._portal: anyio.from_thread.BlockingPortal | None = None
-        self._started = Signal()
+        self._stop_loop = asyncio.Event()
         self._stopping = False
-        self._ending: asyncio.Task[None] | None = None
+        self._started = Signal()
         self._failure: BaseException | None = None
+        # The calls that have not ended.
         self._calls: set[_Call] = set()
-        """Calls that are not over."""
-        self._at_exit: Callable[[float], None] = lambda _: None
-        self._at_fork: Callable[[], None] = lambda: None
+        # Whether this is the copy in a forked child, where the thread does not exist.
         self.forked = False
-        """Whether this object was copied into a child process, where its thread does not exist."""
         self._thread = threading.Thread(
             target=self._run, name=f"jetsync-io-{next(_numbers)}", daemon=True
         )
@@ -88,8 +89,9 @@ class Bridge:
         """
         Start the thread and wait until its loop runs.
 
-        *at_exit* is called with a number of seconds if the interpreter ends before :meth:`stop`,
-        *at_fork* in a child that is forked before; it must not wait for anything.
+        Args:
+            at_exit: Called with a number of seconds if the interpreter ends before :meth:`stop`.
+            at_fork: Called in a child that is forked before :meth:`stop`. It must not wait.
         """
         self._at_exit = at_exit
         self._at_fork = at_fork
@@ -106,23 +108,24 @@ class Bridge:
 
     def call(self, function: Callable[..., Awaitable[T]], *args: Any, deadline: Deadline) -> T:
         """
-        Run a coroutine function in the loop and return what it returns.
+        Run a coroutine function in the loop and return its result.
 
-        Raises WaitTimeoutError once *deadline* has passed, and ConnectionClosedError if the loop
-        does not run or ends first. The coroutine is cancelled then, and also if the waiting thread
-        is interrupted.
+        The coroutine is cancelled if the deadline passes or Ctrl-C interrupts the caller.
+
+        Raises:
+            WaitTimeoutError: The deadline has passed.
+            ConnectionClosedError: The loop does not run, or ended first.
         """
         if self.forked:
             raise ForkedProcessError
         call = _Call(function, args)
-        self._calls.add(call)
         try:
-            self._hand_over(self._begin, call)
+            self._begin_soon(call)
             call.signal.wait(deadline.remaining())
             if not call.is_over:
                 raise WaitTimeoutError("the background thread's answer", deadline.total)
         except BaseException:
-            self._hand_over(self._cancel, call)
+            self._call_soon(self._cancel, call)
             raise
         if call.error is not None:
             raise call.error
@@ -131,25 +134,30 @@ class Bridge:
 
     def spawn(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
         """Run a coroutine function in the loop without waiting for it; any thread."""
-        if self.forked:
-            return
-        call = _Call(function, args)
-        self._calls.add(call)
-        self._hand_over(self._begin, call)
+        if not self.forked:
+            self._begin_soon(_Call(function, args))
 
     def stop(self, timeout: float) -> None:
-        """Stop the loop and wait up to *timeout* seconds for the thread to end; safe to repeat."""
+        """
+        Stop the loop and wait up to *timeout* seconds for the thread to end.
+
+        Can be called repeatedly.
+        """
         _live.discard(self)
         if self.forked:
             return
         self._stopping = True
-        self._hand_over(self._end_loop)
+        self._call_soon(self._stop_loop.set)
         thread = self._thread
         if timeout and thread is not threading.current_thread() and thread.ident is not None:
             with keep_interrupts():
                 thread.join(timeout)
 
-    def _hand_over(self, function: Callable[..., object], *args: Any) -> None:
+    def _begin_soon(self, call: _Call) -> None:
+        self._calls.add(call)
+        self._call_soon(self._begin, call)
+
+    def _call_soon(self, function: Callable[..., object], *args: Any) -> None:
         """Have the loop thread call *function*; if there is no loop, end all calls."""
         loop = self._loop
         if loop is not None:
@@ -157,6 +165,13 @@ class Bridge:
                 loop.call_soon_threadsafe(function, *args)
                 return
         self._end_calls()
+
+    def _end_calls(self) -> None:
+        """End the calls that no loop will ever run; any thread."""
+        for call in [call for call in list(self._calls) if call.task is None]:
+            self._calls.discard(call)
+            call.error = call.error or ConnectionClosedError()
+            call.end()
 
     # The loop thread.
 
@@ -176,8 +191,8 @@ class Bridge:
             call.error = error
         finally:
             self._calls.discard(call)
-            # The task ends in this thread: Ctrl-C would be lost in the caller's, if it came while
-            # asyncio forgets the task there.
+            # The task is dropped in this thread. In the caller's, Ctrl-C could strike while asyncio
+            # cleans the task up, and would be lost.
             call.task = None
             call.end()
 
@@ -186,35 +201,13 @@ class Bridge:
             # Not at once: a coroutine that has not begun would be cancelled without its cleanup.
             asyncio.get_running_loop().call_soon(call.task.cancel)
 
-    def _end_loop(self) -> None:
-        if self._portal is not None and self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._portal.stop(True))
-
-    def _end_calls(self) -> None:
-        """End the calls that no loop will ever run; any thread."""
-        for call in [call for call in list(self._calls) if call.task is None]:
-            self._calls.discard(call)
-            call.error = call.error or ConnectionClosedError()
-            call.end()
-
-    def close_at_exit(self, deadline: Deadline) -> None:
-        """Let the owner close what it has here, as the interpreter ends."""
-        self._at_exit(deadline.remaining())
-        # If the connection was collected, the loop is already closing it.
-        self._thread.join(deadline.remaining())
-
-    def after_fork(self) -> None:
-        """Learn that this process is a forked child, where the thread does not exist."""
-        self.forked = True
-        self._at_fork()
-
     def _run(self) -> None:
         try:
             anyio.run(
                 self._main, backend="asyncio", backend_options={"use_uvloop": self._use_uvloop}
             )
         except BaseException as error:  # noqa: BLE001 - a thread has no caller to raise to.
-            if self._portal is not None:
+            if self._loop is not None:
                 _log.error("bridge.failed", exc_info=error)
             self._failure = error
         finally:
@@ -223,22 +216,32 @@ class Bridge:
             self._started.set()
 
     async def _main(self) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         loop.set_exception_handler(_on_loop_error)
-        async with anyio.from_thread.BlockingPortal() as portal:
-            self._portal = portal
-            self._loop = loop
-            self._started.set()
-            if not self._stopping:
-                await portal.sleep_until_stopped()
+        self._started.set()
+        if not self._stopping:
+            await self._stop_loop.wait()
         self._loop = None
-        # Before Python 3.12, asyncio.wait_for may swallow a cancellation. What a call then still
-        # starts has to exist when the loop cancels all that is left.
+        # Before Python 3.12, asyncio.wait_for may swallow a cancellation. Tasks that a call then
+        # still starts have to exist when the loop cancels all that is left.
         tasks = [call.task for call in list(self._calls) if call.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+    # The end of the interpreter, and a fork.
+
+    def close_at_exit(self, deadline: Deadline) -> None:
+        """Let the owner send what is outstanding and end the thread."""
+        self._at_exit(deadline.remaining())
+        # If the connection was collected, the loop is already closing it.
+        self._thread.join(deadline.remaining())
+
+    def after_fork(self) -> None:
+        """Mark this as the copy in a forked child, where the thread does not exist."""
+        self.forked = True
+        self._at_fork()
 
 
 class _Call:
@@ -271,7 +274,7 @@ def _choose_uvloop(loop: Literal["auto", "asyncio", "uvloop"]) -> bool:
 
 
 def _on_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what the loop would print: a library does not write to stderr."""
+    """Log what the loop would print, because a library does not write to stderr."""
     _log.error(
         "bridge.loop_error", message=context.get("message"), exc_info=context.get("exception")
     )
@@ -286,7 +289,7 @@ def _close_at_exit() -> None:
 
 
 def _mark_forked() -> None:
-    # Runs in the child before anything else does. No lock is taken: their owners may not exist
+    # Runs in the child before everything else. It takes no lock, because the owner may not exist
     # here.
     for bridge in list(_live):
         bridge.after_fork()

@@ -1,11 +1,11 @@
 """
-What all handles share: one connection, its request-reply path, its plugins and its events.
+One connection: requests, acks, events, and the way it opens and closes.
 
-``connect`` makes a :class:`Connection`, and every handle holds it, so that no handle needs the
-client. The handles of a JetStream context reach it through ``jetsync._api.context.Context``.
+``connect`` makes a :class:`Connection`, and every handle holds it. The handles of a JetStream
+context reach it through ``jetsync._api.context.Context``.
 
-Threads: everything here may be called from any thread, except the ``on_*`` methods, which the loop
-thread calls and which therefore only set values, wake waiters and queue events.
+Any thread may call these methods, except for those that begin with ``on_``. The loop thread calls
+those, so they only set values, wake waiters and queue events.
 """
 
 from __future__ import annotations
@@ -60,24 +60,20 @@ if TYPE_CHECKING:
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
+# Seconds to send what is outstanding of a client that was dropped without ``close``.
 DROP_GRACE: Final = 1.0
-"""Seconds to flush a client that was dropped without ``close``."""
+
+# Seconds to wait for the thread of a client that could not connect.
+STOP_TIMEOUT: Final = 1.0
+
+# Seconds to wait for any data after an ack or a heartbeat is late: much longer than a round trip,
+# and much shorter than ``ping_interval``. If the server was only slow, the price is a reconnect.
+PROBE_TIMEOUT: Final = 2.0
+
+# Bytes of an ack that need no comparison with the server's ``max_payload``.
+LONG_ACK: Final = 256
 
 _LISTENER: Final = tuple(name for name in vars(ConnectionListener) if name.startswith("on_"))
-
-STOP_TIMEOUT: Final = 1.0
-"""Seconds to wait for the thread of a client that could not connect."""
-
-PROBE_TIMEOUT: Final = 2.0
-"""
-Seconds to wait for any data after an ack or a heartbeat is late.
-
-Much longer than a round trip, much shorter than ``ping_interval``. If the server was only slow, the
-price is a reconnect.
-"""
-
-LONG_ACK: Final = 256
-"""Bytes of an ack that need no comparison with the server's ``max_payload``."""
 
 _DENIED_PREFIX: Final = "Permissions Violation for "
 
@@ -88,50 +84,50 @@ _logger = _log.get_logger("jetsync.connection")
 
 class Connection:
     """
-    One connection as handles see it.
+    One connection to a cluster, as all handles share it.
     """
 
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
         self.options = options
         self.plugins = plugins
+        # Random, and unique to this client.
         self._token = secrets.token_hex(8)
-        """A random token, unique to this client."""
         self.inbox: str = f"{options.inbox_prefix}.{self._token}"
         self.router: ReplyRouter = ReplyRouter(self.inbox.encode())
         self.lane: Lane
         self.closed: Latch = Latch()
         self.reconnects: int = 0
+        # Consumptions to which the application holds a reference. A client drains them.
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those that somebody holds, for a client that drains."""
         self._bridge = Bridge(options.loop)
         self._nats: NatsConnection | None = None
+        # Ends the connection and the thread if this object is dropped before it was closed.
         self._drop: weakref.finalize[Any, Connection] | None = None
-        """Ends the connection and the thread if this object is dropped before it was closed."""
+        # When the last probe began, on the monotonic clock.
         self._probed = 0.0
-        """When the server was asked for a sign of life last, on the monotonic clock."""
         self._info_line = b"INFO {}"
         self._info: tuple[bytes, str | None, ServerInfo] = (b"", None, ServerInfo())
         self._inboxes = itertools.count(1)
         self._batches = itertools.count(1)
         self._close_lock = threading.RLock()
+        # Whether the interpreter ends.
         self._exiting = False
-        """Whether the interpreter ends."""
+        # Whether the thread was stopped. It was not if nats-py has given up.
         self._stopped = False
-        """Whether the thread was told to end, which a client that gave up by itself is not."""
+        # Whether a loss was reported and no connection since, so that the events come in pairs.
         self._down = False
-        """Whether a loss was reported and no connection since; makes the events come in pairs."""
 
-    # Life.
+    # Opening and closing.
 
     def connect(self) -> None:
         """
-        Start the thread and make the first connection, within ``connect_timeout`` in all.
+        Start the thread and make the first connection, within ``connect_timeout``.
 
-        Leaves no thread behind when it fails.
+        Leaves no thread behind if it fails.
 
         Raises:
             ConnectError: No server could be reached, or TLS failed.
-            ConnectTimeoutError: The time was over first.
+            ConnectTimeoutError: The time was over before.
             AuthenticationError: A server refused the credentials.
         """
         deadline = Deadline.after(self.options.connect_timeout)
@@ -146,14 +142,14 @@ class Connection:
                 raise ConnectTimeoutError(deadline.total, reason=reason) from last
             except BaseException as error:
                 if not isinstance(error, Exception):
-                    # Ctrl-C: the connection may be made already.
+                    # After Ctrl-C the connection may exist already.
                     self.abandon()
                 self._bridge.stop(STOP_TIMEOUT)
                 raise
 
     async def _connect(self) -> None:
         options = self.options
-        # The loop holds no reference to this object, so a client that is no longer used ends.
+        # The loop holds no reference to this object, so an unused client is collected and closed.
         listener = types.SimpleNamespace(
             **{name: _weakly(getattr(self, name)) for name in _LISTENER}
         )
@@ -169,14 +165,13 @@ class Connection:
 
     def close(self, timeout: float) -> None:
         """
-        Close the connection and wake everything that waits; safe to repeat.
+        Send what is outstanding within *timeout* seconds, close the connection and end all waits.
 
-        What was handed over before is sent, as far as the server takes it within *timeout* seconds.
-        If a signal handler calls this while its thread was reading or writing, the loop does the
-        work and this returns at once.
+        Can be called repeatedly. If a signal handler calls this while its own thread was reading or
+        writing, the loop does the work and this returns at once.
         """
         if self._bridge.forked or held_here(self._close_lock):
-            # The latter in a signal handler that interrupted close(), which continues afterwards.
+            # A signal handler has interrupted close(), which continues afterwards.
             return
         if self.lane.is_busy_here():
             self.abandon(timeout)
@@ -184,7 +179,7 @@ class Connection:
         deadline = Deadline.after(timeout)
         taken: list[bool] = []
         try:
-            # Without the lock, another thread is still closing.
+            # If the lock is not free in time, another thread is still closing.
             if take(self._close_lock, taken, deadline.remaining()) and not self._stopped:
                 self._close(deadline)
         finally:
@@ -194,19 +189,19 @@ class Connection:
             self.plugins.dispatcher.close(max(deadline.remaining(), 0.1))
 
     def _close(self, deadline: Deadline) -> None:
-        """Send what was handed over, announce the end, and end the connection and the thread."""
+        """Send what is outstanding, announce the end, and end the connection and the thread."""
         try:
             if self.lane.state is LaneState.OPEN:
                 self.flush(deadline)
         except (TransportError, WaitTimeoutError):
             _logger.warning(_log.CLOSED, reason="not everything could be sent")
         try:
-            # In the loop thread, where Ctrl-C does not strike.
+            # In the loop thread, which Ctrl-C does not interrupt.
             self._bridge.call(self._shut, deadline=deadline)
         except WaitTimeoutError:
             _logger.warning(_log.CLOSED, reason="the connection did not close in time")
         except ConnectionClosedError:
-            pass  # The thread has ended already.
+            pass  # The thread has ended.
         self._bridge.stop(max(deadline.remaining(), 0.1))
         self._finish(None)
         self._stopped = True
@@ -219,18 +214,18 @@ class Connection:
 
     def abandon(self, grace: float = 0.0) -> None:
         """
-        End the connection and the thread, without waiting for either; any thread.
+        End the connection and the thread without waiting for either.
 
         Args:
-            grace: Seconds to send what was handed over.
+            grace: Seconds to send what is outstanding.
         """
         self._bridge.spawn(_end, self._bridge, self._nats, self.plugins, grace)
 
     def _close_at_exit(self, timeout: float) -> None:
         """
-        Send what was handed over and end the thread, as the interpreter ends.
+        Send what is outstanding and end the thread, because the interpreter ends.
 
-        Unlike :meth:`close`, this does not wake waiting threads. They are daemons, and the
+        Unlike :meth:`close`, this does not end waits. The waiting threads are daemons, and the
         interpreter would print their errors.
         """
         deadline = Deadline.after(timeout)
@@ -248,7 +243,7 @@ class Connection:
             self.plugins.close(max(deadline.remaining(), 0.1))
 
     def _after_fork(self) -> None:
-        """Leave the connection to the process that made it; this one is its forked child."""
+        """Leave the connection to the parent process; this one is a forked child."""
         if self._nats is not None:
             self.lane.after_fork()
         for consumption in list(self.consumptions):
@@ -287,15 +282,15 @@ class Connection:
 
     @property
     def state(self) -> str:
-        """One word for a repr."""
+        """A word for the repr of the client."""
         return "forked" if self._bridge.forked else self.lane.state.value
 
     def flush(self, deadline: Deadline) -> float:
         """
-        Wait until the server has processed all that was written before; return the seconds it took.
+        Wait until the server has processed everything written before; return the seconds it took.
 
         Raises:
-            DisconnectedError, ConnectionLostError, WaitTimeoutError: The server did not answer
+            DisconnectedError, ConnectionLostError, WaitTimeoutError: The server did not confirm it
                 before the deadline.
         """
         self.check()
@@ -312,17 +307,17 @@ class Connection:
         raise WaitTimeoutError("the server's answer to a PING", deadline.total)
 
     def reconnect(self, deadline: Deadline) -> None:
-        """Drop the connection and let a new one be made, to another server where there is one."""
+        """Drop the connection and make a new one, to another server if there is one."""
         self.check()
         assert self._nats is not None
         self._bridge.call(self._nats.reconnect, deadline=deadline)
 
     def probe(self) -> None:
         """
-        Ask the server for a sign of life, because something that was due has not come.
+        Check whether the server still answers, because an ack or a heartbeat is late.
 
         Returns at once. If nothing arrives within :data:`PROBE_TIMEOUT` seconds, the connection is
-        dropped and a new one is made. Any thread; cheap to call again.
+        dropped and a new one is made. Repeated calls are cheap.
         """
         now = time.monotonic()
         if now - self._probed > PROBE_TIMEOUT:
@@ -330,11 +325,11 @@ class Connection:
             self.lane.later(0.0, self._begin_probe)
 
     def _begin_probe(self) -> None:
-        """Send a PING and look whether anything has come :data:`PROBE_TIMEOUT` later."""
+        """Send a PING and check after :data:`PROBE_TIMEOUT` seconds whether data has arrived."""
         lane = self.lane
         if lane.state is not LaneState.OPEN:
             return
-        # If there is no room for it either, the bytes before it get no answer.
+        # If there is no room for the PING, the bytes before it get no answer either.
         with contextlib.suppress(TransportError):
             lane.write(PING, Deadline.after(0.0), pong=Waiter(b"PING"))
         lane.later(PROBE_TIMEOUT, self._end_probe, lane.epoch, lane.bytes_in, lane.delivered())
@@ -345,28 +340,32 @@ class Connection:
             return
         progress = lane.delivered()
         if progress > delivered:
-            # A long upload: the PING waits behind it.
+            # The PING waits behind a long upload.
             lane.later(PROBE_TIMEOUT, self._end_probe, epoch, bytes_in, progress)
             return
         _logger.warning(_log.SILENT, server=self.server.url, seconds=PROBE_TIMEOUT)
         lane.abort()
 
-    # What the server said.
+    # The server.
 
     @property
     def server(self) -> ServerInfo:
         """The server that the client is or was connected to last."""
         line, url, info = self._info
-        current = self._nats.url if self._nats is not None else None
-        if line is not self._info_line or url != current:
-            line = self._info_line
-            info = parse_info(line, current)
-            self._info = (line, current, info)
+        if line is not self._info_line or url != self._url:
+            line, url = self._info_line, self._url
+            info = parse_info(line, url)
+            self._info = (line, url, info)
         return info
+
+    @property
+    def _url(self) -> str | None:
+        """The address of the current or last server."""
+        return None if self._nats is None else self._nats.url
 
     def check_size(self, size: int) -> None:
         """
-        Raise MaxPayloadError if headers and payload of *size* bytes are more than the server takes.
+        Raise MaxPayloadError if headers and payload of *size* bytes exceed the server's limit.
         """
         if size > self._info[2].max_payload or self._info[0] is not self._info_line:
             limit = self.server.max_payload
@@ -447,12 +446,12 @@ class Connection:
         raise RequestTimeoutError(subject.decode(), deadline.total)
 
     def new_inbox(self) -> str:
-        """Return a reply subject that nobody has used."""
-        # No level of its own: servers match reply subjects token by token, once for each ack.
+        """Return a reply subject that was not used before."""
+        # Not a token of its own, because servers match the tokens of the subject of each ack.
         return f"{self.inbox}-{next(self._inboxes):x}"
 
     def new_batch_id(self) -> str:
-        """Return a batch id that nobody has used."""
+        """Return a batch id that was not used before."""
         return f"{self._token}-{next(self._batches):x}"
 
     def listen(self, box: Mailbox, queue: bytes = b"") -> tuple[bytes, bytes]:
@@ -462,10 +461,10 @@ class Connection:
         sid = self.lane.new_sid()
         return sid, self.lane.listen(sid, box, queue)
 
-    # Acks (the Acker of messages).
+    # Acks.
 
     def acknowledge(self, message: Message, body: bytes) -> None:
-        """Send an ack soon, together with others."""
+        """Send an ack soon, together with others; see ``Acker``."""
         if self._bridge.forked:
             raise ForkedProcessError
         if len(body) > LONG_ACK:
@@ -474,28 +473,28 @@ class Connection:
         self.lane.post(block, self.options.request_timeout, lazy=True)
 
     def acknowledge_sync(self, message: Message, body: bytes, timeout: Seconds | None) -> None:
-        """Send an ack and wait until the server has stored it."""
+        """Send an ack and wait until the server has stored it; see ``Acker``."""
         self.check()
         deadline = self.deadline(timeout)
         self.exchange(message.raw_reply, None, body, deadline)
 
     def deadline(self, timeout: Seconds | None) -> Deadline:
-        """Make the deadline of one public call; None is the client's ``request_timeout``."""
+        """Start the deadline of one call; None means the option ``request_timeout``."""
         return Deadline.after(self.options.request_timeout if timeout is None else timeout)
 
     # Events.
 
     def emit(self, event: events.StatusEvent | Callable[[], events.StatusEvent | None]) -> None:
         """
-        Have the plugins told of *event*, in their own thread; never blocks.
+        Pass *event* to the plugins in a thread of their own; never blocks.
 
-        A function is called there, for events that take time to make.
+        If creating the event takes time, pass a function, which that thread calls.
         """
         if self.plugins.dispatcher is not None:
             self.plugins.dispatcher.emit_later(event)
 
     def statistics(self) -> Statistics:
-        """Return the counters as they are now."""
+        """Return the current counters."""
         lane = self.lane
         return Statistics(
             bytes_in=lane.bytes_in,
@@ -509,46 +508,43 @@ class Connection:
     # The connection's listener; loop thread.
 
     def on_connected(self) -> None:
-        """Let writes pass; nats-py has greeted the server."""
-        again = self.lane.epoch > 0
+        """Allow writes: nats-py has completed the handshake."""
+        is_reconnect = self.lane.epoch > 0
         self.lane.open()
-        if again:
+        if is_reconnect:
             self.reconnects += 1
             self._down = False
-            url = self._nats.url if self._nats is not None else None
-            _logger.info(_log.RECONNECTED, server=url)
-            self.emit(events.ReconnectedEvent(server=url, reconnects=self.reconnects))
+            _logger.info(_log.RECONNECTED, server=self._url)
+            self.emit(events.ReconnectedEvent(server=self._url, reconnects=self.reconnects))
 
     def on_disconnected(self) -> None:
-        """Tell the plugins, once per loss; the lane knows already."""
+        """Report a loss once. The lane knows it already."""
         if self.closed.is_set() or self._exiting or self._down:
             return
         self._down = True
-        url = self._nats.url if self._nats is not None else None
-        _logger.info(_log.DISCONNECTED, server=url)
-        self.emit(events.DisconnectedEvent(server=url))
+        _logger.info(_log.DISCONNECTED, server=self._url)
+        self.emit(events.DisconnectedEvent(server=self._url))
 
     def on_closed(self, cause: Exception | None) -> None:
-        """nats-py gave up, or was told to stop."""
+        """Announce the end: nats-py gave up, or was stopped."""
         self._finish(cause)
 
     def on_lame_duck(self) -> None:
-        """Tell the plugins; the server closes the connection by itself, later."""
-        url = self._nats.url if self._nats is not None else None
-        _logger.info(_log.LAME_DUCK, server=url)
-        self.emit(events.LameDuckEvent(server=url))
+        """Report that the server will close the connection soon."""
+        _logger.info(_log.LAME_DUCK, server=self._url)
+        self.emit(events.LameDuckEvent(server=self._url))
 
     def on_discovered(self) -> None:
-        """Servers joined the cluster."""
+        """Report servers that have joined the cluster."""
         urls = self._nats.discovered() if self._nats is not None else ()
         self.emit(events.ServersDiscoveredEvent(servers=urls))
 
     def on_info(self, line: bytes) -> None:
-        """Keep what the server says of itself; it is parsed when somebody asks."""
+        """Keep the server's INFO line. It is parsed on demand."""
         self._info_line = line
 
     def on_server_error(self, text: str) -> None:
-        """Give ``-ERR`` lines about permissions to the calls that they answer."""
+        """Pass an ``-ERR`` line about a permission to the calls that it answers."""
         _logger.warning(_log.SERVER_ERROR, text=text, server=self.server.url)
         if _TOO_MANY_SUBSCRIPTIONS in text.lower():
             self._fail_refused_subscription()
@@ -574,7 +570,7 @@ class Connection:
         self.emit(events.AsyncErrorEvent(error=error))
 
     def _note_failure(self, error: OSError | EOFError) -> None:
-        """Keep why an attempt to connect has failed, and log each reason once per outage."""
+        """Record why an attempt to connect failed, and log each reason once per outage."""
         target = self._nats.transport.attempt.target if self._nats is not None else None
         why = str(translate_connect_error(error, server=target))
         if self._down and why != self.lane.outbox.why_down:
@@ -582,11 +578,11 @@ class Connection:
             _logger.warning(_log.RECONNECT_FAILED, reason=why)
 
     def on_error(self, error: Exception) -> None:
-        """Report an error that belongs to no call; nats-py continues by itself."""
+        """Report an error that belongs to no call. nats-py continues by itself."""
         if isinstance(error, (OSError, EOFError)):
             self._note_failure(error)
             if not isinstance(error, ConnectError):
-                # The loss itself was reported already.
+                # The loss was reported already.
                 return
         if isinstance(error, ProtocolError):
             _logger.warning(_log.PROTOCOL_ERROR, error=str(error))
@@ -596,7 +592,7 @@ class Connection:
 
 
 async def _end(bridge: Bridge, nats: NatsConnection | None, plugins: Plugins, grace: float) -> None:
-    """End the connection and the thread; *grace* are seconds to send what was handed over."""
+    """End the connection and the thread after *grace* seconds to send what is outstanding."""
     try:
         if nats is not None:
             if grace:
@@ -609,7 +605,7 @@ async def _end(bridge: Bridge, nats: NatsConnection | None, plugins: Plugins, gr
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that calls a bound method as long as its object exists."""
+    """Return a function that calls a bound method while its object exists."""
     weak = weakref.WeakMethod(method)
 
     def call(*arguments: object) -> None:
@@ -629,17 +625,17 @@ def was_sent(error: Exception) -> bool:
 
 def raise_failure(failure: Exception) -> NoReturn:
     """
-    Raise a copy of an error that several threads may get, as each raise changes its traceback.
+    Raise a copy of an error that several threads may get, because each raise changes its traceback.
     """
     raise copy.copy(failure) from failure.__cause__
 
 
 def parse_denied(text: str) -> tuple[Any, str] | None:
     """
-    Return what was refused, ("publish" | "subscribe", subject), of a server's permission error.
+    Return operation and subject of a server's permission error, or None for another error.
 
     The texts are ``-ERR 'Permissions Violation for Publish to "subject"'`` and ``... Subscription
-    to "subject"``, the latter perhaps with `` using queue "name"`` behind it.
+    to "subject"``, to which the server may add `` using queue "name"``.
     """
     _, found, rest = text.partition(_DENIED_PREFIX)
     verb, to, rest = rest.partition(' to "')
@@ -651,9 +647,9 @@ def parse_denied(text: str) -> tuple[Any, str] | None:
 
 def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
     """
-    Return the arguments of nats-py's connect, one for each of our options that concerns it.
+    Return the arguments of nats-py's connect.
 
-    No login is among them: the transport adds it to each connection.
+    The login is not among them, because the transport adds it to each connection.
     """
     return {
         "servers": [without_login(url) for url in options.server_list()],
@@ -662,7 +658,7 @@ def nats_arguments(options: ConnectOptions) -> dict[str, Any]:
         "tls_hostname": options.tls_hostname,
         "tls_handshake_first": options.tls_first,
         "inbox_prefix": options.inbox_prefix,
-        # The transport bounds each attempt by itself, and says why one has failed.
+        # The transport limits each attempt by itself, and reports why one has failed.
         "connect_timeout": options.connect_timeout + 1.0,
         "reconnect_time_wait": options.reconnect_wait,
         "allow_reconnect": options.max_reconnects != 0,

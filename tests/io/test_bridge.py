@@ -299,7 +299,7 @@ class TestExit:
 
             bridge = Bridge("asyncio")
             bridge.start(close, lambda: None)
-            bridge._portal.start_task_soon(for_ever)
+            bridge.spawn(for_ever)
         """
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(program)],
