@@ -102,7 +102,8 @@ class NatsConnection:
         self._given_up: Exception | None = None
         self._closing: asyncio.Task[None] | None = None
         self._last_error: Exception | None = None
-        self._url: str | None = None
+        # The address of the current or last server, without user name and password.
+        self.url: str | None = None
 
     async def start(self, arguments: Mapping[str, Any], *, persist: bool) -> None:
         """
@@ -168,11 +169,6 @@ class NatsConnection:
         """Drop the connection and make a new one."""
         await self._client.force_reconnect()
 
-    @property
-    def url(self) -> str | None:
-        """The address of the current or last server, without user name and password."""
-        return self._url
-
     def discovered(self) -> tuple[str, ...]:
         """Return the servers of the cluster that are new since the last call."""
         new = self._new_servers()
@@ -186,7 +182,7 @@ class NatsConnection:
     def _note_connection(self) -> None:
         """Record the server of a new connection."""
         self._refused.clear()
-        self._url = self.transport.attempt.target
+        self.url = self.transport.attempt.target
 
     @property
     def last_error(self) -> Exception | None:

@@ -46,10 +46,11 @@ def parse_ack(data: bytes) -> PubAck | ApiError:
         return PubAck(plain[1].decode(), int(plain[2]))
     answer = decode_json(data)
     try:
-        stream, domain, value, batch = texts = [answer.get(key) for key in _TEXTS]
+        stream, domain, value, batch = texts = tuple(map(answer.get, _TEXTS))
         duplicate, count = answer.get("duplicate", False), answer.get("count")
-        if any(text is not None and not isinstance(text, str) for text in texts):
-            raise TypeError
+        for text in texts:
+            if text is not None and not isinstance(text, str):
+                raise TypeError
         error = answer.get("error")
         if error is not None:
             return from_api_error(error, stream=stream or None)

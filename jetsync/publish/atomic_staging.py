@@ -1,8 +1,8 @@
 """
-Messages of an atomic batch, from what a user gives to the bytes that go out.
+The messages of an atomic batch, from what the caller gives to the bytes that are sent.
 
-All that can be wrong with a message is found when it is added, long before the server would say so
-at the commit. What is kept of it is enough to send the batch once more, under another id.
+Invalid messages are found when they are added, long before the server would refuse them at the
+commit. The encoded messages are kept, so that the batch can be sent again under another id.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync._proto.batch import NO_COUNTERS, HeaderRules
 from jetsync._proto.frames import hpub
-from jetsync.errors import BatchRuleError, InvalidArgumentError, InvalidSubjectError
-from jetsync.publish.capability import MARKER_LEVEL
+from jetsync.errors import BatchRuleError, InvalidArgumentError
+from jetsync.publish.capability import MARKER_LEVEL, stream_for
 from jetsync.publish.encode import Encoder
 from jetsync.values import headers as names
 from jetsync.values.outbound import subject_of, with_ttl
@@ -23,20 +23,19 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline, Seconds
     from jetsync._proto.batch import Entry
 
+    # Subject, header lines that follow those of the batch, payload.
     BatchItem = tuple[bytes, bytes, bytes]
-    """Subject, header lines that follow those of the batch, payload."""
 
 _MAGIC: Final = b"NATS/1.0\r\n"
 _NO_HEADERS: Final = b"\r\n"
+
+# Bytes of the commit header, and of the largest sequence of a batch.
 _COMMIT_SIZE: Final = len("Nats-Batch-Commit: 1\r\n")
-_DIGITS: Final = 4
-"""Digits of a batch sequence that sizes are checked with."""
+_SEQUENCE_SIZE: Final = 4
 
 
 class Wire:
-    """
-    Make the protocol blocks of one batch.
-    """
+    """The frames of one batch."""
 
     __slots__ = ("_head", "_plain", "_size", "batch_id", "head_size")
 
@@ -45,15 +44,13 @@ class Wire:
         head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_MAGIC, batch_id.encode())
         self._head = head
         self._size = len(head) + len(b"\r\n")
-        self.head_size: int = self._size + _DIGITS + _COMMIT_SIZE
+        self.head_size: int = self._size + _SEQUENCE_SIZE + _COMMIT_SIZE
         """Bytes that a batch adds to a message at most."""
         escaped = head.replace(b"%", b"%%")
         self._plain = b"HPUB %%b %%d %%d\r\n%b%%d\r\n%%b%%b\r\n" % escaped
 
     def block(self, entry: Entry[BatchItem], last: BatchItem, reply: bytes = b"") -> bytes:
-        """
-        Return the block of *entry*; *last* is the message before an entry that has none.
-        """
+        """Return the frame of *entry*; *last* is the message before an entry without one."""
         if entry.item is not None and not entry.commit and not reply:
             target, tail, payload = entry.item
             size = self._size + len(b"%d" % entry.sequence) + len(tail)
@@ -64,9 +61,7 @@ class Wire:
         return hpub(target, reply, header, payload)
 
     def parts(self, entry: Entry[BatchItem], last: BatchItem) -> tuple[bytes, bytes, bytes]:
-        """
-        Return the subject, the header block and the payload of *entry*.
-        """
+        """Return the subject, the header block and the payload of *entry*."""
         target, tail, payload = entry.item or (last[0], _NO_HEADERS, b"")
         commit = b"Nats-Batch-Commit: %b\r\n" % entry.commit if entry.commit else b""
         return target, b"%b%d\r\n%b%b" % (self._head, entry.sequence, commit, tail), payload
@@ -74,13 +69,13 @@ class Wire:
 
 class Staging:
     """
-    Check the messages of one batch; not synchronised.
+    Checks and encodes the messages of one batch; not thread-safe.
 
     Args:
-        context: Where the batch goes.
-        known: The stream it belongs to.
-        head_size: How many bytes the batch adds to a message.
-        ttl: The time-to-live of messages that have none of their own.
+        context: Context of the batch.
+        known: Stream of the batch.
+        head_size: The most bytes that the batch adds to a message.
+        ttl: Time-to-live of messages without one.
     """
 
     def __init__(
@@ -97,36 +92,37 @@ class Staging:
         self._encoder = Encoder(context.connection, check=self._check_stream)
         self._deadline: Deadline
         self._head_size = head_size
-        self._stream_size: int | None
         self._measure(known.config.max_msg_size)
+        # Bytes of the largest message, without what the batch adds.
         self._largest = 0
-        """Bytes of the largest message that was taken, without what the batch adds."""
-
+        # Messages admitted.
         self.count: int = 0
-        """How many messages were taken."""
 
-    def _measure(self, largest: int | None) -> None:
-        """Set how large a message may be; *largest* is what the stream says."""
+    def _measure(self, max_msg_size: int | None) -> None:
+        """Set the limits for headers and payload from the stream and the server."""
         limit = self._context.server.max_payload
-        self._stream_size = largest if largest is not None and 0 < largest < limit else None
-        self._room = (self._stream_size or limit) - self._head_size
+        # None if the server's limit is lower.
+        self._stream_size: int | None = None
+        if max_msg_size is not None and 0 < max_msg_size < limit:
+            self._stream_size = limit = max_msg_size
+        self._room = limit - self._head_size
 
     @property
     def has_message_ids(self) -> bool:
-        """Whether every message has an id, so that the batch cannot be stored twice."""
+        """Whether every message has an id, so that the stream cannot store the batch twice."""
         return 0 < self.count == self._rules.ids
 
     def check_again(self, known: KnownStream, head_size: int) -> None:
         """
-        Raise if what was admitted can not go to the stream as it is led now.
+        Raise if the current server does not accept the messages, before they are sent again.
 
         Args:
-            known: The stream.
-            head_size: How many bytes the batch adds to a message, with its next id.
+            known: The stream as it is now.
+            head_size: The most bytes that the batch adds to a message, with its next id.
 
         Raises:
-            MaxPayloadError: The server takes only smaller messages, and would end the connection.
-            BatchRuleError: A message changes a counter, and the server would destroy it.
+            MaxPayloadError: A message is too large. The server would close the connection.
+            BatchRuleError: A message changes a counter, which the server would destroy.
         """
         self._context.connection.check_size(self._largest + head_size)
         if self._rules.changes_counters and known.level < MARKER_LEVEL:
@@ -134,11 +130,11 @@ class Staging:
 
     def admit(self, item: Any, deadline: Deadline) -> BatchItem:
         """
-        Return what is kept of a message.
+        Check a message and return its encoded parts.
 
         Raises:
             InvalidArgumentError, InvalidTypeError: It cannot be sent, or not in this batch.
-            WrongLastSequenceError, DuplicateMessageIdError: As the server would refuse it.
+            WrongLastSequenceError, DuplicateMessageIdError: The server would refuse it.
         """
         if self._ttl is not None:
             item = with_ttl(item, self._ttl)
@@ -149,25 +145,17 @@ class Staging:
         size = len(tail) + len(payload)
         if size > self._room:
             self._refuse_size(subject, size, deadline)
-        # Last, as what it takes it remembers.
+        # Last, because it records the message.
         self._rules.take(subject, pairs)
         self.count += 1
         self._largest = max(self._largest, size)
         return target, tail, payload
 
     def _check_stream(self, subject: str) -> None:
-        """Raise unless *subject* belongs to the stream of the batch."""
-        if not self._known.takes(subject):
-            # The stream may have been given more subjects since it was looked up.
-            other = self._context.streams.find(subject, self._deadline, fresh=True)
-            if other.name != self._known.name:
-                raise InvalidSubjectError(
-                    subject,
-                    f"it belongs to stream {other.name!r}, and the batch to {self._known.name!r}",
-                )
+        stream_for(subject, self._known, self._context, self._deadline)
 
     def _refuse_size(self, subject: str, size: int, deadline: Deadline) -> None:
-        """Raise, unless larger messages are taken by now than when the batch began."""
+        """Raise unless the stream or the server has a higher limit by now."""
         size += self._head_size
         self._context.connection.check_size(size)
         if self._stream_size is not None:
@@ -175,7 +163,7 @@ class Staging:
             self._measure(now.config.max_msg_size)
         if self._stream_size is not None and size > self._stream_size:
             raise InvalidArgumentError(
-                f"headers, those of the batch included, and payload take {size} bytes,"
-                f" the max_msg_size of stream {self._known.name!r} is {self._stream_size}",
+                f"headers, with those of the batch, and payload have {size} bytes, but the"
+                f" max_msg_size of stream {self._known.name!r} is {self._stream_size}",
                 argument="data",
             )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from jetsync.errors import (
     AtomicPublishDisabledError,
     FastPublishDisabledError,
+    InvalidSubjectError,
     NotSupportedError,
 )
 from jetsync.values.support import EXPECTED_SUBJECT_NEED, TTL_NEED, require
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
+    from jetsync._base.deadline import Deadline
     from jetsync.values.outbound import OutboundMessage
     from jetsync.values.server_info import ServerInfo
 
@@ -105,6 +107,32 @@ def require_fast(known: KnownStream, context: Context) -> None:
 
 def _no_acks(feature: str, known: KnownStream) -> NotSupportedError:
     return NotSupportedError(feature, needs=f"acks, which stream {known.name!r} does not send")
+
+
+def stream_for(
+    subject: str, known: KnownStream, context: Context, deadline: Deadline
+) -> KnownStream:
+    """
+    Return *known* if it stores *subject*, as it was looked up or as it is now.
+
+    Raises:
+        InvalidSubjectError: Another stream stores *subject*.
+    """
+    if known.takes(subject):
+        return known
+    # The stream may have been given more subjects since it was looked up.
+    now = context.streams.find(subject, deadline, fresh=True)
+    check_same_stream(subject, known, now)
+    return now
+
+
+def check_same_stream(subject: str, known: KnownStream, other: KnownStream) -> None:
+    """Raise InvalidSubjectError if *subject* belongs to *other* and that is not *known*."""
+    if other.name != known.name:
+        raise InvalidSubjectError(
+            subject,
+            f"it belongs to stream {other.name!r}, but the batch belongs to {known.name!r}",
+        )
 
 
 def find_capable(

@@ -15,12 +15,16 @@ from jetsync._proto import frames
 from jetsync._proto.fastingest import OP_APPEND, SUFFIX
 from jetsync.errors import (
     ConnectionLostError,
-    InvalidSubjectError,
     JetStreamNotEnabledError,
     RequestTimeoutError,
     TemporarilyUnavailableError,
 )
-from jetsync.publish.capability import find_capable, require_fast
+from jetsync.publish.capability import (
+    check_same_stream,
+    find_capable,
+    require_fast,
+    stream_for,
+)
 from jetsync.publish.encode import Encoder
 
 if TYPE_CHECKING:
@@ -100,8 +104,8 @@ class FastStream:
                     raise
                 time.sleep(LEADER_POLL)
                 continue
-            if self.known is not None and known.name != self.known.name:
-                raise self._wrong_stream(subject, known)
+            if self.known is not None:
+                check_same_stream(subject, self.known, known)
             self.known = known
             self.epoch = known.epoch
             self._encoder.renew()
@@ -109,17 +113,5 @@ class FastStream:
 
     def _check(self, subject: str) -> None:
         """Raise if *subject* belongs to another stream."""
-        known = self.known
-        assert known is not None
-        if known.takes(subject):
-            return
-        # The stream may have been given more subjects since it was looked up.
-        fresh = self._context.streams.find(subject, self.deadline, fresh=True)
-        if fresh.name != known.name:
-            raise self._wrong_stream(subject, fresh)
-        self.known = fresh
-
-    def _wrong_stream(self, subject: str, other: KnownStream) -> InvalidSubjectError:
-        return InvalidSubjectError(
-            subject, f"it belongs to stream {other.name!r}, the publisher writes to {self.name!r}"
-        )
+        assert self.known is not None
+        self.known = stream_for(subject, self.known, self._context, self.deadline)
