@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync._proto.pull import PullRequest
     from jetsync.consume.inbox import PullInbox
     from jetsync.values.consumer_config import DeliverPolicyInput, ReplayPolicyInput
     from jetsync.values.consumer_info import ConsumerInfo
@@ -221,7 +222,7 @@ class OrderedConsumer:
         max_messages: int | None = None,
         *,
         max_bytes: int | None = None,
-        expires: Seconds = DEFAULT_EXPIRES,
+        expires: Seconds | None = None,
         heartbeat: Seconds | None = None,
         no_wait: bool = False,
     ) -> OrderedBatch:
@@ -244,17 +245,19 @@ class OrderedConsumer:
             StreamNotFoundError: The consumer had to be replaced, and the stream is gone.
             HandleClosedError: The ordered consumer is closed.
         """
-        return self._fetch("fetch", (max_messages, max_bytes, expires, heartbeat, no_wait))
+        request = fetch_request(max_messages, max_bytes, expires, heartbeat, no_wait=no_wait)
+        return self._fetch("fetch", *request)
 
     def next(
-        self, expires: Seconds = DEFAULT_EXPIRES, *, heartbeat: Seconds | None = None
+        self, expires: Seconds | None = None, *, heartbeat: Seconds | None = None
     ) -> Message | None:
         """
         Return the next message, or None if none arrives within *expires* seconds.
 
         Args, Raises: as :meth:`fetch`.
         """
-        with self._fetch("next", (1, None, expires, heartbeat, False)) as batch:
+        request = fetch_request(1, None, expires, heartbeat, no_wait=False)
+        with self._fetch("next", *request) as batch:
             return next(iter(batch), None)
 
     def consume(
@@ -263,7 +266,7 @@ class OrderedConsumer:
         *,
         max_messages: int | None = None,
         max_bytes: int | None = None,
-        expires: Seconds = DEFAULT_EXPIRES,
+        expires: Seconds | None = None,
         heartbeat: Seconds | None = None,
         threshold_messages: int | None = None,
         threshold_bytes: int | None = None,
@@ -299,7 +302,8 @@ class OrderedConsumer:
                 argument="handler",
             )
         if heartbeat is None:
-            heartbeat = min(HEARTBEAT, as_seconds(expires, "expires") / 2.0)
+            seconds = as_seconds(DEFAULT_EXPIRES if expires is None else expires, "expires")
+            heartbeat = min(HEARTBEAT, seconds / 2.0)
         options = consume_options(
             self.stream_name,
             self.name,
@@ -336,10 +340,7 @@ class OrderedConsumer:
             user.close()
         self._source.close(self._source.context.deadline(timeout))
 
-    def _fetch(
-        self, name: str, options: tuple[int | None, int | None, Seconds, Seconds | None, bool]
-    ) -> OrderedBatch:
-        request, wait = fetch_request(*options[:4], no_wait=options[4])
+    def _fetch(self, name: str, request: PullRequest, wait: float) -> OrderedBatch:
         source = self._source
         deadline = Deadline.after(max(wait, SHORTEST_CREATE))
         with Locked(self._using, deadline, "another call on the ordered consumer"):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from jetsync._api.requests import sequence_number
 from jetsync._api.streams import info as stream_info
-from jetsync._base.deadline import as_seconds
 from jetsync._proto.direct import BatchRead
 from jetsync.errors import (
     ConflictingUseError,
@@ -250,20 +249,19 @@ def get_batch(
     """
     Start a read of up to *batch* messages; see :meth:`jetsync.Stream.get_batch`.
     """
-    seconds = as_seconds(context.default_timeout if timeout is None else timeout)
+    deadline = context.deadline(timeout)
     engine = BatchRead(
         stream,
         limit=_number(batch, "batch"),
-        size_limit=None if max_bytes is None else _number(max_bytes, "max_bytes"),
+        size_limit=_optional(max_bytes, "max_bytes"),
         page=PAGE,
         page_bytes=PAGE_BYTES,
         subject=None if subject is None else validate_filter(subject),
         **_beginning(sequence, start_time, "sequence"),
     )
-    deadline = context.deadline(seconds)
     known = check_stream(context, stream, deadline)
     plan = SequencePlan(engine, alone=(known.config.num_replicas or 1) == 1)
-    reader = PageReader(context, stream, plan, name="get_batch", seconds=seconds)
+    reader = PageReader(context, stream, plan, name="get_batch", seconds=deadline.total)
     reader.begin(deadline)
     return DirectBatch(reader)
 
@@ -286,17 +284,16 @@ def get_last_for(
 
     The caller knows that the stream has reached the sequence *known_last*.
     """
-    seconds = as_seconds(context.default_timeout if timeout is None else timeout)
+    deadline = context.deadline(timeout)
     names = _filters(subjects)
     if up_to_sequence is not None and up_to_time is not None:
         raise InvalidArgumentError(
             "up_to_sequence and up_to_time exclude each other: give one of them",
             argument="up_to_time",
         )
-    moment = None if up_to_sequence is None else _number(up_to_sequence, "up_to_sequence")
+    moment = _optional(up_to_sequence, "up_to_sequence")
     time = None if up_to_time is None else time_text(up_to_time, "up_to_time")
-    page = None if batch is None else _number(batch, "batch")
-    deadline = context.deadline(seconds)
+    page = _optional(batch, "batch")
     check_stream(context, stream, deadline)
     if moment is not None and moment > known_last:
         # With a sequence in the future, the next page would contain newer messages than the first.
@@ -312,7 +309,7 @@ def get_last_for(
         split=split,
         reread=reread,
     )
-    reader = PageReader(context, stream, plan, name="get_last_for", seconds=seconds)
+    reader = PageReader(context, stream, plan, name="get_last_for", seconds=deadline.total)
     reader.begin(deadline)
     return DirectBatch(reader, plan)
 
@@ -332,13 +329,12 @@ def scan(
     """
     Start a read of a stream in pages; see :meth:`jetsync.Stream.scan`.
     """
-    seconds = as_seconds(context.default_timeout if timeout is None else timeout)
+    deadline = context.deadline(timeout)
     beginning = _beginning(start, start_time, "start")
-    last = None if end is None else _number(end, "end", minimum=0)
-    page = PAGE if page is None else _number(page, "page")
-    page_bytes = PAGE_BYTES if max_bytes is None else _number(max_bytes, "max_bytes")
+    last = _optional(end, "end", minimum=0)
+    page = _optional(page, "page") or PAGE
+    page_bytes = _optional(max_bytes, "max_bytes") or PAGE_BYTES
     subject = None if subject is None else validate_filter(subject)
-    deadline = context.deadline(seconds)
     check_stream(context, stream, deadline)
     if last is None:
         info = repeated(lambda until: stream_info(context, stream, until), deadline)
@@ -348,7 +344,7 @@ def scan(
     )
     engine.done = engine.reached_end or not last
     plan = SequencePlan(engine, end=last)
-    reader = PageReader(context, stream, plan, name="scan", seconds=seconds)
+    reader = PageReader(context, stream, plan, name="scan", seconds=deadline.total)
     reader.begin(deadline)
     return StreamScan(reader)
 
@@ -378,6 +374,11 @@ def _number(value: int, name: str, *, minimum: int = 1) -> int:
     if given >= 1 << 63:
         raise InvalidArgumentError(f"{name} must be less than 2**63, not {given}", argument=name)
     return given
+
+
+def _optional(value: int | None, name: str, *, minimum: int = 1) -> int | None:
+    """Return an integer that servers accept, or None."""
+    return None if value is None else _number(value, name, minimum=minimum)
 
 
 def _filters(subjects: Iterable[str] | str) -> tuple[str, ...]:
