@@ -21,7 +21,6 @@ Implements ADR-37, "Consume". Where servers differ from the ADR, their behaviour
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -29,9 +28,11 @@ import attrs
 
 from jetsync._proto.pins import Pins
 from jetsync._proto.pull import (
+    NO_PRIORITIES,
     PULL_RETRY_WAIT,
     PULL_RETRY_WAIT_LIMIT,
     UNBOUNDED_BATCH,
+    Priorities,
     PullEngine,
     PullRequest,
     message_size,
@@ -54,6 +55,7 @@ from jetsync.errors import (
 )
 from jetsync.events import PullOutcome
 from jetsync.values.server_info import decode_json
+from jetsync.values.ttl import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,17 +85,6 @@ The faults that end a consumption, because every pull would fail the same way.
 The ADR treats the limits of a consumer as warnings: another pull follows after a pause.
 """
 
-DURATION_UNITS: Final = {
-    "h": 3600.0,
-    "m": 60.0,
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "\u00b5s": 1e-6,
-    "\u03bcs": 1e-6,
-    "ns": 1e-9,
-}
-
 
 @attrs.frozen(kw_only=True)
 class ConsumeOptions:
@@ -113,10 +104,7 @@ class ConsumeOptions:
     # What the consumer allows a single pull to ask for.
     max_batch: int | None = None
     max_batch_bytes: int | None = None
-    group: str | None = None
-    min_pending: int | None = None
-    min_ack_pending: int | None = None
-    priority: int | None = None
+    priorities: Priorities = NO_PRIORITIES
 
 
 @attrs.frozen
@@ -252,11 +240,8 @@ class ConsumeEngine:
             max_bytes=size,
             expires=self._expires,
             heartbeat=self._heartbeat,
-            group=options.group,
-            min_pending=options.min_pending,
-            min_ack_pending=options.min_ack_pending,
-            priority=options.priority,
-            pin_id=self.pins.get(options.group),
+            priorities=options.priorities,
+            pin_id=self.pins.get(options.priorities.group),
         )
 
     def probe_due(self, now: float) -> bytes | None:
@@ -379,8 +364,8 @@ class ConsumeEngine:
         self._wait = PULL_RETRY_WAIT
         self.refusals = 0
         self._until_empty = False
-        if self.options.group is not None:
-            self.pins.learn(self.options.group, messages)
+        if self.options.priorities.group is not None:
+            self.pins.learn(self.options.priorities.group, messages)
         self.buffer.extend(messages)
 
     def _judge(self, status: Status, pull: Pull, now: float) -> PullOutcome:
@@ -409,7 +394,7 @@ class ConsumeEngine:
             return self._conclude(status)
         if kind is PinIdMismatchError and asked.pin_id is not None:
             # Another client is pinned, or this client was given a new id meanwhile.
-            self.pins.drop(asked.group, asked.pin_id)
+            self.pins.drop(asked.priorities.group, asked.pin_id)
             return PullOutcome.RETRIED
         self._learn_limit(status)
         self.refusals += 1
@@ -436,7 +421,7 @@ class ConsumeEngine:
         elif isinstance(error, MaxRequestMaxBytesError) and error.limit:
             self._max_batch_bytes = error.limit
         elif isinstance(error, MaxRequestExpiresError):
-            longest = read_duration(error.limit or "")
+            longest = parse_duration(error.limit or "")
             if longest:
                 self._expires = min(self._expires, longest)
                 self._heartbeat = min(self._heartbeat, self._expires / 2.0)
@@ -459,16 +444,6 @@ class ConsumeEngine:
                     # If it was suspended, they arrive soon after its answer.
                     self._strike_at = now + min(self._heartbeat, STRIKE_WAIT)
         return [frame for frame in frames if not frame[0].startswith(prefix)]
-
-
-def read_duration(text: str) -> float | None:
-    """Return the seconds of a duration like ``1m30s``; None if *text* is no duration."""
-    parts = re.findall(r"([0-9.]+)([a-zµμ]+)", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        return None
-    with contextlib.suppress(ValueError, KeyError):
-        return sum(float(number) * DURATION_UNITS[unit] for number, unit in parts)
-    return None
 
 
 def read_gone(

@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 
@@ -53,6 +53,18 @@ PULL_RETRY_WAIT_LIMIT: Final = 1.0
 FULL_KEPT: Final = 1024
 
 
+class Priorities(NamedTuple):
+    """The options of a pull that concern priority groups."""
+
+    group: str | None = None
+    min_pending: int | None = None
+    min_ack_pending: int | None = None
+    priority: int | None = None
+
+
+NO_PRIORITIES: Final = Priorities()
+
+
 @attrs.frozen(kw_only=True, slots=False)
 class PullRequest:
     """What one pull asks for."""
@@ -64,10 +76,7 @@ class PullRequest:
     # Seconds between heartbeats, at most half of `expires`.
     heartbeat: float | None = None
     no_wait: bool = False
-    group: str | None = None
-    min_pending: int | None = None
-    min_ack_pending: int | None = None
-    priority: int | None = None
+    priorities: Priorities = NO_PRIORITIES
     pin_id: str | None = None
 
     @functools.cached_property
@@ -82,9 +91,9 @@ class PullRequest:
             body["no_wait"] = True
         if self.heartbeat:
             body["idle_heartbeat"] = round(self.heartbeat * NANOSECONDS)
-        for name in ("group", "min_pending", "min_ack_pending", "priority"):
-            if (value := getattr(self, name)) is not None:
-                body[name] = value
+        if self.priorities != NO_PRIORITIES:
+            given = self.priorities._asdict().items()
+            body.update({name: value for name, value in given if value is not None})
         if self.pin_id is not None:
             body["id"] = self.pin_id
         return json.dumps(body, separators=(",", ":")).encode()

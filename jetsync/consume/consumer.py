@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from jetsync._api.consumers import delete as delete_consumer
 from jetsync._api.consumers import info as consumer_info
 from jetsync._proto.pins import Pins
+from jetsync._proto.pull import NO_PRIORITIES, Priorities
 from jetsync.consume.consumption import Consumption
 from jetsync.consume.fetch import Fetch, MessageBatch
 from jetsync.consume.options import (
-    NO_PRIORITIES,
     consume_options,
     fetch_request,
     handler_options,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._proto.pull import PullRequest
     from jetsync.consume.inbox import PullInbox
-    from jetsync.consume.options import Priorities
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
 
@@ -155,7 +154,7 @@ class Consumer:
         """
         return self._fetch(
             "fetch",
-            (group, min_pending, min_ack_pending, priority),
+            Priorities(group, min_pending, min_ack_pending, priority),
             max_messages,
             max_bytes,
             expires,
@@ -193,7 +192,7 @@ class Consumer:
 
         See ADR-37, "Next".
         """
-        priorities = (group, min_pending, min_ack_pending, priority)
+        priorities = Priorities(group, min_pending, min_ack_pending, priority)
         batch = self._fetch("next", priorities, 1, None, expires, heartbeat, no_wait=False)
         message = next(iter(batch), None)
         batch.close()
@@ -286,7 +285,7 @@ class Consumer:
             on_error=on_error,
             keep_alive=keep_alive,
         )
-        priorities = (group, min_pending, min_ack_pending, priority)
+        priorities = Priorities(group, min_pending, min_ack_pending, priority)
         if priorities != NO_PRIORITIES:
             require_priorities(self._context.connection.server.version, priorities)
         options = consume_options(

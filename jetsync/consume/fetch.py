@@ -118,8 +118,8 @@ class Fetch:
         self.consumer = consumer
         self.acked = acked
         self._pins = pins
-        if pins is not None and request.group is not None:
-            request = attrs.evolve(request, pin_id=pins.get(request.group))
+        if pins is not None and request.priorities.group is not None:
+            request = attrs.evolve(request, pin_id=pins.get(request.priorities.group))
         self.request = request
         self._pool = pool
         self._lane = lane
@@ -179,8 +179,8 @@ class Fetch:
         received = inbox.engine.receive(inbox.box.drain(), time.monotonic())
         messages = received.messages
         self.received += len(messages)
-        if self._pins is not None and self.request.group is not None:
-            self._pins.learn(self.request.group, messages)
+        if self._pins is not None and self.request.priorities.group is not None:
+            self._pins.learn(self.request.priorities.group, messages)
         if self.request.max_bytes is not None:
             self._received_bytes += sum(map(message_size, messages))
         for status in received.others:
@@ -283,7 +283,7 @@ class Fetch:
             not info.num_pending
             or 0 < limit <= info.num_ack_pending
             or info.paused
-            or self.request.group is not None
+            or self.request.priorities.group is not None
         ):
             self.abandon(())
         elif not info.num_waiting and self._rest() is not None:
@@ -301,7 +301,7 @@ class Fetch:
         elif self._should_repeat(status):
             if self._pins is not None and status.rule.error is PinIdMismatchError:
                 # Another client is pinned, or this client was given a new id meanwhile.
-                self._pins.drop(pull.request.group, pull.request.pin_id)
+                self._pins.drop(pull.request.priorities.group, pull.request.pin_id)
             outcome = PullOutcome.RETRIED
             self._repeat = True
         self._report(status, outcome)
@@ -337,11 +337,11 @@ class Fetch:
         rest = rest_of(
             self.request, self.received, self._received_bytes, self._send_until.remaining()
         )
-        if rest is None or not (rest.no_wait or rest.group):
+        if rest is None or not (rest.no_wait or rest.priorities.group):
             return rest
         return attrs.evolve(
             rest,
-            pin_id=None if self._pins is None else self._pins.get(rest.group),
+            pin_id=None if self._pins is None else self._pins.get(rest.priorities.group),
             expires=(SECOND_PULL if self._attempt == 2 else 0.0) if rest.no_wait else rest.expires,
         )
 

@@ -117,7 +117,7 @@ def enter_fetch(
         max_bytes=request.max_bytes,
         expires=None if request.no_wait else request.expires,
         heartbeat=request.heartbeat,
-        group=request.group,
+        group=request.priorities.group,
         timeout=timeout,
     )
     return context.plugins.enter_fetch(operation)

@@ -4,12 +4,12 @@ Checking the options of fetches and consumptions, and completing them with defau
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal
 
 from jetsync._base.deadline import as_seconds
 from jetsync._base.fields import check_count
 from jetsync._proto.consume import ConsumeOptions
-from jetsync._proto.pull import UNBOUNDED_BATCH, PullRequest
+from jetsync._proto.pull import NO_PRIORITIES, UNBOUNDED_BATCH, PullRequest
 from jetsync.consume.handlers import HandlerOptions
 from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
 from jetsync.values.consumer_config import AckPolicy, PriorityPolicy
@@ -19,13 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._base.deadline import Seconds
+    from jetsync._proto.pull import Priorities
     from jetsync.values.consumer_config import ConsumerConfig
     from jetsync.values.message import Message
-
-Priorities: TypeAlias = "tuple[str | None, int | None, int | None, int | None]"
-"""The arguments ``group``, ``min_pending``, ``min_ack_pending`` and ``priority``."""
-
-NO_PRIORITIES: Final = (None, None, None, None)
 
 # Seconds that a fetch waits for messages, and that the server keeps a pull of a consumption, unless
 # the caller says otherwise (ADR-37).
@@ -80,7 +76,6 @@ def fetch_request(
         beat = None
     else:
         beat = _heartbeat(heartbeat, wait / 2.0)
-    group, min_pending, min_ack_pending, priority = priorities
     request = PullRequest(
         max_messages=UNBOUNDED_BATCH if max_messages is None else max_messages,
         max_bytes=max_bytes,
@@ -93,10 +88,7 @@ def fetch_request(
         expires=0.0 if no_wait else wait,
         heartbeat=beat,
         no_wait=no_wait,
-        group=group,
-        min_pending=min_pending,
-        min_ack_pending=min_ack_pending,
-        priority=priority,
+        priorities=priorities,
     )
     return request, wait
 
@@ -132,10 +124,7 @@ def consume_options(
         raise InvalidArgumentError(
             "give max_messages or max_bytes, not both", argument="max_messages"
         )
-    group, min_pending, min_ack_pending, priority = priorities
-    _check_group(
-        stream, consumer, config, group, overflow=(min_pending, min_ack_pending) != (None, None)
-    )
+    _check_group(stream, consumer, config, priorities)
     if max_bytes is None:
         limit = size = DEFAULT_MESSAGES if max_messages is None else max_messages
         threshold, unit, unused, other = threshold_messages, "messages", threshold_bytes, "bytes"
@@ -174,10 +163,7 @@ def consume_options(
         stop_after=stop_after,
         max_batch=config.max_batch or None,
         max_batch_bytes=config.max_bytes or None,
-        group=group,
-        min_pending=min_pending,
-        min_ack_pending=min_ack_pending,
-        priority=priority,
+        priorities=priorities,
     )
 
 
@@ -270,12 +256,14 @@ def _check_priorities(priorities: Priorities) -> None:
 
 
 def _check_group(
-    stream: str, consumer: str, config: ConsumerConfig, group: str | None, *, overflow: bool
+    stream: str, consumer: str, config: ConsumerConfig, priorities: Priorities
 ) -> None:
     """Raise InvalidGroupError if the server would refuse the pulls for their priority options."""
     groups, policy = config.priority_groups, config.priority_policy
     if not groups or policy in {None, PriorityPolicy.NONE}:
         return
+    group = priorities.group
+    overflow = (priorities.min_pending, priorities.min_ack_pending) != (None, None)
     if group is None:
         text = "Bad Request - Priority Group missing"
     elif group not in groups:

@@ -106,9 +106,14 @@ def parse_ttl(text: str | None) -> float | Literal["never"] | None:
         return NEVER
     if text.isascii() and text.isdigit():
         return float(text) or None
+    return parse_duration(text) or None
+
+
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of a duration like ``1m30s``; ``None`` if *text* is no duration."""
     if not _GO_DURATION.fullmatch(text):
         return None
-    return sum(float(number) * _UNITS[unit] for number, unit in _GO_PART.findall(text)) or None
+    return sum(float(number) * _UNITS[unit] for number, unit in _GO_PART.findall(text))
 
 
 def marker_of(headers: Headers | None) -> MarkerReason | None:

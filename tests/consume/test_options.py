@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from jetsync._proto.pull import UNBOUNDED_BATCH
+from jetsync._proto.pull import UNBOUNDED_BATCH, Priorities
 from jetsync.consume.options import consume_options, fetch_request
 from jetsync.errors import InvalidArgumentError
 from jetsync.values.consumer_config import ConsumerConfig
@@ -98,7 +98,7 @@ def test_limits_of_the_consumer():
         ("threshold_messages", {"max_messages": 2, "threshold_messages": 3}),
         ("expires", {"expires": 0.5}),
         ("heartbeat", {"expires": 4, "heartbeat": 3}),
-        ("priority", {"priorities": (None, None, None, 10)}),
+        ("priority", {"priorities": Priorities(priority=10)}),
     ],
 )
 def test_invalid(argument, changes):

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jetsync import errors
-from jetsync._proto.consume import ConsumeEngine, ConsumeOptions, read_duration, read_gone
-from jetsync._proto.pull import UNBOUNDED_BATCH, PullEngine, message_size
+from jetsync._proto.consume import ConsumeEngine, ConsumeOptions, read_gone
+from jetsync._proto.pull import UNBOUNDED_BATCH, Priorities, PullEngine, message_size
 from jetsync.events import PullOutcome
 from jetsync.testing import ManualClock
 
@@ -416,31 +416,12 @@ class TestLimits:
         rig.receive(message())
         assert rig.engine.refusals == 0
 
-    @pytest.mark.parametrize(
-        ("text", "seconds"),
-        [
-            ("2s", 2.0),
-            ("1m30s", 90.0),
-            ("1h0m0s", 3600.0),
-            ("1.5s", 1.5),
-            ("500ms", 0.5),
-            ("", None),
-            ("soon", None),
-            ("2 s", None),
-            ("1.2.3s", None),
-            ("3w", None),
-        ],
-    )
-    def test_durations(self, text, seconds):
-        """Durations are read as servers write them, and others not at all."""
-        assert read_duration(text) == seconds
-
 
 class TestPins:
     HEADER = b"NATS/1.0\r\nNats-Pin-Id: forged\r\nNats-Pin-Id: real\r\n\r\n"
 
     def pinned(self):
-        rig = Rig(group="A")
+        rig = Rig(priorities=Priorities("A"))
         rig.send()
         rig.receive(*[message(size=100, header=self.HEADER)] * 10)
         rig.take(10)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jetsync._proto.pull import PullEngine, PullRequest, message_size
+from jetsync._proto.pull import Priorities, PullEngine, PullRequest, message_size
 from jetsync._proto.status import Effect
 from jetsync.testing import ManualClock
 
@@ -79,10 +79,7 @@ class TestRequest:
             max_bytes=1000,
             heartbeat=5.0,
             no_wait=True,
-            group="A",
-            min_pending=0,
-            min_ack_pending=7,
-            priority=0,
+            priorities=Priorities("A", 0, 7, 0),
             pin_id="pin",
         )
         assert json.loads(request.wire) == {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jetsync.errors import InvalidTtlError
 from jetsync.values.headers import Headers
-from jetsync.values.ttl import MarkerReason, marker_of, parse_ttl, ttl_header
+from jetsync.values.ttl import MarkerReason, marker_of, parse_duration, parse_ttl, ttl_header
 
 
 class TestHeader:
@@ -99,3 +99,23 @@ class TestMarker:
         """A message without headers, or without a reason, is no marker."""
         assert marker_of(None) is None
         assert marker_of(Headers({"A": "b"})) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2s", 2.0),
+        ("1m30s", 90.0),
+        ("1h0m0s", 3600.0),
+        ("1.5s", 1.5),
+        ("500ms", 0.5),
+        ("", None),
+        ("soon", None),
+        ("2 s", None),
+        ("1.2.3s", None),
+        ("3w", None),
+    ],
+)
+def test_durations(text, seconds):
+    """Durations are read as servers write them, and others not at all."""
+    assert parse_duration(text) == seconds
