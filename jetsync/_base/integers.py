@@ -1,8 +1,8 @@
 """
 Integers as servers send them: counters of any length, and 64-bit numbers.
 
-``int`` and ``str`` refuse more than 4300 digits, as they would take long; ``decimal`` is fast and
-has no such bound. What a server sends is bounded by its ``max_payload``.
+``int`` and ``str`` are slow and refuse more than 4,300 digits. ``decimal`` is fast and has no such
+limit. The server's ``max_payload`` limits what arrives.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 
 from jetsync.errors import ProtocolError
 
+# Decimal digits of a 64-bit number.
 LONGEST_DIGITS: Final = 20
-"""Decimal digits of a 64-bit number at most."""
 
 LARGEST: Final = (1 << 64) - 1
 
@@ -23,7 +23,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 
 
 def parse_integer(text: str) -> int:
-    """Return the integer that a text is; raises ValueError if it is something else."""
+    """Return the integer in *text*; raises ValueError if it is not one."""
     if _INTEGER.fullmatch(text) is None:
         raise ValueError(f"{text[:40]!r} is not an integer")
     return int(decimal.Decimal(text))
@@ -36,7 +36,7 @@ def integer_text(number: int) -> str:
 
 def read_digits(text: str | bytes) -> int:
     """
-    Return the sequence or count that a header or a subject holds.
+    Return the sequence or count in a header or a subject.
 
     Raises:
         ProtocolError: It is not an unsigned 64-bit number in decimal digits.
@@ -50,10 +50,10 @@ def read_digits(text: str | bytes) -> int:
 
 def read_count(value: object, what: str) -> int:
     """
-    Return the sequence or count that a JSON value is.
+    Return a JSON value that is a sequence or a count.
 
     Raises:
-        ProtocolError: It is not an unsigned 64-bit integer; *what* names it.
+        ProtocolError: It is not an unsigned 64-bit integer. *what* names it in the error.
     """
     if type(value) is int and 0 <= value <= LARGEST:
         return value

@@ -1,20 +1,19 @@
 """
-Rules for locks that a signal handler may meet.
+Locks that a signal handler may use.
 
-Python runs a signal handler in the main thread, between two steps of whatever that thread is doing.
-If the interrupted call holds a lock, a call that the handler makes must not wait for that lock: the
-interrupted call cannot continue, and release it, before the handler returns. Every lock that a
-public call takes is therefore a ``threading.RLock``, which knows its owner, and is entered so::
+Python runs a signal handler in the main thread, between two steps of the code that it interrupts.
+If that code holds a lock, a call of the handler must not wait for it: the interrupted code cannot
+release the lock before the handler returns. So every lock that a public call takes is a
+``threading.RLock``, which knows its owner, and is taken like this::
 
     refuse_reentry(self._lock)
     with self._lock:
         ...
 
 The check is a statement of its own because Ctrl-C may strike at any step of Python code. ``with``
-and a lock that is written in C leave no step in which the lock is taken and nobody would release
-it. ``lock.acquire()`` followed by ``try`` does, and so does an ``__exit__`` that is written in
-Python. A lock that is taken within a deadline is therefore taken with :func:`take`, or with
-:class:`Locked`.
+and a lock that is written in C leave no step at which the lock is taken and would not be released.
+``lock.acquire()`` followed by ``try`` has such a step, and so has an ``__exit__`` in Python.
+To take a lock within a deadline, use :func:`take` or :class:`Locked`.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ def take(lock: Any, taken: list[bool], seconds: float = 0.0) -> bool:
     """
     Take *lock* within *seconds*, append whether that succeeded to *taken*, and return it.
 
-    To be called inside a ``try`` whose ``finally`` releases the lock if ``True in taken``.
+    Call it inside a ``try`` whose ``finally`` releases the lock if ``True in taken``.
     """
-    # Ctrl-C never strikes inside one call into C, so this call takes the lock and notes it.
+    # Ctrl-C never strikes inside one call into C, so this call takes the lock and records that.
     taken.extend(map(lock.acquire, (True,), (seconds,)))
     return True in taken
 
@@ -118,25 +117,25 @@ class Locked:
 
 class Latch:
     """
-    A flag that is set once and stays set, as a ``threading.Event`` that a signal handler may use.
+    A flag that is set once and stays set: a ``threading.Event`` that a signal handler may use.
 
     An event guards its flag with a lock. A handler that interrupts ``set`` or ``wait`` and uses the
-    same event would wait for that lock for ever.
+    same event would wait for that lock forever.
     """
 
     __slots__ = ("_is_set", "_waiting")
 
     def __init__(self) -> None:
         self._is_set = False
+        # A lock for each waiting thread, which `set` releases.
         self._waiting: list[threading.Lock] = []
-        """What each waiting thread waits for: a lock that :meth:`set` releases."""
 
     def is_set(self) -> bool:
         """Return whether the flag is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Set the flag and wake all threads that wait; safe to repeat."""
+        """Set the flag and wake all waiting threads. Can be called repeatedly."""
         self._is_set = True
         for lock in list(self._waiting):
             with contextlib.suppress(RuntimeError):  # Another call of `set` released it.
@@ -150,11 +149,11 @@ class Latch:
         lock.acquire()
         try:
             self._waiting.append(lock)
-            # Looked at after the lock can be seen: `set` looks for locks after setting the flag.
+            # Checked after the lock is listed: `set` sets the flag before it reads the list.
             if not self._is_set:
                 lock.acquire(timeout=max(timeout, 0.0))
         finally:
-            if lock in self._waiting:  # Unless Ctrl-C came before.
+            if lock in self._waiting:  # Unless Ctrl-C struck before.
                 self._waiting.remove(lock)
         return self._is_set
 

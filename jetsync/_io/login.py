@@ -1,9 +1,8 @@
 """
 The login of one connection attempt: the authentication fields of CONNECT.
 
-It is computed again for every attempt, because the callables and files of the options may have
-changed since the last one. This reads files and calls user code, so it must not run in the loop
-thread.
+It is computed for every attempt, because the results of the callables and the files of the options
+may change. It reads files and calls code of the application, so it must not run in the loop thread.
 """
 
 from __future__ import annotations
@@ -39,14 +38,13 @@ _KEY: Final = secrets.token_bytes(32)
 @attrs.frozen
 class Login:
     """
-    One login, ready to be sent.
+    One login, ready to send.
     """
 
+    # Fields of CONNECT, some of ``user``, ``pass``, ``auth_token``, ``jwt``, ``nkey`` and ``sig``.
     fields: Mapping[str, str] = attrs.field(repr=lambda fields: str(sorted(fields)))
-    """Fields of CONNECT: those needed of ``user``, ``pass``, ``auth_token``, ``jwt``, ``nkey`` and
-    ``sig``."""
+    # A digest of all fields except ``sig``. It is the same for two attempts with the same login.
     identity: bytes = attrs.field(repr=False)
-    """A digest of all fields but ``sig``; two attempts with the same login have the same."""
 
 
 def make_login(options: ConnectOptions, url: str, nonce: str | None) -> Login:
@@ -58,12 +56,12 @@ def make_login(options: ConnectOptions, url: str, nonce: str | None) -> Login:
 
     Args:
         options: The options of the client.
-        url: The server that is connected to.
-        nonce: What the server wants to be signed; None if its INFO has no nonce. Such a server
-            knows no keys, so neither a JWT nor an NKey is sent to it.
+        url: The server.
+        nonce: The text to sign, None if the server's INFO has none. Such a server supports no keys,
+            so neither a JWT nor an NKey is sent to it.
 
     Raises:
-        AuthenticationError: A file or a callable of the options does not yield a login.
+        AuthenticationError: A file or a callable of the options gives no login.
         ConfigurationError: The login needs the library nkeys, which is not installed.
     """
     fields = _signed_login(options, nonce.encode()) if nonce else {}
@@ -148,7 +146,7 @@ def _read_credentials(given: Any) -> tuple[str, str]:
         return path.read_bytes().decode("utf-8-sig", "replace"), source
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise AuthenticationError(f"{source} can not be read: {reason}") from error
+        raise AuthenticationError(f"{source} cannot be read: {reason}") from error
 
 
 def _text(name: str, given: str | Callable[[], str]) -> str:
@@ -180,7 +178,7 @@ def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception as error:
-        # Only the kind of error: its text may contain a secret, and this one is logged.
+        # Only the class of the error: its text may contain a secret, and this text is logged.
         raise AuthenticationError(f"{name}: the callable raised {type(error).__name__}") from error
 
 

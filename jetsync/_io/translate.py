@@ -1,7 +1,7 @@
 """
-Foreign errors of the connection, and what they are to users.
+Turn the errors of nats-py, sockets and TLS into those of jetsync.
 
-Told by what they are and by what they say, so that nothing foreign has to be imported here.
+Errors of nats-py are recognised by their module and text, so that it need not be imported here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from jetsync.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Texts of those -ERR lines after which the server keeps the connection.
 _HARMLESS: Final = (
     "permissions violation",
     "maximum subscriptions",
     "invalid subject",
     "invalid publish subject",
 )
-"""What the texts of those ``-ERR`` lines contain after which the server keeps the connection."""
 
+# What may help, by words of OpenSSL's reason.
 _TLS_HINTS: Final = {
     "mismatch": "if its certificate has another name, give that as tls_hostname",
     "issuer certificate": "give the authority of its certificate as tls_ca",
@@ -40,13 +41,12 @@ _TLS_HINTS: Final = {
     "wrong version": "the server does not speak TLS here: check the port, and tls_first if given",
     "record layer": "the server does not speak TLS here: check the port, and tls_first if given",
 }
-"""What may help, by words of OpenSSL's reason."""
 
 _AUTH_WORDS: Final = ("authorization", "authentication", "nkey", "jwt", "credentials")
 
 
 def translate_connect_error(error: Exception, *, server: str | None = None) -> ConnectError:
-    """Return our error for one of nats-py's, the socket's or TLS's while connecting."""
+    """Return the error of jetsync for one of nats-py, the socket or TLS while connecting."""
     if isinstance(error, ConnectError):
         if server is None or type(error) not in {ConnectError, AuthenticationError}:
             return error
@@ -60,15 +60,15 @@ def translate_connect_error(error: Exception, *, server: str | None = None) -> C
 
 def tls_reason(error: BaseException) -> str | None:
     """
-    Return what is wrong with TLS, and what may help; None if *error* is not about TLS.
+    Return what failed in TLS, and what may help. Return None if *error* is not about TLS.
 
-    aiohttp wraps the errors of TLS, some of them as its cause.
+    aiohttp wraps the errors of TLS, sometimes as the cause of its own.
     """
     nested = (getattr(error, name, None) for name in ("certificate_error", "os_error", "__cause__"))
     found = next((one for one in (*nested, error) if isinstance(one, ssl.SSLError)), None)
     if found is None or isinstance(error, ConnectError):
         return None
-    # What is wrong with a certificate is in an attribute that only this kind has.
+    # Only errors about certificates have verify_message.
     text = getattr(found, "verify_message", None) or getattr(found, "reason", None)
     text = (text or str(found)).replace("_", " ").rstrip(".").lower()
     hint = next((hint for words, hint in _TLS_HINTS.items() if words in text), None)
@@ -79,7 +79,7 @@ def no_server_error(failures: Sequence[tuple[str | None, Exception]]) -> Connect
     """
     Return the error of a connect that failed at each of several servers, with a reason for each.
 
-    That one server refused the login says more than that another is down, and decides the class.
+    A refused login decides the class, because it is more specific than a server that is down.
     """
     errors = [translate_connect_error(error, server=server) for server, error in failures]
     if len(errors) == 1:
@@ -89,7 +89,7 @@ def no_server_error(failures: Sequence[tuple[str | None, Exception]]) -> Connect
 
 
 def translate_closed(cause: Exception | None) -> ConnectionClosedError:
-    """Return the error that calls on a closed client end with."""
+    """Return the error of calls on a closed client."""
     if cause is None:
         return ConnectionClosedError()
     error = ConnectionClosedError(f"the client is closed: {_text_of(cause)}")
@@ -98,7 +98,7 @@ def translate_closed(cause: Exception | None) -> ConnectionClosedError:
 
 
 def is_refused_login(reason: str) -> bool:
-    """Return whether the text of an ``-ERR`` line says that the login is not accepted."""
+    """Return whether the text of an ``-ERR`` line refuses the login."""
     text = reason.lower()
     return "timeout" not in text and ("authorization" in text or "authentication" in text)
 
@@ -114,9 +114,9 @@ def _has_refusal(errors: Sequence[ConnectError]) -> bool:
 
 
 def _text_of(error: Exception) -> str:
-    """Return what went wrong in plain words: without prefixes, numbers and secrets."""
+    """Return the text of an error without prefixes, numbers and secrets."""
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
-        # asyncio puts the address into the text in a form of its own.
+        # asyncio adds the address to the text.
         if type(error).__module__ == "builtins":
             return os.strerror(error.errno).lower()
     elif isinstance(error, socket.gaierror):

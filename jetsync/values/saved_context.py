@@ -1,9 +1,8 @@
 """
-Contexts saved by the ``nats`` command line: where they are, and what of them concerns a client.
+Contexts that the ``nats`` command line has saved, as options of a client.
 
-``$XDG_CONFIG_HOME/nats/context/<name>.json`` holds one context each,
-``$XDG_CONFIG_HOME/nats/context.txt`` the name of the selected one. Without ``$XDG_CONFIG_HOME`` it
-is ``~/.config``.
+Each context is a file ``$XDG_CONFIG_HOME/nats/context/<name>.json``. The name of the selected one
+is in ``$XDG_CONFIG_HOME/nats/context.txt``. ``$XDG_CONFIG_HOME`` defaults to ``~/.config``.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _LOGINS: Final = (
     ("nkey", "nkey_seed"),
     ("token", "token"),
 )
-# Without these the connection would be another one than the context describes.
+# jetsync would connect differently from what the context describes.
 _UNSUPPORTED: Final = ("nsc", "user_jwt", "socks_proxy", "windows_cert_store")
 
 
@@ -42,12 +41,12 @@ def context_fields(name: str | None, environ: Mapping[str, str]) -> dict[str, An
     Return the fields of ``ConnectOptions`` that a saved context sets.
 
     Args:
-        name: Name of the context; ``None`` for the selected one.
-        environ: Environment to find the directory with.
+        name: The name of the context, ``None`` for the selected one.
+        environ: The environment variables that say where the contexts are.
 
     Raises:
-        ConfigurationError: there is no such context, it can not be read, or it needs what jetsync
-            has not.
+        ConfigurationError: The context does not exist, cannot be read, or uses an option that
+            jetsync does not support.
     """
     folder = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "nats"
     if name is None:
@@ -61,7 +60,7 @@ def context_fields(name: str | None, environ: Mapping[str, str]) -> dict[str, An
                 f"context {name!r} uses {field!r}, which jetsync does not support"
             )
     fields = {ours: saved[theirs] for theirs, ours in _PLAIN.items() if saved.get(theirs)}
-    # A context may carry both; the more exact one counts.
+    # The prefix is more exact than the domain.
     if "jetstream_prefix" in fields:
         fields.pop("jetstream_domain", None)
     for theirs, ours in _LOGINS:
@@ -97,7 +96,7 @@ def _load(folder: Path, name: str) -> Mapping[str, Any]:
     except OSError as error:
         raise ConfigurationError(f"context {name!r} can not be read: {error.strerror}") from error
     except ValueError as error:
-        # The cause would carry the whole text, passwords included.
+        # The cause would contain the whole text with its passwords.
         raise ConfigurationError(f"context {name!r} is not JSON: {type(error).__name__}") from None
     if not isinstance(saved, dict):
         raise ConfigurationError(f"context {name!r} is not a JSON object")

@@ -1,5 +1,5 @@
 """
-Server URLs: reading what users give as ``servers``.
+Server URLs: reading the option ``servers``.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ def read_servers(servers: str | Sequence[str]) -> list[str]:
     Return server URLs with scheme and port, in the order given and without repetition.
 
     Args:
-        servers: One URL, several with commas between them, or a sequence of such. ``host`` and
-            ``host:port`` will do.
+        servers: One URL, several separated by commas, or a sequence of these. ``host`` and
+            ``host:port`` suffice.
 
     Raises:
-        InvalidTypeError: it is no text, or a sequence with something else in it.
-        InvalidArgumentError: there is no URL, one that can not be used, or WebSocket next to plain
-            TCP.
+        InvalidTypeError: *servers* is neither text nor a sequence of texts.
+        InvalidArgumentError: There is no URL, a URL is invalid, or WebSocket and plain URLs are
+            mixed.
     """
     value: object = [servers] if isinstance(servers, str) else servers
     if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise InvalidTypeError("servers must be text or a list of texts", argument="servers")
     given: Sequence[str] = value
-    # A password with a comma in it falls apart here, so errors show the redacted whole, not the
-    # piece.
+    # This splits a password with a comma in it, so errors show the redacted whole.
     shown = redact_url(",".join(given))
     urls = [_complete(piece, shown) for one in given for piece in one.split(",") if piece.strip()]
     if not urls:
@@ -48,7 +47,7 @@ def read_servers(servers: str | Sequence[str]) -> list[str]:
 def _complete(piece: str, shown: str) -> str:
     text = piece.strip()
     url = text if "://" in text else f"nats://{text}"
-    # The text of these errors would be that of the URL, with the password in it: no cause is kept.
+    # These errors contain the URL with its password, so they are not kept as a cause.
     problem = None
     try:
         parts = urlsplit(url)
@@ -67,7 +66,7 @@ def _complete(piece: str, shown: str) -> str:
         elif port == 0:
             problem = "port 0 can not be connected to"
         elif "@" in parts.path + parts.fragment or ("@" in parts.query and not websocket):
-            # Otherwise the part before it would be taken for the host and sent to a name server.
+            # The part before it would be taken for the host and sent to a name server.
             problem = "it has a special character in user or password"
         elif not websocket and parts.path not in {"", "/"}:
             problem = "only WebSocket URLs have a path"
@@ -83,7 +82,7 @@ def _complete(piece: str, shown: str) -> str:
 
 def user_info(url: str) -> tuple[str, str | None] | None:
     """
-    Return user and password of a URL without percent-encoding; ``None`` if there is no user.
+    Return user and password of a URL, decoded. Return ``None`` if there is no user.
 
     Without a password, the user is a token.
     """
@@ -99,7 +98,7 @@ def user_info(url: str) -> tuple[str, str | None] | None:
 
 def wants_tls(urls: Sequence[str]) -> bool:
     """
-    Return whether one of the URLs asks for TLS by its scheme.
+    Return whether the scheme of one of the URLs asks for TLS.
     """
     return any(urlsplit(url).scheme in {"tls", "wss"} for url in urls)
 

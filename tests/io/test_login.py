@@ -264,7 +264,7 @@ class TestCredentials:
         """A missing file and a folder are errors with the path and the reason."""
         assert "No such file" in str(failing(credentials=path))
         assert "Is a directory" in str(failing(credentials=tmp_path))
-        assert "can not be read" in str(failing(credentials="a\x00b"))
+        assert "cannot be read" in str(failing(credentials="a\x00b"))
 
     def test_file_is_read_each_time(self, path):
         """A login that fails with a half-written file works once the file is whole."""
