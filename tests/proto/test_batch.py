@@ -43,7 +43,7 @@ def make(**options):
 
 class TestEntries:
     def test_first(self):
-        """The first message asks, the ones behind it do not."""
+        """The first message asks for an answer, the later ones do not."""
         engine = make()
         assert engine.started is False
         sent = [engine.add(item) for item in "abc"]
@@ -73,7 +73,7 @@ class TestEntries:
         assert [e.sequence for e in entries if e.asks] == [*expected, 11]
 
     def test_marker(self):
-        """A commit without a message ends the batch with a marker behind the last one."""
+        """A commit without a message ends the batch with a marker after the last one."""
         engine = make()
         engine.add("a")
         (entry,) = engine.commit()
@@ -87,7 +87,7 @@ class TestEntries:
         assert (entry.sequence, entry.item, entry.commit, entry.asks) == (2, "b", b"1", True)
 
     def test_hold_back(self):
-        """Where the server knows no marker, each message waits for the next one or the commit."""
+        """If the server knows no marker, each message waits for the next one or the commit."""
         engine = make(hold_back=True)
         assert engine.add("a") is None
         assert engine.started is False
@@ -97,7 +97,7 @@ class TestEntries:
         assert (last.sequence, last.item, last.commit) == (2, "b", b"1")
 
     def test_hold_back_and_a_last_message(self):
-        """The message that was held back goes out before the one that commits."""
+        """The message that was held back is sent before the one that commits."""
         engine = make(hold_back=True, ack_first=False)
         engine.add("a")
         entries = engine.commit("b", "c")
@@ -108,14 +108,14 @@ class TestEntries:
         ]
 
     def test_empty(self):
-        """Nothing can not be committed, and the batch stays open."""
+        """An empty batch cannot be committed, and it stays open."""
         engine = make()
         with pytest.raises(errors.BatchClosedError, match="no messages"):
             engine.commit()
         assert engine.add("a").sequence == 1
 
     def test_limit(self):
-        """What the server does not take is refused here, and what was taken can be committed."""
+        """A message over the limit is refused, and the earlier ones can be committed."""
         engine = make(limit=2)
         engine.add("a")
         engine.add("b")
@@ -139,7 +139,7 @@ class TestEntries:
         assert not any(e.asks for e in map(raised.add, range(1003)))
 
     def test_after_the_commit(self):
-        """Nothing goes out behind what commits."""
+        """Nothing is sent after the commit."""
         engine = make()
         engine.add("a")
         engine.commit()
@@ -392,7 +392,7 @@ def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last
 
     # How it ended.
     if engine.state is BatchState.OPEN:
-        # A user who asked for too much, or nothing, has a batch that is as good as before.
+        # A refused call leaves the batch unchanged.
         assert not taken
         assert not written or not written[-1].commit
         if engine.items:

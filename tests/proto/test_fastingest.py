@@ -62,7 +62,7 @@ def refusal(error):
 
 class Talk:
     """
-    An engine and somebody who answers what it sent, one reply after the other.
+    An engine, and a server that answers what it sent, one reply at a time.
     """
 
     def __init__(self, *, gap="ok", flow=10, outstanding=2, open_with=None):
@@ -138,7 +138,7 @@ class TestStart:
         ],
     )
     def test_refused(self, err_code, expected):
-        """A refusal of the first message begins no batch, and the next try has a batch anew."""
+        """If the first message is refused, the next one starts a new batch."""
         talk = Talk()
         talk.begin()
         talk.say(refusal({"code": 400, "err_code": err_code, "description": "no"}), 1, OP_START)
@@ -343,7 +343,7 @@ class TestGapOk:
         assert talk.ledger.lost == 10
 
     def test_told_late(self):
-        """A loss that is told behind the ack that covers it takes its confirmation back."""
+        """A loss that is reported after the ack that covers it withdraws the confirmation."""
         talk = Talk(open_with=10)
         talk.send(9)
         talk.ack(10, 10)
@@ -554,7 +554,7 @@ class TestGapFail:
         assert talk.engine.failure.first_missing == 4
 
     def test_ended_by_the_server(self):
-        """And an end that nobody asked for."""
+        """An end that jetsync did not ask for is handled too."""
         talk = Talk(gap="fail", open_with=10)
         talk.send(4)
         talk.end(3)

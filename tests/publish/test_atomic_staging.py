@@ -224,7 +224,7 @@ class TestAdmit:
     )
     def test_refused(self, stage, item, error):
         """
-        What can not be sent is refused by its own error, and leaves nothing behind.
+        An invalid message is refused with its own error, and nothing of it is kept.
         """
         part = stage()
         with pytest.raises(error):
@@ -252,7 +252,7 @@ class TestAdmit:
 
     def test_a_subject_of_nobody(self, stage):
         """
-        A subject that no stream takes is refused as such, and the batch goes on.
+        A subject without a stream is refused, and the batch stays usable.
         """
         part = stage()
         with pytest.raises(errors.NoStreamResponseError):

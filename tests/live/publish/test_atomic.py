@@ -255,7 +255,7 @@ class TestBlock:
 
     def test_a_loss_that_was_overheard(self, batches):
         """
-        A body that goes on after an add that lost the batch does not end as if all were stored.
+        If an add loses the batch and the block continues, the end of the block raises.
         """
 
         def work():

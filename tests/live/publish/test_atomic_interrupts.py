@@ -1,5 +1,5 @@
 """
-Atomic batches and what may come at any moment: Ctrl-C, a discard from elsewhere, a forked child.
+Atomic batches and Ctrl-C, a discard by another thread, and a forked child.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def stream(js, unique):
 @contextlib.contextmanager
 def busy(server, batch, subject):
     """
-    Have another thread wait in ``batch.add`` for a server that stands still.
+    Have another thread wait in ``batch.add`` for a paused server.
     """
     server.pause()
     try:
@@ -54,7 +54,7 @@ def busy(server, batch, subject):
 class TestDiscard:
     def test_while_another_thread_adds(self, victim, unique):
         """
-        A discard never waits: the call that has the batch does the rest as it ends.
+        A discard never waits: the call that is using the batch discards it when it ends.
         """
         with jetsync.connect(victim.url) as client:
             js = client.jetstream()
@@ -73,7 +73,7 @@ class TestDiscard:
 
     def test_for_one_who_waits(self, victim, unique):
         """
-        Who takes the batch after the call in between finds it discarded already.
+        A call that was waiting for the batch finds it discarded.
         """
         with jetsync.connect(victim.url) as client:
             js = client.jetstream()
@@ -118,7 +118,7 @@ class TestDiscard:
 
     def test_in_a_forked_child(self, js, stream):
         """
-        In a forked child it does nothing, even if a lost thread has the batch; the parent goes on.
+        A discard in a forked child does nothing, even if another thread held the lock.
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
@@ -133,7 +133,7 @@ class TestDiscard:
 
     def test_the_lock_of_the_writes_is_taken(self, js, stream):
         """
-        Not even a write that goes on makes a discard wait.
+        A discard does not wait for a write in progress.
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
@@ -164,7 +164,7 @@ class Interrupt:
 class TestCtrlC:
     def test_in_the_block(self, js, stream, monkeypatch):
         """
-        Ctrl-C as an add begins leaves no lock behind, and the block ends at once.
+        Ctrl-C at the start of an add leaves no lock held, and the block ends at once.
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
@@ -176,7 +176,7 @@ class TestCtrlC:
 
     def test_in_an_add(self, js, stream, monkeypatch):
         """
-        An add that was interrupted ends the batch, and its place at the server is free soon.
+        An interrupted add ends the batch, and the server frees its place.
         """
         batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
         for batch in batches:
@@ -190,7 +190,7 @@ class TestCtrlC:
             batches[0].resend()
 
         def one_more():
-            # Where the background thread writes just then, what frees the place goes out behind it.
+            # If the background thread is writing, the message that frees the place follows later.
             with contextlib.suppress(jetsync.TooManyInflightError):
                 batch = js.atomic_batch()
                 batch.add(f"{stream.name}.A", b"3")
@@ -205,7 +205,7 @@ class TestCtrlC:
     @pytest.mark.parametrize(("owner", "step"), [(BatchSender, "commit"), (BatchRun, "send")])
     def test_before_the_commit(self, js, stream, monkeypatch, owner, step):
         """
-        A commit that was interrupted before it was sent can be sent again, and frees its place.
+        A commit that was interrupted before it was sent can be sent again.
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
@@ -239,7 +239,7 @@ class TestCtrlC:
 
     def test_after_the_answer(self, js, stream, monkeypatch):
         """
-        Between the answer to a commit and its reading nothing is known, and that is what is said.
+        If Ctrl-C comes between the answer to a commit and its reading, the outcome is unknown.
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
@@ -277,7 +277,7 @@ class TestPlaces:
 
     def test_no_bytes_are_taken(self, js, stream, monkeypatch):
         """
-        An add that finds no room ends the batch and frees its place, on the connection that is.
+        An add that finds no room ends the batch and frees its place.
         """
         batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
         for batch in batches:

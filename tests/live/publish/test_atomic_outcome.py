@@ -1,5 +1,5 @@
 """
-Atomic batches that were perhaps stored, or not at once: what is known, and who tries again.
+Atomic batches with an unknown outcome, and retries.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class TestUnknownOutcome:
 
     def test_a_refusal_does_not_make_it_known(self, proxied, stream, js):
         """
-        As long as nobody has seen the first attempt, an error of the next one says little.
+        After an unknown outcome, an error of the next attempt leaves it unknown.
         """
         far, proxy = proxied()
         error = self.lose_the_answer(far, proxy, stream, with_ids(stream), 4)
@@ -288,7 +288,7 @@ class TestRetries:
 
     def test_a_stream_that_goes_and_comes_back(self, js, stream):
         """
-        The server answers that nobody listens, though the stream was known: another attempt.
+        If the server reports no responders for a known stream, the batch is sent again.
         """
         js.publish_batch([(f"{stream.name}.A", b"")])
         js.delete_stream(stream.name)
@@ -315,7 +315,7 @@ class TestRetries:
     @pytest.mark.parametrize("expected", [7, 0])
     def test_a_plugin_is_not_asked_about_refusals(self, nats_server, js, stream, expected):
         """
-        What the stream refuses it would refuse again; after the fact nobody is asked.
+        A refused batch is not sent again, and no plugin is asked.
         """
         again = Again()
         js.publish(f"{stream.name}.A")

@@ -82,7 +82,7 @@ class TestDuplicate:
 
     def test_somebody_else_used_an_id(self, lost, js, stream):
         """
-        One foreign id refuses the batch: nothing of it is stored, and nobody claims that it is.
+        One id of another publisher refuses the batch: nothing is stored or reported as stored.
         """
         batch = lost(stored=False)
         js.publish(f"{stream.name}.other", msg_id="last")

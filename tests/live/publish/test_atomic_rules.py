@@ -37,7 +37,7 @@ class TestIds:
     @pytest.mark.versions
     def test_ids_of_messages(self, everywhere):
         """
-        One duplicate refuses all, and what was refused leaves no id behind.
+        One duplicate refuses the whole batch, and no id of it is remembered.
         """
         s = everywhere
         s.js.publish(s("A"), b"0", msg_id="m1")
@@ -99,7 +99,7 @@ class TestExpectations:
 
     def test_only_on_the_first(self, everywhere):
         """
-        The stream's last sequence is for the first message; the batch goes on.
+        Only the first message may expect the last sequence. The batch stays usable.
         """
         s = everywhere
         with s.js.atomic_batch() as batch:
@@ -210,7 +210,7 @@ class TestOldServers:
 
     def test_broken_but_wanted(self, js_of, unique):
         """
-        2.12.0 is used by who says that it may be; it knows no marker and needs none.
+        ``broken_servers`` accepts 2.12.0, which knows no marker and needs none.
         """
         js = js_of("2.12.0")
         s = Batches(js, unique)

@@ -94,7 +94,7 @@ class TestPrepare:
 
     def test_a_veto(self, with_plugins, stream):
         """
-        A message that a plugin refuses is not in the batch, which goes on without it.
+        A message that a plugin refuses is not added, and the batch stays usable.
         """
         js = with_plugins(Upper())
         subject = f"{stream.name}.A"

@@ -1,5 +1,5 @@
 """
-Fast ingest on real servers: what is stored, and who refuses it.
+Fast ingest on real servers: what is stored, and what is refused.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class TestBasic:
 
     def test_wrong_messages(self, js, stream, unique):
         """
-        What cannot be sent is refused before it is; the batch goes on.
+        An invalid message is refused before it is sent, and the batch stays usable.
         """
         js.create_stream(f"{unique}-other", subjects=[f"{unique}-other.>"], storage="memory")
         subject = f"{stream.name}.a"

@@ -115,7 +115,7 @@ class TestLostCommit:
 
     def test_interrupted_after_the_answer(self, js, stream, monkeypatch):
         """
-        Ctrl-C behind the answer changes nothing: the commit succeeded, and close() says so.
+        Ctrl-C after the answer changes nothing: the commit succeeded, and close() returns.
         """
         publisher = fast(js)
         publisher.add(f"{stream.name}.a", b"0")
@@ -160,7 +160,7 @@ class TestLostCommit:
 class TestInterruptedStart:
     def test_wait(self, js, stream, monkeypatch):
         """
-        Ctrl-C while the first message is not answered frees its place; the next one begins anew.
+        Ctrl-C before the first message is answered frees its place; the next one starts a batch.
         """
         publisher = fast(js)
         interrupt(monkeypatch, publisher)
@@ -343,7 +343,7 @@ class TestPrepare:
     @pytest.mark.parametrize("wrong", ["veto", "type"])
     def test_what_is_before(self, stamped, stream, unique, wrong):
         """
-        What stands before a message that cannot be sent is sent, and what stands behind is not.
+        The messages before an invalid one are sent, and the messages after it are not.
         """
         subject = f"{unique}.a"
         bad, error = {
@@ -420,7 +420,7 @@ class TestFailure:
 class TestOtherThreads:
     def test_left_while_another_waits(self, fragile, cut, unique):
         """
-        Leaving by an exception waits for nobody; who waits for room is told at once.
+        An exception in the block does not wait, and ends the call that waits for room.
         """
         fast_stream(fragile, unique)
         publisher = fast(fragile, flow=2)

@@ -179,7 +179,7 @@ class TestFlow:
 class TestQuiet:
     def test_kept_alive(self, js, stream):
         """
-        A publisher whose user takes more than 10 s goes on: it is kept alive meanwhile.
+        A publisher whose user pauses for more than 10 s is kept alive.
         """
         subject = f"{stream.name}.a"
         with fast(js, gap="ok") as lenient, fast(js, gap="fail") as strict:
@@ -196,7 +196,7 @@ class TestQuiet:
 
     def test_forgotten_publisher(self, client, js, stream, monkeypatch):
         """
-        A publisher that nobody holds is not kept alive, and leaves its subscription.
+        A publisher without references is not kept alive, and unsubscribes.
         """
         monkeypatch.setattr(_fast_link, "KEEP_ALIVE_CHECK", 0.05)
         monkeypatch.setattr(_fast_link, "PING_AFTER", 0.1)

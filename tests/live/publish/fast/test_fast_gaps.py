@@ -80,7 +80,7 @@ class TestGaps:
 
     def test_on_gap_runs_without_the_lock(self, js, stream):
         """
-        It may use the publisher, and if it raises, the publisher goes on.
+        ``on_gap`` may use the publisher. If it raises, the publisher stays usable.
         """
         subject = f"{stream.name}.a"
         seen = []

@@ -1,5 +1,5 @@
 """
-Fast ingest: how it goes on or ends where connections, servers and leaders are lost.
+Fast ingest when connections, servers and leaders are lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jetsync.publish import fast_link as _fast_link
 class TestLoss:
     def test_connection_in_ok_mode(self, fragile, cut, unique):
         """
-        After a cut it goes on, on the next connection; what is not reported lost is stored.
+        After a cut it continues on the next connection. Messages not reported lost are stored.
         """
         stream = fast_stream(fragile, unique)
         events = []
@@ -188,7 +188,7 @@ class TestLoss:
 class TestCluster:
     def test_leader_steps_down(self):
         """
-        While there is no leader messages are lost; ``ok`` reports them and goes on, ``fail`` ends.
+        Messages without a leader are lost: ``ok`` reports them and continues, ``fail`` ends.
         """
         with (
             DevServer(cluster=3) as servers,
@@ -256,7 +256,7 @@ class TestCluster:
             with pytest.raises(jetsync.BatchClosedError):
                 strict.add("HA.a", b"0")
         else:
-            # Replicas know of the batch: if all in flight had reached one, it goes on.
+            # Replicas know of the batch. If all messages in flight reached one, it continues.
             strict.close()
             assert strict.ack.size == strict.statistics().added
         stored = self._read(servers, stream)
