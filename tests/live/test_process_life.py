@@ -320,8 +320,7 @@ class TestInterruptedReads:
         """
 
         def take():
-            with contextlib.suppress(jetsync.WaitTimeoutError):
-                consumption.next(timeout=0)
+            consumption.next(timeout=0)
 
         with stream.ordered_consumer() as ordered:
             consumption = ordered.consume()

@@ -95,11 +95,9 @@ class TestProbe:
         """
         source = stream.ordered_consumer() if ordered else stream.create_consumer("C")
         with source.consume(expires=2, heartbeat=0.5) as messages:
-            with contextlib.suppress(jetsync.WaitTimeoutError):
-                assert messages.next(timeout=0) is None
+            assert messages.next(timeout=0) is None
             proxy.pause()
-            with contextlib.suppress(jetsync.WaitTimeoutError):
-                assert messages.next(timeout=2) is None
+            assert messages.next(timeout=2) is None
             assert probes
             proxy.resume()
 
