@@ -130,7 +130,7 @@ def consume_handler(h):
             message.ack()
 
     with h.busy.consume(handle, expires=1, stop_after=50) as h.current:
-        h.current.wait(WAIT)
+        h.current.wait(timeout=WAIT)
 
 
 def ordered(h):
