@@ -1,5 +1,5 @@
 """
-What controller and workers tell each other: a job to do, and what it cost.
+The messages between controller and workers: a job, and its cost.
 
 Both travel as one line of JSON over the worker's standard input and output.
 """

@@ -20,7 +20,7 @@ SIX: Final = 18 * 60
 KEPT: Final = 1
 """Seconds that the key is kept which expires."""
 
-PATIENCE: Final = 15.0
+MARKER_WAIT: Final = 15.0
 """Seconds to wait for the marker in its place, which the server sets when it comes to that."""
 
 
@@ -113,7 +113,7 @@ def expire(bucket: jetsync.KeyValue) -> list[str]:
     with bucket.watch("gate", updates_only=True) as watch:
         bucket.create("gate", b"closes soon", ttl=KEPT)
         for _ in range(2):
-            entry = watch.next(timeout=PATIENCE)
+            entry = watch.next(timeout=MARKER_WAIT)
             if entry is None:
                 break
             seen.append(entry.marker.value if entry.marker is not None else entry.operation.value)

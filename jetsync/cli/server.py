@@ -78,7 +78,7 @@ def sigterm_interrupts() -> Iterator[None]:
 
 def has_ended(running: DevServer) -> bool:
     """
-    Wait a while for the server's process to end, and tell whether it has.
+    Wait briefly for the server's process to end, and return whether it has.
     """
     try:
         running.wait_exit(timeout=_LOOK)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 USUAL: Final = 10
-"""How many messages are shown first unless told otherwise."""
+"""Default number of stored messages to show first."""
 
 # One wait for a message, in seconds; the loop around it makes it endless.
 _LOOK: Final = 3.0
@@ -169,7 +169,7 @@ class Notices:
 
     @jetsync.hookimpl
     def jetsync_status(self, event: jetsync.StatusEvent) -> None:
-        """Tell of a connection that was lost, and of the next one."""
+        """Report lost connections and reconnects."""
         if event.kind is jetsync.StatusKind.DISCONNECTED:
             say("the connection was lost; waiting for another", err=True)
         elif event.kind is jetsync.StatusKind.RECONNECTED:

@@ -40,7 +40,7 @@ class ServerBinary:
     """Where the executable is."""
 
     version: str | None
-    """The version it was installed as; ``None`` when only running it would tell."""
+    """The version that was installed. ``None`` if only the running server knows it."""
 
 
 def find_server(version: str | None = None) -> ServerBinary:

@@ -1,5 +1,5 @@
 """
-Break everything around jetsync on purpose, at random but repeatable moments, and count violations.
+Break connections, servers and calls at random but repeatable moments, and count violations.
 
 ``tox run -e chaos`` runs the whole campaign in about 20 minutes; ``JETSYNC_CHAOS_SECONDS=80`` makes
 it short. Each trial has a seed, and each violation names the seed of its trial::
@@ -43,7 +43,7 @@ class Part:
     name: str
     share: float
     """Its share of the campaign's time."""
-    patience: float
+    limit: float
     """Seconds that one trial may take before it counts as hanging."""
     trials: int | None = None
     """How many trials the full form has; None runs as many as fit into the time."""
@@ -143,9 +143,9 @@ def run(part: Part, seed: int, seconds: float, trials: int | None) -> Result:
             while not over():
                 current = seed + result.trials
                 try:
-                    found = child.line(part.patience)
+                    found = child.line(part.limit)
                 except queue.Empty:
-                    text = f"{doing}: not over after {part.patience:g} s\n{child.stacks()}"
+                    text = f"{doing}: not over after {part.limit:g} s\n{child.stacks()}"
                     result.add("hang", current, text)
                     result.trials += 1
                     break

@@ -1,5 +1,5 @@
 """
-Certificates for tests, and the authorities that they come from.
+Certificates for tests, and the authorities that issue them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 class Authority:
     """
-    A certificate authority that lives in a folder.
+    A certificate authority with its files in a folder.
     """
 
     def __init__(self, folder, name):

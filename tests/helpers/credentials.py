@@ -1,5 +1,5 @@
 """
-Operators, accounts and users of tests, with keys, JWTs and credentials files made on the spot.
+Operators, accounts and users for tests, with new keys, JWTs and credentials files.
 
 Needs the library nkeys.
 """
@@ -26,7 +26,7 @@ CREDENTIALS = """-----BEGIN NATS USER JWT-----
 
 def encoded(data):
     """
-    Return base64 as tokens have it: for URLs, without padding.
+    Return URL-safe base64 without padding, as in tokens.
     """
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
@@ -99,7 +99,7 @@ class Operator:
 
 def token_until(subject, issuer, nats, end):
     """
-    Return a JWT that is over at a moment.
+    Return a JWT that expires at a time.
     """
     header, claims, _ = token(subject, issuer, "U", nats).split(".")
     body = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))

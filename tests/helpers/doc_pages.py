@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def script_of(page: Path) -> str:
     """
-    Return the page with all but its Python blocks blanked, so that line numbers stay right.
+    Return the Python blocks of the page with all other lines empty, so that line numbers match.
     """
     lines = []
     fence = ""
@@ -31,7 +31,7 @@ def script_of(page: Path) -> str:
             fence, inside = ticks, line == "```python"
             lines.append("")
         elif fence and line.rstrip() == fence:
-            # A block may show others, whose fences are shorter than its own.
+            # A block may contain other blocks with shorter fences.
             fence, inside = "", False
             lines.append("")
         else:
@@ -41,11 +41,11 @@ def script_of(page: Path) -> str:
 
 def run_page(page: Path, folder: Path, *, seconds: float = 90.0, **environment: str) -> str:
     """
-    Run a page's blocks to their end and return what they print; a failure shows all of it.
+    Run the blocks of a page and return their output. A failure shows all of it.
 
     Args:
         page: The page.
-        folder: Where the script may be written.
+        folder: The folder for the script.
         seconds: How long it may take.
         environment: Variables to set besides those of this process.
     """

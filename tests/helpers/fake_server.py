@@ -1,5 +1,5 @@
 """
-A man in the middle of tests: forwards connections to a server, and plays a server of his own.
+A fake server: forwards connections to a real server, or sends scripted bytes.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ import threading
 from collections import deque
 
 LONG = 30.0
-"""Seconds after which a connection that does nothing is dropped."""
+"""Seconds after which an idle connection is closed."""
 
 HEARD = None
-"""In a play: wait until the client has sent something."""
+"""In a script: wait until the client has sent something."""
 
 HONEST = {"version": "2.15.1", "headers": True, "max_payload": 1 << 20}
 
 
 def info(**fields):
     """
-    An INFO line of a server that is not the honest one.
+    Return an INFO line that differs from the one of the real server.
     """
     fields = {"server_id": "EVIL", "server_name": "evil", **HONEST, **fields}
     return b"INFO " + json.dumps(fields).encode() + b"\r\n"
 
 
-class Impostor:
+class FakeServer:
     """
-    A TCP proxy that can also play a server by itself.
+    A TCP proxy that can also send scripts in place of the server.
 
-    The next connections get the plays that were appended to ``plays``, one each: pieces of bytes
-    that are sent one by one, with `HEARD` between those that have to be separate segments. A play
-    that ends with `"PONG"` answers each PING from there on. All other connections are forwarded.
+    ``plays`` holds one script for each of the next connections: pieces of bytes that are sent one
+    by one, with `HEARD` between pieces that must be separate segments. A script that ends with
+    `"PONG"` then answers each PING. All other connections are forwarded.
     """
 
     def __init__(self, target):
@@ -42,7 +42,7 @@ class Impostor:
         self.port = self._listener.getsockname()[1]
         self.plays = deque()
         self.heard = []
-        """What the clients of the plays have sent, one entry for each play that has ended."""
+        """What the clients have sent, one entry for each script that has ended."""
 
         self._let_through = threading.Event()
         self._let_through.set()
@@ -69,7 +69,7 @@ class Impostor:
 
     def hold(self):
         """
-        Keep connections that are to be forwarded waiting, until `release`.
+        Hold connections to the real server until `release`.
         """
         self._let_through.clear()
 

@@ -1,5 +1,5 @@
 """
-Fast publishers for tests, what befalls them, and what they have stored.
+Fast publishers for tests, faults for them, and what they have stored.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from jetsync._proto.fastingest import SUFFIX
 
 def fast(js, **options):
     """
-    A fast publisher.
+    Return a fast publisher.
     """
     return js.fast_publisher(**{"timeout": 5.0, **options})
 
 
 def stored_in(stream):
     """
-    The payloads of a stream, in order, as numbers.
+    Return the payloads of a stream as numbers, in order.
     """
     return [int(message.data) for message in messages_in(stream)]
 
 
 def subscriptions(client):
     """
-    How many mailboxes the client listens with.
+    Return the number of receivers of the client.
     """
     return len(client._connection.lane.receivers())
 
 
 def lose(publisher, count):
     """
-    Lose the next messages on their way: they are numbered and never sent.
+    Lose the next messages: they get sequences and are never sent.
     """
     publisher._link.engine.claim(count, time.monotonic())
 
 
 def ranges(events):
     """
-    What gap events name.
+    Return the sequences of gap events.
     """
     return [(event.first, event.last) for event in events]
 
 
-def end_behind_its_back(js, publisher, seq):
+def end_on_server(js, publisher, seq):
     """
-    End the batch of a publisher on the server; the answer goes elsewhere.
+    End the batch of a publisher on the server, without an answer to the publisher.
     """
     head, gap, _ = publisher._link.engine.prefix.decode().rsplit(".", 2)
     tail = head.split(".")[-2:]

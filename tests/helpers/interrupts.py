@@ -1,5 +1,5 @@
 """
-Ctrl-C at any moment of a call, one after the other.
+Interrupt a call at a chosen step.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ def interrupted_at(step, call):
     Raise KeyboardInterrupt at one step of a call; return whether it ended before that step.
     """
     steps = itertools.count(1)
-    # A collection would run finalizers of other tests' objects in the middle of the call: an
-    # interrupt that strikes one of those is swallowed by the interpreter.
+    # A collection would run finalizers of other tests during the call. The interpreter swallows an
+    # interrupt that hits a finalizer.
     gc.disable()
 
     def strike(frame, event, argument):

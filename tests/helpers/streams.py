@@ -1,5 +1,5 @@
 """
-Streams for tests, numbered messages for them, and what is in them.
+Streams for tests, numbered messages, and their contents.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import jetsync
 
 def memory_stream(js, name, **fields):
     """
-    Make a stream over ``<name>.>``, in memory unless told otherwise.
+    Create a stream with the subjects ``<name>.>``, by default in memory.
     """
     return js.create_stream(name, subjects=[f"{name}.>"], **{"storage": "memory", **fields})
 
 
 def batch_stream(js, name, **fields):
     """
-    Make a stream that takes atomic batches.
+    Create a stream that accepts atomic batches.
     """
     return memory_stream(js, name, **{"allow_atomic": True, **fields})
 
 
 def fast_stream(js, name, **fields):
     """
-    Make a stream that takes fast ingest.
+    Create a stream that accepts fast ingest.
     """
     return memory_stream(js, name, **{"allow_batched": True, **fields})
 
 
 class Batches:
     """
-    A stream that takes batches, and the subjects on it.
+    A stream that accepts batches, and its subjects.
     """
 
     def __init__(self, js, name):
@@ -57,7 +57,7 @@ class Batches:
 
 def messages_in(stream):
     """
-    Return the messages that are in a stream, in order, however busy the machine is.
+    Return the messages of a stream in order. A busy machine has 60 s for that.
     """
     reader = stream.create_consumer(ack_policy="none", deliver_policy="all")
     waiting = reader.cached_info.num_pending
@@ -66,7 +66,7 @@ def messages_in(stream):
 
 def payloads(stream):
     """
-    Return the payloads that are in a stream, in order.
+    Return the payloads of a stream, in order.
     """
     found = []
     for sequence in range(1, stream.info().state.last_seq + 1):
@@ -90,7 +90,7 @@ def fill_in_trouble(js, stream, count, start=0):
     for number in range(start, start + count):
 
         def stored(number=number):
-            # What is lost on its way is sent again; by its id the stream knows it.
+            # Lost messages are sent again. The id removes duplicates.
             with contextlib.suppress(
                 jetsync.PublishOutcomeUnknownError,
                 jetsync.NoStreamResponseError,

@@ -1,8 +1,8 @@
 """
-Fixtures of the live tests: real servers, shared as far as tests can stand it.
+Fixtures of the live tests: real servers, shared where possible.
 
-One server per session (and per xdist worker) serves nearly every test; each test has a stream of
-its own name and subjects on it. A test that stops, kills or configures a server makes its own
+One server per session (and per xdist worker) serves nearly every test. Each test has a stream with
+a unique name and subjects. A test that stops, kills or configures a server makes its own
 `DevServer`.
 """
 
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def unique() -> str:
     """
-    A name that nothing else on the server has, fit for streams, consumers and subject tokens.
+    A unique name for streams, consumers and subject tokens.
     """
     return f"T{os.getpid()}-{next(_numbers)}"
 
@@ -90,13 +90,13 @@ def js(client: jetsync.Client) -> jetsync.JetStream:
 @pytest.fixture
 def stream(js: jetsync.JetStream, unique: str) -> Iterator[jetsync.Stream]:
     """
-    A fresh stream in memory, named uniquely, over ``<its name>.>``; removed afterwards.
+    A new memory stream with a unique name and the subjects ``<name>.>``, deleted afterwards.
     """
     made = js.create_stream(
         jetsync.StreamConfig(name=unique, subjects=[f"{unique}.>"], storage="memory")
     )
     yield made
-    # The test may have removed it itself.
+    # The test may have deleted it.
     with suppress(jetsync.StreamNotFoundError):
         js.delete_stream(unique)
 
@@ -139,13 +139,13 @@ def js_of(
         yield js_of
 
 
-# What may break.
+# Servers and connections that tests may break.
 
 
 @pytest.fixture(scope="module")
 def victim() -> Iterator[DevServer]:
     """
-    A server that tests may pause, stop and kill; each test leaves it running.
+    A server that tests may pause, stop and kill. Each test leaves it running.
     """
     with DevServer() as server:
         yield server
@@ -154,7 +154,7 @@ def victim() -> Iterator[DevServer]:
 @pytest.fixture
 def fragile(victim: DevServer) -> Iterator[jetsync.JetStream]:
     """
-    JetStream on the server that may be stopped, over a client that reconnects soon.
+    JetStream on that server, with a client that reconnects quickly.
     """
     with jetsync.connect(victim.url, reconnect_wait=0.05) as client:
         yield client.jetstream()
@@ -165,8 +165,7 @@ def proxied(
     nats_server: DevServer,
 ) -> Iterator[Callable[..., tuple[jetsync.JetStream, CutProxy]]]:
     """
-    A factory of JetStream contexts, with plugins, whose connection goes through a proxy that can
-    cut it.
+    A factory of JetStream contexts with plugins, and of proxies that can cut their connections.
     """
     with ExitStack() as stack:
 

@@ -1,5 +1,5 @@
 """
-Helpers of the long runs. Each test has a short form, which runs with the ordinary live tests.
+Helpers of the long runs. Each test has a short form, which runs with the live tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items):
 
 
 def patiently(call):
-    """Ask until there is an answer: a request that meets a change of leader gets none."""
+    """Repeat a request until it is answered. A request during a leader change is not."""
     end = time.monotonic() + 60
     while True:
         try:

@@ -8,7 +8,7 @@ import json
 
 import nats.aio.client
 import pytest
-from fake_server import HEARD, Impostor, info
+from fake_server import HEARD, FakeServer, info
 from waiting import eventually
 
 pytest.importorskip("cryptography.x509")
@@ -125,7 +125,7 @@ class TestPlaintextBeforeTls:
         sent, and the client goes on to the honest server.
         """
         with (
-            Impostor(honest.port) as impostor,
+            FakeServer(honest.port) as impostor,
             jetsync.connect(impostor.url, user="u", password="p", **honest.options) as client,
             client.subscribe("payments") as subscription,
         ):
@@ -141,7 +141,7 @@ class TestPlaintextBeforeTls:
         """
         The first connection is no different: the impostor is skipped.
         """
-        with Impostor(honest.port) as impostor:
+        with FakeServer(honest.port) as impostor:
             play = (info(tls_required=True) + b"PONG\r\n",)
             impostor.plays.append(play)
             with pytest.raises(jetsync.ConnectError):
@@ -161,7 +161,7 @@ class TestPlaintextBeforeTls:
         config = {"tls": tls_block(ours.issue("alone"))}
         with (
             DevServer(jetstream=False, config=config) as server,
-            Impostor(server.port) as impostor,
+            FakeServer(server.port) as impostor,
             jetsync.connect(impostor.url, **QUICK) as client,
             client.subscribe("payments") as subscription,
         ):
@@ -175,7 +175,7 @@ class TestPlaintextBeforeTls:
         A server that another one announced gets no more trust than that one.
         """
         # The cluster's second server is behind the impostor, whose address both announce.
-        with Impostor(0) as impostor:
+        with FakeServer(0) as impostor:
             config = {
                 "tls": tls_block(ours.issue("member")),
                 "client_advertise": f"127.0.0.1:{impostor.port}",
@@ -200,7 +200,7 @@ class TestBeforeTheLogin:
         Without TLS too nothing is delivered or believed before the server has accepted the login.
         """
         with (
-            Impostor(plain.port) as impostor,
+            FakeServer(plain.port) as impostor,
             jetsync.connect(impostor.url, **QUICK) as client,
             client.subscribe("payments") as subscription,
         ):
@@ -224,7 +224,7 @@ class TestBeforeTheLogin:
         A consumption gets no forged message either, and goes on with the honest server.
         """
         with (
-            Impostor(plain.port) as impostor,
+            FakeServer(plain.port) as impostor,
             jetsync.connect(impostor.url, **QUICK) as client,
             client.subscribe("payments") as subscription,
         ):
@@ -272,7 +272,7 @@ class TestJunkOnReconnect:
         """
         recorder = HookRecorder("jetsync_status")
         with (
-            Impostor(plain.port) as impostor,
+            FakeServer(plain.port) as impostor,
             jetsync.connect(
                 impostor.url, plugins=[recorder], **{**QUICK, "connect_timeout": 0.3}
             ) as client,
@@ -302,7 +302,7 @@ class TestJunkOnReconnect:
         Announced addresses that make no sense are left out, and the connection is made.
         """
         with (
-            Impostor(plain.port) as impostor,
+            FakeServer(plain.port) as impostor,
             jetsync.connect(impostor.url, **QUICK) as client,
             client.subscribe("payments") as subscription,
         ):
@@ -328,7 +328,7 @@ class TestJunkOnReconnect:
 
         recorder = HookRecorder("jetsync_status")
         with (
-            Impostor(plain.port) as impostor,
+            FakeServer(plain.port) as impostor,
             jetsync.connect(impostor.url, plugins=[recorder], **QUICK) as client,
             client.subscribe("payments") as subscription,
         ):
@@ -350,7 +350,7 @@ class TestJunkOnReconnect:
             raise KeyError("odd")
 
         with (
-            Impostor(plain.port) as impostor,
+            FakeServer(plain.port) as impostor,
             jetsync.connect(impostor.url, max_reconnects=2, **QUICK) as client,
             client.subscribe("payments") as subscription,
         ):

@@ -10,7 +10,7 @@ import socket
 import time
 
 import pytest
-from fake_server import HEARD, Impostor, info
+from fake_server import HEARD, FakeServer, info
 from waiting import eventually
 
 pytest.importorskip("cryptography.x509")
@@ -88,7 +88,7 @@ class TestSubscriptionLimit:
         A reconnect does not ask for the refused subscription again.
         """
         with (
-            Impostor(limited.port) as impostor,
+            FakeServer(limited.port) as impostor,
             jetsync.connect(impostor.url, **QUICK) as client,
         ):
             good = [client.subscribe(name) for name in "ab"]
@@ -130,7 +130,7 @@ class TestConnectionLimit:
         config = {"max_connections": 2}
         with (
             DevServer(jetstream=False, config=config) as server,
-            Impostor(server.port) as impostor,
+            FakeServer(server.port) as impostor,
             jetsync.connect(impostor.url, **QUICK) as client,
             client.subscribe("a") as subscription,
         ):
@@ -161,7 +161,7 @@ class TestConnectionLimit:
         The limit of connections is no refused login, however often it is met.
         """
         with (
-            Impostor(nats_server.port) as impostor,
+            FakeServer(nats_server.port) as impostor,
             jetsync.connect(impostor.url, user="u", password="p", **QUICK) as client,
         ):
             impostor.plays.extend([LIMIT] * 5)
@@ -234,7 +234,7 @@ class TestRefusedLogin:
         recorder = HookRecorder("jetsync_status")
         login = {"user": "ann", "password": "right"}
         with (
-            Impostor(server.port) as impostor,
+            FakeServer(server.port) as impostor,
             jetsync.connect(impostor.url, plugins=[recorder], **login, **QUICK) as client,
             concurrent.futures.ThreadPoolExecutor(3) as pool,
         ):
@@ -267,7 +267,7 @@ class TestRefusedLogin:
         """
         login = {"user": "u", "password": "p"}
         with (
-            Impostor(nats_server.port) as impostor,
+            FakeServer(nats_server.port) as impostor,
             jetsync.connect(impostor.url, **login, **QUICK) as client,
         ):
             for turn in range(1, 4):
@@ -282,8 +282,8 @@ class TestRefusedLogin:
         """
         login = {"user": "u", "password": "p"}
         with (
-            Impostor(nats_server.port) as first,
-            Impostor(nats_server.port) as second,
+            FakeServer(nats_server.port) as first,
+            FakeServer(nats_server.port) as second,
             jetsync.connect([first.url, second.url], **login, **QUICK) as client,
         ):
             for impostor in (first, second):

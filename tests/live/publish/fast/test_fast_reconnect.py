@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fast_publishers import end_behind_its_back, fast, ranges, stored_in
+from fast_publishers import end_on_server, fast, ranges, stored_in
 from streams import fast_stream
 from waiting import CLUSTER_CLIENT, eventually, timed
 
@@ -157,7 +157,7 @@ class TestLoss:
         monkeypatch.setattr(_fast_link, "PING_AFTER", 1e9)
         publisher = fast(js, gap="ok")
         publisher.add(f"{stream.name}.a", b"0")
-        end_behind_its_back(js, publisher, 2)
+        end_on_server(js, publisher, 2)
         with pytest.raises(jetsync.PublishOutcomeUnknownError):
             publisher.commit()
 
@@ -169,7 +169,7 @@ class TestLoss:
         events = []
         publisher = fast(js, gap="ok", on_gap=events.append)
         publisher.add(subject, b"0")
-        end_behind_its_back(js, publisher, 2)
+        end_on_server(js, publisher, 2)
         publisher.add(subject, b"1")
         eventually(lambda: publisher._link._box.frames)
         publisher.add(subject, b"2")
@@ -177,7 +177,7 @@ class TestLoss:
         assert (ack.size, ack.lost, ranges(events)) == (1, 2, [(1, 2)])
         strict = fast(js)
         strict.add(subject, b"3")
-        end_behind_its_back(js, strict, 2)
+        end_on_server(js, strict, 2)
         strict.add(subject, b"4")
         with pytest.raises(jetsync.PublishOutcomeUnknownError):
             strict.commit()
