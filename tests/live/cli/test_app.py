@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -282,7 +283,7 @@ class TestTail:
         js.delete_stream(stream.name)
 
         assert process.wait(60) == 1
-        assert process.stderr.read().startswith("Error: stream not found")
+        assert re.match("Error: stream '.*' not found", process.stderr.read())
 
     def test_what_is_not_there(self, run):
         """

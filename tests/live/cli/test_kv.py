@@ -65,11 +65,11 @@ class TestKeys:
         A change that does not fit is refused in one line.
         """
         assert kv("create", "a", "one", "--ttl", "60") == "1\n"
-        assert "has a value already at revision 1" in kv("create", "a", "x", fails=1)
+        assert "already has a value at revision 1" in kv("create", "a", "x", fails=1)
         assert "is not at revision 7: it is at 1" in kv("put", "a", "x", "--last", "7", fails=1)
         assert kv("put", "a", "two", "--last", "1") == "2\n"
         assert kv("delete", "a", "--last", "2") == "3\n"
-        assert "Error: no key 'a'" in kv("get", "a", fails=1)
+        assert "Error: key 'a' not found" in kv("get", "a", fails=1)
         assert kv("purge", "a", "--ttl", "60") == "4\n"
         assert "Error: invalid key" in kv("get", "a..b", fails=1)
 
