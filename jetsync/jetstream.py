@@ -1,5 +1,5 @@
 """
-A JetStream context: the streams and consumers of one account, domain or prefix.
+The JetStream context: publishing, and the streams, consumers and buckets of one account.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ __all__ = ["JetStream"]
 
 class JetStream:
     """
-    JetStream as one account sees it, under one domain or prefix.
+    JetStream in one account, under one domain or API prefix.
 
     Made by :meth:`Client.jetstream`. A context holds no resources and needs no closing; any number
-    of threads may share one. Every call sends requests of its own and has a ``timeout`` in seconds
-    for all of them together, ``None`` for the context's default.
+    of threads may share one. ``timeout`` is in seconds and limits all requests of a call together;
+    the default is that of the context.
     """
 
     __slots__ = ("_context",)
@@ -75,10 +75,10 @@ class JetStream:
 
     def account_info(self, *, timeout: Seconds | None = None) -> AccountInfo:
         """
-        Ask what the account uses and may use, and which API level answers.
+        Ask for the usage and the limits of the account, and for the API level of the server.
 
         Raises:
-            JetStreamNotEnabledError: the account or the server has no JetStream.
+            JetStreamNotEnabledError: The account or the server has no JetStream.
         """
         answer = self._context.api("INFO", None, self._context.deadline(timeout))
         answer.pop("type", None)
@@ -102,31 +102,33 @@ class JetStream:
         """
         Publish one message and wait until the stream has stored it.
 
-        When no stream takes the subject, which is also so for moments while a stream has no leader,
-        the message is sent again up to *retries* times, within *timeout*. Any other loss of the
-        answer leaves the outcome unknown. Any thread. After Ctrl-C the outcome is unknown too.
+        If no stream responds, for example while a stream has no leader, jetsync sends the message
+        again up to *retries* times within *timeout*. If the answer is lost for another reason or
+        the call is interrupted, the outcome is unknown. Any thread may call this.
 
         Args:
-            subject: The subject; its stream is found by it.
+            subject: The subject, which selects the stream.
             data: The payload; text is sent as UTF-8.
-            headers: Headers; never changed.
-            msg_id: Id by which the stream drops duplicates within its duplicate window.
-            ttl: Time-to-live: seconds from 1 up, a ``timedelta`` or ``"never"`` (ADR-43).
-            expect: Under which conditions to store it.
-            timeout: Seconds for the whole call; None is the context's default.
-            retries: How often to send again after "no stream".
-            retry_wait: Seconds before each of these.
+            headers: The headers; never changed.
+            msg_id: Id for the stream's duplicate detection.
+            ttl: Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43).
+            expect: Conditions under which the stream stores the message.
+            timeout: Seconds for the whole call.
+            retries: How often to send the message again if no stream responds.
+            retry_wait: Seconds before each retry.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: The message cannot be sent; nothing was.
-            NoStreamResponseError: No stream took it; it is not stored.
-            ApiError: The stream refused it, for example WrongLastSequenceError; it is not stored.
-            PublishOutcomeUnknownError: It was sent and no answer came: it may be stored or not.
-            PermissionDeniedError: The server refuses the subject; it is not stored.
-            NotSupportedError: The server that the client is connected to is older than 2.11 and
-                would ignore *ttl*, or the subject in *expect*; nothing was sent.
+            InvalidArgumentError, InvalidTypeError: An argument is invalid. Nothing was sent.
+            NoStreamResponseError: No stream responded. The message is not stored.
+            ApiError: The stream refused the message, for example with WrongLastSequenceError. It
+                is not stored.
+            PublishOutcomeUnknownError: The message was sent, but no answer arrived. It may be
+                stored or not.
+            PermissionDeniedError: The server refuses the subject. The message is not stored.
+            NotSupportedError: The connected server is older than 2.11 and would ignore *ttl*, or
+                the subject in *expect*. Nothing was sent.
             DisconnectedError, ConnectionClosedError: Nothing was sent.
-            PluginError: A plugin vetoed it; nothing was sent.
+            PluginError: A plugin vetoed the message. Nothing was sent.
         """
         context = self._context
         context.connection.check()
@@ -148,31 +150,31 @@ class JetStream:
         retry_wait: Seconds = 0.25,
     ) -> PublishReport:
         """
-        Publish what an iterable yields, many at a time, and return once every message has ended.
+        Publish all messages of an iterable, many at a time, and return when all are settled.
 
-        The iterable is read lazily; at most *window* messages are in flight, and only they are
-        kept. Messages that no stream took are sent again, which may change their order. After as
-        many failures as the window is large no further message is taken. An exception of the
-        iterable itself is raised once all that it gave before has ended. Any thread; each call has
-        a window of its own.
+        The iterable is read lazily; at most *window* messages are in flight and in memory. If no
+        stream responds, messages are sent again, which may change their order. After *window*
+        failures, no further messages are read. If the iterable raises an exception, it is raised
+        here after the earlier messages are settled. Any thread may call this; each call has its own
+        window.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
-            window: Messages in flight at most.
-            window_bytes: Bytes in flight at most, 32 MiB by default. One block of up to 128 KiB, or
-                one message if it is larger, may exceed it.
-            ack_timeout: Seconds to wait for each ack, and for a connection; None is the context's
-                default.
-            on_ack: Called in this thread with each message and its ack, in no certain order. If it
-                raises, no further message is taken, and its first error is raised once all that was
-                taken has ended.
-            retries: How often a message that no stream took is sent again.
-            retry_wait: Seconds before each of these.
+            window: Maximum number of messages in flight.
+            window_bytes: Maximum number of bytes in flight, 32 MiB by default. One block of up to
+                128 KiB, or one larger message, may exceed it.
+            ack_timeout: Seconds to wait for each ack and for a connection. The default is that of
+                the context.
+            on_ack: Called in this thread with each message and its ack, in no particular order. If
+                it raises, no further messages are read, and its first error is raised when the
+                earlier messages are settled.
+            retries: How often to send a message again if no stream responds.
+            retry_wait: Seconds before each retry.
 
         Raises:
-            PublishManyError: Some failed; ``error.report`` says which and why. What is not listed
-                there and was taken from the iterable is stored; ``error.report.exhausted`` says
-                whether all were taken.
+            PublishManyError: Some messages failed; ``error.report`` lists them with the reasons.
+                The other messages that were read are stored. ``error.report.exhausted`` says
+                whether all messages were read.
             ConnectionClosedError: The client was closed before the call.
         """
         context = self._context
@@ -191,18 +193,18 @@ class JetStream:
         retry_wait: Seconds = 0.25,
     ) -> Publisher:
         """
-        Return a publisher that keeps many messages in flight and is shared by threads.
+        Return a publisher that keeps many messages in flight and may be shared by threads.
 
         Args:
-            window: Messages in flight at most; publishing waits while it is full.
-            window_bytes: Bytes in flight at most, 32 MiB by default; publishing waits above it. One
-                message of each thread may exceed it.
-            ack_timeout: Seconds to wait for each ack, and for a connection; None is the context's
-                default.
-            on_report: Called with the :class:`DeliveryReport` of each message, in the publisher's
-                own thread, in the order in which they end.
-            retries: How often a message that no stream took is sent again.
-            retry_wait: Seconds before each of these.
+            window: Maximum number of messages in flight. Publishing waits while the window is full.
+            window_bytes: Maximum number of bytes in flight, 32 MiB by default. One message of each
+                thread may exceed it.
+            ack_timeout: Seconds to wait for each ack and for a connection. The default is that of
+                the context.
+            on_report: Called with the :class:`DeliveryReport` of each message when it is settled,
+                in the publisher's own thread.
+            retries: How often to send a message again if no stream responds.
+            retry_wait: Seconds before each retry.
         """
         context = self._context
         context.connection.check()
@@ -305,7 +307,7 @@ class JetStream:
         timeout: Seconds | None = None,
     ) -> FastPublisher:
         """
-        Return a publisher for many messages to one stream, acknowledged by the hundred (ADR-50).
+        Return a publisher for many messages to one stream, with one ack per block (ADR-50).
 
         This is the fastest way to publish data that can be sent again. If a batch fails, messages
         without an ack may be stored or not. Nothing is sent before the first message. The stream
@@ -380,38 +382,39 @@ class JetStream:
         timeout: Seconds | None = None,
     ) -> PubAck:
         """
-        Have the server publish a message later, or again and again (ADR-51).
+        Have the server publish a message later or repeatedly (ADR-51).
 
-        The schedule is a message on *subject*, of a stream with ``allow_msg_schedules``; another
-        one on the same subject takes its place, and purging the subject ends it. What it publishes
-        has its payload and headers, and a header that names the schedule. One with *at* is gone
-        once it was published. Any thread.
+        The schedule is stored as a message on *subject*, in a stream with ``allow_msg_schedules``.
+        A new schedule on the same subject replaces it, and purging the subject ends it. A schedule
+        with *at* is removed after it has run. The published messages have the payload and headers
+        of the schedule, and a header that names it. Any thread may call this.
 
         Args:
-            subject: Where the schedule is kept.
-            data: What to publish; with a *source*, where that has no message.
-            target: The subject to publish to, of the same stream.
-            at: Once, at this time: an aware datetime, or nanoseconds since 1970; at once if that is
-                over.
-            every: Again and again, so many seconds apart, at least 1. Server 2.14 and later.
-            cron: As six fields say: second, minute, hour, day of the month, month, day of the week;
-                or ``@hourly``, ``@daily``, ``@weekly``, ``@monthly``, ``@yearly``. Server 2.14 and
+            subject: The subject that stores the schedule.
+            data: The payload to publish; with *source*, only while that subject has no message.
+            target: The subject to publish to, in the same stream.
+            at: Publish once at this time: an aware datetime, or nanoseconds since 1970. A time in
+                the past means now.
+            every: Publish repeatedly at this interval in seconds, at least 1. Server 2.14 and
                 later.
-            time_zone: The zone *cron* is in, such as ``Europe/Berlin``; UTC otherwise.
+            cron: Publish by a cron expression of six fields: second, minute, hour, day of the
+                month, month, day of the week. ``@hourly``, ``@daily``, ``@weekly``, ``@monthly``
+                and ``@yearly`` work too. Server 2.14 and later.
+            time_zone: Time zone of *cron*, such as ``Europe/Berlin``. The default is UTC.
             source: Publish the last message of this subject instead. Server 2.14 and later.
-            ttl: Time-to-live of what is published; the stream needs ``allow_msg_ttl``.
-            rollup: What is published takes the place of all that its subject had. Server 2.14 and
-                later.
-            headers: Headers of what is published.
-            msg_id: Id by which the stream drops duplicates of the schedule.
+            ttl: Time-to-live of the published messages. The stream needs ``allow_msg_ttl``.
+            rollup: Each published message replaces all earlier ones on its subject. Server 2.14
+                and later.
+            headers: Headers of the published messages.
+            msg_id: Id for duplicate detection of the schedule.
             timeout: Seconds for the whole call.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: It can not be a schedule; nothing was sent.
-            NotSupportedError: The stream's server does not know all of it; nothing was sent.
-            SchedulesDisabledError: The stream does not allow schedules; nothing was sent.
-            ScheduleTargetInvalidError: The target is none of the stream's subjects.
-            SchedulePatternInvalidError: The server can not read *cron*.
+            InvalidArgumentError, InvalidTypeError: An argument is invalid. Nothing was sent.
+            NotSupportedError: The stream's server does not support an option. Nothing was sent.
+            SchedulesDisabledError: The stream does not allow schedules. Nothing was sent.
+            ScheduleTargetInvalidError: The stream does not have the target subject.
+            SchedulePatternInvalidError: The server cannot parse *cron*.
             NoStreamResponseError, ApiError, PublishOutcomeUnknownError: As for :meth:`publish`.
         """
         options = ScheduleOptions(
@@ -507,10 +510,10 @@ class JetStream:
 
     def stream(self, name: str, *, timeout: Seconds | None = None) -> Stream:
         """
-        Return the stream of that name.
+        Return an existing stream.
 
         Raises:
-            StreamNotFoundError: there is none.
+            StreamNotFoundError: The stream does not exist.
         """
         deadline = self._context.deadline(timeout)
         return Stream(self._context, _stream_admin.info(self._context, name, deadline))
@@ -520,7 +523,7 @@ class JetStream:
         Delete a stream with its messages and consumers.
 
         Raises:
-            StreamNotFoundError: there is none of that name.
+            StreamNotFoundError: The stream does not exist.
         """
         _stream_admin.delete(self._context, name, self._context.deadline(timeout))
 
@@ -528,9 +531,9 @@ class JetStream:
         self, subject: str | None = None, *, timeout: Seconds | None = None
     ) -> Iterator[Stream]:
         """
-        Iterate over the streams; pages of 256 are asked for as they are needed.
+        Iterate over the streams. Pages of 256 are requested as you need them.
 
-        Streams may be made and deleted meanwhile: none is yielded twice.
+        No stream is yielded twice, even if streams are created or deleted during the iteration.
 
         Args:
             subject: Only streams with a subject that overlaps with this one.
@@ -543,22 +546,22 @@ class JetStream:
         self, subject: str | None = None, *, timeout: Seconds | None = None
     ) -> Iterator[str]:
         """
-        Iterate over the names of the streams; as :meth:`streams`, in pages of 1024.
+        Iterate over the names of the streams, as :meth:`streams`, in pages of 1024.
         """
         return _stream_admin.names(self._context, subject, timeout)
 
     def stream_name_by_subject(self, subject: str, *, timeout: Seconds | None = None) -> str:
         """
-        Return the name of the stream that takes a subject.
+        Return the name of the stream that stores a subject.
 
-        A wildcard may overlap with several streams; the first name is returned.
+        If a wildcard overlaps with several streams, the first name is returned.
 
         Raises:
-            StreamNotFoundError: there is none.
+            StreamNotFoundError: No stream has the subject.
         """
         for name in self.stream_names(subject, timeout=timeout):
             return name
-        raise StreamNotFoundError(description=f"no stream takes subject {subject!r}")
+        raise StreamNotFoundError(description=f"no stream has the subject {subject!r}")
 
     # Consumers
 
@@ -617,11 +620,11 @@ class JetStream:
 
     def consumer(self, stream: str, name: str, *, timeout: Seconds | None = None) -> Consumer:
         """
-        Return the consumer of that name.
+        Return an existing consumer.
 
         Raises:
-            ConsumerNotFoundError: there is none.
-            StreamNotFoundError: there is no stream of that name.
+            ConsumerNotFoundError: The consumer does not exist.
+            StreamNotFoundError: The stream does not exist.
         """
         deadline = self._context.deadline(timeout)
         info = _consumer_admin.info(self._context, stream, name, deadline)
@@ -632,7 +635,7 @@ class JetStream:
         Delete a consumer.
 
         Raises:
-            ConsumerNotFoundError: there is none of that name.
+            ConsumerNotFoundError: The consumer does not exist.
         """
         deadline = self._context.deadline(timeout)
         _consumer_admin.delete(self._context, stream, name, deadline)
@@ -717,11 +720,11 @@ class JetStream:
 
     def key_value(self, bucket: str, *, timeout: Seconds | None = None) -> KeyValue:
         """
-        Return the bucket of that name.
+        Return an existing bucket.
 
         Raises:
-            BucketNotFoundError: There is none.
-            InvalidBucketError: No bucket can have that name, or the stream of that name is none.
+            BucketNotFoundError: The bucket does not exist.
+            InvalidBucketError: The name is invalid, or the stream of that name is not a bucket.
         """
         stream = stream_of(bucket)
         try:
@@ -734,10 +737,10 @@ class JetStream:
 
     def delete_key_value(self, bucket: str, *, timeout: Seconds | None = None) -> None:
         """
-        Delete a bucket with all that is in it.
+        Delete a bucket with all its keys.
 
         Raises:
-            BucketNotFoundError: There is none of that name.
+            BucketNotFoundError: The bucket does not exist.
         """
         try:
             _stream_admin.delete(self._context, stream_of(bucket), self._context.deadline(timeout))
@@ -746,7 +749,7 @@ class JetStream:
 
     def key_value_names(self, *, timeout: Seconds | None = None) -> Iterator[str]:
         """
-        Iterate over the names of the buckets, mirrors included; as ``stream_names``.
+        Iterate over the names of the buckets, including mirrors, as :meth:`stream_names`.
 
         Args:
             timeout: Seconds for each page of 1024.

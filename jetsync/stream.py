@@ -51,9 +51,9 @@ class Stream:
     """
     A stream on a server.
 
-    Made by :class:`~jetsync.JetStream`, not by hand. A handle holds no resources on the server and
-    needs no closing; any number of threads may share one. Every call sends requests of its own and
-    has a ``timeout`` in seconds for all of them together, ``None`` for the context's default.
+    Made by :class:`~jetsync.JetStream`. A handle holds no resources on the server and needs no
+    closing; any number of threads may share one. ``timeout`` is in seconds and limits all requests
+    of a call together; the default is that of the context.
     """
 
     __slots__ = ("_context", "_info", "_name")
@@ -155,7 +155,7 @@ class Stream:
             wanted = attrs.evolve(wanted, name=self._name)
         if wanted.name != self._name:
             raise InvalidArgumentError(
-                f"the configuration is for stream {wanted.name!r}, this is {self._name!r}",
+                f"the configuration is for stream {wanted.name!r}, not {self._name!r}",
                 argument="name",
             )
         self._info = _stream_admin.update(self._context, wanted, deadline)
@@ -286,7 +286,7 @@ class Stream:
 
     def consumer(self, name: str, *, timeout: Seconds | None = None) -> Consumer:
         """
-        Return the consumer of that name.
+        Return an existing consumer.
 
         Raises:
             ConsumerNotFoundError: The stream has no consumer of that name.
@@ -375,7 +375,7 @@ class Stream:
 
     def consumer_names(self, *, timeout: Seconds | None = None) -> Iterator[str]:
         """
-        Iterate over the names of the consumers; as :meth:`consumers`, in pages of 1024.
+        Iterate over the names of the consumers, as :meth:`consumers`, in pages of 1024.
         """
         return _consumer_admin.names(self._context, self._name, timeout)
 
@@ -595,7 +595,7 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> DirectBatch:
         """
-        Read the last message of each of many subjects, all as of one moment (ADR-31).
+        Read a consistent snapshot of the last messages of many subjects (ADR-31).
 
         The moment is now or the one that you ask for, and the batch's ``up_to_sequence`` tells it.
         The read takes as many requests as necessary, all for that moment. Subjects without a

@@ -48,33 +48,30 @@ if TYPE_CHECKING:
 
 __all__ = ["KeyValue"]
 
+# Default timeout, in seconds, of calls that read many keys one after another.
 READING: Final = 30.0
-"""Seconds that reading many keys one after the other may take unless told otherwise."""
 
+# Seconds before the third attempt to create a key, doubled for each further one. The second
+# attempt, which replaces the marker of a deleted value, follows immediately.
 FIRST_CONFLICT_PAUSE: Final = 0.01
-"""
-Seconds before the third attempt to create a key; doubled each time. The second one, over the marker
-of a value that is gone, follows at once.
-"""
-
 LONGEST_CONFLICT_PAUSE: Final = 0.5
 
+# Seconds for which purge_deletes keeps the markers of deleted keys for watchers.
 OLD_DELETES: Final = 30 * 60.0
-"""Seconds that markers of deleted keys stay for watchers when all others are purged."""
 
 
 class KeyValue:
     """
-    A bucket: values under keys, each change with a revision (ADR-8).
+    A bucket that stores values under keys; each change has a revision (ADR-8).
 
-    Made by ``JetStream.create_key_value`` and ``JetStream.key_value``. Keys are letters, digits and
-    ``-_=/`` in parts between dots; patterns of keys may have ``*`` for a part and ``>`` at the end.
-    A revision is a place in the bucket as a whole: it grows with every change of any key.
+    Made by ``JetStream.create_key_value`` and ``JetStream.key_value``. A key consists of parts
+    separated by dots, with letters, digits and ``-_=/``. In a pattern, ``*`` stands for one part
+    and ``>`` for all remaining parts. Revisions count the changes of the whole bucket.
 
     A handle holds no resources on the server and needs no closing; any number of threads may share
-    one. Every call has a ``timeout`` in seconds for all its requests together, ``None`` for the
-    context's default. A change whose answer is lost raises PublishOutcomeUnknownError: it may have
-    been stored or not, and :meth:`get` tells.
+    one. ``timeout`` is in seconds and limits all requests of a call together; the default is that
+    of the JetStream context. If the answer to a change is lost, the call raises
+    PublishOutcomeUnknownError: the change may have been stored or not. Use :meth:`get` to find out.
     """
 
     __slots__ = ("_bucket",)
@@ -92,7 +89,7 @@ class KeyValue:
 
     @property
     def stream(self) -> Stream:
-        """The stream behind it; what is written past this class may break the bucket's rules."""
+        """The stream that stores the bucket. Direct writes to it may break the bucket's rules."""
         return self._bucket.stream
 
     # Single keys
@@ -108,20 +105,20 @@ class KeyValue:
         """
         Return the value of a key.
 
-        Read by a direct get where the bucket allows it, which any replica answers: behind a change
-        that was made through another server it may be a moment late.
+        If the bucket allows direct gets, any replica may answer. A replica may lag shortly behind
+        a change that was made through another server.
 
         Args:
             key: The key.
-            revision: The revision that is wanted, not the last one; it has to be one of this key.
-            direct: ``False`` asks the leader, which knows every change; ``True`` insists on a
-                direct get and takes what any replica or mirror answers; ``None`` uses a direct get
-                where the bucket allows it, and asks the leader where that finds nothing.
+            revision: An earlier revision of this key. The default is the last one.
+            direct: ``False`` asks the leader, which knows every change. ``True`` requires a direct
+                get and trusts the replica or mirror that answers. ``None`` uses a direct get if the
+                bucket allows it, and asks the leader if the replica finds nothing.
             timeout: Seconds for all requests together.
 
         Raises:
-            KeyNotFoundError: There is none, or it was deleted, or it expired.
-            BucketNotFoundError: The bucket is gone.
+            KeyNotFoundError: The key has no value, was deleted, or has expired.
+            BucketNotFoundError: The bucket does not exist any more.
         """
         bucket = self._bucket
         subject = bucket.layout.read_prefix + check_key(key)
@@ -150,22 +147,23 @@ class KeyValue:
         timeout: Seconds | None = None,
     ) -> int:
         """
-        Set the value of a key, whatever it was, and return the revision.
+        Set the value of a key and return the new revision.
 
         Args:
             key: The key.
             value: The value; text is stored as UTF-8.
-            ttl: Time-to-live: seconds from 1 up, a ``timedelta`` or ``"never"``; for buckets with
-                ``limit_marker_ttl``.
+            ttl: Time-to-live of the value: at least 1 second, a ``timedelta`` or ``"never"``. The
+                bucket needs ``limit_marker_ttl``.
             timeout: Seconds for all requests together.
 
         Raises:
-            InvalidKeyError, InvalidTtlError, InvalidTypeError: It cannot be stored; nothing was
+            InvalidKeyError, InvalidTtlError, InvalidTypeError: An argument is invalid. Nothing was
                 sent.
-            MessageTtlDisabledError, NotSupportedError: The bucket takes no *ttl*; nothing was sent.
-            BucketNotFoundError: The bucket is gone.
-            MessageTooLargeError, MaxMessagesError, ...: The bucket refused it.
-            PublishOutcomeUnknownError: It was sent and no answer came.
+            MessageTtlDisabledError, NotSupportedError: The bucket does not support *ttl*. Nothing
+                was sent.
+            BucketNotFoundError: The bucket does not exist any more.
+            MessageTooLargeError, MaxMessagesError, ...: The bucket refused the value.
+            PublishOutcomeUnknownError: The value was sent, but no answer arrived.
         """
         return self._bucket.write(check_key(key), value, self._deadline(timeout), ttl=ttl)
 
@@ -178,9 +176,9 @@ class KeyValue:
         timeout: Seconds | None = None,
     ) -> int:
         """
-        Set the value of a key that has none, and return the revision.
+        Set the value of a key that has no value, and return the new revision.
 
-        A key that was deleted, purged or expired has none.
+        A key that was deleted, purged or has expired has no value.
 
         Args:
             key: The key.
@@ -189,7 +187,7 @@ class KeyValue:
             timeout: Seconds for all requests together.
 
         Raises:
-            KeyExistsError: It has a value.
+            KeyExistsError: The key has a value.
             PublishError, ApiError, ...: As :meth:`put`.
         """
         bucket, deadline = self._bucket, self._deadline(timeout)
@@ -199,12 +197,12 @@ class KeyValue:
             try:
                 return bucket.write(key, value, deadline, ttl=ttl, last=last)
             except WrongLastSequenceError as error:
-                # What is there may be no value, but the marker of one that is gone.
+                # The last revision may be the marker of a deleted value.
                 found = bucket.last_at_origin(key, deadline)
                 if found is not None and not found.is_deleted:
                     raise KeyExistsError(bucket.name, key, last_sequence=found.revision) from error
                 last = 0 if found is None else found.revision
-            # Others create and delete it at the same time.
+            # Other clients create and delete the key at the same time.
             time.sleep(min(pause, deadline.remaining()))
             pause = min(pause * 2.0 or FIRST_CONFLICT_PAUSE, LONGEST_CONFLICT_PAUSE)
 
@@ -218,17 +216,17 @@ class KeyValue:
         timeout: Seconds | None = None,
     ) -> int:
         """
-        Set the value of a key that is at a revision, and return the new revision.
+        Set the value of a key if its revision is *last*, and return the new revision.
 
         Args:
             key: The key.
             value: The value; text is stored as UTF-8.
-            last: The revision that the key has to be at; 0 for one that never had any.
+            last: The expected revision of the key; 0 means that the key never had a value.
             ttl: As for :meth:`put`.
             timeout: Seconds for all requests together.
 
         Raises:
-            WrongLastRevisionError: It is at another one, which the error names.
+            WrongLastRevisionError: The key has another revision, which the error names.
             PublishError, ApiError, ...: As :meth:`put`.
         """
         check_count("last", last, 0)
@@ -236,17 +234,17 @@ class KeyValue:
 
     def delete(self, key: str, *, last: int | None = None, timeout: Seconds | None = None) -> int:
         """
-        Delete a key and return the revision of the marker that says so.
+        Delete a key and return the revision of its delete marker.
 
-        Earlier revisions stay in :meth:`history`. Deleting a key that is not there is no error.
+        Earlier revisions stay in :meth:`history`. Deleting a key without a value is no error.
 
         Args:
             key: The key.
-            last: The revision that the key has to be at; None for any.
+            last: The expected revision of the key; None for any.
             timeout: Seconds for all requests together.
 
         Raises:
-            WrongLastRevisionError: It is at another one.
+            WrongLastRevisionError: The key has another revision.
             PublishError, ApiError, ...: As :meth:`put`.
         """
         return self._change(key, b"", last, timeout, headers={KV_OPERATION: DELETED})
@@ -260,12 +258,12 @@ class KeyValue:
         timeout: Seconds | None = None,
     ) -> int:
         """
-        Delete a key with all its revisions, and return the revision of the marker that says so.
+        Delete a key with all its revisions, and return the revision of its purge marker.
 
         Args:
             key: The key.
-            ttl: After how long the marker goes, too; for buckets with ``limit_marker_ttl``.
-            last: The revision that the key has to be at; None for any.
+            ttl: Time-to-live of the marker, in seconds. The bucket needs ``limit_marker_ttl``.
+            last: The expected revision of the key; None for any.
             timeout: Seconds for all requests together.
 
         Raises: as :meth:`delete`, and for *ttl* as :meth:`put`.
@@ -277,18 +275,18 @@ class KeyValue:
 
     def keys(self, *filters: str, timeout: Seconds | None = None) -> list[str]:
         """
-        Return the keys that have a value, in the order in which they were last changed.
+        Return the keys that have a value, in the order of their last changes.
 
-        The server looks for them and sends no values.
+        The server sends the keys without their values.
 
         Args:
-            *filters: Patterns, of which a key has to match one; none for all keys.
-            timeout: Seconds for all of it; None is 30.
+            *filters: Return only keys that match one of these patterns. The default is all keys.
+            timeout: Seconds for the whole call. The default is 30.
 
         Raises:
-            InvalidKeyError: A pattern makes no sense; nothing was sent.
-            RequestTimeoutError: There are more than came in time.
-            BucketNotFoundError: The bucket is gone.
+            InvalidKeyError: A pattern is invalid. Nothing was sent.
+            RequestTimeoutError: Not all keys arrived in time.
+            BucketNotFoundError: The bucket does not exist any more.
         """
         deadline = Deadline.after(READING if timeout is None else timeout)
         found: dict[str, None] = {}
@@ -301,16 +299,16 @@ class KeyValue:
 
     def history(self, key: str, *, timeout: Seconds | None = None) -> list[Entry]:
         """
-        Return the revisions of a key that the bucket still has, oldest first, deletions included.
+        Return the stored revisions of a key, oldest first, including deletions.
 
         Args:
             key: The key.
-            timeout: Seconds for all of it; None is 30.
+            timeout: Seconds for the whole call. The default is 30.
 
         Raises:
-            KeyNotFoundError: There is none at all.
-            RequestTimeoutError: There are more than came in time.
-            BucketNotFoundError: The bucket is gone.
+            KeyNotFoundError: The bucket has no revision of the key.
+            RequestTimeoutError: Not all revisions arrived in time.
+            BucketNotFoundError: The bucket does not exist any more.
         """
         deadline = Deadline.after(READING if timeout is None else timeout)
         check_key(key)
@@ -328,27 +326,25 @@ class KeyValue:
         timeout: Seconds | None = None,
     ) -> dict[str, Entry]:
         """
-        Return the values of many keys as they were at one moment (ADR-31).
+        Return a consistent snapshot of the values of many keys (ADR-31).
 
-        However many requests that takes, no change is seen in one key and missed in another: what
-        a transaction changed together is seen together.
+        The snapshot is consistent even if it takes several requests: you see all changes of a
+        transaction, or none of them.
 
         Args:
-            keys: Keys and patterns. Keys without a value are not in the answer.
-            at: The moment: a revision, that one included, or an aware datetime, before which a
-                change has to have been made; None is now. The bucket has to keep enough history for
-                it: a key that was overwritten since, and of which no earlier revision is kept, is
-                left out like one that had no value, as what was overwritten before the read began
-                cannot be told from what never was.
+            keys: Keys and patterns. Keys without a value are left out.
+            at: Time of the snapshot: a revision (inclusive) or an aware datetime (exclusive). The
+                default is now. The bucket needs enough history. A key that was overwritten since
+                then is left out if its earlier revision is not stored any more, because jetsync
+                cannot distinguish it from a key without a value.
             timeout: Seconds for all requests together.
 
         Raises:
-            KeysVanishedError: Keys had a value at that moment which the bucket has no more. Without
-                *at* the read is made anew at a later moment instead, for as long as there is time.
+            KeysVanishedError: The bucket lost values of the snapshot while they were read. Without
+                *at*, jetsync instead reads a later snapshot, until the timeout.
             NotSupportedError: The server is older than 2.11, or the bucket allows no direct gets.
-            InvalidKeyError, InvalidArgumentError: A key or the moment makes no sense; nothing was
-                sent.
-            BucketNotFoundError: The bucket is gone.
+            InvalidKeyError, InvalidArgumentError: A key or *at* is invalid. Nothing was sent.
+            BucketNotFoundError: The bucket does not exist any more.
         """
         return get_many(self._bucket, keys, at, self._deadline(timeout))
 
@@ -363,21 +359,21 @@ class KeyValue:
         timeout: Seconds | None = None,
     ) -> Watch:
         """
-        Return the entries of the bucket as they are, followed by every change as it is made.
+        Return a watch that yields the current entries and then every change.
 
         Args:
-            *keys: Keys and patterns; none for all keys.
-            include_history: Begin with all revisions that are kept, not with the last of each key.
-            updates_only: Begin with the next change.
-            from_revision: Begin with this revision, and give every one from there on.
-            ignore_deletes: Leave out what deletes keys.
+            *keys: Keys and patterns. The default is all keys.
+            include_history: Start with all stored revisions instead of the last one of each key.
+            updates_only: Start with the next change.
+            from_revision: Start with this revision and yield all later ones.
+            ignore_deletes: Leave out delete and purge markers.
             meta_only: Leave out the values.
-            timeout: Seconds to set it up.
+            timeout: Seconds to create the watch.
 
         Raises:
-            InvalidKeyError, InvalidArgumentError: A pattern makes no sense, or the options do not
-                go together; nothing was sent.
-            BucketNotFoundError: The bucket is gone.
+            InvalidKeyError, InvalidArgumentError: A pattern is invalid, or the options contradict
+                each other. Nothing was sent.
+            BucketNotFoundError: The bucket does not exist any more.
         """
         return self._watch(
             keys or (">",),
@@ -391,19 +387,20 @@ class KeyValue:
 
     def atomic(self, *, timeout: Seconds | None = None) -> Transaction:
         """
-        Return a transaction: changes of many keys that are made together, or not at all (ADR-50).
+        Return a transaction, which changes many keys together or none of them (ADR-50).
 
-        Nothing is sent before its ``with`` block ends. Whether the bucket takes transactions is
-        asked once per connection: that it is gone since then shows at the commit, which raises
-        BucketNotFoundError, too.
+        The changes are sent when the ``with`` block ends. jetsync asks once per connection whether
+        the bucket supports transactions. If the bucket was deleted since then, the commit raises
+        BucketNotFoundError.
 
         Args:
-            timeout: Seconds for the commit; None is the context's default.
+            timeout: Seconds for the commit. The default is that of the JetStream context.
 
         Raises:
-            AtomicPublishDisabledError: The bucket allows none, see ``atomic`` of its configuration.
+            AtomicPublishDisabledError: The bucket does not allow transactions, see ``atomic`` in
+                :class:`KeyValueConfig`.
             NotSupportedError: The server is older than 2.12.5.
-            BucketNotFoundError: The bucket is gone.
+            BucketNotFoundError: The bucket does not exist any more.
         """
         context = self._bucket.context
         seconds = context.default_timeout if timeout is None else as_seconds(timeout)
@@ -415,18 +412,19 @@ class KeyValue:
         self, older_than: Seconds = OLD_DELETES, *, timeout: Seconds | None = None
     ) -> int:
         """
-        Remove what is left of deleted keys, and return how many keys that were.
+        Remove the revisions and old markers of deleted keys, and return the number of these keys.
 
-        Of a key that was deleted not long ago the marker stays, so that watchers learn of it. A key
-        that is set again meanwhile keeps its new value.
+        Recent markers stay, so that watchers learn about the deletion. If a key is set again in
+        the meantime, it keeps its new value.
 
         Args:
-            older_than: Seconds since the deletion; 0 removes all markers.
-            timeout: Seconds for all of it; None is 30.
+            older_than: Remove markers that are at least this old, in seconds. The default is 1800;
+                0 removes all markers.
+            timeout: Seconds for the whole call. The default is 30.
 
         Raises:
-            RequestTimeoutError: It took longer; what was not removed yet can be later.
-            BucketNotFoundError: The bucket is gone.
+            RequestTimeoutError: Some keys are left. Call again to remove them.
+            BucketNotFoundError: The bucket does not exist any more.
         """
         deadline = Deadline.after(READING if timeout is None else timeout)
         age = as_seconds(older_than, "older_than")
@@ -440,13 +438,13 @@ class KeyValue:
         layout = bucket.layout
         if not deleted:
             return 0
-        # The server's clock, which stamped the markers.
+        # Compare with the clock of the server, which wrote the markers' times.
         with bucket.named():
             now = bucket.stream.info(timeout=deadline.remaining()).ts
         now = now or dt.datetime.now(dt.timezone.utc)
         for key, entry in deleted.items():
             old = (now - entry.created).total_seconds() >= age
-            # Never more than up to the marker: what came behind it is a new value.
+            # Only up to the marker: a later revision is a new value.
             with bucket.named(origin=True):
                 _stream_admin.purge(
                     bucket.origin,
@@ -459,15 +457,13 @@ class KeyValue:
 
     def status(self, *, timeout: Seconds | None = None) -> KeyValueStatus:
         """
-        Ask how the bucket is configured and what it holds.
+        Ask the server for the configuration and the state of the bucket.
 
         Raises:
-            BucketNotFoundError: It is gone.
+            BucketNotFoundError: The bucket does not exist any more.
         """
         with self._bucket.named():
             return KeyValueStatus(self._bucket.name, self._bucket.stream.info(timeout=timeout))
-
-    # Steps of the above.
 
     def _deadline(self, timeout: Seconds | None) -> Deadline:
         return self._bucket.context.deadline(timeout)
@@ -482,7 +478,7 @@ class KeyValue:
         headers: dict[str, str] | None = None,
         ttl: Seconds | Literal["never"] | None = None,
     ) -> int:
-        """Store a revision of a key, which has to be at revision *last* if that is given."""
+        """Store a revision of a key, with *last* as its expected revision unless that is None."""
         bucket, deadline = self._bucket, self._deadline(timeout)
         check_key(key)
         if last is not None:
@@ -492,7 +488,7 @@ class KeyValue:
         except WrongLastSequenceError as error:
             current = error.last_sequence
             if current is None:
-                # Some refusals lack the number.
+                # Some servers leave the number out.
                 try:
                     found = bucket.last_at_origin(key, deadline)
                 except JetSyncError:
@@ -516,7 +512,7 @@ class KeyValue:
         """Check the options and open a watch."""
         if updates_only and (include_history or from_revision is not None):
             raise InvalidArgumentError(
-                "a watch begins with the next change or with earlier ones, not both",
+                "updates_only cannot be combined with include_history or from_revision",
                 argument="updates_only",
             )
         if from_revision is not None:

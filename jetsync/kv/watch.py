@@ -1,8 +1,8 @@
 """
-Watching a bucket: what there is, and then every change, without a gap and without a repeat.
+Watch a bucket: its entries, and then every change in order, with no gaps or duplicates.
 
-Behind a :class:`Watch` stands an ordered consumer, which is made again where it has to be. What is
-this module's own is to know when all that was there has come.
+A :class:`Watch` reads through an ordered consumer, which is recreated when necessary. This module
+adds the decision when the initial entries are complete.
 """
 
 from __future__ import annotations
@@ -39,43 +39,36 @@ if TYPE_CHECKING:
 
 __all__ = ["Watch"]
 
-AHEAD_OF_NAMES: Final = 5000
-"""Entries without values that are pulled ahead; with values it is as for any consumption."""
+# Entries to prefetch when the values are left out.
+PREFETCHED_KEYS: Final = 5000
 
+# Seconds without an entry after which a watch asks the server whether its initial entries are
+# complete. Each entry says how many follow it, so this happens only if those were removed in the
+# meantime, or if the consumer was recreated.
 QUIET: Final = 0.25
-"""
-Seconds without an entry after which a watch that is not up to date asks whether it is.
 
-An entry says how many follow it, so that this happens only when what was to follow was removed
-meanwhile, or the consumer had to be made again.
-"""
-
-
+# A watch counts as current after this many entries for each initial one.
 MOST: Final = 4
-"""
-Entries for each one that there was, after which a watch is up to date whatever has not come yet.
-"""
 
+# Seconds to wait for the server's answer.
 INFO_TIMEOUT: Final = 1.0
-"""Seconds to wait for the answer to that."""
 
 
 class Watch:
     """
-    The entries of a bucket as they are, and as they change; made by ``KeyValue.watch``.
+    The entries of a bucket and their changes. Made by ``KeyValue.watch``.
 
-    :meth:`initial` gives what there was, and ends; iterating over the watch itself goes on for as
-    long as it is open. :attr:`is_current` and :meth:`wait_current` tell, in any thread, whether all
-    that there was has been taken. Revisions grow, none is left out and none comes twice, across
-    lost connections and servers that restart.
+    :meth:`initial` yields the entries that exist at the start, and ends. Iterating over the watch
+    itself continues until the watch is closed. :attr:`is_current` and :meth:`wait_current` say
+    whether all initial entries have been taken. Revisions increase. None is skipped or repeated,
+    even if the connection is lost or a server restarts.
 
-    Any number of threads may take entries; each goes to one of them. The iteration ends after
-    :meth:`close` or the end of the client, and raises, once, what makes going on impossible. As a
-    context manager it is stopped at the end of the block.
+    Any number of threads may share a watch; each entry goes to one of them. The iteration ends
+    when the watch or the client is closed. An error that ends the watch is raised once. A ``with``
+    block closes the watch.
 
-    It ends with its bucket: BucketNotFoundError is raised when servers have said for two seconds
-    that there is none, and where another one has the name, or it has lost what it held, as
-    revisions begin anew then.
+    The watch raises BucketNotFoundError if servers report for two seconds that the bucket does not
+    exist, or if the bucket was deleted and created again, because its revisions then start over.
     """
 
     def __init__(
@@ -85,33 +78,27 @@ class Watch:
         self._ordered = ordered
         self._ignore_deletes = ignore_deletes
         self._current = Latch()
+        # The end sets both latches, so that no thread keeps waiting for the first one.
         self._over = Latch()
-        """Set together with the other one at the end, so that nobody waits for that."""
-
+        # Held by the thread that takes an entry.
         self._taking = threading.RLock()
-        """Held by the thread that takes an entry."""
-
+        # Until when one wait for an entry lasts. It belongs to the thread that holds the lock.
         self._step = Deadline.after(0.0)
-        """How long to wait for an entry at a time; belongs to the thread that takes one."""
-
         self._revision = 0
+        # The message of the last entry.
         self._last: Message | None = None
-        """The message of the last entry."""
-
+        # The number of initial entries; 0 once the number is no longer known.
         self._there = ordered.cached_info.num_pending
-        """How many entries there were; 0 once that is of no use any more."""
-
         self._by_key = ordered.cached_info.config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT
+        # The keys that arrived, while initial entries are outstanding.
         self._keys: set[str] = set()
-        """The keys that have come, while there is more of what was there."""
-
         self._taken = 0
         self._gone: BucketNotFoundError | None = None
         self._is_current = updates_only or not ordered.cached_info.num_pending
         if self._is_current:
             self._current.set()
         only_names = ordered.cached_info.config.headers_only
-        self._messages = ordered.consume(max_messages=AHEAD_OF_NAMES if only_names else None)
+        self._messages = ordered.consume(max_messages=PREFETCHED_KEYS if only_names else None)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "current" if self._is_current else "loading"
@@ -130,7 +117,7 @@ class Watch:
         try:
             entry = self._take(None, initial=False)
         except ConnectionClosedError as error:
-            # The end of the client is an ordinary end.
+            # A closed client ends the iteration without an error.
             if error.__cause__ is not None:
                 raise
             entry = None
@@ -161,19 +148,19 @@ class Watch:
 
     def initial(self, *, timeout: Seconds | None = None) -> Iterator[Entry]:
         """
-        Yield what there was when the watch was made, and end; at once where there was nothing.
+        Yield the entries that existed when the watch was created, and end.
 
-        What changes meanwhile may be among it. Every later change comes by iterating over the watch
-        itself. Where changes come faster than they are taken, it ends when as many keys have come
-        as there were.
+        Changes made in the meantime may be among them. Iterate over the watch itself for all later
+        changes. If changes arrive faster than you take them, the iteration ends after as many keys
+        as existed at the start.
 
         Args:
-            timeout: Seconds for all of it; None waits as long as it takes.
+            timeout: Seconds for all entries. The default is no limit.
 
         Raises:
-            RequestTimeoutError: There is more, and the time is over; the watch goes on.
-            HandleClosedError: It was stopped before all had come.
-            JetSyncError: What ended it, once.
+            RequestTimeoutError: More entries are outstanding. The watch stays open.
+            HandleClosedError: The watch was closed before all entries had arrived.
+            JetSyncError: The error that ended the watch. It is raised once.
         """
         deadline = Deadline.after(timeout)
         while True:
@@ -182,44 +169,43 @@ class Watch:
             except WaitTimeoutError:
                 where = self._bucket.layout.read_prefix + ">"
                 raise RequestTimeoutError(
-                    where, deadline.total, what=f"not all entries of {self._bucket.name!r} came"
+                    where, deadline.total, what=f"bucket {self._bucket.name!r} has more entries"
                 ) from None
             if entry is not None:
                 yield entry
             elif self._is_current:
                 return
             else:
-                raise HandleClosedError("watch", reason="it ended before all had come")
+                raise HandleClosedError("watch", reason="it ended before all entries arrived")
 
     @property
     def is_current(self) -> bool:
-        """Whether all that there was when the watch was made has been taken."""
+        """Whether all entries that existed at the start have been taken."""
         return self._is_current
 
     @property
     def revision(self) -> int:
-        """The revision of the last entry that was taken, 0 before the first."""
+        """The revision of the last entry that was taken; 0 before the first."""
         return self._revision
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended."""
+        """Whether the watch has ended."""
         return self._over.is_set() or self._messages.closed
 
     @property
     def error(self) -> BaseException | None:
-        """What made it end, None if it goes on or was stopped."""
+        """The error that ended the watch; None if it is open or was closed."""
         return self._messages.error if self._gone is None else self._gone
 
     def wait_current(self, *, timeout: Seconds | None = None) -> bool:
         """
-        Wait until all that there was has been taken, by whichever thread; return whether that is
-        so.
+        Wait until other threads have taken all initial entries, and return whether they have.
 
-        Returns early once the watch has ended. It takes nothing itself: another thread has to.
+        Returns early if the watch ends. This call takes no entries itself.
 
         Args:
-            timeout: Seconds to wait; None waits as long as it takes.
+            timeout: Seconds to wait. The default is no limit.
         """
         deadline = Deadline.after(timeout)
         if not self._current.is_set():
@@ -229,18 +215,18 @@ class Watch:
 
     def close(self) -> None:
         """
-        End it; whoever waits for an entry is woken. Safe to repeat, from any thread.
+        End the watch and wake all threads that wait for an entry. Safe to repeat, in any thread.
 
-        Deletes the consumer behind it, if there is a connection.
+        Also deletes the watch's consumer if the client is connected.
         """
         self._end()
         self._messages.close()
-        # Without a connection the server forgets the consumer by itself.
+        # Without a connection, the server deletes the consumer after its inactive threshold.
         if self._bucket.context.connection.is_connected:
             self._ordered.close()
 
     def _take(self, deadline: Deadline | None, *, initial: bool) -> Entry | None:
-        """Return the next entry; None at the end, or where *initial* asks for no more."""
+        """Return the next entry; None at the end, or after the last initial one if *initial*."""
         until = Deadline.after(None) if deadline is None else deadline
         with Locked(self._taking, until, "another call on the watch"):
             while not self._over.is_set():
@@ -273,10 +259,10 @@ class Watch:
             return None
 
     def _receive(self, until: Deadline) -> Entry:
-        """Wait for an entry, for as long as makes sense at a time."""
+        """Wait for an entry, until *until* or until the server has to be asked."""
         messages = self._messages
         try:
-            # What is here is given out whatever the time: most entries need no new deadline.
+            # Buffered entries are returned whatever the time: most need no new deadline.
             message = messages.take(self._step)
         except WaitTimeoutError:
             longest = messages.options.expires if self._is_current else QUIET
@@ -293,14 +279,14 @@ class Watch:
 
     def _count(self, key: str) -> None:
         """
-        See if as much has come as there was, while changes come faster than they are taken.
+        Check whether as many keys arrived as existed at the start.
 
-        Of a key that is changed before it came only the change does, and others may come twice
-        before that: keys are counted, not entries, within reason.
+        If a key changes before its entry arrives, the server sends only the change. Other keys may
+        arrive twice before that. So keys are counted instead of entries, up to a limit.
         """
         self._taken += 1
         if not self._there or self._ordered.statistics().resets:
-            # What the next consumer was made with is not what there was.
+            # A recreated consumer starts later, so the number no longer applies.
             self._there = 0
             return
         if self._by_key:
@@ -311,7 +297,7 @@ class Watch:
             self._note_current()
 
     def _look(self) -> None:
-        """Ask whether all that was there has come; what gives no answer now may later."""
+        """Ask the server whether all initial entries have been sent."""
         try:
             info = self._ordered.info(timeout=INFO_TIMEOUT)
         except JetSyncError:
@@ -321,7 +307,7 @@ class Watch:
         sent, came = info.delivered, 0
         if self._last is not None and self._last.metadata.consumer == info.name:
             came = self._last.metadata.consumer_sequence
-        # After a purge the consumer stands behind what was purged, which it never sent.
+        # After a purge the consumer's position is past messages that it never sent.
         last = self._ordered.statistics().last_sequence or 0
         if sent.consumer_seq <= came or sent.stream_seq <= last:
             self._note_current()
@@ -332,6 +318,6 @@ class Watch:
         self._current.set()
 
     def _end(self) -> None:
-        """Note that no more comes."""
+        """Record that no more entries arrive."""
         self._over.set()
         self._current.set()

@@ -280,6 +280,9 @@ class Headers:
     def __len__(self) -> int:
         return len({key for key, _ in self._pairs})
 
+    def __bool__(self) -> bool:
+        return bool(self._pairs)
+
     def __eq__(self, other: object) -> bool:
         """
         Compare values name by name; the order of different names among each other does not matter.
