@@ -1,5 +1,5 @@
 """
-The client: one connection, and the door to everything else.
+The client: one connection, core NATS, and access to JetStream.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Client", "connect"]
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds that closing takes at most."""
+"""Default timeout of ``close``, in seconds."""
 
 _H = TypeVar("_H")
 
@@ -103,17 +103,17 @@ def connect(
         if connection is None or not connection.closed.is_set():
             loaded.give_up(error)
         else:
-            # They were told already.
+            # The plugins have already been notified.
             loaded.close()
         raise
 
 
 class Client:
     """
-    A connection to NATS, used by any number of threads at once.
+    A connection to NATS that any number of threads may share.
 
-    A context manager: leaving it closes the client. A client belongs to the process that made it;
-    in a forked child every call raises ForkedProcessError, and the child connects anew.
+    A ``with`` block closes the client at its end. A client belongs to the process that created it.
+    In a forked child process, every call raises ForkedProcessError; connect again there.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -134,18 +134,18 @@ class Client:
 
     def close(self, *, timeout: Seconds | None = None) -> None:
         """
-        Close the connection; safe to repeat, from any thread.
+        Close the connection. Safe to repeat, in any thread.
 
-        Consumptions are stopped: what they have and nobody took is delivered again at once. That,
-        and what was handed over before (publishes, acks), is sent first, as far as the server takes
-        it in time. Every call that waits in any thread ends with ConnectionClosedError.
+        Pending publishes and acks are sent first. Consumptions are closed, and the server
+        redelivers their buffered messages immediately. Calls that wait in other threads raise
+        ConnectionClosedError.
 
-        A signal handler may call this. If it has interrupted its own thread while it was reading
-        or writing, this returns at once and the client closes as soon as the handler has returned.
-        If Ctrl-C interrupts this, the client closes without waiting any longer.
+        A signal handler may call this. If the handler interrupted its own thread during a read or
+        write, the call returns immediately and the client closes when the handler has returned.
+        If Ctrl-C interrupts this call, the client closes without waiting any longer.
 
         Args:
-            timeout: Seconds at most; None is 5.
+            timeout: Maximum number of seconds. The default is 5.
         """
         try:
             deadline = Deadline.after(CLOSE_TIMEOUT if timeout is None else timeout)
@@ -160,15 +160,13 @@ class Client:
 
     def drain(self, *, timeout: Seconds | None = None) -> None:
         """
-        Unsubscribe, wait until what has arrived was taken, then close.
+        Unsubscribe, wait until all buffered messages have been taken, then close.
 
-        Consumptions are drained too: their handlers have returned, and what they acknowledged has
-        been sent.
+        Consumptions are drained too: their handlers finish, and their acks are sent.
 
         Args:
-            timeout: Seconds at most; None is the option ``drain_timeout``. What was not taken by
-                then is dropped
-                with a warning in the log.
+            timeout: Maximum number of seconds. The default is the option ``drain_timeout``.
+                Messages that were not taken by then are dropped, with a warning in the log.
         """
         connection = self._connection
         connection.check()
@@ -181,7 +179,7 @@ class Client:
             for subscription in subscriptions:
                 subscription.unsubscribe_nowait(grace=deadline.remaining())
             try:
-                # After the flush, all that the server had sent before it saw the UNSUBs is here.
+                # After the flush, all messages sent before the UNSUBs have arrived.
                 connection.flush(deadline)
             finally:
                 for subscription in subscriptions:
@@ -190,7 +188,7 @@ class Client:
                 if deadline.expired():
                     outcome["dropped"] = sum(subscription.pending for subscription in subscriptions)
                     break
-                # Taking a message is the user's thread's business and tells nobody.
+                # No event tells when another thread takes a message.
                 time.sleep(min(0.01, deadline.remaining()))
             for consumption in consumptions:
                 if not consumption.settle(deadline):
@@ -200,33 +198,33 @@ class Client:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection at this moment."""
+        """Whether the client is connected now."""
         return self._connection.is_connected
 
     @property
     def is_closed(self) -> bool:
         """
-        Whether the client was closed, by this process or because the server ended it for good.
+        Whether the client was closed, by your code or because the connection cannot be restored.
         """
         return self._connection.closed.is_set()
 
     @property
     def server(self) -> ServerInfo:
-        """The server that the client is connected to, or was last."""
+        """The connected server, or the last one while the client is disconnected."""
         return self._connection.server
 
     @property
     def options(self) -> ConnectOptions:
-        """The options that the client was made with."""
+        """The options of this client."""
         return self._connection.options
 
     @property
     def plugins(self) -> tuple[PluginInfo, ...]:
-        """The plugins of this client, in the order of loading."""
+        """The plugins of this client, in loading order."""
         return self._connection.plugins.describe()
 
     def statistics(self) -> Statistics:
-        """Return what went over the connection so far."""
+        """Return the traffic of the connection so far."""
         return self._connection.statistics()
 
     def rtt(self, *, timeout: Seconds | None = None) -> float:
@@ -234,28 +232,29 @@ class Client:
         Measure a round trip to the server, in seconds.
 
         Args:
-            timeout: Seconds to wait; None is the option ``request_timeout``.
+            timeout: Seconds to wait. The default is the option ``request_timeout``.
         """
         return self._connection.flush(self._connection.deadline(timeout))
 
     def flush(self, *, timeout: Seconds | None = None) -> None:
         """
-        Wait until the server has processed all that was sent before.
+        Wait until the server has processed everything that was sent before.
 
         Args:
-            timeout: Seconds to wait; None is the option ``request_timeout``.
+            timeout: Seconds to wait. The default is the option ``request_timeout``.
 
         Raises:
-            DisconnectedError, ConnectionLostError, WaitTimeoutError: It could not be told in time.
+            DisconnectedError, ConnectionLostError, WaitTimeoutError: The server did not confirm
+                that in time.
         """
         self._connection.flush(self._connection.deadline(timeout))
 
     def reconnect(self, *, timeout: Seconds | None = None) -> None:
         """
-        Drop the connection and let the client connect again, as after a loss.
+        Drop the connection and reconnect, as after a connection loss.
 
         Args:
-            timeout: Seconds to wait until the old connection is gone.
+            timeout: Seconds to wait until the old connection is closed.
         """
         self._connection.reconnect(self._connection.deadline(timeout))
 
@@ -272,18 +271,19 @@ class Client:
         """
         Publish a message without an acknowledgement (core NATS).
 
-        Returns when the message was handed to the connection; :meth:`flush` tells whether the
-        server has it. Without a connection this waits for one, up to ``request_timeout``.
+        The call returns when the connection has queued the message. Use :meth:`flush` to make sure
+        that the server has it. While disconnected, the call waits up to ``request_timeout``.
 
         Args:
-            subject: Where to publish.
+            subject: The subject.
             data: The payload.
-            headers: Headers; never changed.
-            reply: Where answers should go.
+            headers: The headers; never changed.
+            reply: The subject for answers.
 
         Raises:
-            InvalidArgumentError: Subject, headers, reply or size are wrong; nothing was sent.
-            DisconnectedError: There was no connection in time; nothing was sent.
+            InvalidArgumentError: An argument is invalid, or the message is too large. Nothing was
+                sent.
+            DisconnectedError: The client did not reconnect in time. Nothing was sent.
         """
         connection = self._connection
         connection.check()
@@ -308,16 +308,16 @@ class Client:
         Send a request and return the first reply.
 
         Args:
-            subject: Whom to ask.
+            subject: The subject.
             data: The payload.
-            headers: Headers; never changed.
-            timeout: Seconds to wait; None is the option ``request_timeout``.
+            headers: The headers; never changed.
+            timeout: Seconds to wait. The default is the option ``request_timeout``.
 
         Raises:
-            NoRespondersError: Nobody listens on the subject.
-            RequestTimeoutError: No reply in time.
+            NoRespondersError: The subject has no subscribers.
+            RequestTimeoutError: No reply arrived in time.
             ConnectionLostError: The connection was lost while waiting.
-            DisconnectedError: There was no connection in time; nothing was sent.
+            DisconnectedError: The client did not reconnect in time. Nothing was sent.
         """
         connection = self._connection
         connection.check()
@@ -346,7 +346,7 @@ class Client:
             max_pending_bytes: Bytes to buffer, 64 MiB by default: subjects, headers and payloads.
 
         Raises:
-            MaxControlLineError: Subject and queue are too long together; nothing was sent.
+            MaxControlLineError: Subject and queue are too long together. Nothing was sent.
         """
         self._connection.check()
         validate_filter(subject)
@@ -375,15 +375,14 @@ class Client:
         timeout: Seconds | None = None,
     ) -> JetStream:
         """
-        Return the JetStream context; asks the server nothing.
+        Return a JetStream context. Sends no request.
 
         Args:
-            domain: The JetStream domain to talk to, as with leaf nodes; None is the option
+            domain: The JetStream domain, for example of a leaf node. The default is the option
                 ``jetstream_domain``.
-            prefix: The API prefix, for an account that imports it under another name; None is the
-                option
-                ``jetstream_prefix``. Not together with *domain*.
-            timeout: Seconds that each call may take by default; None is the option
+            prefix: The API prefix, if the account imports the API under another name. The default
+                is the option ``jetstream_prefix``. Excludes *domain*.
+            timeout: Default timeout of each call, in seconds. The default is the option
                 ``request_timeout``.
         """
         options = self._connection.options
@@ -408,7 +407,7 @@ class Client:
         return subject.encode(), payload, header
 
     def _end_consumptions(self, deadline: Deadline) -> None:
-        """Have what consumptions still hold given back."""
+        """Close the consumptions and wait until their buffered messages are returned."""
         if self._connection.closed.is_set():
             return
         consumptions = _list(self._connection.consumptions)
@@ -420,6 +419,6 @@ class Client:
 
 def _list(handles: weakref.WeakSet[_H]) -> list[_H]:
     while True:
-        # A set cannot be listed while another thread adds to it.
+        # list() fails if another thread adds to the set meanwhile.
         with contextlib.suppress(RuntimeError):
             return list(handles)

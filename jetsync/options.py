@@ -11,13 +11,13 @@ import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 from urllib.parse import urlsplit
 
 import attrs
 
 from jetsync._base.deadline import as_seconds
-from jetsync._base.fields import check_fields
+from jetsync._base.fields import check_count, check_fields
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError, redact_url
 from jetsync.values.saved_context import context_fields
 from jetsync.values.server_urls import read_servers, user_info, wants_tls
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_URL", "ConnectFields", "ConnectOptions", "OptionsFields"]
 
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
-"""Where to connect when nothing says otherwise."""
+"""The default server."""
 
 _SEED = re.compile(r"S[A-Z2-7]{57}")
 _PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}")
-# What may have been given instead of a path by mistake, and must not be shown.
+# File contents given instead of a path by mistake. They must not be shown.
 _CONTENTS = re.compile(r"\n|eyJ[\w-]+\.|S[A-Z2-7]{57}")
 _ENVIRONMENT: Final = {
     "NATS_URL": "servers",
@@ -53,7 +53,10 @@ _LOGIN: Final = ("user", "password", "token", "credentials", "nkey_seed")
 _CALLABLE: Final = ("user", "password", "token", "credentials", "nkey_signature")
 
 
-# Converters and validators. Each knows the field it is for, so that errors can name it.
+_Field: TypeAlias = "attrs.Attribute[Any]"
+_Validator: TypeAlias = Callable[[object, _Field, object], None]
+
+# Converters and validators.
 
 
 def _secret(value: object) -> str:
@@ -72,7 +75,7 @@ def _shown_servers(servers: object) -> str:
 
 
 def _servers(value: str | Sequence[str] | None) -> str | Sequence[str] | None:
-    # A list could be changed behind a frozen object's back.
+    # Copied, because the caller could change the list later.
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -83,8 +86,8 @@ def _plugins(value: Sequence[object | str]) -> tuple[object | str, ...]:
     return tuple(given)
 
 
-# A converter is not told which field it works for. So it leaves alone what it can not convert, and
-# the validator, which runs after it and knows the name, refuses it.
+# A converter does not know its field. It returns values that it cannot convert, and the validator,
+# which runs next and knows the name, refuses them.
 
 
 def _to_path(value: Any) -> Any:
@@ -93,7 +96,7 @@ def _to_path(value: Any) -> Any:
     return value
 
 
-def _path(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
+def _path(_: object, field: _Field, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, str):
@@ -108,30 +111,20 @@ def _to_seconds(value: Seconds) -> float:
     return float(value) if type(value) is int else value
 
 
-def _duration(_: ConnectOptions, field: attrs.Attribute[Any], value: float) -> None:
+def _duration(_: object, field: _Field, value: float) -> None:
     as_seconds(value, field.name)
 
 
-def _positive(_: ConnectOptions, field: attrs.Attribute[Any], value: float) -> None:
+def _positive(_: object, field: _Field, value: float) -> None:
     if not as_seconds(value, field.name):
         raise InvalidArgumentError(f"{field.name} must be more than 0", argument=field.name)
 
 
-def _at_least(
-    least: int,
-) -> Callable[[ConnectOptions, attrs.Attribute[Any], object], None]:
-    def check(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise InvalidTypeError(f"{field.name} must be an integer", argument=field.name)
-        if value < least:
-            raise InvalidArgumentError(
-                f"{field.name} must be {least} or more, not {value}", argument=field.name
-            )
-
-    return check
+def _at_least(least: int) -> _Validator:
+    return lambda _, field, value: check_count(field.name, value, least)
 
 
-def _text(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
+def _text(_: object, field: _Field, value: object) -> None:
     # The value is not shown: it may be a password.
     if value is None:
         return
@@ -141,7 +134,7 @@ def _text(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None
         raise InvalidArgumentError(f"{field.name} is empty", argument=field.name)
 
 
-def _public_key(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
+def _public_key(_: object, field: _Field, value: object) -> None:
     # Not shown: it may be the seed.
     if value is not None and not (isinstance(value, str) and _PUBLIC_KEY.fullmatch(value)):
         raise InvalidArgumentError(
@@ -150,24 +143,16 @@ def _public_key(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -
         )
 
 
-def _function(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
+def _function(_: object, field: _Field, value: object) -> None:
     if value is not None and not callable(value):
         raise InvalidTypeError(f"{field.name} must be a callable", argument=field.name)
 
 
-def _or_callable(
-    check: Callable[[ConnectOptions, attrs.Attribute[Any], object], None],
-) -> Callable[[ConnectOptions, attrs.Attribute[Any], object], None]:
-    def check_unless_callable(
-        options: ConnectOptions, field: attrs.Attribute[Any], value: object
-    ) -> None:
-        if not callable(value):
-            check(options, field, value)
-
-    return check_unless_callable
+def _or_callable(check: _Validator) -> _Validator:
+    return lambda options, field, value: None if callable(value) else check(options, field, value)
 
 
-def _flag(_: ConnectOptions, field: attrs.Attribute[Any], value: object) -> None:
+def _flag(_: object, field: _Field, value: object) -> None:
     if not isinstance(value, bool):
         raise InvalidTypeError(f"{field.name} must be True or False", argument=field.name)
 
@@ -219,24 +204,23 @@ class OptionsFields(ConnectFields, total=False):
 @attrs.frozen(slots=True, kw_only=True)
 class ConnectOptions:
     """
-    Everything that ``connect`` may be told.
+    All options of a connection.
 
-    Immutable, comparable and picklable, unless it holds an ``SSLContext`` or a callable that cannot
-    be pickled. Its ``repr`` shows no secret. All durations are seconds, or ``timedelta`` where one
-    is given, and are kept as float seconds.
+    The object is immutable and comparable. It can be pickled unless it holds an ``SSLContext`` or a
+    callable that cannot be pickled. Its ``repr`` shows no secrets. Durations accept seconds or a
+    ``timedelta`` and hold float seconds.
 
-    The callables of the login are called for each attempt to connect, in a worker thread. They must
-    not call methods of the client. If one of them raises, the attempt fails with an
-    ``AuthenticationError``.
+    Login callables run in a worker thread for each connection attempt. They must not call methods
+    of the client. If one raises an exception, the attempt fails with an ``AuthenticationError``.
     """
 
     servers: str | Sequence[str] | None = attrs.field(
         default=None, converter=_servers, repr=_shown_servers
     )
-    """One URL, several with commas between them, or a list; ``None`` for ``$NATS_URL`` and then
-    ``nats://127.0.0.1:4222``. Schemes: ``nats``, ``tls``, ``ws``, ``wss``."""
+    """One URL, several separated by commas, or a list. ``None`` means ``$NATS_URL``, or
+    ``nats://127.0.0.1:4222`` if that is not set. Schemes: ``nats``, ``tls``, ``ws``, ``wss``."""
     name: str | None = attrs.field(default=None, validator=_text)
-    """What the server calls this connection in its monitoring."""
+    """Name of the connection in the server's monitoring."""
 
     user: str | Callable[[], str] | None = attrs.field(
         default=None, validator=_or_callable(_text), repr=_shown
@@ -268,52 +252,52 @@ class ConnectOptions:
     """Keep reconnecting although a server has refused the same login twice in a row."""
 
     tls: ssl.SSLContext | None = None
-    """A TLS context, for what the fields below can not express. It can not be pickled."""
+    """A TLS context, for settings that the fields below do not cover. It cannot be pickled."""
     tls_ca: str | os.PathLike[str] | None = attrs.field(
         default=None, converter=_to_path, validator=_path
     )
-    """Path of the authorities to trust, PEM; ``None`` for those of the system."""
+    """Path of the trusted certificate authorities, PEM. ``None`` means those of the system."""
     tls_cert: str | os.PathLike[str] | None = attrs.field(
         default=None, converter=_to_path, validator=_path
     )
-    """Path of the own certificate, PEM, for servers that verify clients."""
+    """Path of the client certificate, PEM, for servers that verify clients."""
     tls_key: str | os.PathLike[str] | None = attrs.field(
         default=None, converter=_to_path, validator=_path
     )
-    """Path of the key to ``tls_cert``; ``None`` when it is in the same file."""
+    """Path of the key of ``tls_cert``. ``None`` if it is in the same file."""
     tls_hostname: str | None = attrs.field(default=None, validator=_text)
-    """Name to check the server's certificate against; ``None`` for the one in the URL."""
+    """Expected name in the server's certificate. ``None`` means the host in the URL."""
     tls_first: bool = attrs.field(default=False, validator=_flag)
-    """Start TLS before the server has said anything (``handshake_first``)."""
+    """Start TLS before the server sends its INFO (``handshake_first``)."""
 
     inbox_prefix: str = attrs.field(default="_INBOX", validator=_text)
-    """What reply subjects begin with, where permissions ask for one."""
+    """Prefix of reply subjects, for users with restricted permissions."""
     jetstream_domain: str | None = attrs.field(default=None, validator=_text)
-    """Domain for ``client.jetstream()`` when it is given none."""
+    """Default domain of ``client.jetstream()``."""
     jetstream_prefix: str | None = attrs.field(default=None, validator=_text)
-    """API prefix for ``client.jetstream()`` when it is given none."""
+    """Default API prefix of ``client.jetstream()``."""
 
     connect_timeout: float = attrs.field(default=5.0, converter=_to_seconds, validator=_positive)
-    """How long the first connection may take, over all servers and tries."""
+    """Seconds for the first connection, over all servers and attempts."""
     retry_on_failed_connect: bool = attrs.field(default=False, validator=_flag)
-    """Try again for as long as ``connect_timeout`` lasts when no server can be reached."""
+    """Retry within ``connect_timeout`` if no server can be reached."""
     max_reconnects: int = attrs.field(default=-1, validator=_at_least(-1))
-    """How often to try each server once a connection was lost; -1 without end, 0 never."""
+    """Reconnect attempts per server; -1 means no limit, 0 means none."""
     reconnect_wait: float = attrs.field(default=1.0, converter=_to_seconds, validator=_duration)
-    """How long to wait before the same server is tried again."""
+    """Seconds between two attempts to reach the same server."""
     ping_interval: float = attrs.field(default=30.0, converter=_to_seconds, validator=_positive)
-    """How often to ask whether the server is still there."""
+    """Seconds between two pings to the server."""
     max_outstanding_pings: int = attrs.field(default=2, validator=_at_least(1))
-    """How many of those questions may be open before the connection counts as lost."""
+    """Unanswered pings after which the connection counts as lost."""
     echo: bool = attrs.field(default=True, validator=_flag)
-    """Whether own subscriptions get messages that were published on this connection."""
+    """Whether subscriptions receive messages that this client publishes."""
     request_timeout: float = attrs.field(default=5.0, converter=_to_seconds, validator=_positive)
-    """How long a call waits that is given no timeout of its own."""
+    """Default timeout of calls, in seconds."""
     drain_timeout: float = attrs.field(default=30.0, converter=_to_seconds, validator=_positive)
-    """How long ``drain`` waits for what was handed over."""
+    """Default timeout of ``drain``, in seconds."""
 
     loop: Literal["auto", "asyncio", "uvloop"] = "auto"
-    """Event loop of the background thread; ``auto`` takes uvloop where it is installed."""
+    """Event loop of the background thread; ``auto`` uses uvloop if it is installed."""
     plugins: Sequence[object | str] = attrs.field(default=(), converter=_plugins)
     """Plugins: objects, or names of entry points in the group ``jetsync``."""
 
@@ -372,18 +356,19 @@ class ConnectOptions:
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> ConnectOptions:
         """
-        Make options from the environment.
+        Read the options from the environment.
 
-        Read are ``$NATS_URL``, ``$NATS_USER``, ``$NATS_PASSWORD``, ``$NATS_TOKEN``,
-        ``$NATS_CREDS``, ``$NATS_NKEY``, ``$NATS_CA``, ``$NATS_CERT``, ``$NATS_KEY``, as the
-        ``nats`` command line does; empty ones count as not set. ``$NATS_CONTEXT`` names a saved
-        context that the others are laid over; a login there is replaced as a whole.
+        These are the variables of the ``nats`` command line: ``$NATS_URL``, ``$NATS_USER``,
+        ``$NATS_PASSWORD``, ``$NATS_TOKEN``, ``$NATS_CREDS``, ``$NATS_NKEY``, ``$NATS_CA``,
+        ``$NATS_CERT`` and ``$NATS_KEY``. Empty ones count as not set. ``$NATS_CONTEXT`` names a
+        saved context; the other variables override its fields, and a login replaces its whole
+        login.
 
         Args:
-            environ: Another environment than that of the process.
+            environ: The environment to read. The default is that of the process.
 
         Raises:
-            ConfigurationError: the context can not be used, or the variables contradict each other.
+            ConfigurationError: The context cannot be used, or the variables contradict each other.
         """
         env = os.environ if environ is None else environ
         context = env.get("NATS_CONTEXT")
@@ -398,15 +383,15 @@ class ConnectOptions:
         cls, name: str | None = None, environ: Mapping[str, str] | None = None
     ) -> ConnectOptions:
         """
-        Make options from a context saved by the ``nats`` command line.
+        Read the options from a context saved by the ``nats`` command line.
 
         Args:
-            name: Name of the context; ``None`` for the one that ``nats context select`` has chosen.
-            environ: Another environment than that of the process, for ``$XDG_CONFIG_HOME``.
+            name: Name of the context. The default is the one chosen by ``nats context select``.
+            environ: The environment to read ``$XDG_CONFIG_HOME`` from. The default is that of the
+                process.
 
         Raises:
-            ConfigurationError: there is no such context, or it asks for what jetsync does not
-                support.
+            ConfigurationError: The context does not exist or uses unsupported settings.
         """
         env = os.environ if environ is None else environ
         return cls._configured(context_fields(name, env), f"context {name or 'selected'!r}")
@@ -431,11 +416,11 @@ class ConnectOptions:
 
     def server_list(self) -> list[str]:
         """
-        Return the servers to try as URLs with scheme and port.
+        Return the servers as URLs with scheme and port.
 
         Raises:
-            ConfigurationError: ``servers`` is not set and ``$NATS_URL`` can not be used, or not
-                with these options.
+            ConfigurationError: ``servers`` is not set, and ``$NATS_URL`` is invalid or contradicts
+                these options.
         """
         if self.servers is not None:
             urls = read_servers(self.servers)
@@ -450,12 +435,13 @@ class ConnectOptions:
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """
-        Return the TLS context to connect with; ``None`` when nothing asks for TLS.
+        Return the TLS context; ``None`` if the options do not ask for TLS.
 
-        Any field that begins with ``tls`` asks for it, and so does the scheme ``tls`` or ``wss``.
+        TLS is used if a field that starts with ``tls`` is set, or if a URL has the scheme ``tls``
+        or ``wss``.
 
         Raises:
-            ConfigurationError: a file can not be read or is not what it should be.
+            ConfigurationError: A file cannot be read or has the wrong contents.
         """
         if self.tls is not None:
             return self.tls
@@ -463,7 +449,7 @@ class ConnectOptions:
             return None
         context = ssl.create_default_context()
         if self.tls_ca is not None:
-            # Only this authority: a private one is given to shut the public ones out.
+            # Trust only this authority: a private one is meant to exclude the public ones.
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             self._load("tls_ca", self.tls_ca, context.load_verify_locations)
         if self.tls_cert is not None:
@@ -478,14 +464,14 @@ class ConnectOptions:
         try:
             load(path)
         except OSError as error:
-            raise ConfigurationError(f"{field}: {str(path)!r} can not be used: {error}") from error
+            raise ConfigurationError(f"{field}: {str(path)!r} cannot be used: {error}") from error
 
     def nkey_text(self) -> str | None:
         """
-        Return the seed of the NKey itself, read from its file where a path was given.
+        Return the seed of the NKey, read from its file if ``nkey_seed`` is a path.
 
         Raises:
-            ConfigurationError: there is neither a seed nor a file with one.
+            ConfigurationError: ``nkey_seed`` is neither a seed nor the path of a file with one.
         """
         if self.nkey_seed is None:
             return None
@@ -495,7 +481,7 @@ class ConnectOptions:
         try:
             found = _SEED.search(Path(given).expanduser().read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            # Not shown and no cause: a mistyped seed is close enough to the real one.
+            # The error shows no value and no cause: a mistyped seed is close to the real one.
             found = None
         if found is None:
             raise ConfigurationError("nkey_seed is neither a seed nor a file with one")
@@ -504,7 +490,7 @@ class ConnectOptions:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.tls is not None:
             raise ConfigurationError(
-                "options with an SSLContext can not be pickled: "
+                "options with an SSLContext cannot be pickled: "
                 "use tls_ca, tls_cert and tls_key instead of tls"
             )
         for name in _CALLABLE:
@@ -514,13 +500,13 @@ class ConnectOptions:
                     pickle.dumps(value)
                 except Exception as error:
                     raise ConfigurationError(
-                        f"options can not be pickled, because the callable in {name} can not:"
+                        f"options cannot be pickled, because the callable in {name} cannot:"
                         " use a function of a module"
                     ) from error
         fields = {field.name: getattr(self, field.name) for field in attrs.fields(ConnectOptions)}
         return _rebuild, (fields,)
 
-    # Immutable, so a copy is the object itself; pickling, which copy would use, may refuse.
+    # The object is immutable, so a copy is the object itself. copy would pickle, which may fail.
     def __copy__(self) -> ConnectOptions:
         return self
 
