@@ -1,5 +1,5 @@
 """
-What a key-value bucket is, as its stream is configured and as it stands.
+Configuration and status of key-value buckets.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 __all__ = ["KeyValueConfig", "KeyValueFields", "KeyValueStatus"]
 
+# Maximum number of revisions per key (ADR-8).
 LONGEST_HISTORY: Final = 64
-"""Revisions of a key that a bucket keeps at most (ADR-8)."""
 
+# Duplicate window of a bucket in seconds, unless its values expire earlier.
 DUPLICATE_WINDOW: Final = 120.0
-"""Seconds of the duplicate window of every bucket, unless values live shorter."""
 
 UNLIMITED: Final = -1
 
 
 def _source(value: StreamSource | str | None) -> StreamSource | None:
-    """Take another bucket by its name, or as a source whose name may be that of the stream."""
+    """Accept a bucket by its name, or as a source with the name of the bucket or its stream."""
     if value is None:
         return None
     source = StreamSource(name=value) if isinstance(value, str) else value
@@ -88,62 +88,62 @@ class KeyValueFields(TypedDict, total=False):
 @attrs.frozen(kw_only=True, field_transformer=checked)
 class KeyValueConfig:
     """
-    What a bucket is (ADR-8); laid out as other clients do, so that all can share it.
+    The configuration of a bucket (ADR-8), compatible with other NATS clients.
     """
 
     bucket: str = attrs.field(converter=check_bucket)
-    """Its name: letters, digits, ``-`` and ``_``. Can not be changed."""
+    """Name of the bucket: letters, digits, ``-`` and ``_``. Cannot be changed."""
 
     description: str | None = None
     """Free text."""
 
     history: int | None = None
-    """Revisions that are kept of each key, 1 to 64; None is one."""
+    """Revisions to keep per key, 1 to 64. The default is 1."""
 
     ttl: float | None = attrs.field(default=None, converter=duration)
-    """Seconds that a revision is kept; None or 0 for no limit."""
+    """Seconds for which a revision is kept; None or 0 for no limit."""
 
     max_value_size: int | None = None
-    """Bytes of the largest value, headers included; None or 0 for no limit."""
+    """Maximum size of a value in bytes, including headers; None or 0 for no limit."""
 
     max_bytes: int | None = None
-    """Bytes of the whole bucket, which refuses what is too much; None or 0 for no limit."""
+    """Maximum size of the bucket in bytes; a full bucket refuses changes. None or 0: no limit."""
 
     storage: StorageType | None = attrs.field(default=None, converter=storage_type)
-    """Where it is kept; None is on disk. Can not be changed."""
+    """Where the bucket is stored. The default is on disk. Cannot be changed."""
 
     num_replicas: int | None = None
-    """Servers that keep a copy; None is one."""
+    """Number of replicas. The default is 1."""
 
     placement: Placement | None = None
-    """On which servers."""
+    """On which servers the bucket lives."""
 
     republish: Republish | None = None
-    """Where changes are sent again as core NATS messages."""
+    """Where changes are published again as core NATS messages."""
 
     mirror: StreamSource | None = attrs.field(default=None, converter=_source)
-    """The bucket that this one is a copy of, by name or as a source; writes go there."""
+    """The bucket that this one mirrors, by name or as a source. Writes go to that bucket."""
 
     sources: tuple[StreamSource, ...] | None = attrs.field(default=None, converter=_sources)
-    """Buckets whose changes are drawn in, by name or as sources."""
+    """Buckets whose changes are copied, by name or as sources."""
 
     compression: bool | None = None
-    """Compress its files."""
+    """Whether to compress the files."""
 
     metadata: dict[str, str] | None = None
     """Free key-value pairs."""
 
     limit_marker_ttl: float | None = attrs.field(default=None, converter=duration)
     """
-    Let keys have a time-to-live of their own, and leave a marker for so many seconds, at least 1,
-    where a value expired (ADR-43, ADR-48); 0 leaves none. A mirror has the markers of its origin.
+    Allow a time-to-live per key, and leave a marker for this number of seconds, at least 1, when a
+    value expires (ADR-43, ADR-48). 0 leaves no markers. A mirror has the markers of its origin.
     Server 2.11 and later.
     """
 
     atomic: bool | None = None
     """
-    Allow transactions (ADR-50). None allows them where the server can; True insists; False leaves
-    them out, so that another client that creates the same bucket finds its own settings.
+    Allow transactions (ADR-50). None allows them if the server supports them, True requires them.
+    Use False if another client creates the same bucket with its own settings.
     """
 
     def __attrs_post_init__(self) -> None:
@@ -157,18 +157,18 @@ class KeyValueConfig:
                 "limit_marker_ttl: must be at least 1 second", argument="limit_marker_ttl"
             )
         if self.mirror is not None and self.sources:
-            raise InvalidArgumentError("a bucket has a mirror or sources, not both")
+            raise InvalidArgumentError("mirror and sources exclude each other", argument="sources")
         if self.mirror is not None and self.atomic:
             raise InvalidArgumentError(
-                "transactions are made in the bucket that is mirrored", argument="atomic"
+                "a mirror allows no transactions: set atomic on its origin", argument="atomic"
             )
 
     def to_stream_config(self, *, atomic: bool) -> StreamConfig:
         """
-        Return the stream that is this bucket.
+        Return the configuration of the stream that stores this bucket.
 
         Args:
-            atomic: Whether to allow transactions where :attr:`atomic` leaves that open.
+            atomic: Whether to allow transactions if :attr:`atomic` is None.
         """
         wanted: dict[str, Any] = {}
         if self.limit_marker_ttl:
@@ -210,7 +210,7 @@ class KeyValueConfig:
         )
 
     def _drawn_from(self, source: StreamSource) -> StreamSource:
-        """Return a source whose keys become keys of this bucket."""
+        """Return a source with a transform of its keys into keys of this bucket."""
         name = (source.name or "").removeprefix(STREAM_PREFIX)
         if source.subject_transforms or (source.external is not None and name == self.bucket):
             return source
@@ -221,56 +221,56 @@ class KeyValueConfig:
 @attrs.frozen
 class KeyValueStatus:
     """
-    A bucket as it stood when it was asked after.
+    The status of a bucket at the time of the request.
     """
 
     bucket: str
-    """Its name."""
+    """Name of the bucket."""
 
     stream_info: StreamInfo
-    """The stream behind it."""
+    """The stream that stores the bucket."""
 
     @property
     def values(self) -> int:
-        """How many revisions it has, markers of deleted keys included."""
+        """Number of stored revisions, including markers of deleted keys."""
         return self.stream_info.state.messages
 
     @property
     def bytes(self) -> int:
-        """How many bytes they take."""
+        """Size of the stored revisions in bytes."""
         return self.stream_info.state.bytes
 
     @property
     def last_revision(self) -> int:
-        """The revision of its last change, 0 if there was none."""
+        """Revision of the last change; 0 if there was none."""
         return self.stream_info.state.last_seq
 
     @property
     def history(self) -> int:
-        """How many revisions of each key are kept."""
+        """Number of revisions that are kept per key."""
         return self.stream_info.config.max_msgs_per_subject or 1
 
     @property
     def ttl(self) -> float | None:
-        """How many seconds a revision is kept; None for no limit."""
+        """Seconds for which a revision is kept; None for no limit."""
         return self.stream_info.config.max_age or None
 
     @property
     def limit_marker_ttl(self) -> float | None:
-        """How many seconds markers of expired values stay; None where there are none."""
+        """Lifetime of markers of expired values in seconds; None without markers."""
         return self.stream_info.config.subject_delete_marker_ttl or None
 
     @property
     def is_compressed(self) -> bool:
-        """Whether its files are compressed."""
+        """Whether the files are compressed."""
         return self.stream_info.config.compression not in {None, StoreCompression.NONE}
 
     @property
     def allows_ttl(self) -> bool:
-        """Whether keys may have a time-to-live of their own."""
+        """Whether the bucket allows a time-to-live per key."""
         return bool(self.stream_info.config.allow_msg_ttl)
 
     @property
     def allows_atomic(self) -> bool:
-        """Whether it takes transactions."""
+        """Whether the bucket allows transactions."""
         return bool(self.stream_info.config.allow_atomic)

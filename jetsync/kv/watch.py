@@ -169,7 +169,9 @@ class Watch:
             except WaitTimeoutError:
                 where = self._bucket.layout.read_prefix + ">"
                 raise RequestTimeoutError(
-                    where, deadline.total, what=f"bucket {self._bucket.name!r} has more entries"
+                    where,
+                    deadline.total,
+                    what=f"bucket {self._bucket.name!r} did not send all entries",
                 ) from None
             if entry is not None:
                 yield entry

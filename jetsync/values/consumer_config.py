@@ -1,10 +1,10 @@
 """
 The configuration of a consumer, every field of servers 2.10 to 2.15.
 
-Field names are the server's own. A field that is ``None`` is not set and not sent: the server uses
-its default on create, and on update too, for an update replaces the whole configuration. The one
-exception is ``ack_policy``, which is sent as ``explicit`` unless it is set: the server's default,
-``none``, loses whatever a crashed reader had taken.
+Field names are those of the server. Fields that are ``None`` are not sent, and the server uses its
+defaults, on updates too, because an update replaces the whole configuration. The exception
+is ``ack_policy``, which is sent as ``explicit`` by default: with the server's default, ``none``, a
+crashed reader loses the messages it has received.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 class DeliverPolicy(Choice):
     """
-    Where in the stream a consumer begins.
+    Where in the stream a consumer starts.
     """
 
     ALL = "all"
@@ -57,13 +57,13 @@ class AckPolicy(Choice):
     """
 
     EXPLICIT = "explicit"
-    """Each message on its own. What jetsync asks for unless told otherwise."""
+    """Each message separately. The default of jetsync."""
     ALL = "all"
-    """An acknowledgement covers all messages before it."""
+    """An ack covers all earlier messages."""
     NONE = "none"
-    """Not at all; a message counts as done once it was sent."""
+    """Without acks: a message counts as processed when it is sent."""
     FLOW_CONTROL = "flow_control"
-    """By the flow control of a push consumer. Server 2.14 and later."""
+    """By flow control of a push consumer. Server 2.14 and later."""
 
 
 class ReplayPolicy(Choice):
@@ -72,7 +72,7 @@ class ReplayPolicy(Choice):
     """
 
     INSTANT = "instant"
-    """As fast as they can be. The server's default."""
+    """As fast as possible. The server's default."""
     ORIGINAL = "original"
     """At the pace at which they were stored."""
 
@@ -83,11 +83,11 @@ class PriorityPolicy(Choice):
     """
 
     NONE = "none"
-    """Evenly. A server does not echo this word."""
+    """Evenly. Servers omit this value in their answers."""
     OVERFLOW = "overflow"
-    """A pull is served only while enough is pending."""
+    """A pull is served only while enough messages are pending."""
     PINNED_CLIENT = "pinned_client"
-    """One client gets everything until it stops pulling."""
+    """One client gets all messages until it stops pulling."""
     PRIORITIZED = "prioritized"
     """The pull with the lowest number comes first. Server 2.12 and later."""
 
@@ -171,26 +171,26 @@ class ConsumerFields(TypedDict, total=False):
 @attrs.define(kw_only=True, repr=False, field_transformer=checked)
 class ConsumerConfig(ConfigModel):
     """
-    What a consumer is; see the module for what ``None`` means.
+    The configuration of a consumer. Fields that are ``None`` are not sent.
 
-    Enumerations take their plain string too, durations take seconds or a ``timedelta`` and hold
-    float seconds. A value of a wrong type is refused here, before anything is sent.
+    Enumerations also accept their words as strings. Durations accept seconds or a ``timedelta`` and
+    hold float seconds. Values of a wrong type raise an error here, before anything is sent.
     """
 
     durable_name: str | None = None
-    """Name of a consumer that stays until it is deleted. Can not be changed."""
+    """Name of a consumer that stays until it is deleted. Cannot be changed."""
 
     name: str | None = None
     """
-    Name of a consumer; without ``durable_name`` it goes after ``inactive_threshold``. One is made
-    up where both are missing.
+    Name of the consumer. Without ``durable_name`` the consumer is ephemeral: the server deletes it
+    after ``inactive_threshold``. jetsync creates a random name if both are missing.
     """
 
     description: str | None = None
     """Free text, up to 4 KiB."""
 
     deliver_policy: DeliverPolicy | None = attrs.field(default=None, converter=_deliver_policy)
-    """Where in the stream to begin. Can not be changed."""
+    """Where in the stream to start. Cannot be changed."""
 
     opt_start_seq: int | None = None
     """First sequence, with ``deliver_policy`` by_start_sequence."""
@@ -199,58 +199,58 @@ class ConsumerConfig(ConfigModel):
     """Time of the first message, aware, with ``deliver_policy`` by_start_time."""
 
     ack_policy: AckPolicy | None = attrs.field(default=None, converter=_ack_policy)
-    """How messages are acknowledged; ``None`` means explicit. Can not be changed."""
+    """How messages are acknowledged; ``None`` means explicit. Cannot be changed."""
 
     ack_wait: float | None = attrs.field(default=None, converter=duration)
     """
-    Seconds until an unacknowledged message is delivered again; the server's default is 30. Where
-    ``backoff`` is set its first entry counts instead.
+    Seconds after which an unacknowledged message is redelivered. The server's default is 30. If
+    ``backoff`` is set, its first entry applies instead.
     """
 
     max_deliver: int | None = None
-    """Times that a message is delivered at most; -1 for no limit."""
+    """Maximum number of deliveries of a message; -1 for no limit."""
 
     backoff: list[float] | None = attrs.field(default=None, converter=durations)
     """Seconds before each redelivery; the last one repeats. At most ``max_deliver`` entries."""
 
     filter_subject: str | None = None
-    """Deliver only messages under this subject or wildcard."""
+    """Deliver only messages of this subject or wildcard."""
 
     filter_subjects: list[str] | None = None
-    """Several of those, which may not overlap. Instead of ``filter_subject``."""
+    """Several filters, which may not overlap. Excludes ``filter_subject``."""
 
     replay_policy: ReplayPolicy | None = attrs.field(default=None, converter=_replay_policy)
     """How fast stored messages are delivered."""
 
     rate_limit_bps: int | None = None
-    """Bits per second at most; push consumers only."""
+    """Maximum bits per second; push consumers only."""
 
     sample_freq: str | None = None
-    """Share of acknowledgements to send advisories about, such as ``"50%"``."""
+    """Share of acks that the server reports in advisories, such as ``"50%"``."""
 
     max_waiting: int | None = None
-    """Pulls that may wait at one time; the server's default is 512."""
+    """Maximum number of waiting pulls. The server's default is 512."""
 
     max_ack_pending: int | None = None
-    """Messages that may be unacknowledged at one time; the default is 1000, -1 is no limit."""
+    """Maximum number of unacknowledged messages. The default is 1000; -1 means no limit."""
 
     flow_control: bool | None = None
-    """Let the server pace a push consumer."""
+    """Enable flow control for a push consumer."""
 
     headers_only: bool | None = None
-    """Deliver headers and the payload's size, not the payload."""
+    """Deliver the headers and the size of the payload, without the payload."""
 
     max_batch: int | None = None
-    """Messages that one pull may ask for."""
+    """Maximum number of messages per pull."""
 
     max_expires: float | None = attrs.field(default=None, converter=duration)
-    """Seconds that one pull may wait."""
+    """Maximum expiry of a pull, in seconds."""
 
     max_bytes: int | None = None
-    """Bytes that one pull may ask for."""
+    """Maximum number of bytes per pull."""
 
     deliver_subject: str | None = None
-    """Subject of a push consumer; a consumer without one is pulled from."""
+    """Delivery subject of a push consumer. Without it, the consumer is a pull consumer."""
 
     deliver_group: str | None = None
     """Queue group of a push consumer."""
@@ -260,30 +260,30 @@ class ConsumerConfig(ConfigModel):
 
     inactive_threshold: float | None = attrs.field(default=None, converter=duration)
     """
-    Seconds without activity until the consumer is removed. The server's default is 5, and never
-    for one with a ``durable_name``.
+    Seconds of inactivity after which the server deletes the consumer. The server's default is 5, or
+    never if the consumer has a ``durable_name``.
     """
 
     num_replicas: int | None = None
-    """Servers that keep its state; 0 means as many as the stream's."""
+    """Number of replicas of its state; 0 means as many as the stream has."""
 
     mem_storage: bool | None = None
-    """Keep its state in memory even where the stream is on disk."""
+    """Keep its state in memory even if the stream is on disk."""
 
     metadata: dict[str, str] | None = None
     """Free key-value pairs. Servers from 2.11 up add some of their own under ``_nats.``."""
 
     pause_until: dt.datetime | None = None
-    """Deliver nothing until then, an aware time. Server 2.11 and later."""
+    """Pause until this time, an aware datetime. Server 2.11 and later."""
 
     priority_groups: list[str] | None = None
     """Groups that pulls must name. Server 2.11 and later."""
 
     priority_policy: PriorityPolicy | None = attrs.field(default=None, converter=_priority_policy)
-    """How those pulls share the consumer. Server 2.11 and later."""
+    """How pulls of a group share the consumer. Server 2.11 and later."""
 
     priority_timeout: float | None = attrs.field(default=None, converter=duration)
-    """Seconds without a pull until another client is pinned. Server 2.11 and later."""
+    """Seconds without a pull after which another client is pinned. Server 2.11 and later."""
 
     direct: bool | None = None
     """Used by servers among themselves for mirrors and sources."""

@@ -1,10 +1,10 @@
 """
 The configuration of a stream, every field of servers 2.10 to 2.15.
 
-Field names are the server's own. A field that is ``None`` is not set and not sent: the server uses
-its default on create, and on update too, for an update replaces the whole configuration. Explicit
-``False``, ``0`` and ``[]`` are sent. What a server sent and we do not know stays in ``extra`` and
-goes back with the next update.
+Field names are those of the server. Fields that are ``None`` are not sent, and the server uses its
+defaults, on updates too, because an update replaces the whole configuration. ``False``,
+``0`` and ``[]`` are sent. Fields from a server that this version does not know are kept in
+``extra`` and sent back with the next update.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ __all__ = [
 ]
 
 
+# Default lifetime of limit markers, in seconds.
 MARKER_TTL: Final = 60.0
-"""Seconds that limit markers stay where nothing else is said."""
 
 
 class RetentionPolicy(Choice):
     """
-    When a stream lets go of a message, besides its limits.
+    When a stream removes a message, besides its limits.
     """
 
     LIMITS = "limits"
     """Only the limits remove messages. The server's default."""
     INTEREST = "interest"
-    """A message goes once all consumers have acknowledged it."""
+    """All consumers have acknowledged the message."""
     WORKQUEUE = "workqueue"
-    """A message goes once one consumer has acknowledged it."""
+    """One consumer has acknowledged the message."""
 
 
 class StorageType(Choice):
@@ -66,7 +66,7 @@ class StorageType(Choice):
     FILE = "file"
     """On disk. The server's default."""
     MEMORY = "memory"
-    """In memory; gone with the server process."""
+    """In memory. Lost when the server stops."""
 
 
 class DiscardPolicy(Choice):
@@ -75,7 +75,7 @@ class DiscardPolicy(Choice):
     """
 
     OLD = "old"
-    """The oldest messages make room. The server's default."""
+    """The oldest messages are removed. The server's default."""
     NEW = "new"
     """The new message is refused."""
 
@@ -88,7 +88,7 @@ class StoreCompression(Choice):
     NONE = "none"
     """Not at all. The server's default."""
     S2 = "s2"
-    """With S2, a fast relative of Snappy."""
+    """With S2, an extension of Snappy."""
 
 
 class PersistMode(Choice):
@@ -97,9 +97,9 @@ class PersistMode(Choice):
     """
 
     DEFAULT = "default"
-    """As the server is configured. A server does not echo this word."""
+    """As the server is configured. Servers omit this value in their answers."""
     ASYNC = "async"
-    """After the acknowledgement; faster, and the last messages may be lost in a crash."""
+    """After the acknowledgement. Faster, but a crash may lose the last messages."""
 
 
 @attrs.define(repr=False, field_transformer=checked)
@@ -115,20 +115,20 @@ class Placement(ConfigModel):
     """Tags that a server must have, all of them."""
 
     preferred: str | None = None
-    """Server that should lead; for step-down requests only, a stream's own placement has none."""
+    """Preferred leader; only for step-down requests."""
 
 
 @attrs.define(repr=False, field_transformer=checked)
 class SubjectTransform(ConfigModel):
     """
-    How subjects are rewritten: those that match ``src`` become ``dest``.
+    A rewriting of subjects: those that match ``src`` become ``dest``.
     """
 
     src: str | None = None
     """Subject or wildcard to match; empty matches all."""
 
     dest: str | None = None
-    """What it becomes; may contain mappings such as ``{{wildcard(1)}}``."""
+    """The new subject; may contain mappings such as ``{{wildcard(1)}}``."""
 
 
 @attrs.define(repr=False, field_transformer=checked)
@@ -138,16 +138,16 @@ class ExternalStream(ConfigModel):
     """
 
     api: str | None = None
-    """Prefix of the other side's JetStream API, such as ``$JS.hub.API``."""
+    """Prefix of its JetStream API, such as ``$JS.hub.API``."""
 
     deliver: str | None = None
-    """Prefix of the subjects under which its messages are delivered here."""
+    """Prefix of the subjects on which its messages are delivered here."""
 
 
 @attrs.define(repr=False, field_transformer=checked)
 class SourceConsumer(ConfigModel):
     """
-    A consumer made beforehand that a mirror or source reads from; server 2.14 and later.
+    An existing consumer that a mirror or source reads from. Server 2.14 and later.
     """
 
     name: str | None = None
@@ -160,45 +160,45 @@ class SourceConsumer(ConfigModel):
 @attrs.define(repr=False, field_transformer=checked)
 class StreamSource(ConfigModel):
     """
-    Another stream that this one mirrors or draws from.
+    Another stream that this one mirrors or copies messages from.
     """
 
     name: str | None = None
     """Name of the other stream."""
 
     opt_start_seq: int | None = None
-    """First sequence to take."""
+    """First sequence to copy."""
 
     opt_start_time: dt.datetime | None = None
-    """Time of the first message to take; aware."""
+    """Time of the first message to copy, an aware datetime."""
 
     filter_subject: str | None = None
-    """Take only messages under this subject or wildcard."""
+    """Copy only messages of this subject or wildcard."""
 
     subject_transforms: list[SubjectTransform] | None = None
-    """How subjects are rewritten on the way; the first match wins. Excludes ``filter_subject``."""
+    """How subjects are rewritten; the first match applies. Excludes ``filter_subject``."""
 
     external: ExternalStream | None = None
-    """Where the other stream is, if not in this account and domain."""
+    """Location of the other stream, if it is in another account or domain."""
 
     consumer: SourceConsumer | None = None
-    """Consumer to read through. Server 2.14 and later."""
+    """Consumer to read from. Server 2.14 and later."""
 
 
 @attrs.define(repr=False, field_transformer=checked)
 class Republish(ConfigModel):
     """
-    Send every stored message again as a core NATS message.
+    Publish every stored message again as a core NATS message.
     """
 
     src: str | None = None
-    """Which subjects; empty means all."""
+    """Subjects to republish; empty means all."""
 
     dest: str | None = None
-    """Subject to send to; may contain mappings."""
+    """Subject to publish to; may contain mappings."""
 
     headers_only: bool | None = None
-    """Leave the payload out and send its size in a header."""
+    """Replace the payload with a header that has its size."""
 
 
 @attrs.define(repr=False, field_transformer=checked)
@@ -208,10 +208,10 @@ class ConsumerLimits(ConfigModel):
     """
 
     inactive_threshold: float | None = attrs.field(default=None, converter=duration)
-    """Seconds without activity until a consumer is removed."""
+    """Seconds of inactivity after which the server deletes a consumer."""
 
     max_ack_pending: int | None = None
-    """Messages that a consumer may have unacknowledged."""
+    """Maximum number of unacknowledged messages of a consumer."""
 
 
 RetentionPolicyInput: TypeAlias = RetentionPolicy | Literal["limits", "interest", "workqueue"]
@@ -299,166 +299,167 @@ class StreamFields(TypedDict, total=False):
 @attrs.define(kw_only=True, repr=False, field_transformer=checked)
 class StreamConfig(ConfigModel):
     """
-    What a stream is; see the module for what ``None`` means.
+    The configuration of a stream. Fields that are ``None`` are not sent.
 
-    Enumerations take their plain string too, durations take seconds or a ``timedelta`` and hold
-    float seconds. A value of a wrong type is refused here, before anything is sent.
+    Enumerations also accept their words as strings. Durations accept seconds or a ``timedelta`` and
+    hold float seconds. Values of a wrong type raise an error here, before anything is sent.
     """
 
     name: str | None = None
-    """Name of the stream: no blanks, dots, ``*``, ``>`` or slashes. Can not be changed."""
+    """Name of the stream, without spaces, dots, ``*``, ``>`` and slashes. Cannot be changed."""
 
     description: str | None = None
     """Free text, up to 4 KiB."""
 
     subjects: list[str] | None = None
-    """Subjects and wildcards that the stream takes. None at all means its name, or a mirror."""
+    """Subjects and wildcards that the stream stores. The server's default is its name."""
 
     retention: RetentionPolicy | None = attrs.field(default=None, converter=_retention)
-    """When messages go, besides the limits."""
+    """When messages are removed, besides the limits."""
 
     max_consumers: int | None = None
-    """Consumers that may exist; -1 for no limit."""
+    """Maximum number of consumers; -1 for no limit."""
 
     max_msgs: int | None = None
-    """Messages that are kept; -1 for no limit."""
+    """Maximum number of messages; -1 for no limit."""
 
     max_bytes: int | None = None
-    """Bytes that are kept; -1 for no limit."""
+    """Maximum size in bytes; -1 for no limit."""
 
     max_age: float | None = attrs.field(default=None, converter=duration)
-    """Seconds that a message is kept, at least 0.1; 0 for no limit."""
+    """Seconds for which a message is kept, at least 0.1; 0 for no limit."""
 
     max_msgs_per_subject: int | None = None
-    """Messages that are kept under one subject; -1 for no limit."""
+    """Maximum number of messages per subject; -1 for no limit."""
 
     max_msg_size: int | None = None
-    """Bytes of the largest message, headers included; -1 for no limit."""
+    """Maximum message size in bytes, including headers; -1 for no limit."""
 
     discard: DiscardPolicy | None = attrs.field(default=None, converter=_discard)
-    """Which message gives way at a limit."""
+    """Which message is dropped at a limit."""
 
     storage: StorageType | None = attrs.field(default=None, converter=storage_type)
-    """Where messages are kept. Can not be changed."""
+    """Where messages are stored. Cannot be changed."""
 
     num_replicas: int | None = None
-    """Servers that keep a copy: 1, 3 or 5."""
+    """Number of replicas: 1, 3 or 5."""
 
     no_ack: bool | None = None
-    """Do not acknowledge publishes. A publish that waits for one then times out."""
+    """Do not acknowledge publishes. A publish that waits for an ack then times out."""
 
     duplicate_window: float | None = attrs.field(default=None, converter=duration)
-    """Seconds in which a message id is remembered; the server's default is 120, or ``max_age``."""
+    """Seconds for which message ids are remembered. The server's default is 120 or ``max_age``."""
 
     placement: Placement | None = None
     """On which servers the stream lives."""
 
     mirror: StreamSource | None = None
-    """The stream that this one is a copy of."""
+    """The stream that this one mirrors."""
 
     sources: list[StreamSource] | None = None
-    """Streams that this one draws from, besides its own subjects."""
+    """Streams to copy messages from, in addition to the stream's own subjects."""
 
     compression: StoreCompression | None = attrs.field(default=None, converter=_compression)
     """How files are compressed."""
 
     first_seq: int | None = None
-    """Sequence of the first message. Can not be changed."""
+    """Sequence of the first message. Cannot be changed."""
 
     subject_transform: SubjectTransform | None = None
     """How subjects are rewritten before storing."""
 
     republish: Republish | None = None
-    """Where stored messages are sent again."""
+    """Where stored messages are published again."""
 
     allow_direct: bool | None = None
-    """Let any replica answer reads (ADR-31). Off unless asked for."""
+    """Allow direct gets from any replica (ADR-31). Off by default."""
 
     mirror_direct: bool | None = None
-    """Let a mirror answer reads for its upstream. A mirror inherits it, even against ``False``."""
+    """Let a mirror answer direct gets for its origin, whose setting a mirror inherits."""
 
     discard_new_per_subject: bool | None = None
-    """With ``discard`` new, hold ``max_msgs_per_subject`` against new messages too."""
+    """With ``discard="new"``, also refuse messages beyond ``max_msgs_per_subject``."""
 
     sealed: bool | None = None
-    """Nothing comes in or goes out any more. Only by an update, and for good."""
+    """Refuse all changes. Only settable by an update, and cannot be undone."""
 
     deny_delete: bool | None = None
-    """Messages can not be deleted one by one. Can not be taken back."""
+    """Forbid deleting single messages. Cannot be undone."""
 
     deny_purge: bool | None = None
-    """The stream can not be purged. Can not be taken back."""
+    """Forbid purging the stream. Cannot be undone."""
 
     allow_rollup_hdrs: bool | None = None
-    """Let a message replace all before it, with the ``Nats-Rollup`` header."""
+    """Allow the ``Nats-Rollup`` header, with which a message replaces all earlier ones."""
 
     consumer_limits: ConsumerLimits | None = None
-    """Defaults and bounds for consumers."""
+    """Defaults and limits for consumers."""
 
     metadata: dict[str, str] | None = None
     """Free key-value pairs. Servers from 2.11 up add some of their own under ``_nats.``."""
 
     allow_msg_ttl: bool | None = None
     """
-    Take the ``Nats-TTL`` header (ADR-43). Can not be taken back, and an update that leaves it out
-    fails. Server 2.11 and later.
+    Allow the ``Nats-TTL`` header (ADR-43). Cannot be undone: an update without it fails. Server
+    2.11 and later.
     """
 
     subject_delete_marker_ttl: float | None = attrs.field(default=None, converter=duration)
     """
-    Seconds, at least 1, that a marker stays where the last message of a subject expired (ADR-43).
-    Sets ``allow_msg_ttl`` and ``allow_rollup_hdrs`` and clears ``deny_purge``. Server 2.11 and
-    later.
+    Leave a marker for this number of seconds, at least 1, when the last message of a subject
+    expires (ADR-43). Sets ``allow_msg_ttl`` and ``allow_rollup_hdrs`` and clears ``deny_purge``.
+    Server 2.11 and later.
     """
 
     allow_atomic: bool | None = None
-    """Take atomic batches (ADR-50). Server 2.12 and later; 2.12.5 is the first sound one."""
+    """Allow atomic batches (ADR-50). Server 2.12 and later; use 2.12.5 or later."""
 
     allow_msg_counter: bool | None = None
-    """Every subject is a counter, moved by the ``Nats-Incr`` header. Server 2.12 and later."""
+    """Every subject is a counter, changed by the ``Nats-Incr`` header. Server 2.12 and later."""
 
     allow_msg_schedules: bool | None = None
-    """Take messages that are to be published later or repeatedly. Server 2.12 and later."""
+    """Allow messages that are published later or repeatedly. Server 2.12 and later."""
 
     persist_mode: PersistMode | None = attrs.field(default=None, converter=_persist_mode)
     """When messages are flushed. Server 2.12 and later."""
 
     allow_batched: bool | None = None
-    """Take fast ingest (ADR-50). Server 2.14 and later."""
+    """Allow fast ingest (ADR-50). Server 2.14 and later."""
 
     template_owner: str | None = None
-    """Template that made the stream. Servers up to 2.12 only, refused by later ones."""
+    """Template of the stream. Servers up to 2.12 only; later ones refuse it."""
 
     def lacks(self, *features: str) -> dict[str, Any]:
         """
-        Return the fields that stand in the way of features, each with a value that would do.
+        Return the fields that have to change for some features, with suitable values.
 
-        Empty if nothing does: ``stream.update(**stream.config.lacks("ttl", "atomic"))`` makes a
-        stream fit. Whether the server can do it is another question, which it answers then.
+        The result is empty if nothing has to change. ``stream.update(**stream.config.lacks("ttl",
+        "atomic"))`` enables both features, if the server supports them.
 
         Args:
             *features: ``"atomic"`` batches, ``"fast"`` ingest, ``"direct"`` reads, message
                 ``"ttl"``, limit ``"markers"``, ``"rollup"``, ``"counters"``, ``"schedules"``.
 
         Raises:
-            InvalidArgumentError: There is no such feature.
+            InvalidArgumentError: A feature is unknown.
         """
         wanted: dict[str, Any] = {}
         for feature in features:
             if feature not in _NEEDS:
                 known = ", ".join(_NEEDS)
                 raise InvalidArgumentError(
-                    f"no feature {feature!r}: there are {known}", argument="features"
+                    f"unknown feature {feature!r}; the features are {known}", argument="features"
                 )
             for name, value in _NEEDS[feature].items():
                 has = getattr(self, name)
-                # Any time will do for markers, and what is not set is as good as False.
+                # Any marker lifetime is suitable, and unset means False.
                 fits = bool(has) if isinstance(value, float) else (has or False) == value
                 if not fits:
                     wanted[name] = value
         return wanted
 
 
+# The configuration that each feature needs.
 _NEEDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "atomic": {"allow_atomic": True},
     "counters": {"allow_msg_counter": True},
@@ -474,4 +475,3 @@ _NEEDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "schedules": {"allow_msg_schedules": True},
     "ttl": {"allow_msg_ttl": True},
 }
-"""What the features of a stream need of its configuration."""

@@ -369,5 +369,5 @@ class TestLacks:
 
     def test_unknown(self):
         """A feature that there is not is an error."""
-        with pytest.raises(InvalidArgumentError, match="no feature 'speed'"):
+        with pytest.raises(InvalidArgumentError, match="unknown feature 'speed'"):
             StreamConfig().lacks("direct", "speed")

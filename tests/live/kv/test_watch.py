@@ -214,7 +214,9 @@ class TestInitial:
             first = next(initial)
             # The time that the entries may take.
             time.sleep(0.5)
-            with pytest.raises(jetsync.RequestTimeoutError, match="not all entries") as caught:
+            with pytest.raises(
+                jetsync.RequestTimeoutError, match="did not send all entries"
+            ) as caught:
                 next(initial)
             assert caught.value.__cause__ is None
             assert caught.value.__suppress_context__
