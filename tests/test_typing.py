@@ -31,10 +31,13 @@ def accepted(cls, left_out):
     """
     Return what the constructor of a class accepts, by field, as the source says it.
     """
-    init = cls.__init__.__annotations__
-    # The constructor of a class in the wire format says Any where only its converter has no type.
+    written = {}
+    for base in reversed(cls.__mro__):
+        written |= vars(base).get("__annotations__", {})
+    # The annotation of the converter counts, unless it says Any.
+    init = {name: str(typed) for name, typed in cls.__init__.__annotations__.items()}
     return {
-        item.name: item.type if init[item.name] in {"Any", typing.Any} else init[item.name]
+        item.name: written[item.name] if init[item.name].endswith("Any") else init[item.name]
         for item in attrs.fields(cls)
         if not item.name.startswith("_") and item.name not in left_out
     }
@@ -46,10 +49,8 @@ def test_the_keywords_are_the_fields_of_the_class(fields, cls, left_out):
     They have the same names and the same types.
     """
     keywords = {name: typed.__forward_arg__ for name, typed in fields.__annotations__.items()}
-    wanted = {
-        name: str(typed).replace("typing.", "") for name, typed in accepted(cls, left_out).items()
-    }
-    assert keywords == wanted
+    wanted = accepted(cls, left_out)
+    assert {name: text.replace("typing.", "") for name, text in wanted.items()} == keywords
 
 
 @pytest.mark.parametrize("module", [stream_config, consumer_config])
