@@ -274,7 +274,7 @@ def stop_current(h):
     elif isinstance(current, jetsync.AtomicBatch | jetsync.FastPublisher):
         current.add("chaos.batch", b"handler", timeout=1)
     elif current is not None:
-        (getattr(current, "close", None) or current.stop)()
+        current.close()
 
 
 ACTIONS = {
