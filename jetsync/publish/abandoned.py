@@ -16,6 +16,7 @@ from jetsync.errors import PermissionDeniedError, ProtocolError
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable
 
     from jetsync._io.connection import Connection
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 ADVISORY = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
 
 
-class AbandonWatch(Mailbox):
+class AbandonWatch:
     """
     The advisories of one stream, filtered for one batch.
 
@@ -35,27 +36,38 @@ class AbandonWatch(Mailbox):
         on_denied: Called in the loop thread if the server does not let this user subscribe.
     """
 
-    __slots__ = ("_batch_id", "_connection", "_line", "_on_denied", "_sid", "_stream")
+    __slots__ = (
+        "_batch_id",
+        "_box",
+        "_connection",
+        "_line",
+        "_on_denied",
+        "_sid",
+        "_stream",
+        "frames",
+    )
 
     def __init__(
         self, connection: Connection, stream: str, batch_id: str, on_denied: Callable[[], None]
     ) -> None:
-        super().__init__((ADVISORY + stream).encode())
         self._connection = connection
         self._stream = stream
         self._batch_id = batch_id
         self._on_denied = on_denied
-        self.push: Callable[[Frame], object] = self._receive
-        self._sid, self._line = connection.listen(self)
+        self._box = Mailbox((ADVISORY + stream).encode())
+        # The advisories of the stream that were not read yet.
+        self.frames: deque[Frame] = self._box.frames
+        self._box.push = self._receive
+        self._box.on_failure = self._on_failure
+        self._sid, self._line = connection.listen(self._box)
 
     def take_line(self) -> bytes:
         """Return the SUB line once, to be written with the first message."""
         line, self._line = self._line, b""
         return line
 
-    def fail(self, error: Exception) -> None:
-        """Stop listening; if permission was denied, later batches do not try."""
-        super().fail(error)
+    def _on_failure(self, error: Exception) -> None:
+        """Have later batches not try if permission was denied."""
         if isinstance(error, PermissionDeniedError):
             self._on_denied()
 
@@ -65,7 +77,7 @@ class AbandonWatch(Mailbox):
 
     def abandoned(self) -> str | None:
         """Return the server's reason for dropping the batch, or None."""
-        for frame in self.drain():
+        for frame in self._box.drain():
             event = self._read(frame)
             if event is not None:
                 return event.reason
