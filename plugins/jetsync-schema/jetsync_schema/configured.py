@@ -1,5 +1,5 @@
 """
-The plugin as it is when it is asked for by name: everything comes from the environment.
+The plugin as it is loaded by name, configured by environment variables.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class ConfiguredSchemas(Schemas):
     """
     A `Schemas` that the environment configures; its name as a plugin is ``schema``.
 
-    - ``$JETSYNC_SCHEMA_DIRECTORY``: the folder with ``index.json``;
-    - ``$JETSYNC_SCHEMA_BUCKET``: the name of the bucket, on the servers of ``$NATS_URL``;
-    - ``$JETSYNC_SCHEMA_RECEIVE``: ``off``, ``raise``, ``term`` or ``mark``;
-    - ``$JETSYNC_SCHEMA_UNLISTED``: ``allow`` or ``refuse``;
-    - ``$JETSYNC_SCHEMA_PUBLISH``: ``no`` to check nothing that is published.
+    - ``$JETSYNC_SCHEMA_DIRECTORY``: the directory with ``index.json``
+    - ``$JETSYNC_SCHEMA_BUCKET``: the name of the bucket, on the servers of ``$NATS_URL``
+    - ``$JETSYNC_SCHEMA_RECEIVE``: ``off``, ``raise``, ``term`` or ``mark``
+    - ``$JETSYNC_SCHEMA_UNLISTED``: ``allow`` or ``refuse``
+    - ``$JETSYNC_SCHEMA_PUBLISH``: ``no`` to check no published messages
 
-    It closes with the client that it was made for.
+    It is closed together with its client.
 
     Raises: as `Schemas`.
     """
 
     def __init__(self) -> None:
         if getattr(_opening, "active", False):
-            # $JETSYNC_PLUGINS names this plugin for the connection, too, that it reads its bucket
-            # with. There it has nothing to check.
+            # $JETSYNC_PLUGINS also loads this plugin into the connection to the bucket, where it
+            # has nothing to check.
             super().__init__({})
             return
         _opening.active = True
@@ -67,10 +67,10 @@ class ConfiguredSchemas(Schemas):
 
 def _arguments() -> dict[str, Any]:
     """
-    Return what the environment says.
+    Read the environment variables.
 
     Raises:
-        ConfigurationError: It says neither where contracts are, nor what else it means.
+        ConfigurationError: A variable is missing or invalid.
     """
     said = {name: os.environ.get(name, "").strip() for name in (DIRECTORY, BUCKET)}
     if not any(said.values()):

@@ -1,5 +1,5 @@
 """
-What a contract is: something that reads a payload as a document, or says why it is none.
+The base class of contracts, which convert payloads to documents and back.
 """
 
 from __future__ import annotations
@@ -18,62 +18,61 @@ __all__ = ["Contract"]
 
 class Contract(abc.ABC):
     """
-    A contract for payloads; subclass it for a kind of your own.
+    A contract for payloads. Subclass it for your own format.
 
-    It is used by many threads at once and is not changed once it is made.
+    Contracts are immutable. Several threads use them at the same time.
     """
 
     kind: ClassVar[str]
-    """The word for its kind in definitions."""
+    """The name of the format in definitions."""
 
     @property
     def schema_id(self) -> str | None:
         """
-        What the header ``Schema-Id`` of a message says that is written by this contract; None if it
-        has no such header.
+        The header ``Schema-Id`` of messages written with this contract, or None for no header.
         """
         return None
 
     @abc.abstractmethod
     def load(self, data: bytes | bytearray, schema_id: str | None = None) -> Any:
         """
-        Return the document that a payload is.
+        Convert a payload to a document.
 
         Args:
             data: The payload.
-            schema_id: The header ``Schema-Id``, if there is one; only asked for where the contract
-                has a `schema_id` of its own.
+            schema_id: The header ``Schema-Id`` of the message. Only passed if the contract has a
+                `schema_id`.
 
         Raises:
-            MismatchError: It is no such document. Any other error counts as a fault of the
-                contract itself, and fails the operation too.
+            MismatchError: The payload does not match. Other errors fail the operation too, as
+            errors of the contract itself.
         """
 
     @abc.abstractmethod
     def dump(self, document: Any) -> bytes:
         """
-        Return the payload that a document is written as, without looking at it twice.
+        Convert a document to a payload. It need not be checked again.
 
         Raises:
-            MismatchError: It is no such document.
+            MismatchError: The document does not match.
         """
 
     def describe(self) -> dict[str, Any]:
         """
-        Return what a definition says about it, apart from its subjects, as JSON has it.
+        Return the fields of its definition as JSON values, without the subjects.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no form as a definition")
+        raise NotImplementedError(f"{type(self).__name__} cannot be written as a definition")
 
     def definition(self, *subjects: str, name: str | None = None) -> bytes:
         """
         Return the definition of this contract for a key-value bucket, or for an index file.
 
         Args:
-            *subjects: The patterns of subjects that it is for.
-            name: What errors call it; None for the key, or the first pattern.
+            *subjects: The subject patterns.
+            name: The name in errors. None means the key, or the first pattern.
 
         Raises:
-            InvalidSubjectError: A pattern makes no sense.
+            InvalidSubjectError: A pattern is invalid.
         """
         patterns: Sequence[str] = [check_pattern(subject) for subject in subjects]
         named = {} if name is None else {"name": name}

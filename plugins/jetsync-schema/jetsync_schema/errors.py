@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["DefinitionError", "MismatchError", "Violation", "ViolationError"]
 
 LONGEST_REASON: Final = 300
-"""Characters of a reason at most: it goes into log lines and advisories."""
+"""Maximum characters of a reason, which is written to logs and advisories."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def path_of(steps: Iterable[str | int]) -> str:
     """
-    Return the place that a way through a document leads to, such as ``$.items[3].price``.
+    Return the path of a value in a document, such as ``$.items[3].price``.
 
-    Names that are no plain words stand in brackets and quotes: ``$['unit price']``.
+    Names that are not identifiers are quoted in brackets: ``$['unit price']``.
     """
     found = ["$"]
     for step in steps:
@@ -41,7 +41,7 @@ def path_of(steps: Iterable[str | int]) -> str:
 
 def one_line(text: str) -> str:
     """
-    Return a text without line ends, cut where it is longer than anybody reads.
+    Return a text on one line, shortened to LONGEST_REASON.
     """
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 3] + "..."
@@ -50,14 +50,14 @@ def one_line(text: str) -> str:
 @attrs.frozen
 class Violation:
     """
-    One thing in a document that breaks its contract.
+    One error in a document.
     """
 
     path: str
-    """Where in the document, from ``$``, the document as a whole: ``$.items[3].price``."""
+    """The path of the value, such as ``$.items[3].price``. ``$`` is the whole document."""
 
     reason: str = attrs.field(converter=one_line)
-    """What is wrong there, on one line. The value itself is not in it: it may be secret."""
+    """What is wrong, on one line. It omits the value, which may be secret."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -65,9 +65,9 @@ class Violation:
 
 class MismatchError(jetsync.JetSyncError, ValueError):
     """
-    A document does not fit, as a contract says that knows neither its subject nor its own name.
+    A document does not match a contract. Contracts raise this error.
 
-    `Schemas` makes a `ViolationError` of it.
+    `Schemas` converts it to a `ViolationError` with the subject and the name of the contract.
     """
 
     def __init__(self, *violations: Violation) -> None:
@@ -77,55 +77,55 @@ class MismatchError(jetsync.JetSyncError, ValueError):
 
 class ViolationError(jetsync.JetSyncError, ValueError):
     """
-    A document breaks the contract of its subject; in a publish, not a byte of it was sent.
+    A document violates the contract of its subject. A message to publish was not sent.
 
-    Where a client raises `jetsync.PluginError`, this is its ``__cause__``.
+    If a client raises `jetsync.PluginError`, this is its ``__cause__``.
     """
 
     def __init__(self, subject: str, contract: str | None, violations: Sequence[Violation]) -> None:
         first = violations[0]
         more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-        # Without a contract there is no document that a place could be in.
+        # Without a contract there is no path.
         said = f"breaks contract {contract!r}: {first}" if contract else first.reason
         super().__init__(f"subject {subject!r} {said}{more}")
         self.subject = subject
         self.contract = contract
-        """Name of the contract; None where there is none, and there has to be one."""
+        """The name of the contract. None if the subject has none but needs one."""
         self.violations = tuple(violations)
-        """All that was found, at least one and not more than ten."""
+        """One to ten errors."""
 
     @property
     def path(self) -> str:
         """
-        Where the first thing is that is wrong.
+        The path of the first error.
         """
         return self.violations[0].path
 
     @property
     def reason(self) -> str:
         """
-        What is wrong there.
+        The reason of the first error.
         """
         return self.violations[0].reason
 
 
 class DefinitionError(jetsync.ConfigurationError):
     """
-    A contract can not be used: its schema is broken, or does not say which subjects it is for.
+    A contract is invalid: its schema is invalid, or it has no subjects.
     """
 
     def __init__(self, source: str, reason: str) -> None:
         super().__init__(f"{source}: {one_line(reason)}")
         self.source = source
-        """What is broken: a kind of schema, a file, or a key of a bucket."""
+        """What is invalid: a kind of schema, a file, or a key of a bucket."""
         self.reason = one_line(reason)
 
 
 def missing(extra: str, module: str, error: ImportError) -> jetsync.ConfigurationError:
     """
-    Make the error for a kind of contract whose library is not installed.
+    Return the error for a format whose library is not installed.
     """
-    # An installed library that lacks something of its own would otherwise look like a missing one.
+    # The library may be installed, but lack a dependency of its own.
     found = error.name == module or (error.name or "").startswith(f"{module}.")
     what = f"needs {module}, which is not installed" if found else f"needs {module}: {error}"
     return jetsync.ConfigurationError(
@@ -135,13 +135,13 @@ def missing(extra: str, module: str, error: ImportError) -> jetsync.Configuratio
 
 def reason_of(error: BaseException) -> str:
     """
-    Return what an error of a library says, on one line, and its kind where it says nothing.
+    Return the text of a library's error on one line, or its class if it has no text.
     """
     return one_line(str(error)) or type(error).__name__
 
 
 def state_of(**fields: Any) -> dict[str, Any]:
     """
-    Return the fields that were set: what a definition has to say and what it may leave out.
+    Return the fields that are set.
     """
     return {name: value for name, value in fields.items() if value not in {None, False}}

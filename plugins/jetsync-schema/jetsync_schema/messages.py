@@ -1,6 +1,5 @@
 """
-What messages say about their documents, in headers: which schema wrote them, that there is none on
-purpose, and what is wrong with them.
+Headers about the payload: the schema that wrote it, that it is empty on purpose, and its errors.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_ID", "SCHEMA_VIOLATION", "violation_of"]
 
 SCHEMA_ID: Final = "Schema-Id"
-"""Header that says which schema wrote a message, where a contract has several."""
+"""The header with the ID of the schema that wrote the message."""
 
 SCHEMA_VIOLATION: Final = "Schema-Violation"
-"""Header that a message gets that was read, and breaks its contract; never sent."""
+"""The header that marks a received message that violates its contract. It is never sent."""
 
 # Headers of servers and key-value buckets.
 OPERATION: Final = "KV-Operation"
@@ -30,12 +29,12 @@ EMPTY_ON_PURPOSE: Final = ("Nats-Incr", "Nats-Marker-Reason")
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
 SCHEDULE_SOURCE: Final = "Nats-Schedule-Source"
 SIZE: Final = "Nats-Msg-Size"
-"""Header in which a consumer with ``headers_only`` tells the size of what it leaves out."""
+"""The header with the size of the payload that a ``headers_only`` consumer omits."""
 
 
 class Mark(str):
     """
-    The text of a mark, by which it differs from what others wrote into that header.
+    The value of a mark. Its type distinguishes it from headers that were sent.
     """
 
     __slots__ = ()
@@ -43,10 +42,9 @@ class Mark(str):
 
 def violation_of(message: jetsync.Message | jetsync.StoredMessage) -> ViolationError | None:
     """
-    Return what is wrong with a message that was read with ``receive="mark"``; None if nothing is.
+    Return the error of a message that was received with ``receive="mark"``, or None.
 
-    The mark is a header. A program without the plugin must not believe one that it finds: anybody
-    can send it.
+    The mark is a header, which any client can send. Programs without the plugin must not trust it.
     """
     said = message.headers.get(SCHEMA_VIOLATION)
     if said is None:
@@ -66,11 +64,11 @@ def is_message(subject: object, headers: object) -> bool:
 
 
 def bytes_of(data: object) -> bytes | bytearray | None:
-    """Return a payload's bytes, None if it is no payload, which the client refuses."""
+    """Return a payload's bytes, or None if the client will reject its type."""
     if isinstance(data, (bytes, bytearray)):
         return data
     if isinstance(data, str):
-        # What has no UTF-8 form the client refuses, too.
+        # The client rejects text that is not valid UTF-8.
         return data.encode("utf-8", "replace")
     return bytes(data) if isinstance(data, memoryview) else None
 
@@ -84,10 +82,10 @@ def header_of(headers: HeadersInput, name: str) -> str | None:
 
 def is_tombstone(headers: HeadersInput) -> bool:
     """
-    Return whether a message without a payload is meant to have none.
+    Return whether the headers explain an empty payload.
 
-    That is so for what deletes a key, for what increments a counter, and for the markers of the
-    servers. With a payload none of them is: nobody gets past a contract by a header.
+    They do for key deletions, counter increments and markers of the server. Messages with a payload
+    are always checked, so that a header cannot bypass a contract.
     """
     return header_of(headers, OPERATION) in TOMBSTONES or any(
         header_of(headers, name) is not None for name in EMPTY_ON_PURPOSE
@@ -96,19 +94,19 @@ def is_tombstone(headers: HeadersInput) -> bool:
 
 def is_empty_on_purpose(message: jetsync.Message | jetsync.StoredMessage) -> bool:
     """
-    Return whether a message that was read has no payload that could be checked: it is meant to have
-    none, or the server has left it out.
+    Return whether a received message has no payload to check: it is empty on purpose, or the server
+    omitted the payload.
     """
     return not message.data and (is_tombstone(message.headers) or is_left_out(message.headers))
 
 
 def is_left_out(headers: jetsync.Headers) -> bool:
-    # The last one, as the server's own comes behind those of the message.
+    # The last value, because the server appends its own.
     return headers.get_last(SIZE) not in {None, "0"}
 
 
 def is_forged(headers: jetsync.Headers) -> bool:
-    """Return whether somebody else wrote into the header that marks are in."""
+    """Return whether the message was sent with a mark."""
     return any(not isinstance(each, Mark) for each in headers.get_all(SCHEMA_VIOLATION))
 
 
@@ -118,7 +116,7 @@ def marked(
     """Return a message with a mark, or without one."""
     headers = message.headers
     if isinstance(message, jetsync.StoredMessage):
-        # It never changes, so it is another one.
+        # Stored messages are immutable, so copy it.
         headers = headers.copy()
     headers.discard(SCHEMA_VIOLATION)
     if error is not None:

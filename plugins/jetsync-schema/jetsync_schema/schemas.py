@@ -1,6 +1,6 @@
 """
-The plugin: every message that is published, and if asked for every one that is read, is held
-against the contract of its subject.
+The plugin, which checks published messages, and optionally received ones, against the contract of
+their subject.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["SchemaStatistics", "Schemas"]
 
 TIMEOUT: Final = 10.0
-"""Seconds to connect and to read a bucket at first, unless told otherwise."""
+"""Default seconds to connect and to read a bucket for the first time."""
 
 Receive = Literal["off", "raise", "term", "mark"]
 Unlisted = Literal["allow", "refuse"]
@@ -58,56 +58,53 @@ Unlisted = Literal["allow", "refuse"]
 @attrs.frozen
 class SchemaStatistics:
     """
-    What a `Schemas` has done so far.
+    The counts of a `Schemas`.
     """
 
     refused: int
     """Messages that were not published."""
 
     raised: int
-    """Messages that were read, broke their contract, and were given back."""
+    """Received messages that violated their contract and will be redelivered."""
 
     terminated: int
-    """Those that were ended instead, so that they are not delivered again."""
+    """Received messages that were terminated."""
 
     marked: int
-    """Those that were handed over with a mark."""
+    """Received messages that were delivered with a mark."""
 
 
 class Schemas:
     """
-    A plugin that holds messages against the contracts of their subjects.
+    A plugin that checks messages against the contracts of their subjects.
 
-    Hand it to `jetsync.connect(plugins=[...])`; one object may serve several clients and any number
-    of threads. A message that breaks its contract is not published, and not a byte of it is sent:
-    the call fails with `jetsync.PluginError`, whose ``__cause__`` is a `ViolationError`.
+    Pass it to `jetsync.connect(plugins=[...])`. Clients and threads may share one object. A message
+    that violates its contract is not sent. The call fails with `jetsync.PluginError`, whose
+    ``__cause__`` is a `ViolationError`.
 
-    The most specific pattern that matches a subject counts: patterns are compared part by part from
-    the left, a word before ``*`` before ``>``.
+    The most specific pattern that matches a subject applies. Patterns are compared token by token
+    from the left: a literal token precedes ``*``, and ``*`` precedes ``>``.
 
     Args:
-        contracts: Contracts by pattern of subjects.
-        directory: A folder whose ``index.json`` defines more of them; see `reload`.
-        bucket: A key-value bucket whose keys define more of them, as they are and as they change:
-            a handle, or a name, for which a connection of its own is made. What stands in the other
-            two comes first.
-        options: How to connect for a bucket that is given by name; None is as the environment says.
-        models: pydantic models by the names that definitions have for them.
-        publish: Whether messages are checked that are published.
-        receive: What becomes of a message that is read and breaks its contract. ``"off"``: none is
-            checked. ``"raise"``: the call that takes it fails, and it is delivered again.
-            ``"term"``: the call fails, and it is never delivered again. ``"mark"``: it is handed
-            over, and `violation_of` tells.
-        unlisted: Whether what has no contract may be published.
-        on_problem: Called with each `Problem` of the bucket, in the thread that sees it.
-        timeout: Seconds to connect and to read the bucket.
-        name: What errors and `$JETSYNC_BLOCK_PLUGINS` call the plugin.
+        contracts: Contracts by subject pattern.
+        directory: A directory whose ``index.json`` defines more contracts; see `reload`.
+        bucket: A key-value bucket that defines more contracts and is watched for changes. Pass a
+            handle, or a name to open a separate connection. The contracts of the other two
+            arguments take precedence. options: How to connect to a bucket given by name. None uses
+            the environment. models: pydantic models by their names in definitions. publish: Whether
+            published messages are checked. receive: What happens to a received message that
+            violates its contract. ``"off"``: it is not checked. ``"raise"``: the call that takes it
+            fails, and it is redelivered. ``"term"``: the call fails, and it is terminated.
+            ``"mark"``: it is delivered, and `violation_of` returns the error. unlisted: Whether
+            messages without a contract may be published. on_problem: Called with each `Problem` of
+            the bucket, in the thread that detects it. timeout: Seconds to connect and to read the
+            bucket. name: The plugin's name in errors and `$JETSYNC_BLOCK_PLUGINS`.
 
     Raises:
-        DefinitionError: A contract of the directory is broken, or two have the same pattern.
-        InvalidSubjectError: A pattern makes no sense.
+        DefinitionError: A contract of the directory is invalid, or two have the same pattern.
+        InvalidSubjectError: A pattern is invalid.
         ConfigurationError: There is nothing to check, or a library is missing.
-        BucketNotFoundError, TransportError, RequestTimeoutError: The bucket can not be read.
+        BucketNotFoundError, TransportError, RequestTimeoutError: The bucket cannot be read.
     """
 
     def __init__(
@@ -137,7 +134,7 @@ class Schemas:
         self._directory = None if directory is None else Path(directory)
         self._own = _definitions(contracts or {})
         self._lock = threading.RLock()
-        """Guards the counts, and what a new table is made of; never held while a hook waits."""
+        """Guards the counts and the sources of the table. Never held while a hook waits."""
 
         self._counts = {"refused": 0, "raised": 0, "terminated": 0, "marked": 0}
         self._files: list[Definition] = []
@@ -146,8 +143,8 @@ class Schemas:
         self._source: BucketSource | None = None
         self._client: jetsync.Client | None = None
         self._table = Table([])
-        # A hook that has nothing to do is none: pluggy passes over what is no function, and the
-        # client then takes its shorter path.
+        # pluggy ignores attributes that are not functions. Without the hook, the client takes its
+        # shorter path.
         if not publish:
             vars(self)["jetsync_prepare_message"] = None
         if receive == "off":
@@ -170,28 +167,28 @@ class Schemas:
 
     def __getstate__(self) -> dict[str, Any]:
         if self._source is not None:
-            raise TypeError("a Schemas that follows a bucket can not be pickled")
+            raise TypeError("a Schemas with a bucket cannot be pickled")
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.RLock()
 
-    # Where contracts come from.
+    # Sources of contracts.
 
     def reload(self) -> None:
         """
-        Read the directory again; whatever is broken in it, the contracts stay as they were.
+        Read the directory again. If a definition is invalid, the contracts stay unchanged.
 
         Raises:
-            DefinitionError: Something in it is broken.
+            DefinitionError: A definition is invalid.
         """
         found = [] if self._directory is None else read_directory(self._directory, self._models)
         with self._lock:
             table = Table([*self._own, *found])
             if table.conflicts:
                 _, pattern, other = table.conflicts[0]
-                raise jetsync.ConfigurationError(f"{pattern!r} has a contract already: {other!r}")
+                raise jetsync.ConfigurationError(f"{pattern!r} already has a contract: {other!r}")
             self._files = found
             conflicts = self._rebuild()
         if self._source is not None:
@@ -199,9 +196,9 @@ class Schemas:
 
     def close(self) -> None:
         """
-        See no more changes of the bucket, and close the connection that was made for it.
+        Stop watching the bucket, and close the connection that was opened for it.
 
-        What was read holds on. Safe to repeat, from any thread.
+        The known contracts stay in effect. Thread-safe. Repeated calls have no effect.
         """
         if self._source is not None:
             self._source.stop()
@@ -211,59 +208,59 @@ class Schemas:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """
-        What in the bucket can not be used at the moment; also whether it can be read at all.
+        The current problems of the bucket: invalid definitions, or that it cannot be read.
         """
         return () if self._source is None else self._source.problems
 
     @property
     def contracts(self) -> dict[str, str]:
         """
-        The names of the contracts that hold at the moment, by their patterns.
+        The names of the current contracts, by pattern.
         """
         return dict(self._table.names)
 
     @property
     def revision(self) -> int:
         """
-        The last revision of the bucket that has taken effect; 0 without one.
+        The last revision of the bucket that has taken effect, or 0.
         """
         return 0 if self._source is None else self._source.revision
 
     def wait_revision(self, revision: int, timeout: float = TIMEOUT) -> bool:
         """
-        Wait until a revision of the bucket has taken effect; return whether it has.
+        Wait until a revision of the bucket has taken effect. Return False after the timeout.
 
         Args:
-            revision: What changing the bucket returned.
+            revision: The revision that changing the bucket returned.
             timeout: Seconds to wait.
         """
         return self._source is not None and self._source.wait_revision(revision, timeout)
 
     def statistics(self) -> SchemaStatistics:
         """
-        Return the counts as they are now.
+        Return the current counts.
         """
         with self._lock:
             return SchemaStatistics(**self._counts)
 
-    # What programs do with them.
+    # Use of contracts.
 
     def check(self, subject: str, data: Payload, headers: HeadersInput | None = None) -> None:
         """
-        Raise unless a message could be published, as far as contracts go.
+        Check a message without publishing it.
 
         Raises:
-            ViolationError: It breaks its contract, or has none and needs one.
+            ViolationError: It violates its contract, or has none and ``unlisted`` is ``"refuse"``.
         """
         self._checked(jetsync.OutboundMessage(subject, data, headers))
 
     def encode(self, subject: str, document: Any) -> jetsync.OutboundMessage:
         """
-        Return the message that a document is, as the contract of its subject writes it.
+        Convert a document to a message, with the contract of the subject.
 
         Raises:
-            ViolationError: It breaks its contract.
-            InvalidArgumentError: The subject has none.
+            ViolationError: The document violates the contract.
+            InvalidArgumentError: The subject has no contract.
         """
         bound = self._contract_of(subject)
         try:
@@ -274,12 +271,14 @@ class Schemas:
 
     def decode(self, message: jetsync.Message | jetsync.StoredMessage) -> Any:
         """
-        Return the document that a message is: as `json.loads` does, the object of a model, or as
-        the newest Avro schema has it.
+        Convert a message to a document.
+
+        For JSON Schema the document is the result of `json.loads`, for pydantic an object of the
+        model, and for Avro a document of the newest schema.
 
         Raises:
-            ViolationError: It breaks its contract.
-            InvalidArgumentError: Its subject has none.
+            ViolationError: The message violates its contract.
+            InvalidArgumentError: The subject has no contract.
         """
         bound = self._contract_of(message.subject)
         return _load(bound, message.subject, message.data, _id_in(bound, message.headers))
@@ -291,7 +290,7 @@ class Schemas:
         self, message: jetsync.OutboundMessage
     ) -> jetsync.OutboundMessage | None:
         """
-        Refuse a message that breaks its contract, as the other plugins have left it.
+        Veto a message that violates its contract, after all other plugins.
         """
         try:
             return self._checked(message)
@@ -304,7 +303,7 @@ class Schemas:
         self, message: jetsync.Message | jetsync.StoredMessage
     ) -> jetsync.Message | jetsync.StoredMessage | None:
         """
-        Deal with a message that breaks its contract, before other plugins change it.
+        Check a received message before other plugins change it.
         """
         if self._receive == "mark" and is_forged(message.headers):
             message = marked(message, None)
@@ -318,7 +317,7 @@ class Schemas:
             return self._received_broken(message, error)
         return message
 
-    # Steps of the above.
+    # Implementation.
 
     def _follow(
         self,
@@ -327,11 +326,11 @@ class Schemas:
         on_problem: Callable[[Problem], None] | None,
         timeout: float,
     ) -> None:
-        """Read the bucket, and see what changes in it."""
+        """Read the bucket and watch it."""
         try:
             if isinstance(bucket, str):
                 chosen = jetsync.ConnectOptions.from_env() if options is None else options
-                # Not the plugins of the program: this is one of them.
+                # Without the plugins of the program, because this is one of them.
                 self._client = jetsync.connect(options=attrs.evolve(chosen, plugins=()))
                 bucket = self._client.jetstream().key_value(bucket, timeout=timeout)
             around = Surroundings(self._models)
@@ -347,19 +346,19 @@ class Schemas:
             raise
 
     def _changed(self, kept: dict[str, Loaded]) -> list[Problem]:
-        """Put what the bucket says into force; return what of it another contract forbids."""
+        """Apply the bucket's definitions. Return those that conflict with another contract."""
         with self._lock:
             self._kept = kept
             return self._rebuild()
 
     def _rebuild(self) -> list[Problem]:
-        """Make the table anew, and return what of the bucket has no place; the lock is held."""
-        # In the order of the keys, so that all clients agree which of two counts.
+        """Rebuild the table, and return conflicts of the bucket. The lock is held."""
+        # In the order of the keys, so that all clients choose the same of two.
         kept = [self._kept[key] for key in sorted(self._kept)]
         definitions = [each.definition for each in kept]
         self._table = Table([*self._own, *self._files, *definitions], self._guard)
         return [
-            each.problem(f"{pattern!r} has a contract already: {other!r}")
+            each.problem(f"{pattern!r} already has a contract: {other!r}")
             for definition, pattern, other in self._table.conflicts
             for each in kept
             if each.definition is definition
@@ -374,10 +373,10 @@ class Schemas:
         return bound
 
     def _checked(self, message: jetsync.OutboundMessage) -> jetsync.OutboundMessage | None:
-        """Return the message with the header it needs, None if it is fine as it is."""
+        """Return the message with the header that it needs, or None if it needs no change."""
         subject, headers = message.subject, message.headers
         if not is_message(subject, headers):
-            # The client's to refuse, with an error of its own.
+            # The client rejects it with its own error.
             return None
         data = bytes_of(message.data)
         if data is None or (not data and headers and is_tombstone(headers)):

@@ -184,7 +184,7 @@ def test_of_two_for_one_pattern_the_first_key_counts(follow, bucket):
 
     assert plugin.contracts == {"x.*": "a", "y.*": "b", "c.*": "c.*"}
     assert {each.key for each in plugin.problems} == {"b", "c"}
-    assert "'x.*' has a contract already: 'a'" in str(plugin.problems)
+    assert "'x.*' already has a contract: 'a'" in str(plugin.problems)
     assert plugin.wait_revision(bucket.delete("a"), 30)
     assert plugin.contracts["x.*"] == "b"
 
@@ -203,7 +203,7 @@ def test_what_a_folder_takes_from_the_bucket_is_reported(follow, bucket, tmp_pat
     plugin.reload()
     assert plugin.contracts == {"x": "n"}
     (problem,) = plugin.problems
-    assert (problem.key, problem.reason) == ("a", "'x' has a contract already: 'n'")
+    assert (problem.key, problem.reason) == ("a", "'x' already has a contract: 'n'")
 
     index.write_text('{"contracts": []}')
     plugin.reload()

@@ -193,9 +193,9 @@ class TestDirectory:
         Within a folder, and between it and the program.
         """
         one = {"subjects": "a.*", "schema": {}}
-        with pytest.raises(jetsync.ConfigurationError, match=r"'a\.\*' has a contract already"):
+        with pytest.raises(jetsync.ConfigurationError, match=r"'a\.\*' already has a contract"):
             Schemas(directory=write(index_json=index(one, one)))
-        with pytest.raises(jetsync.ConfigurationError, match=r"'a\.\*' has a contract already"):
+        with pytest.raises(jetsync.ConfigurationError, match=r"'a\.\*' already has a contract"):
             Schemas({"a.*": shop.ORDERS}, directory=write(index_json=index(one)))
 
 
