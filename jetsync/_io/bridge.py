@@ -29,6 +29,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import anyio
+import anyio.from_thread
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import keep_interrupts
@@ -69,7 +70,8 @@ class Bridge:
         self._use_uvloop = _choose_uvloop(loop)
         # The loop while it runs.
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop_loop = asyncio.Event()
+        self._portal: anyio.from_thread.BlockingPortal | None = None
+        self._stop_task: asyncio.Task[None] | None = None
         self._stopping = False
         self._started = Signal()
         self._failure: BaseException | None = None
@@ -147,7 +149,7 @@ class Bridge:
         if self.forked:
             return
         self._stopping = True
-        self._call_soon(self._stop_loop.set)
+        self._call_soon(self._stop_portal)
         thread = self._thread
         if timeout and thread is not threading.current_thread() and thread.ident is not None:
             with keep_interrupts():
@@ -207,7 +209,7 @@ class Bridge:
                 self._main, backend="asyncio", backend_options={"use_uvloop": self._use_uvloop}
             )
         except BaseException as error:  # noqa: BLE001 - a thread has no caller to raise to.
-            if self._loop is not None:
+            if self._portal is not None:
                 _log.error("bridge.failed", exc_info=error)
             self._failure = error
         finally:
@@ -215,12 +217,18 @@ class Bridge:
             self._end_calls()
             self._started.set()
 
+    def _stop_portal(self) -> None:
+        if self._portal is not None and self._stop_task is None:
+            self._stop_task = asyncio.get_running_loop().create_task(self._portal.stop(True))
+
     async def _main(self) -> None:
-        self._loop = loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         loop.set_exception_handler(_on_loop_error)
-        self._started.set()
-        if not self._stopping:
-            await self._stop_loop.wait()
+        async with anyio.from_thread.BlockingPortal() as self._portal:
+            self._loop = loop
+            self._started.set()
+            if not self._stopping:
+                await self._portal.sleep_until_stopped()
         self._loop = None
         # Before Python 3.12, asyncio.wait_for may swallow a cancellation. Tasks that a call then
         # still starts have to exist when the loop cancels all that is left.
