@@ -161,7 +161,7 @@ class JetStream:
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
             window: Maximum number of messages in flight.
-            window_bytes: Maximum number of bytes in flight, 32 MiB by default. One block of up to
+            window_bytes: Maximum number of bytes in flight, 32 MiB by default. One block of about
                 128 KiB, or one larger message, may exceed it.
             ack_timeout: Seconds to wait for each ack and for a connection. The default is that of
                 the context.

@@ -1,9 +1,9 @@
 """
-NATS message headers: several values per name, in order, with the case kept.
+NATS message headers: several values per name, in order and case-sensitive.
 
-A header block is ``NATS/1.0``, an optional status, then one ``name: value`` per line and an empty
-line. Names are case-sensitive to servers (``nats-ttl`` means nothing to them), so they are to us.
-Values are UTF-8.
+A header block is ``NATS/1.0``, an optional status, one ``name: value`` per line and an empty line.
+Names are case-sensitive on servers, which ignore ``nats-ttl``, and so they are here. Values are
+UTF-8.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Headers"]
 HeadersInput: TypeAlias = Union["Headers", Mapping[str, "str | Sequence[str]"]]
 """
 Headers to publish: a ``Headers`` object, or a mapping from name to one value or a list of values.
-Never changed in place.
+jetsync does not change it.
 """
 
 # Publishing
@@ -119,11 +119,11 @@ _EMPTY_BLOCK_END: Final = b"\r\n\r\n"
 
 class Headers:
     """
-    Header names with their values: several per name, in the order they came in, with the case kept.
+    Header names with their values, in order. A name may have several values.
 
-    ``headers["name"]`` is the first value, ``get_all`` gives all of them. Lookup is case-sensitive,
-    as it is in servers. Iteration, ``len`` and ``keys`` go over distinct names, ``items`` over all
-    pairs. Not synchronised: a thread that changes headers has to be the only one that uses them.
+    ``headers["name"]`` is the first value, and ``get_all`` returns all of them. Lookup is
+    case-sensitive, as on servers. Iteration, ``len`` and ``keys`` use distinct names, ``items`` all
+    pairs. Not thread-safe: while a thread changes headers, no other thread may use them.
     """
 
     __slots__ = ("_pairs",)
@@ -151,11 +151,10 @@ class Headers:
         Split a whole header block into status code, description and headers.
 
         The code is ``None`` for an ordinary message. A value is everything after the colon and one
-        blank, so blanks at its end survive; bytes that are not UTF-8 survive a round trip as
-        surrogates.
+        space, including trailing spaces. Bytes that are not UTF-8 become surrogates.
 
         Raises:
-            ProtocolError: it is not a header block.
+            ProtocolError: It is not a header block.
         """
         if block[:8] != _MAGIC:
             raise ProtocolError(
@@ -170,7 +169,7 @@ class Headers:
                 if not colon:
                     raise ProtocolError("header line without a colon")
                 pairs.append((name, value[1:] if value[:1] == " " else value))
-        # Pairs just parsed need no second look; checking them again would double the cost.
+        # Not checked again, which would double the cost.
         headers = Headers()
         headers._pairs = pairs
         return code, description, headers
@@ -188,8 +187,7 @@ class Headers:
         """
         Return the last value of a name, or ``default``.
 
-        Servers put their own headers behind those of the message, so this is how to read what the
-        server said.
+        Servers append their own headers, so this reads the value that the server added.
         """
         for key, value in reversed(self._pairs):
             if key == name:
@@ -198,27 +196,27 @@ class Headers:
 
     def get_all(self, name: str) -> list[str]:
         """
-        Return all values of a name in order; an empty list when there are none.
+        Return all values of a name in order; an empty list if there are none.
         """
         return [value for key, value in self._pairs if key == name]
 
     def add(self, name: str, value: str) -> None:
         """
-        Add a value behind those that the name already has.
+        Append a value to those of the name.
 
         Raises:
-            InvalidHeaderError: name or value would break the header block.
+            InvalidHeaderError: The name or the value would break the header block.
         """
         _check(name, value)
         self._pairs.append((name, value))
 
     def set(self, name: str, value: str | Sequence[str]) -> None:
         """
-        Give a name this value, or these values, in the place of all it had.
+        Replace all values of a name.
 
         Raises:
-            InvalidHeaderError: name or value would break the header block; the headers are
-                unchanged then.
+            InvalidHeaderError: The name or a value would break the header block; the headers are
+                unchanged.
         """
         fresh = list(header_pairs({name: value}))
         self.discard(name)
@@ -226,7 +224,7 @@ class Headers:
 
     def discard(self, name: str) -> None:
         """
-        Remove all values of a name; do nothing when there are none.
+        Remove all values of a name; do nothing if there are none.
         """
         self._pairs = [pair for pair in self._pairs if pair[0] != name]
 
@@ -238,13 +236,13 @@ class Headers:
 
     def items(self) -> list[tuple[str, str]]:
         """
-        Return all pairs of name and value in order, a name with several values several times.
+        Return all pairs of name and value in order.
         """
         return list(self._pairs)
 
     def to_dict(self) -> dict[str, list[str]]:
         """
-        Return a plain dictionary from name to all its values.
+        Return a dictionary from each name to its values.
         """
         found: dict[str, list[str]] = {}
         for key, value in self._pairs:
@@ -253,7 +251,7 @@ class Headers:
 
     def copy(self) -> Headers:
         """
-        Return headers that may be changed without changing these.
+        Return an independent copy.
         """
         return Headers(self)
 
@@ -285,7 +283,7 @@ class Headers:
 
     def __eq__(self, other: object) -> bool:
         """
-        Compare values name by name; the order of different names among each other does not matter.
+        Compare the values of each name; the order of different names does not matter.
         """
         if isinstance(other, Headers):
             return self.to_dict() == other.to_dict()
@@ -304,13 +302,13 @@ class Headers:
 
 class SharedHeaders(Headers):
     """
-    Headers of many messages, encoded once; they can not be changed.
+    Headers that many messages share, encoded once. They cannot be changed.
 
     Args:
-        parts: What belongs together each, so that a message gets all of it or nothing.
+        parts: Groups of headers. A message gets all headers of a group or none.
 
     Raises:
-        InvalidHeaderError, InvalidTypeError: as ``Headers`` and ``encode_headers``.
+        InvalidHeaderError, InvalidTypeError: As ``Headers`` and ``encode_headers``.
     """
 
     __slots__ = ("block", "pairs", "parts")
@@ -327,7 +325,7 @@ class SharedHeaders(Headers):
         """The whole header block of a message that has no other headers."""
 
     def add(self, name: str, value: str) -> None:
-        """Refuse: the headers belong to other messages too."""
+        """Raise InvalidTypeError: other messages have these headers, too."""
         self._refuse(name, value)
 
     def set(self, name: str, value: str | Sequence[str]) -> None:
@@ -340,7 +338,7 @@ class SharedHeaders(Headers):
 
     def _refuse(self, *_: object) -> NoReturn:
         raise InvalidTypeError(
-            "these headers belong to many messages: change a copy of them", argument="headers"
+            "these headers are shared by many messages: change a copy of them", argument="headers"
         )
 
 
@@ -350,18 +348,18 @@ _USUAL: Final = (dict, Headers, SharedHeaders)
 
 def is_headers(headers: object) -> TypeGuard[HeadersInput]:
     """
-    Return whether a message can have these as its headers, by their type.
+    Return whether the type is valid for the headers of a message.
     """
     return isinstance(headers, (Headers, Mapping))
 
 
 def check_headers(message: object) -> None:
     """
-    Raise unless a message has headers of a type that plugins know how to read, or none.
+    Raise unless the headers of a message are None or of a type that plugins can read.
 
     Raises:
-        InvalidTypeError: they are of another type: pairs for example, of which an iterator would be
-            used up by whoever looks first.
+        InvalidTypeError: They have another type, for example an iterator of pairs, which the first
+            plugin would exhaust.
     """
     headers = getattr(message, "headers", None)
     if headers is None or type(headers) in _USUAL or is_headers(headers):
@@ -371,11 +369,11 @@ def check_headers(message: object) -> None:
 
 def header_pairs(headers: object) -> Iterator[tuple[str, str]]:
     """
-    Yield the checked pairs of what a user gave as headers; the argument is not changed.
+    Yield the pairs of a user's headers after checking them.
 
     Raises:
-        InvalidHeaderError: a name or value would break the header block.
-        InvalidTypeError: the argument is nothing like headers.
+        InvalidHeaderError: A name or a value would break the header block.
+        InvalidTypeError: The argument is neither ``Headers`` nor a mapping.
     """
     if isinstance(headers, Headers):
         yield from headers.items()
@@ -402,7 +400,7 @@ def encode_headers(pairs: Iterable[tuple[str, str]]) -> bytes:
     Build a whole header block, from ``NATS/1.0`` to the empty line.
 
     Raises:
-        InvalidHeaderError: a name or value would break the block; nothing is built.
+        InvalidHeaderError: A name or a value would break the block.
     """
     lines = ["NATS/1.0\r\n"]
     for name, value in pairs:
@@ -412,18 +410,19 @@ def encode_headers(pairs: Iterable[tuple[str, str]]) -> bytes:
     try:
         return "".join(lines).encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise InvalidHeaderError(repr(error.object[error.start]), "it has no UTF-8 form") from None
+        raise InvalidHeaderError(
+            repr(error.object[error.start]), "it cannot be encoded as UTF-8"
+        ) from None
 
 
 def parse_status(block: bytes) -> tuple[int | None, str]:
     """
-    Return status code and description of a header block without parsing its headers.
+    Return the status code and description of a header block without parsing its headers.
 
-    ``(None, "")`` for an ordinary message: eight bytes and one comparison, since every message
-    passes here.
+    Returns ``(None, "")`` for an ordinary message.
 
     Raises:
-        ProtocolError: what stands in the place of the code is not a number.
+        ProtocolError: The code is not a number.
     """
     if block[8:10] == b"\r\n":
         return None, ""
@@ -432,10 +431,9 @@ def parse_status(block: bytes) -> tuple[int | None, str]:
 
 def find_last(block: bytes, name: bytes) -> bytes | None:
     """
-    Return the last value of a header without parsing the block; ``None`` when it has none.
+    Return the last value of a header without parsing the block; ``None`` if there is none.
 
-    For the headers that servers add: they come behind those of the message, and are wanted for each
-    of many thousand messages.
+    This reads headers that servers append, for each of many thousand messages.
     """
     start = block.rfind(b"\r\n" + name + b": ")
     if start < 0:
@@ -469,6 +467,6 @@ def _check(name: object, value: object) -> None:
     if not name:
         raise InvalidHeaderError(name, "the name is empty")
     if not name.isprintable() or " " in name or ":" in name:
-        raise InvalidHeaderError(name, "the name contains a blank, a colon or a control character")
+        raise InvalidHeaderError(name, "the name contains a space, a colon or a control character")
     if "\r" in value or "\n" in value:
-        raise InvalidHeaderError(name, "the value contains a line end")
+        raise InvalidHeaderError(name, "the value contains a line break")

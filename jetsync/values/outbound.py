@@ -1,5 +1,5 @@
 """
-Messages on their way out: what is to be published, under which conditions, and what became of it.
+Messages to publish, the conditions for storing them, and the acks and reports about them.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ def _text(_: Expect, field: attrs.Attribute[Any], value: object) -> None:
 @attrs.frozen(slots=True)
 class Expect:
     """
-    What has to be true of the stream for a message to be stored; ``None`` asks for nothing.
+    Conditions under which a stream stores a message. ``None`` sets no condition.
 
-    0 is a condition like any other: "there is none yet".
+    0 is a condition, too: there is no such message yet.
     """
 
     stream: str | None = attrs.field(default=None, validator=_text)
-    """The message goes to this stream."""
+    """The name of the stream."""
     last_sequence: int | None = attrs.field(default=None, validator=_sequence)
-    """This is the last sequence of the stream."""
+    """The last sequence of the stream."""
     last_subject_sequence: int | None = attrs.field(default=None, validator=_sequence)
-    """This is the last sequence of the message's subject."""
+    """The last sequence of the message's subject."""
     last_subject_sequence_subject: str | None = attrs.field(default=None, validator=_text)
-    """What ``last_subject_sequence`` is about, wildcards allowed; by default the own subject."""
+    """The subject of ``last_subject_sequence``, wildcards allowed. None is the message's own."""
     last_msg_id: str | None = attrs.field(default=None, validator=_text)
-    """The last message of the stream had this id."""
+    """The id of the last message of the stream."""
 
     def __attrs_post_init__(self) -> None:
         if self.stream is not None:
@@ -79,9 +79,7 @@ class Expect:
                 )
 
     def pairs(self) -> list[tuple[str, str]]:
-        """
-        Return the headers that say this to a server.
-        """
+        """Return the headers that express the conditions."""
         said = (
             (names.EXPECTED_STREAM, self.stream),
             (names.EXPECTED_LAST_SEQUENCE, self.last_sequence),
@@ -93,7 +91,7 @@ class Expect:
 
 
 def _size(data: object) -> str:
-    # A payload in a log line helps nobody, and may be secret. It may also be no payload at all.
+    # Payloads may be secret, so they do not belong in logs. Invalid ones get here, too.
     if not isinstance(data, (bytes, bytearray, memoryview, str)):
         return f"<{type(data).__name__}>"
     return f"<{len(data)} {'characters' if isinstance(data, str) else 'bytes'}>"
@@ -104,25 +102,25 @@ class OutboundMessage:
     """
     A message to publish.
 
-    Nothing is checked before it is encoded, so that plugins see what the caller gave. Not
-    synchronised.
+    Values are checked when the message is sent, so that plugins see what the caller gave. Not
+    thread-safe.
     """
 
     subject: str
-    """Subject to publish to."""
+    """The subject."""
     data: Payload = attrs.field(default=b"", repr=_size)
-    """Payload; text is sent as UTF-8."""
+    """The payload. Text is sent as UTF-8."""
     headers: HeadersInput | None = None
-    """Headers; never changed in place."""
+    """Headers. They are not changed."""
     msg_id: str | None = None
-    """Id by which the stream drops duplicates within its duplicate window."""
+    """The stream drops messages with the same id within its duplicate window."""
     ttl: Seconds | Literal["never"] | None = None
-    """Time-to-live: seconds from 1 up, a ``timedelta`` or ``"never"`` (ADR-43)."""
+    """Time-to-live: at least 1 second, a ``timedelta`` or ``"never"`` (ADR-43)."""
     expect: Expect | None = None
-    """Under which conditions to store it."""
+    """Conditions for storing the message."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A memoryview can not be pickled, and errors that carry messages have to be.
+        # Errors that carry messages have to be picklable, and a memoryview is not.
         data = bytes(self.data) if isinstance(self.data, memoryview) else self.data
         fields = (self.subject, data, self.headers, self.msg_id, self.ttl, self.expect)
         return OutboundMessage, fields
@@ -130,13 +128,13 @@ class OutboundMessage:
 
 def coerce_outbound(item: object) -> OutboundMessage:
     """
-    Return what stands for a message as an ``OutboundMessage``.
+    Return *item* as an ``OutboundMessage``.
 
     Args:
         item: An ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
 
     Raises:
-        InvalidTypeError: it is none of these.
+        InvalidTypeError: It is none of these.
     """
     if isinstance(item, OutboundMessage):
         return item
@@ -183,11 +181,12 @@ def with_ttl(item: object, ttl: Seconds | Literal["never"]) -> OutboundMessage:
 
 def check_readable(message: OutboundMessage) -> None:
     """
-    Raise unless plugins know how to read a message: what cannot be sent either way is the caller's
-    mistake, not theirs. Payloads are left to those who may turn them into bytes.
+    Raise if plugins could not read a message because of a mistake of the caller.
+
+    Payloads are not checked, because a plugin may turn any object into bytes.
 
     Raises:
-        InvalidTypeError: Its subject is not text, or its headers are neither a mapping nor None.
+        InvalidTypeError: The subject is not text, or the headers are neither a mapping nor None.
     """
     check_text(message.subject)
     check_headers(message)
@@ -195,13 +194,13 @@ def check_readable(message: OutboundMessage) -> None:
 
 def with_shared(item: object, shared: SharedHeaders) -> Any:
     """
-    Return what stands for a message, with headers that it shares with others added to its own.
+    Return *item* with shared headers added to its own; *item* is not changed.
 
-    Of a part of them that has a name that it has itself, in whatever case, it gets nothing: half of
-    a trace's context would belong to another trace. What was given is not changed.
+    If the message has one of the headers of a part, in any case, it gets none of that part. Half of
+    a trace context would belong to another trace.
 
     Raises:
-        InvalidHeaderError, InvalidTypeError: its own headers, or itself, are nothing of the kind.
+        InvalidHeaderError, InvalidTypeError: The message or its own headers are invalid.
     """
     if type(item) is tuple and len(item) == 2:
         return (*item, shared)
@@ -254,14 +253,13 @@ def message_iterator(messages: Iterable[Any]) -> Iterator[Any]:
 
 def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:
     """
-    Return names and values of all headers of a message.
+    Return the names and values of all headers of a message, which is not changed.
 
-    What is given as an argument of its own (``msg_id``, ``ttl``, ``expect``) takes the place of a
-    header of the same name. The message and its headers are not changed.
+    ``msg_id``, ``ttl`` and ``expect`` replace headers of the same name.
 
     Raises:
-        InvalidHeaderError, InvalidTtlError, InvalidArgumentError: a value that can not be sent.
-        InvalidTypeError: headers or id are of a type that means nothing.
+        InvalidHeaderError, InvalidTtlError, InvalidArgumentError: A value cannot be sent.
+        InvalidTypeError: The headers or the id have a wrong type.
     """
     headers, msg_id, ttl, expect = message.headers, message.msg_id, message.ttl, message.expect
     own: list[tuple[str, str]] = []
@@ -285,20 +283,18 @@ def _checked_id(msg_id: object) -> str:
     if not isinstance(msg_id, str):
         raise InvalidTypeError("msg_id must be text", argument="msg_id")
     if not msg_id.strip(" "):
-        # Servers leave out blanks before an id and ignore an empty one: the caller would believe in
-        # a protection that is not there.
+        # Servers strip spaces and ignore an empty id, so there would be no deduplication.
         raise InvalidArgumentError("msg_id must not be empty or blank", argument="msg_id")
     return msg_id
 
 
 def payload_bytes(data: Payload) -> bytes | bytearray | memoryview:
     """
-    Return a payload as something whose length is its number of bytes; bytes-like objects are not
-    copied.
+    Return a payload as an object whose length is its number of bytes, without copying bytes.
 
     Raises:
-        InvalidTypeError: it is neither bytes-like nor text.
-        InvalidArgumentError: it is text that has no UTF-8 form.
+        InvalidTypeError: It is neither bytes-like nor text.
+        InvalidArgumentError: It is text that cannot be encoded as UTF-8.
     """
     if isinstance(data, (bytes, bytearray)):
         return data
@@ -306,7 +302,7 @@ def payload_bytes(data: Payload) -> bytes | bytearray | memoryview:
         try:
             return data.encode()
         except UnicodeEncodeError:
-            raise InvalidArgumentError("text has no UTF-8 form", argument="data") from None
+            raise InvalidArgumentError("data cannot be encoded as UTF-8", argument="data") from None
     if isinstance(data, memoryview):
         if data.itemsize == 1 and data.ndim == 1 and data.contiguous:
             return data
@@ -321,53 +317,50 @@ def payload_bytes(data: Payload) -> bytes | bytearray | memoryview:
 @attrs.frozen(slots=True)
 class PubAck:
     """
-    A server's confirmation that a message is stored.
+    The server's confirmation that a message is stored.
     """
 
     stream: str
-    """Stream that took it."""
+    """The stream that stored it."""
     sequence: int
-    """Its place in the stream; for a duplicate, the place of the first one."""
+    """The sequence in the stream. For a duplicate, the sequence of the first message."""
     duplicate: bool = False
-    """Whether a message with the same id was already there, so that this one was dropped."""
+    """Whether the stream had a message with the same id and dropped this one."""
     domain: str | None = None
-    """JetStream domain, where the server tells it."""
+    """The JetStream domain, if the server has one."""
     value: int | None = None
     """The counter after the increment, on counter streams."""
     batch_id: str | None = None
-    """The batch this commits."""
+    """The batch that the message committed."""
     batch_size: int | None = None
-    """How many messages that batch has."""
+    """The number of messages in that batch."""
 
 
 @attrs.frozen(slots=True)
 class BatchAck:
     """
-    A server's confirmation that a batch has ended and is stored (ADR-50).
+    The server's confirmation that a batch is stored (ADR-50).
     """
 
     stream: str
-    """Stream that took it."""
+    """The stream that stored it."""
     sequence: int
-    """Place in the stream of the last message; 0 where the server did not say."""
+    """The sequence of the last message; 0 if the server did not say."""
     batch_id: str
     """The batch's id, under which it is stored."""
     size: int
-    """How many messages it has, without those that are known not to be stored."""
+    """The number of messages, without those that are known not to be stored."""
     first_sequence: int | None = None
     """
-    Place of the first message of an atomic batch, whose messages are stored without a gap; ``None``
-    after fast ingest, and where the server did not say.
+    The sequence of the first message of an atomic batch, whose messages are stored without a gap.
+    ``None`` after fast ingest, or if the server did not say.
     """
     lost: int = 0
-    """
-    How many messages of a fast batch are not stored: lost on the way, or refused. Always 0 after an
-    atomic batch.
-    """
+    """The messages of a fast batch that were lost or refused. Always 0 for an atomic batch."""
     duplicate: bool = False
     """
-    Whether the batch was sent again and was there already: it was read from the stream, and the
-    sequences and the id are those of the attempt that had come through.
+    Whether the batch was sent again although an earlier attempt was stored. The sequences and the
+    id are those of the earlier attempt, read from the stream.
     """
 
 
@@ -378,33 +371,32 @@ class PublishFailure:
     """
 
     index: int
-    """Its place among the messages given, from 0."""
+    """Its position in the iterable, from 0."""
     message: OutboundMessage
-    """The message, to publish again if that makes sense."""
+    """The message."""
     error: Exception
-    """Why."""
+    """Why it failed."""
 
 
 @attrs.frozen(slots=True)
 class PublishReport:
     """
-    What became of the messages of a bulk publish.
+    The outcome of a bulk publish.
     """
 
     count: int
-    """How many were acknowledged, duplicates included."""
+    """The number of acknowledged messages, including duplicates."""
     duplicates: int
-    """How many of those were already in the stream."""
+    """The number of messages that the stream already had."""
     first_sequence: int | None
-    """Least sequence among the acknowledged; ``None`` when there are none."""
+    """The lowest acknowledged sequence; ``None`` if there is none."""
     last_sequence: int | None
-    """Greatest sequence among the acknowledged; ``None`` when there are none."""
+    """The highest acknowledged sequence; ``None`` if there is none."""
     failures: tuple[PublishFailure, ...] = ()
-    """Those that were not acknowledged, in the order in which they were given."""
+    """The messages that were not acknowledged, in the order of the iterable."""
     exhausted: bool = True
     """
-    Whether all messages were taken; not so where ``publish_many`` stopped reading its iterable, as
-    too many had failed. What was not taken was not sent.
+    Whether the whole iterable was read. ``publish_many`` stops reading after too many failures.
     """
     streams: frozenset[str] = attrs.field(default=frozenset(), eq=False)
-    """The streams that acknowledged: which one takes a message goes by its subject."""
+    """The streams that acknowledged messages. The subject of a message decides its stream."""

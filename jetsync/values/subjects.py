@@ -1,8 +1,8 @@
 """
-Subjects and names: what may be sent to a server, and how API and ack subjects are built and read.
+Validate subjects and names, build API subjects and parse ack subjects.
 
-Servers take more than they should: without pedantic mode a publish to ``a..b`` is stored nowhere
-and answered by nobody. So everything is checked here, before a byte is sent.
+Servers without pedantic mode accept invalid subjects: a publish to ``a..b`` is stored in no stream
+and gets no answer. So subjects are checked before anything is sent.
 """
 
 from __future__ import annotations
@@ -18,30 +18,26 @@ from jetsync.errors import (
 )
 
 ACK_PREFIX: Final = b"$JS.ACK."
-"""How the reply subject of every message from a consumer begins, with and without a domain."""
+"""The start of the reply subject of every message from a consumer."""
 
-# What a token may not contain anywhere. Lone surrogates have no UTF-8 form.
+# Characters that no token may contain. Lone surrogates cannot be encoded as UTF-8.
 _FORBIDDEN = r"\x00-\x20\x7f\ud800-\udfff"
 _PLAIN_SUBJECT = re.compile(rf"[^{_FORBIDDEN}.*>]+(?:\.[^{_FORBIDDEN}.*>]+)*")
 _FORBIDDEN_CHARACTER = re.compile(rf"[{_FORBIDDEN}]")
 _FORBIDDEN_IN_NAME = re.compile(rf"[{_FORBIDDEN}.*>/\\]")
 
+# The longest subject in bytes. A server closes the connection for good over a line of more than
+# 4096 bytes, its default ``max_control_line``. The rest is for the reply subject and the sizes.
 LONGEST_SUBJECT: Final = 4000
-"""
-Bytes of a subject at most.
 
-A server closes the connection for good over a line of more than 4096 bytes, its default
-``max_control_line``; the rest is for the reply subject and the sizes.
-"""
-
+# The longest reply subject in bytes. Servers accept no longer line.
 LONGEST_REPLY: Final = 4096
-"""Bytes of a reply subject at most: a server takes no longer line, so nobody could answer."""
 
+# The longest name of a stream or consumer in bytes.
 LONGEST_NAME: Final = 255
-"""Bytes of a stream's or consumer's name at most, as in servers."""
 
+# A subject with this many characters is never too long: a character has at most 4 bytes.
 _CERTAINLY_SHORT: Final = LONGEST_SUBJECT // 4
-"""Characters that never have too many bytes."""
 
 
 def validate_subject(subject: str) -> str:
@@ -49,11 +45,11 @@ def validate_subject(subject: str) -> str:
     Return the subject if a message can be published to it.
 
     Raises:
-        InvalidTypeError: it is not text.
-        InvalidSubjectError: it is empty or too long, has an empty token, a blank, a control
+        InvalidTypeError: It is not text.
+        InvalidSubjectError: It is empty or too long, or has an empty token, a space, a control
             character or a wildcard.
     """
-    # One match for the ordinary case: every message that is published passes here.
+    # One match for the usual case, because every published message passes here.
     if (
         type(subject) is str
         and len(subject) <= _CERTAINLY_SHORT
@@ -62,18 +58,18 @@ def validate_subject(subject: str) -> str:
         return subject
     for token in _tokens(subject):
         if token in {"*", ">"}:
-            raise InvalidSubjectError(subject, "a message can not be published to a wildcard")
+            raise InvalidSubjectError(subject, "a message cannot be published to a wildcard")
     return subject
 
 
 def validate_filter(subject: str) -> str:
     """
-    Return the subject if it can be subscribed to or filtered by; wildcards are allowed.
+    Return the subject if it is a valid subscription or filter; wildcards are allowed.
 
     Raises:
-        InvalidTypeError: it is not text.
-        InvalidSubjectError: it is empty, has an empty token, a blank, a control character, or ``>``
-            before the end.
+        InvalidTypeError: It is not text.
+        InvalidSubjectError: It is empty or too long, or has an empty token, a space, a control
+            character, or ``>`` before the end.
     """
     if (
         type(subject) is str
@@ -88,10 +84,10 @@ def validate_filter(subject: str) -> str:
 
 def check_text(subject: object) -> str:
     """
-    Return *subject*, if it is text.
+    Return *subject* if it is text.
 
     Raises:
-        InvalidTypeError: it is not.
+        InvalidTypeError: It is not.
     """
     if isinstance(subject, str):
         return subject
@@ -105,7 +101,7 @@ def _tokens(given: object) -> list[str]:
     if not subject:
         raise InvalidSubjectError(subject, "it is empty")
     if _FORBIDDEN_CHARACTER.search(subject):
-        raise InvalidSubjectError(subject, "it contains a blank or a control character")
+        raise InvalidSubjectError(subject, "it contains a space or a control character")
     if len(subject) > _CERTAINLY_SHORT and len(subject.encode()) > LONGEST_SUBJECT:
         raise InvalidSubjectError(f"{subject[:40]}...", f"it has more than {LONGEST_SUBJECT} bytes")
     tokens = subject.split(".")
@@ -116,14 +112,14 @@ def _tokens(given: object) -> list[str]:
 
 def has_wildcard(subject: str) -> bool:
     """
-    Return whether more than one subject may match.
+    Return whether the subject has a wildcard.
     """
     return not {"*", ">"}.isdisjoint(subject.split("."))
 
 
 def overlap(one: str, other: str) -> bool:
     """
-    Return whether there is a subject that both of two subjects or wildcards match.
+    Return whether some subject matches both.
     """
     left, right = one.split("."), other.split(".")
     for mine, theirs in zip(left, right, strict=False):
@@ -136,16 +132,16 @@ def overlap(one: str, other: str) -> bool:
 
 def validate_name(kind: str, name: str) -> str:
     """
-    Return the name if a stream, consumer or domain can have it.
+    Return the name if it is valid for a stream, consumer or domain.
 
     Args:
-        kind: What is named, for the error: ``"stream"``, ``"consumer"``, ``"domain"``.
+        kind: ``"stream"``, ``"consumer"`` or ``"domain"``, for the error.
         name: The name.
 
     Raises:
-        InvalidTypeError: it is not text.
-        InvalidNameError: it is empty, too long, or contains a blank, a control character or one of
-            ``. * > /`` and the backslash.
+        InvalidTypeError: It is not text.
+        InvalidNameError: It is empty or too long, or contains a space, a control character, a
+            backslash or one of ``. * > /``.
     """
     if not isinstance(name, str):
         raise InvalidTypeError(
@@ -163,14 +159,14 @@ def validate_name(kind: str, name: str) -> str:
 
 def api_prefix(domain: str | None = None, prefix: str | None = None) -> str:
     """
-    Return what the subjects of the JetStream API begin with, without a dot at the end.
+    Return the prefix of JetStream API subjects, without a dot at the end.
 
     Args:
         domain: A JetStream domain: ``$JS.<domain>.API``.
-        prefix: A whole prefix, as an account import may have it.
+        prefix: A whole prefix, for example of an account import.
 
     Raises:
-        InvalidArgumentError: both are given, or one of them can not be used.
+        InvalidArgumentError: Both are given, or one of them is invalid.
     """
     if domain is not None and prefix is not None:
         raise InvalidArgumentError("give either a domain or a prefix", argument="prefix")
@@ -183,7 +179,7 @@ def api_prefix(domain: str | None = None, prefix: str | None = None) -> str:
 
 class AckReply(NamedTuple):
     """
-    What the reply subject of a consumer's message says.
+    The fields of the reply subject of a consumer's message.
     """
 
     stream: str
@@ -198,7 +194,7 @@ class AckReply(NamedTuple):
 
 def parse_ack_reply(reply: bytes) -> AckReply | None:
     """
-    Read the reply subject of a consumer's message; ``None`` when it is not one.
+    Parse the reply subject of a consumer's message; return ``None`` if it is something else.
 
     Servers use 9 tokens, ``$JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer
     sequence>.<nanoseconds>.<pending>``, with a domain too. With the feature flag ``js_ack_fc_v2``
@@ -214,7 +210,7 @@ def parse_ack_reply(reply: bytes) -> AckReply | None:
     else:
         return None
     numbers = tokens[first + 2 : first + 7]
-    # int() would take blanks, signs and underscores as well, but not an empty token.
+    # int() also accepts spaces, signs and underscores.
     if not reply.startswith(ACK_PREFIX) or b"" in numbers or not b"".join(numbers).isdigit():
         return None
     delivered, stream_sequence, consumer_sequence, timestamp_ns, pending = map(int, numbers)

@@ -1,12 +1,10 @@
 """
-Tell what a server cannot do: from its version, and from the configuration that it answers.
+Find out what a server does not support, from its version and from the configuration it returns.
 
-Servers before 2.12 drop fields that they do not know, without a word: a stream that was to have
-``allow_atomic`` is made without it, and "atomic" batches are then stored message by message. Later
-servers refuse an unknown field with an error text. Both become one and the same
-:class:`~jetsync.errors.NotSupportedError` here, which names the field and what it needs.
-
-No I/O in here.
+Servers before 2.12 silently drop unknown fields. They create a stream without ``allow_atomic``, and
+then store "atomic" batches message by message. Later servers refuse an unknown field with an error
+text. Both become a :class:`~jetsync.errors.NotSupportedError` that names the field and the server
+version it needs. No I/O here.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from jetsync.errors import InvalidJsonError, NotSupportedError
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "([^"]+)"')
 
 UNKNOWN: Final = "0.0.0"
-"""The version of a server that does not say."""
+"""The version of a server that does not announce one."""
 
 _LEVELS: Final[Sequence[tuple[tuple[int, ...], int]]] = (
     ((2, 15), 5),
@@ -38,14 +36,14 @@ _LEVELS: Final[Sequence[tuple[tuple[int, ...], int]]] = (
 @attrs.frozen
 class Need:
     """
-    What a server must be to know a field.
+    The server version that a field needs.
     """
 
     version: str
-    """The first version of the server, as ``2.12``."""
+    """The first version that supports the field, such as ``2.12``."""
 
     level: int | None = None
-    """The API level that came with it; ``None`` before there were levels."""
+    """The API level of that version; ``None`` before 2.11, which introduced levels."""
 
     def __str__(self) -> str:
         level = "" if self.level is None else f" (API level {self.level})"
@@ -77,7 +75,7 @@ STREAM_NEEDS: Final[Mapping[str, Need | str]] = {
     "sources.consumer": _2_14,
     "template_owner": "server 2.12 or earlier",
 }
-"""What the fields of a stream need, by path; those that are not named are older than 2.10."""
+"""The needs of stream fields, by path. All other fields are older than 2.10."""
 
 CONSUMER_NEEDS: Final[Mapping[str, Need | str]] = {
     "filter_subjects": _2_10,
@@ -88,15 +86,15 @@ CONSUMER_NEEDS: Final[Mapping[str, Need | str]] = {
     "priority_timeout": _2_11,
     "sourcing": _2_14,
 }
-"""What the fields of a consumer need."""
+"""The needs of consumer fields."""
 
 TTL_NEED: Final = _2_11
-"""What ``Nats-TTL`` needs; older servers store it as an ordinary header, and nothing expires."""
+"""Older servers store ``Nats-TTL`` as an ordinary header, and the message does not expire."""
 
 EXPECTED_SUBJECT_NEED: Final = _2_11
 """
-What ``Nats-Expected-Last-Subject-Sequence-Subject`` needs; older servers check the message's own
-subject (seen on 2.10.26).
+The need of ``Nats-Expected-Last-Subject-Sequence-Subject``. Older servers check the message's own
+subject instead (seen on 2.10.26).
 """
 
 PULL_NEEDS: Final[Mapping[str, Need]] = {
@@ -105,18 +103,18 @@ PULL_NEEDS: Final[Mapping[str, Need]] = {
     "min_ack_pending": _2_11,
     "priority": _2_12,
 }
-"""What the fields of a pull need; older servers ignore them."""
+"""The needs of pull fields. Older servers ignore them."""
 
 _VALUE_NEEDS: Final[Mapping[tuple[str, str], Need]] = {
     ("priority_policy", "prioritized"): _2_12,
     ("ack_policy", "flow_control"): _2_14,
 }
-"""What a value needs that came later than its field."""
+"""The needs of values that are newer than their field."""
 
 
 def level_of_version(version: Sequence[int]) -> int:
     """
-    Return the API level of a server version given as numbers; 0 before 2.11, which had none.
+    Return the API level of a server version; 0 before 2.11.
     """
     for first, level in _LEVELS:
         if tuple(version) >= first:
@@ -132,13 +130,13 @@ def _level_of_text(version: str) -> int:
 
 def require(feature: str, need: Need, version: str) -> None:
     """
-    Raise NotSupportedError if a server of this *version* ignores what a request asks for.
+    Raise NotSupportedError if a server of this version would ignore a feature.
 
     Args:
-        feature: What is asked for.
-        need: What it needs.
-        version: Version of the server that the client is connected to. The leader of a stream may
-            have another one, which only a request could tell.
+        feature: The feature, for the error.
+        need: Its need.
+        version: Version of the connected server. The leader of a stream may run another version,
+            which only a request would reveal.
     """
     if need.level is not None and _level_of_text(version) < need.level and version != UNKNOWN:
         raise NotSupportedError(feature, needs=str(need), server=version)
@@ -146,81 +144,81 @@ def require(feature: str, need: Need, version: str) -> None:
 
 def api_level_of(metadata: Mapping[str, str] | None) -> int | None:
     """
-    Return the API level that a server wrote into the metadata of a stream or consumer it leads.
+    Return the API level in the metadata of a stream or consumer; ``None`` if there is none.
 
-    ``None`` where it wrote none: a server before 2.11, or a listing, which leaves it out.
+    Servers before 2.11 do not write it, and listings leave it out.
     """
     text = (metadata or {}).get("_nats.level", "")
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
 def check_stream_reply(
-    asked: Mapping[str, Any], echoed: Mapping[str, Any], *, server: str, name: str, done: str
+    sent: Mapping[str, Any], returned: Mapping[str, Any], *, server: str, name: str, done: str
 ) -> None:
     """
-    Raise if the server took the configuration of a stream and left something out of it.
+    Raise if the server accepted a stream configuration but dropped a part of it.
 
     Args:
-        asked: The configuration as it was sent.
-        echoed: The configuration as the server answered it.
-        server: Version of the server, used where the answer does not tell.
+        sent: The configuration that was sent.
+        returned: The configuration that the server returned.
+        server: Version of the server, used if the answer does not contain it.
         name: Name of the stream.
-        done: What has happened to it, ``"created"`` or ``"updated"``.
+        done: What the server did: ``"created"`` or ``"updated"``.
 
     Raises:
-        NotSupportedError: a field that was asked for is missing, or off.
+        NotSupportedError: A field that was set is missing or off.
     """
     settled = set()
-    if asked.get("persist_mode") == "default":
+    if sent.get("persist_mode") == "default":
         settled.add("persist_mode")
-    if asked.get("subject_delete_marker_ttl"):
-        # Markers are rollups, which the server does not let deny_purge forbid (ADR-43).
+    if sent.get("subject_delete_marker_ttl"):
+        # Markers are rollups, so the server turns deny_purge off (ADR-43).
         settled.add("deny_purge")
-    dropped = [path for path in _dropped(asked, echoed) if path not in settled]
-    _refuse(dropped, STREAM_NEEDS, echoed, server, f"stream {name!r} was {done}")
+    dropped = [path for path in _dropped(sent, returned) if path not in settled]
+    _refuse(dropped, STREAM_NEEDS, returned, server, f"stream {name!r} was {done}")
 
 
 def check_consumer_reply(
-    asked: Mapping[str, Any], echoed: Mapping[str, Any], *, server: str, name: str, done: str
+    sent: Mapping[str, Any], returned: Mapping[str, Any], *, server: str, name: str, done: str
 ) -> None:
     """
-    Raise if the server took the configuration of a consumer and left something out of it.
+    Raise if the server accepted a consumer configuration but dropped a part of it.
 
     Args and Raises as :func:`check_stream_reply`.
     """
-    # Servers up to 2.12.0 echo only that one of the two names that was sent.
+    # Servers up to 2.12.0 return only the one of the two names that was sent.
     settled = {"name", "durable_name"}
-    if asked.get("priority_policy") == "none":
+    if sent.get("priority_policy") == "none":
         settled.add("priority_policy")
-    dropped = [path for path in _dropped(asked, echoed) if path not in settled]
-    _refuse(dropped, CONSUMER_NEEDS, echoed, server, f"consumer {name!r} was {done}")
+    dropped = [path for path in _dropped(sent, returned) if path not in settled]
+    _refuse(dropped, CONSUMER_NEEDS, returned, server, f"consumer {name!r} was {done}")
 
 
 def explain_refusal(
     error: InvalidJsonError,
-    asked: Mapping[str, Any],
+    sent: Mapping[str, Any],
     needs: Mapping[str, Need | str],
     server: str,
 ) -> NotSupportedError | None:
     """
-    Return the error to raise instead, if a server refused a request for a field it does not know.
+    Return the error to raise if the server refused a request because of an unknown field.
 
     Args:
-        error: What the server answered.
-        asked: The configuration as it was sent.
+        error: The answer of the server.
+        sent: The configuration that was sent.
         needs: :data:`STREAM_NEEDS` or :data:`CONSUMER_NEEDS`.
         server: Version of the server.
     """
     found = _UNKNOWN_FIELD.search(error.description)
     if found is not None:
-        # The text has the last part of the path only.
-        paths = [path for path in _paths(asked) if path.rpartition(".")[2] == found[1]]
+        # The text contains only the last part of the path.
+        paths = [path for path in _paths(sent) if path.rpartition(".")[2] == found[1]]
         path = next((path for path in paths if path in needs), paths[0] if paths else found[1])
         return NotSupportedError(path, needs=_need_of(path, needs), server=server)
     for (field, value), need in _VALUE_NEEDS.items():
-        # 2.10 says nothing but "invalid JSON"; the later ones quote the word.
+        # Server 2.10 only says "invalid JSON". Later servers quote the value.
         quoted = value in error.description or error.description == "invalid JSON"
-        if asked.get(field) == value and quoted:
+        if sent.get(field) == value and quoted:
             return NotSupportedError(f"{field} {value!r}", needs=str(need), server=server)
     return None
 
@@ -228,16 +226,16 @@ def explain_refusal(
 def _refuse(
     dropped: Sequence[str],
     needs: Mapping[str, Need | str],
-    echoed: Mapping[str, Any],
+    returned: Mapping[str, Any],
     server: str,
     what: str,
 ) -> None:
     if not dropped:
         return
-    version = (echoed.get("metadata") or {}).get("_nats.ver", server)
+    version = (returned.get("metadata") or {}).get("_nats.ver", server)
     error = NotSupportedError(dropped[0], needs=_need_of(dropped[0], needs), server=version)
-    # The server has acted. Taking that back is not for a library to decide: the stream may have
-    # been there before, with messages in it.
+    # The server has made the change. It is not undone here, because the stream may have existed
+    # before and hold messages.
     error.args = (f"{error}; {what} without {', '.join(dropped)}",)
     raise error
 
@@ -246,34 +244,34 @@ def _need_of(path: str, needs: Mapping[str, Need | str]) -> str:
     return str(needs.get(path, "a server that knows this field"))
 
 
-def _dropped(asked: Mapping[str, Any], echoed: Mapping[str, Any], path: str = "") -> Iterator[str]:
+def _dropped(sent: Mapping[str, Any], returned: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """
-    Yield the paths of what was asked for and is missing, off or empty in the answer.
+    Yield the paths of fields that were set and are missing, off or empty in the answer.
 
-    What was asked to be off or empty is never missing, so a ``False`` that an old server leaves out
-    is no fault. A changed value is none either: servers fill in, round and bound.
+    A field that was sent as off or empty is never missing: old servers leave out ``False``. Changed
+    values are accepted, because servers fill in, round and limit values.
     """
-    for key, wanted in asked.items():
+    for key, value_sent in sent.items():
         here = f"{path}{key}"
-        got = echoed.get(key)
+        got = returned.get(key)
         if path == "metadata." and key.startswith("_nats."):
             continue
-        if isinstance(wanted, Mapping) and isinstance(got, Mapping):
-            yield from _dropped(wanted, got, f"{here}.")
-        elif _are_objects(wanted, got):
-            for one, other in zip(wanted, got or (), strict=True):
+        if isinstance(value_sent, Mapping) and isinstance(got, Mapping):
+            yield from _dropped(value_sent, got, f"{here}.")
+        elif _are_objects(value_sent, got):
+            for one, other in zip(value_sent, got or (), strict=True):
                 yield from _dropped(one, other, f"{here}.")
-        elif _is_set(wanted) and not _is_set(got):
+        elif _is_set(value_sent) and not _is_set(got):
             yield here
 
 
-def _are_objects(wanted: Any, got: Any) -> bool:
+def _are_objects(value_sent: Any, got: Any) -> bool:
     """
-    Return whether both are lists of objects that can be compared one by one.
+    Return whether both are lists of as many objects.
     """
-    if not isinstance(wanted, list) or not isinstance(got, list) or len(wanted) != len(got):
+    if not isinstance(value_sent, list) or not isinstance(got, list) or len(value_sent) != len(got):
         return False
-    return all(isinstance(item, Mapping) for item in [*wanted, *got])
+    return all(isinstance(item, Mapping) for item in [*value_sent, *got])
 
 
 def _is_set(value: Any) -> bool:
@@ -282,8 +280,8 @@ def _is_set(value: Any) -> bool:
     return bool(value)
 
 
-def _paths(asked: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    for key, value in asked.items():
+def _paths(sent: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for key, value in sent.items():
         yield f"{path}{key}"
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, Mapping):

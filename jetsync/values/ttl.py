@@ -1,9 +1,8 @@
 """
-Per-message time-to-live, and the markers that servers leave where messages expired (ADR-43).
+Per-message time-to-live, and the markers that servers leave for expired messages (ADR-43).
 
-Servers from 2.11 take a TTL as whole seconds, as a Go duration such as ``1h30m``, or as ``never``.
-They work in whole seconds: a fraction is stored as it was sent, and cut when the message's end is
-computed.
+Servers from 2.11 accept a TTL as whole seconds, as a Go duration such as ``1h30m``, or as
+``never``. They store a fraction as it was sent, but cut it when they compute the expiry.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["MarkerReason"]
 NEVER: Final = "never"
 """A TTL that also protects the message from the stream's ``max_age``."""
 
-# Go counts durations in 64-bit nanoseconds. Servers take longer values and let them overflow.
+# Go counts durations in 64-bit nanoseconds. Servers accept longer values, which overflow.
 _LONGEST = 2**63 // 10**9
 
 _UNITS = {
@@ -45,9 +44,9 @@ _GO_PART = re.compile(_PART)
 
 class MarkerReason(enum.Enum):
     """
-    Why a server left a marker in the place of a message.
+    Why a server left a marker in place of a message.
 
-    Up to 2.15 servers leave markers for expired messages only; the other two reasons are specified.
+    Servers up to 2.15 only leave markers for expired messages. ADR-43 specifies the other reasons.
     """
 
     MAX_AGE = "MaxAge"
@@ -63,15 +62,15 @@ def ttl_header(value: Seconds | Literal["never"]) -> str:
     Return the value of the ``Nats-TTL`` header for a time-to-live.
 
     Args:
-        value: Seconds from 1 up as a number or ``timedelta``, or ``"never"``. A fraction is sent as
-            it is, and cut by the server.
+        value: At least 1 second as a number or ``timedelta``, or ``"never"``. Servers cut
+            fractions.
 
     Returns:
         Whole seconds such as ``"3600"``, a duration such as ``"1.5s"``, or ``"never"``.
 
     Raises:
-        InvalidTtlError: anything else, a wrong type included, so that one ``except ValueError``
-            will do.
+        InvalidTtlError: The value is something else. Also for a wrong type, so that
+            ``except ValueError`` covers every case.
     """
     given: object = value
     if given == NEVER:
@@ -82,23 +81,21 @@ def ttl_header(value: Seconds | Literal["never"]) -> str:
         seconds = given
     else:
         raise InvalidTtlError(value)
-    # Not "seconds < 1": NaN compares false to everything.
+    # Not "seconds < 1", because every comparison with NaN is false.
     if not seconds >= 1:
-        raise InvalidTtlError(value, "the least that servers take is 1 second")
+        raise InvalidTtlError(value, "the shortest that servers accept is 1 second")
     if seconds > _LONGEST:
-        raise InvalidTtlError(
-            value, f'more than {_LONGEST} seconds overflow in servers; use "never"'
-        )
+        raise InvalidTtlError(value, f'servers overflow above {_LONGEST} seconds; use "never"')
     whole = math.floor(seconds)
     return str(whole) if whole == seconds else f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
 
 
 def parse_ttl(text: str | None) -> float | Literal["never"] | None:
     """
-    Read a ``Nats-TTL`` header: seconds, ``"never"``, or ``None`` where it says nothing.
+    Parse a ``Nats-TTL`` header: seconds, ``"never"``, or ``None`` if there is no time-to-live.
 
-    Zero is no time-to-live. What can not be read is none either: servers before 2.11 and streams
-    without ``allow_msg_ttl`` store any text, and it has no effect there.
+    Zero and invalid text return ``None``. Servers before 2.11, and streams without
+    ``allow_msg_ttl``, store any text and ignore it.
     """
     if not text:
         return None
@@ -118,9 +115,7 @@ def parse_duration(text: str) -> float | None:
 
 def marker_of(headers: Headers | None) -> MarkerReason | None:
     """
-    Return why a server left this message as a marker, ``None`` for an ordinary message.
-
-    A reason that is not specified counts as none.
+    Return the reason of a marker; ``None`` for an ordinary message or an unknown reason.
     """
     reason = None if headers is None else headers.get(MARKER_REASON)
     if reason is None:
@@ -131,8 +126,8 @@ def marker_of(headers: Headers | None) -> MarkerReason | None:
         return None
 
 
-# Most messages are no markers and have no TTL, which a search in the bytes of the header block
-# shows at a fraction of the price of parsing it.
+# Most messages are no markers and have no TTL. A search in the bytes of the header block shows
+# that much faster than parsing it.
 
 _MARKER_LINE = f"\r\n{MARKER_REASON}: ".encode()
 _TTL_LINE = f"\r\n{TTL}: ".encode()
@@ -145,8 +140,7 @@ class _HasHeaders(Protocol):
 
 def marker_in(block: bytes | None, message: _HasHeaders) -> MarkerReason | None:
     """
-    Return what ``marker_of`` says of the message's headers; parse them only if ``block`` has a
-    reason.
+    Return the reason of a marker; parse the headers only if *block* has one.
     """
     if block is None or _MARKER_LINE not in block:
         return None
@@ -155,7 +149,7 @@ def marker_in(block: bytes | None, message: _HasHeaders) -> MarkerReason | None:
 
 def ttl_in(block: bytes | None, message: _HasHeaders) -> float | Literal["never"] | None:
     """
-    Return the message's time-to-live; parse its headers only if ``block`` has one.
+    Return the message's time-to-live; parse the headers only if *block* has one.
     """
     if block is None or _TTL_LINE not in block:
         return None
