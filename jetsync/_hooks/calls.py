@@ -1,12 +1,9 @@
 """
-How the implementations of one hook are called, built once when the plugins are loaded.
+Build the functions that call the implementations of a hook, once, when the plugins are loaded.
 
-pluggy decides which implementations there are and in which order; calling them is done here,
-because a hook that runs once per message can not afford a general call: each builder below returns
-one plain function that has everything it needs in its closure. A builder is given at least one
-step.
-
-No plugin is called with a lock held, and every function may be called by many threads at once.
+pluggy finds the implementations and their order. The calls are built here, because pluggy's general
+call is too slow for a hook that runs once per message. Each builder gets at least one step and
+returns a plain function. Many threads may call it at once. No lock is held while plugins run.
 """
 
 from __future__ import annotations
@@ -31,11 +28,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 M = TypeVar("M")
 
+# Prefixes of headers that messages cannot share. With one id, for example, the stream would drop
+# all messages but the first as duplicates.
 NOT_SHARED: Final = (MSG_ID, "Nats-Expected-", "Nats-Batch-")
-"""
-How the names of headers begin that no two messages may share: with one id, all but the first would
-be dropped as duplicates.
-"""
 
 _log = get_logger("jetsync.plugins")
 
@@ -43,7 +38,7 @@ _log = get_logger("jetsync.plugins")
 @attrs.frozen
 class Step:
     """
-    Hold one implementation of a hook: whose it is, and the function with the hook's own arguments.
+    One implementation of a hook: its plugin, and the function with the arguments of the hook.
     """
 
     plugin: str
@@ -52,7 +47,7 @@ class Step:
 
 class Wrap(Protocol):
     """
-    Run *call* inside the wrappers of a hook and return what they leave of its result.
+    Run *call* inside the wrappers of a hook and return its result as the wrappers leave it.
     """
 
     def __call__(self, operation: Operation, call: Callable[[], T]) -> T: ...
@@ -60,7 +55,7 @@ class Wrap(Protocol):
 
 class Transform(Protocol):
     """
-    Hand a message from plugin to plugin and return what they leave of it.
+    Pass a message through the plugins and return it as they leave it.
     """
 
     def __call__(self, message: M, /) -> M: ...
@@ -68,10 +63,9 @@ class Transform(Protocol):
 
 class FaultLog:
     """
-    Log the errors of code that only observes, each kind once.
+    Log the errors of observing plugins, once for each plugin, hook and class of error.
 
-    A handler that fails at every event would otherwise bury the application's own log. A kind is
-    the plugin, the hook and the class of the error. Thread-safe.
+    A plugin that fails at every event would otherwise flood the log. Thread-safe.
     """
 
     __slots__ = ("_lock", "_seen")
@@ -82,7 +76,7 @@ class FaultLog:
 
     def report(self, plugin: str, hook: str, error: BaseException) -> None:
         """
-        Log *error*, unless this plugin's hook has failed with the same class of error before.
+        Log *error*, unless this hook of the plugin has failed with the same class of error before.
         """
         kind = (plugin, hook, type(error))
         with self._lock:
@@ -100,7 +94,7 @@ class FaultLog:
 
 def plugin_error(plugin: str, hook: str, error: BaseException) -> PluginError:
     """
-    Make the error that a caller sees when a plugin raised *error*; raise it `from` that.
+    Make the error for a caller after a plugin raised *error*; raise it `from` *error*.
     """
     return PluginError(plugin=plugin, hook=hook, reason=f"{type(error).__name__}: {error}")
 
@@ -109,16 +103,16 @@ def transform(
     hook: str, steps: Sequence[Step], check: Callable[[Any], None] | None = None
 ) -> Transform:
     """
-    Build the call of a hook that hands a message from plugin to plugin.
+    Build the call of a hook that passes a message through the plugins.
 
     Args:
-        hook: its name.
-        steps: its implementations.
-        check: raises where the message is nothing that a plugin should have to look at.
+        hook: Name of the hook.
+        steps: Its implementations.
+        check: Raises for a message that plugins should not have to handle.
 
     Returns:
-        A function from a message to what the plugins leave of it. It raises `PluginError` where a
-        plugin raises, or returns something that is not a message of the same class.
+        A function from a message to the message that the plugins leave. It raises `PluginError` if
+        a plugin raises or returns an object of another class.
     """
 
     def transformed(function: Callable[..., Any], plugin: str) -> Transform:
@@ -154,7 +148,7 @@ def transform(
 
 def observe(hook: str, steps: Sequence[Step], faults: FaultLog) -> Callable[..., None]:
     """
-    Build the call of a hook that only observes: it never raises an `Exception`.
+    Build the call of a hook that only observes; it never raises an `Exception`.
     """
     pairs = tuple((step.function, step.plugin) for step in steps)
 
@@ -162,7 +156,7 @@ def observe(hook: str, steps: Sequence[Step], faults: FaultLog) -> Callable[...,
         for function, plugin in pairs:
             try:
                 function(*arguments)
-            except Exception as exc:  # noqa: BLE001 - traffic goes on whatever an observer does
+            except Exception as exc:  # noqa: BLE001 - an observer must not stop the traffic.
                 faults.report(plugin, hook, exc)
 
     return run
@@ -172,10 +166,10 @@ def collect_headers(
     hook: str, steps: Sequence[Step]
 ) -> Callable[[Operation], SharedHeaders | None]:
     """
-    Build the call of `jetsync_shared_headers`: what the plugins give is put together.
+    Build the call of `jetsync_shared_headers`, which merges the headers of all plugins.
 
-    Of a name that several plugins give, the first one's values count. What one plugin gives belongs
-    together.
+    If several plugins return the same name, the values of the first one count. The headers of one
+    plugin form a group.
     """
     pairs = tuple((step.function, step.plugin) for step in steps)
 
@@ -201,18 +195,18 @@ def collect_headers(
 
 def _check_shared(headers: Headers) -> None:
     """
-    Refuse headers that servers act on and that can be true of one message only.
+    Raise for headers that servers process and that can apply to one message only.
     """
     for name in headers:
         if name.startswith(NOT_SHARED):
-            raise InvalidHeaderError(name, "it belongs to one message, and can not be shared")
+            raise InvalidHeaderError(name, "it applies to one message and cannot be shared")
 
 
 def first_delay(
     hook: str, steps: Sequence[Step]
 ) -> Callable[[Operation, Exception, int], float | None]:
     """
-    Build the call of `jetsync_retry`: the first plugin that answers decides.
+    Build the call of `jetsync_retry`. The first plugin that returns a delay decides.
     """
     pairs = tuple((step.function, step.plugin) for step in steps)
 
@@ -236,10 +230,10 @@ def wrap(hook: str, steps: Sequence[Step]) -> Wrap:
     Build the call of a wrapper hook; the first step is the outermost wrapper.
 
     An error of the operation passes through the wrappers. A wrapper replaces it by raising another
-    one `from` it (or `from None`), and replaces the result, or an error, by returning something
-    other than `None`. Falling off its end leaves the outcome as it is, so that a wrapper that
-    forgets to return or to raise again can not make a failed publish look like a success. An error
-    that is born in a wrapper becomes `PluginError`, and the wrappers around it see that.
+    error `from` it (or `from None`). It replaces a result or an error by returning something other
+    than `None`. A wrapper that returns `None` keeps the outcome, so forgetting to re-raise does not
+    turn a failed publish into a success. Any other error of a wrapper becomes `PluginError` for the
+    wrappers around it.
     """
     enter = entering(hook, steps)
 
@@ -247,7 +241,7 @@ def wrap(hook: str, steps: Sequence[Step]) -> Wrap:
         entered = enter(operation)
         try:
             result = call()
-        except BaseException as error:  # noqa: BLE001 - what stands in its place is raised
+        except BaseException as error:  # noqa: BLE001 - it or its replacement is raised.
             return entered.leave(None, error)  # type: ignore[no-any-return]
         return entered.leave(result, None)  # type: ignore[no-any-return]
 
@@ -256,11 +250,10 @@ def wrap(hook: str, steps: Sequence[Step]) -> Wrap:
 
 def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]:
     """
-    Build the first half of a wrapper hook, for operations that are not one call.
+    Build the first half of a wrapper hook, for operations that are more than one call.
 
-    A fetch is over when its messages have been taken, and a window when its last ack came: the
-    caller enters, goes about its work, and leaves with the outcome. The rules are those of
-    :func:`wrap`.
+    A fetch ends when its last message was taken, and a window when its last message has ended. The
+    caller enters, does its work, and leaves with the outcome. The rules of :func:`wrap` apply.
     """
     pairs = tuple((step.function, step.plugin) for step in steps)
 
@@ -281,7 +274,7 @@ def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]
 
 class Entered:
     """
-    Wrappers that have been entered and wait for the outcome; used by one thread at a time.
+    Wrappers that have been entered and wait for the outcome. One thread at a time may use them.
     """
 
     __slots__ = ("_hook", "started")
@@ -292,7 +285,7 @@ class Entered:
 
     def leave(self, result: Any, error: BaseException | None) -> Any:
         """
-        Let the wrappers see the outcome, the innermost first, and return or raise what they leave.
+        Pass the outcome to the wrappers, innermost first; return or raise what they leave.
         """
         while self.started:
             generator, plugin = self.started.pop()
@@ -308,7 +301,7 @@ class Entered:
         try:
             raise error
         finally:
-            # The traceback holds this frame and this frame would hold the error: a cycle.
+            # Otherwise the traceback, this frame and the error would form a cycle.
             del error
 
 
@@ -331,7 +324,7 @@ def _finish(
     error: BaseException | None,
 ) -> object:
     """
-    Let one wrapper see the outcome; return what it puts in its place, or `None` to keep it.
+    Pass the outcome to one wrapper; return its replacement, or `None` to keep the outcome.
     """
     try:
         if error is None:
@@ -344,21 +337,21 @@ def _finish(
         raise
     except Exception as exc:
         if isinstance(error, StopIteration) and exc.__cause__ is error:
-            # A generator can not let a StopIteration through (PEP 479); nobody replaced it.
+            # A StopIteration cannot leave a generator (PEP 479), so this is the same error.
             return None
-        if error is not None and _stands_for(exc, error):
+        if error is not None and _is_deliberate(exc, error):
             raise
         raise plugin_error(plugin, hook, exc) from exc
     generator.close()
     raise PluginError(plugin=plugin, hook=hook, reason="yielded more than once")
 
 
-def _stands_for(raised: BaseException, error: BaseException) -> bool:
+def _is_deliberate(raised: BaseException, error: BaseException) -> bool:
     """
-    Tell whether *raised* is the operation's *error*, or was deliberately put in its place.
+    Return whether *raised* is the operation's *error*, or replaces it deliberately.
 
-    `raise ... from` says that it is meant. An error that merely happens while the operation's error
-    is being handled has it as its context only.
+    `raise ... from` shows the intention. An error that merely happens while the operation's error
+    is handled has it as its context only.
     """
     if raised is error or raised.__cause__ is error:
         return True

@@ -1,9 +1,9 @@
 """
-What a plugin's functions must look like, checked once when the plugin is loaded.
+Check the functions of a plugin once, when it is loaded.
 
-pluggy checks less than a plugin's author needs: it calls an unmarked function by the name of a hook
-nothing at all, and lets an argument with a default that exists nowhere pass. Here every slip that
-would make a hook silently not run, or fail at the first message, is refused with a sentence.
+pluggy ignores an unmarked function with the name of a hook, and accepts an unknown argument that
+has a default. Here every mistake that would keep a hook from running, or make it fail at the first
+message, raises an error with an explanation.
 """
 
 from __future__ import annotations
@@ -25,27 +25,25 @@ HOOKS: Final = tuple(name for name in hookspecs.__all__ if name.startswith("jets
 """The names of all hooks, sorted."""
 
 WRAPPERS: Final = frozenset({"jetsync_batch_commit", "jetsync_fetch", "jetsync_publish"})
-"""The hooks that are wrapped around an operation; the others are called."""
+"""The hooks that wrap an operation."""
 
 ARGUMENTS: Final = {
     hook: tuple(inspect.signature(getattr(hookspecs, hook)).parameters) for hook in HOOKS
 }
-"""The arguments of each hook, in the order in which they are passed."""
+"""The arguments of each hook, in the order of the call."""
 
 
 def check_implementations(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
     """
-    Refuse a plugin whose functions do not fit the hooks; it is not registered yet.
+    Raise unless the functions of a plugin fit the hooks.
 
     Args:
-        manager: it knows how a function is marked.
-
-        plugin: the object to look at.
-
-        name: what to call it in the error.
+        manager: Reads the marks of functions.
+        plugin: The plugin, which is not registered yet.
+        name: Name of the plugin, for the error.
 
     Raises:
-        ConfigurationError: it implements no hook, or does so wrongly.
+        ConfigurationError: The plugin implements no hook, or implements one wrongly.
     """
     implemented = 0
     for attribute in dir(plugin):
@@ -57,7 +55,7 @@ def check_implementations(manager: pluggy.PluginManager, plugin: object, name: s
         hook = options.get("specname") or attribute
         if hook not in HOOKS:
             if options.get("optionalhook"):
-                # The plugin's author says that this hook may be one of another version.
+                # The author declares that this hook may belong to another version.
                 continue
             raise ConfigurationError(f"plugin {name!r}: {_unknown(hook)}")
         _check_function(hook, getattr(plugin, attribute), options, f"plugin {name!r}: {hook}")
@@ -70,9 +68,9 @@ def check_implementations(manager: pluggy.PluginManager, plugin: object, name: s
 
 def adapt(hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """
-    Return *function* as one that takes all arguments of *hook*, by position and in its order.
+    Return a function that takes all arguments of *hook* by position.
 
-    A function that already does is returned as it is: the usual case costs no extra call.
+    If *function* already does, it is returned itself and costs no extra call.
     """
     wanted = tuple(inspect.signature(function).parameters)
     offered = ARGUMENTS[hook]
@@ -89,7 +87,7 @@ def adapt(hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _check_unmarked(plugin: object, attribute: str, name: str) -> None:
     found = inspect.getattr_static(plugin, attribute, None)
     if not isinstance(found, (types.FunctionType, types.MethodType, staticmethod, classmethod)):
-        # A module that is called jetsync_something, or a constant.
+        # A module or a constant whose name starts with jetsync_.
         return
     if attribute in HOOKS:
         raise ConfigurationError(
@@ -106,8 +104,8 @@ def _check_function(
     wrapper = bool(options.get("wrapper"))
     if hook in WRAPPERS and not wrapper:
         raise ConfigurationError(
-            f"{where} goes around an operation: mark it with @hookimpl(wrapper=True)"
-            " and yield once, where the operation is to run"
+            f"{where} wraps an operation: mark it with @hookimpl(wrapper=True)"
+            " and yield once, where the operation runs"
         )
     if hook not in WRAPPERS and wrapper:
         raise ConfigurationError(f"{where} has nothing to wrap: mark it with @hookimpl alone")

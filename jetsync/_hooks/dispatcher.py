@@ -1,17 +1,16 @@
 """
-How status events reach `jetsync_status`: in one worker thread, in order.
+Deliver status events to `jetsync_status`, in order, in one worker thread.
 
-The thread that moves the bytes notices most events and must never run a plugin. It hands them over
-with `emit_later`, which does not wait; a plugin may then call any blocking method of the client,
-`close` included. What happens in the course of a user's own call is told in that user's thread, by
-`Plugins.status` itself.
+The loop thread notices most events and must not run plugins, so it queues them with `emit_later`,
+which does not wait. A plugin may then call any blocking method of the client, including `close`.
+Events of a user's own call are reported in that user's thread by `Plugins.status`.
 
 Guarantees:
 
-- events come one at a time, in the order in which they were handed over;
-- where no plugin implements the hook there is neither a dispatcher nor a thread, and where no event
-  happens there is no thread;
-- a plugin that never returns costs a bounded amount of memory: what no longer fits is counted.
+- Plugins get one event at a time, in the order of `emit_later`.
+- There is no dispatcher unless a plugin implements the hook, and no thread before the first event.
+- A plugin that never returns uses a bounded amount of memory. Further events are dropped and
+  counted.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ _Entry: TypeAlias = "StatusEvent | Callable[[], StatusEvent | None]"
 @attrs.frozen
 class DispatcherStatistics:
     """
-    Count what went through a dispatcher.
+    Counters of a dispatcher.
     """
 
     delivered: int
-    """Events that the plugins have seen."""
+    """Events that the plugins have received."""
 
     pending: int
-    """Events that are handed over and wait for their turn."""
+    """Events in the queue."""
 
     dropped: int
-    """Events that found `MAX_EVENTS` others waiting."""
+    """Events that were dropped because `MAX_EVENTS` others were in the queue."""
 
 
 class Dispatcher:
@@ -63,12 +62,12 @@ class Dispatcher:
     Deliver status events to the plugins. Thread-safe; the worker thread is a daemon.
 
     Args:
-        status: `Plugins.status`, which logs what a plugin raises.
+        status: `Plugins.status`, which logs the errors of plugins.
     """
 
     def __init__(self, status: Callable[[StatusEvent], None]) -> None:
         self._status = status
-        # Reentrant, since a signal handler may interrupt `close` and call it again.
+        # Reentrant, because a signal handler may interrupt `close` and call it again.
         self._lock = threading.RLock()
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -78,13 +77,13 @@ class Dispatcher:
 
     def emit_later(self, event: _Entry) -> None:
         """
-        Hand an event over to the worker thread; the first one starts it.
+        Queue an event for the worker thread. The first event starts the thread.
 
-        A function is called there and returns the event, or None for none. Waits for no plugin and
-        may be called from any thread. Does nothing after `close`.
+        A function is called there and returns the event, or None for none. Does not wait. Any
+        thread. Does nothing after `close`.
         """
         with self._lock:
-            # No plugin ever runs under this lock, and nothing waits under it.
+            # No plugin runs and no call waits under this lock.
             if self._closed:
                 return
             if self._queue.qsize() >= MAX_EVENTS:
@@ -99,15 +98,15 @@ class Dispatcher:
 
     def close(self, timeout: float | None = 1.0) -> bool:
         """
-        Deliver what was handed over, then end the worker thread.
+        Deliver the queued events, then end the worker thread. Safe to repeat.
 
-        Idempotent. A plugin may call it: the thread then ends once the plugin has returned.
+        If a plugin calls this, the thread ends once the plugin has returned.
 
         Args:
-            timeout: how many seconds to wait for the plugins; `None` waits as long as they take.
+            timeout: Seconds to wait for the plugins. `None` waits without limit.
 
         Returns:
-            Whether the thread has ended. One that has not is a daemon and keeps no process alive.
+            Whether the thread has ended. It is a daemon and keeps no process alive.
         """
         with self._lock:
             if not self._closed:
@@ -134,13 +133,13 @@ class Dispatcher:
     def _start(self) -> None:
         if self._thread is not None:
             return
-        # Noted first: a signal handler that hands over an event now must not start a second one.
+        # Set first, so that a signal handler that emits an event now does not start another thread.
         self._thread = threading.Thread(target=self._run, name=EVENT_THREAD, daemon=True)
         try:
             with keep_interrupts():
                 self._thread.start()
         except RuntimeError:
-            # The interpreter is shutting down and takes no new threads.
+            # The interpreter is shutting down and starts no new threads.
             self._closed = True
             self._thread = None
 
@@ -150,6 +149,6 @@ class Dispatcher:
                 made = event() if callable(event) else event
                 if made is not None:
                     self._status(made)
-            except BaseException as exc:  # noqa: BLE001 - a plugin's SystemExit ends no one else
+            except BaseException as exc:  # noqa: BLE001 - a plugin's SystemExit must not end this thread.
                 _log.error(PLUGIN_FAILED, hook="jetsync_status", error=repr(exc), exc_info=exc)
             self._delivered += 1

@@ -16,9 +16,9 @@ __all__ = ["PluginError"]
 
 class PluginError(JetSyncError):
     """
-    A plugin failed where it may veto or transform; what it raised is the ``__cause__``.
+    A plugin failed in a hook that can veto. The error that it raised is the ``__cause__``.
 
-    ``report`` says what became of the messages, where ``publish_many`` ended with it.
+    If ``publish_many`` ended with this error, ``report`` is the report about its messages.
     """
 
     def __init__(self, plugin: str, hook: str, reason: str | None = None) -> None:

@@ -1,15 +1,15 @@
 """
-The plugins of one client: found, checked, and ready to be called.
+Load and check the plugins of a client.
 
-`Plugins` is the typed facade over pluggy. For each hook it has one attribute, which is `None` where
-no plugin implements the hook, so that the hot paths ask `if plugins.prepare is not None` and pay
-nothing else. Everything that can be refused is refused at load: an unknown plugin, one that is
-given twice, a hook or an argument that does not exist, the wrong kind of function.
+`Plugins` is a typed facade over pluggy. It has one attribute per hook, which is `None` if no plugin
+implements the hook. So a hook without plugins costs one comparison. Mistakes are reported when the
+plugins are loaded: an unknown plugin, a plugin that is given twice, an unknown hook or argument, or
+the wrong kind of function.
 
-Environment, read at load:
+Environment variables, read when plugins are loaded:
 
-- `JETSYNC_PLUGINS=a,b` adds plugins by the name of their entry point;
-- `JETSYNC_BLOCK_PLUGINS=a,b` leaves plugins out by name, however they were asked for;
+- `JETSYNC_PLUGINS=a,b` adds plugins by the names of their entry points.
+- `JETSYNC_BLOCK_PLUGINS=a,b` leaves plugins out by name.
 - `JETSYNC_TRACE_HOOKS=1` writes a line to stderr for each hook call.
 """
 
@@ -61,28 +61,28 @@ ENTRY_POINT_GROUP = "jetsync"
 @attrs.frozen
 class PluginInfo:
     """
-    Describe a loaded plugin.
+    A loaded plugin.
     """
 
     name: str
-    """The name that error messages and the environment variables use."""
+    """Its name in error messages and environment variables."""
 
     hooks: tuple[str, ...]
     """The hooks it implements, sorted."""
 
     source: str
-    """The module or class it is."""
+    """Its module or class."""
 
 
 @attrs.frozen
 class InstalledPlugin:
     """
-    Describe an entry point of the group `jetsync`, loaded or not.
+    An entry point of the group `jetsync`, loaded or not.
     """
 
     name: str
     value: str
-    """What the entry point points at, as `module:attribute`."""
+    """The object of the entry point, as `module:attribute`."""
 
     distribution: str | None = None
     version: str | None = None
@@ -90,17 +90,15 @@ class InstalledPlugin:
 
 class Plugins:
     """
-    Hold the plugins of one client, with one attribute per hook that is `None` where nobody listens.
+    The plugins of one client, with one attribute per hook. Any thread.
 
-    Immutable once loaded, and so free to be used by many threads. `Plugins()` has no plugin at all.
-    Events from the thread that moves the bytes go to `dispatcher`, which is `None` as `status` is.
+    The attribute is `None` if no plugin implements the hook. Events of the loop thread go to
+    `dispatcher`, which is `None` if `status` is.
 
     Args:
-        infos: what was loaded, in the order of loading.
-
-        steps: for each hook that is implemented, its implementations in the order of calling.
-
-        blocked: the names that were asked for and left out.
+        infos: The loaded plugins, in the order of loading.
+        steps: The implementations of each hook, in the order of calling.
+        blocked: The requested plugins that were left out.
     """
 
     __slots__ = (
@@ -159,7 +157,7 @@ class Plugins:
         self.retry = build("jetsync_retry", first_delay)
         self.shared_headers = build("jetsync_shared_headers", collect_headers)
         if self.shared_headers is not None and self.wrap_publish is None:
-            # They are asked for inside of the operation, so there has to be one.
+            # Shared headers are asked for inside a wrapped operation.
             self.wrap_publish = wrap("jetsync_publish", ())
             self.enter_publish = entering("jetsync_publish", ())
         self.dispatcher: Dispatcher | None = (
@@ -169,18 +167,16 @@ class Plugins:
     @classmethod
     def load(cls, plugins: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
         """
-        Load plugins, check them, and make them ready to be called.
+        Load and check plugins.
 
         Args:
-            plugins: objects, modules, classes (instantiated without arguments), or names of entry
+            plugins: Objects, modules, classes (instantiated without arguments), or names of entry
                 points of the group `jetsync`.
-
-            env: where the environment variables are read; `None` means `os.environ`.
+            env: The environment variables; `None` means `os.environ`.
 
         Raises:
-            ConfigurationError: a name is unknown, a plugin is given twice, can not be imported, or
+            ConfigurationError: A name is unknown, or a plugin is given twice, cannot be imported or
                 does not fit the hooks.
-
             InvalidTypeError: *plugins* is a single name.
         """
         if isinstance(plugins, str):
@@ -194,10 +190,10 @@ class Plugins:
         left_out: list[str] = []
         manager = pluggy.PluginManager("jetsync")
         manager.add_hookspecs(hookspecs)
-        # All names, before the first plugin is made: it may be one that opens something.
+        # All names are resolved before the first plugin is created, which may open resources.
         found: dict[str, object] = {}
         for asked in [*wanted, *added]:
-            # One that is blocked is not even imported: that may be why it is.
+            # A blocked plugin is not even imported: the import may be why it is blocked.
             if isinstance(asked, str) and asked not in blocked and asked not in found:
                 found[asked] = _from_entry_point(asked)
         trace = _is_set(env)
@@ -207,7 +203,7 @@ class Plugins:
                     left_out.append(asked)
                     continue
                 if position >= len(wanted) and manager.has_plugin(str(asked)):
-                    # The environment names one that is there already: nothing is left to add.
+                    # The environment names a plugin that was given, too.
                     continue
                 plugin, name = _resolve(asked, found)
                 if name in blocked:
@@ -217,8 +213,8 @@ class Plugins:
                     _register(manager, plugin, name)
                 else:
                     raise ConfigurationError(
-                        f"plugin {name!r} is given twice; two of a kind need a `name` of their own"
-                        " each"
+                        f"plugin {name!r} is given twice; two plugins of one class need different"
+                        " `name` attributes"
                     )
         except BaseException as error:
             cls((), _steps(manager, trace=trace)).give_up(error)
@@ -228,18 +224,16 @@ class Plugins:
 
     def describe(self) -> tuple[PluginInfo, ...]:
         """
-        Return what is loaded, in the order of loading.
+        Return the loaded plugins, in the order of loading.
         """
         return self.infos
 
     def close(self, timeout: float | None = 1.0) -> bool:
         """
-        Deliver the events that were handed over, then end the thread that delivers them.
-
-        Idempotent. The hooks themselves can be called as before.
+        Deliver the queued events, then end the thread that delivers them. Safe to repeat.
 
         Args:
-            timeout: how many seconds to wait for the plugins.
+            timeout: Seconds to wait for the plugins.
 
         Returns:
             Whether all events were delivered in time.
@@ -248,9 +242,7 @@ class Plugins:
 
     def give_up(self, error: BaseException) -> None:
         """
-        Tell the plugins that there will be no client, as *error* came between.
-
-        Whatever they have opened for it, they can close then.
+        Tell the plugins that *error* prevented the client, so that they can release resources.
         """
         if self.dispatcher is not None:
             self.dispatcher.emit_later(ClosedEvent(error=error))
@@ -262,7 +254,7 @@ class Plugins:
 
 def installed_plugins() -> tuple[InstalledPlugin, ...]:
     """
-    List the plugins that are installed, by name; nothing is imported.
+    List the installed plugins by name, without importing them.
     """
     found: dict[str, InstalledPlugin] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
@@ -277,12 +269,12 @@ def installed_plugins() -> tuple[InstalledPlugin, ...]:
 
 def declared_hooks(name: str) -> tuple[str, ...]:
     """
-    Return the hooks that an installed plugin declares, sorted, without making anything of it.
+    Return the hooks that an installed plugin declares, sorted, without creating the plugin.
 
-    That works, too, where the plugin can not be used before it is configured.
+    So this also works for a plugin that needs configuration.
 
     Raises:
-        ConfigurationError: it is not installed, or can not be imported.
+        ConfigurationError: The plugin is not installed or cannot be imported.
     """
     found = _from_entry_point(name)
     manager = pluggy.PluginManager("jetsync")
@@ -296,7 +288,7 @@ def declared_hooks(name: str) -> tuple[str, ...]:
 
 def _names(env: Mapping[str, str], variable: str) -> tuple[str, ...]:
     """
-    Read a list of names: separated by commas, blanks and repetitions do not count.
+    Read names separated by commas; ignore spaces and repetitions.
     """
     names = (name.strip() for name in env.get(variable, "").split(","))
     return tuple(dict.fromkeys(name for name in names if name))
@@ -308,7 +300,7 @@ def _is_set(env: Mapping[str, str]) -> bool:
 
 def _resolve(asked: object, found: Mapping[str, object]) -> tuple[object, str]:
     """
-    Return the plugin that is meant, made if it has to be, and what it is called.
+    Return the requested plugin, created if necessary, and its name.
     """
     if isinstance(asked, str):
         return _instance(found[asked], asked), asked
@@ -327,8 +319,7 @@ def _from_entry_point(name: str) -> object:
                 return entry.load()
             except Exception as exc:
                 raise ConfigurationError(
-                    f"plugin {name!r} ({entry.value}) can not be loaded:"
-                    f" {type(exc).__name__}: {exc}"
+                    f"plugin {name!r} ({entry.value}) cannot be loaded: {type(exc).__name__}: {exc}"
                 ) from exc
     known = ", ".join(sorted({entry.name for entry in entries})) or "none"
     raise ConfigurationError(f"there is no plugin {name!r}; installed: {known}")
@@ -341,7 +332,7 @@ def _instance(plugin: object, name: str) -> object:
         return plugin()
     except Exception as exc:
         raise ConfigurationError(
-            f"plugin {name!r} can not be made without arguments: {type(exc).__name__}: {exc}"
+            f"plugin {name!r} cannot be created without arguments: {type(exc).__name__}: {exc}"
         ) from exc
 
 
@@ -349,7 +340,7 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
     try:
         manager.register(plugin, name=name)
     except (ValueError, pluggy.PluginValidationError) as exc:
-        raise ConfigurationError(f"plugin {name!r} can not be registered: {exc}") from exc
+        raise ConfigurationError(f"plugin {name!r} cannot be registered: {exc}") from exc
 
 
 def _listed(manager: pluggy.PluginManager) -> Iterator[tuple[str, object]]:
@@ -369,13 +360,13 @@ def _describe(manager: pluggy.PluginManager, plugin: object, name: str) -> Plugi
 
 def _steps(manager: pluggy.PluginManager, *, trace: bool) -> dict[str, tuple[Step, ...]]:
     """
-    Take each hook's implementations from pluggy, in the order in which they are called.
+    Return the implementations of each hook, in the order of calling.
     """
     if trace:
         enable()
     steps: dict[str, tuple[Step, ...]] = {}
     for hook in HOOKS:
-        # pluggy keeps them the other way round and calls from the end.
+        # pluggy keeps them in reverse order.
         found = reversed(getattr(manager.hook, hook).get_hookimpls())
         steps[hook] = tuple(
             Step(

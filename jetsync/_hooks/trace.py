@@ -1,8 +1,8 @@
 """
-A line to stderr for each hook call, for whoever wonders what a plugin does.
+Write a line to stderr for each hook call if `JETSYNC_TRACE_HOOKS` is set.
 
-Only made when `JETSYNC_TRACE_HOOKS` asks for it: the traced function takes the place of the
-plugin's own when the plugins are loaded, so that the ordinary path has no test for it.
+Traced functions replace those of the plugins when the plugins are loaded, so without the variable
+tracing costs nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WIDTH: Final = 60
 
 class _Stderr(logging.Handler):
     """
-    Write to what `sys.stderr` is at the time of the record, not at the time of the import.
+    Write to the `sys.stderr` of the moment, not to that of the import.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -43,10 +43,10 @@ _HANDLER.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 
 def enable() -> None:
     """
-    Let the trace reach stderr, whatever the application has configured; idempotent.
+    Send the trace to stderr, whatever logging the application has configured. Safe to repeat.
 
-    The variable is set by somebody who wants to read the lines now, so this is the one logger of
-    the package with a handler of its own. It does not propagate: each line is written once.
+    This is the only logger of the package with its own handler. It does not propagate, so each line
+    is written once.
     """
     _LOGGER.setLevel(logging.DEBUG)
     _LOGGER.propagate = False
@@ -58,7 +58,7 @@ def traced(plugin: str, hook: str, function: Callable[..., Any]) -> Callable[...
     """
     Return *function* with a line for each call: plugin, hook, arguments, outcome, microseconds.
 
-    A wrapper hook gives two lines, one when it starts and one when the operation is over.
+    A wrapper hook writes two lines: one when it starts and one when the operation has ended.
     """
 
     @functools.wraps(function)
@@ -97,7 +97,7 @@ def _line(
 
 def _brief(value: object) -> str:
     """
-    Show enough of a value to recognise it, and never a payload.
+    Show enough of a value to recognise it, but never a payload.
     """
     kind = type(value).__name__
     if value is None or isinstance(value, (int, float)):

@@ -511,7 +511,7 @@ class TestPlugins:
         result = run("plugins")
 
         assert result.exit_code == 1
-        assert "'broken' (pkg_of_plugins:broken) can not be loaded" in result.output
+        assert "'broken' (pkg_of_plugins:broken) cannot be loaded" in result.output
 
     def test_one_that_has_to_be_configured(self, run, install):
         """

@@ -769,7 +769,7 @@ class TestLoading:
             def __init__(self, what):
                 pass
 
-        with pytest.raises(ConfigurationError, match=r"'Needy' can not be made.*what"):
+        with pytest.raises(ConfigurationError, match=r"'Needy' cannot be created.*what"):
             load(Needy)
 
     def test_a_lone_name_is_refused(self):
@@ -793,7 +793,7 @@ class TestLoading:
         target = plugin("mine", jetsync_retry=lambda: None)
         entry_points("installed", "pkg:target", target)
 
-        with pytest.raises(ConfigurationError, match="'installed' can not be registered"):
+        with pytest.raises(ConfigurationError, match="'installed' cannot be registered"):
             load(target, "installed")
 
     @pytest.mark.parametrize("thing", [None, 42, object(), types.ModuleType("empty")])
@@ -901,7 +901,7 @@ class TestLoading:
                 load(types.SimpleNamespace(name="p", **hooks))
 
         mark = hookimpl(wrapper=True)
-        refused("goes around an operation", jetsync_publish=hookimpl(lambda operation: None))
+        refused("wraps an operation", jetsync_publish=hookimpl(lambda operation: None))
         refused("has nothing to wrap", jetsync_prepare_message=mark(generator))
         refused("yields, but it is not a wrapper", jetsync_prepare_message=hookimpl(generator))
         refused("does not yield", jetsync_publish=mark(lambda operation: None))
