@@ -1,5 +1,5 @@
 """
-Making and changing the streams of key-value buckets.
+Create and update the streams of key-value buckets.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def create(context: Context, wanted: KeyValueConfig, deadline: Deadline) -> StreamInfo:
-    """Create the stream of a bucket, with transactions where that is possible."""
+    """Create the stream of a bucket, with transactions if the server supports them."""
     if wanted.atomic is None and wanted.mirror is None:
         level = from_wire(AccountInfo, context.api("INFO", None, deadline)).api.level
         if level >= ATOMIC_LEVEL:
             try:
                 return _stream_admin.create(context, wanted.to_stream_config(atomic=True), deadline)
             except (StreamNameInUseError, NotSupportedError) as error:
-                # There is one without them, or the stream's server cannot have them.
+                # The bucket exists without transactions, or its server does not support them.
                 try:
                     return _stream_admin.create(
                         context, wanted.to_stream_config(atomic=False), deadline
@@ -41,7 +41,7 @@ def create(context: Context, wanted: KeyValueConfig, deadline: Deadline) -> Stre
 
 
 def update(context: Context, wanted: KeyValueConfig, deadline: Deadline) -> StreamInfo:
-    """Lay the configuration of a bucket over that of its stream."""
+    """Apply the configuration of a bucket to its existing stream."""
     now = _stream_admin.info(context, stream_of(check_bucket(wanted.bucket)), deadline).config
     atomic = bool(now.allow_atomic)
     config = wanted.to_stream_config(atomic=atomic)
@@ -69,7 +69,7 @@ def update(context: Context, wanted: KeyValueConfig, deadline: Deadline) -> Stre
         if value is None:
             del changes[name]
     if now.mirror is not None:
-        # It has no subjects of its own, and its origin makes the markers.
+        # A mirror has no own subjects, and its origin writes the markers.
         changes.pop("subjects", None)
         changes.pop("subject_delete_marker_ttl", None)
     elif wanted.limit_marker_ttl == 0 and now.subject_delete_marker_ttl:

@@ -1,5 +1,5 @@
 """
-One revision of a key, as every way of reading a bucket gives it.
+One revision of a key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ORDINARY: Final = 9
 @attrs.frozen(slots=True)
 class Entry:
     """
-    A revision of a key: its value, or that it was deleted (ADR-8).
+    A revision of a key: a value, or a delete or purge marker (ADR-8).
     """
 
     bucket: str
@@ -37,29 +37,29 @@ class Entry:
     """The key."""
 
     value: bytes
-    """The value; empty for an operation other than a put, and where only names were asked for."""
+    """The value; empty for markers, and if the values were left out."""
 
     revision: int
-    """The place in the bucket: it grows with every change of any key."""
+    """The revision. Every change of any key in the bucket increases it."""
 
     created: dt.datetime
     """When it was stored, in UTC."""
 
     operation: KeyOperation = KeyOperation.PUT
-    """What it did to the key."""
+    """The change: a put, delete or purge."""
 
     delta: int = 0
-    """How many entries were still to come behind this one as the server sent it, in a watch."""
+    """Entries of a watch that followed this one when the server sent it."""
 
     marker: MarkerReason | None = None
-    """Why the server itself made this entry, None where a client did (ADR-43)."""
+    """Why the server created this marker; None if a client made the change (ADR-43)."""
 
     ttl: float | Literal["never"] | None = None
-    """Its time-to-live in seconds, ``"never"``, or None for that of the bucket."""
+    """The time-to-live in seconds, ``"never"``, or None for that of the bucket."""
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it says that the key has no value any more."""
+        """Whether this is a delete or purge marker."""
         return self.operation is not KeyOperation.PUT
 
 
@@ -75,7 +75,7 @@ def stored_entry(bucket: str, key: str, message: StoredMessage) -> Entry:
 
 def delivered_entry(bucket: str, key: str, message: Message) -> Entry:
     """Return the entry that a consumer's message is."""
-    # Some ten thousand a second: only what an entry needs is looked at.
+    # A watch calls this tens of thousands of times per second, so only the needed parts are parsed.
     tokens = message.raw_reply.split(b".")
     if len(tokens) == ORDINARY:
         sequence, timestamp, pending = map(read_digits, (tokens[5], tokens[7], tokens[8]))

@@ -1,5 +1,5 @@
 """
-Reading many keys of a bucket as they were at one moment.
+Consistent snapshots of many keys of a bucket.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def get_many(
     bucket: Bucket, keys: str | Sequence[str], at: int | dt.datetime | None, deadline: Deadline
 ) -> dict[str, Entry]:
-    """Read many keys at one moment; see ``KeyValue.get_many`` for the contract."""
+    """Read a snapshot of many keys; see ``KeyValue.get_many``."""
     patterns = covering([check_pattern(key) for key in _listed(keys)])
     if not patterns:
         raise InvalidArgumentError("at least one key is needed", argument="keys")
@@ -41,7 +41,7 @@ def get_many(
             batch = bucket.stream.get_last_for(subjects, **moment, timeout=deadline.remaining())
             for message in batch:
                 if deadline.expired():
-                    # The read itself has a time for each of its pages.
+                    # The timeout of the read applies to each page.
                     raise RequestTimeoutError(subjects[0], deadline.total)
                 key = message.subject.removeprefix(prefix)
                 found[key] = stored_entry(bucket.name, key, message)
@@ -52,7 +52,7 @@ def get_many(
             revision = at if isinstance(at, int) else None
             raise KeysVanishedError(bucket.name, missing or patterns, revision=revision)
         if deadline.expired():
-            # Written so fast that no moment lasts as long as reading it takes.
+            # Values are overwritten faster than a snapshot can be read.
             raise RequestTimeoutError(subjects[0], deadline.total)
 
 
@@ -68,7 +68,7 @@ def _listed(keys: str | Sequence[str]) -> list[str]:
 
 
 def _moment(at: int | dt.datetime | None) -> dict[str, Any]:
-    """Return the arguments of a read that mean a moment."""
+    """Return the arguments of a read that select the snapshot."""
     if at is None:
         return {}
     if isinstance(at, dt.datetime):

@@ -1,5 +1,5 @@
 """
-Transactions: changes of many keys of a bucket that are made together, or not at all (ADR-50).
+Transactions, which change many keys of a bucket together or none of them (ADR-50).
 """
 
 from __future__ import annotations
@@ -105,16 +105,15 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
 
 class Transaction:
     """
-    Changes of keys of one bucket that are made together, or not at all; made by
-    ``KeyValue.atomic``.
+    Changes of a bucket that are stored together or not at all. Made by ``KeyValue.atomic``.
 
-    The changes are kept here, and sent when the ``with`` block ends; an exception in the block
-    drops them. Where a key is not as one of them expects, none is made. A block without changes
-    sends nothing. Any thread may add changes.
+    The changes are sent when the ``with`` block ends; an exception in the block discards them. If a
+    key does not have its expected revision, no change is stored. A block without changes sends
+    nothing. Any thread may add changes.
 
-    A key can be changed once, or put several times in a row: expectations and purges are about
-    what was there before the transaction. Servers take 1000 changes at a time unless an operator
-    has set another number.
+    A key can be changed once, or put several times in a row, because expectations and purges refer
+    to the state before the transaction. Servers accept 1000 changes per transaction unless an
+    operator changed the limit.
     """
 
     def __init__(self, bucket: Bucket, timeout: float) -> None:
@@ -151,19 +150,19 @@ class Transaction:
 
     @property
     def ack(self) -> BatchAck | None:
-        """The server's confirmation; None before the commit, and for one without changes."""
+        """The ack of the commit; None before it, and without changes."""
         return self._ack
 
     @property
     def revisions(self) -> Mapping[str, int]:
-        """The revision of each key that was changed, once that is done; empty before."""
+        """The new revision of each changed key; empty before the commit."""
         return self._revisions
 
     def put(
         self, key: str, value: Payload, *, ttl: Seconds | Literal["never"] | None = None
     ) -> None:
         """
-        Set the value of a key, whatever it was.
+        Set the value of a key.
 
         Args:
             key: The key.
@@ -171,10 +170,11 @@ class Transaction:
             ttl: As for ``KeyValue.put``.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: It cannot be stored; the transaction is as it
-                was before.
-            MessageTtlDisabledError, NotSupportedError: The bucket takes no *ttl*; likewise.
-            BatchClosedError: The transaction is over.
+            InvalidArgumentError, InvalidTypeError: An argument is invalid. The transaction is
+                unchanged.
+            MessageTtlDisabledError, NotSupportedError: The bucket does not support *ttl*. The
+                transaction is unchanged.
+            BatchClosedError: The transaction was committed or discarded.
         """
         self._add(Change(check_key(key), bytes(payload_bytes(value)), None, ttl))
 
@@ -182,7 +182,7 @@ class Transaction:
         self, key: str, value: Payload, *, ttl: Seconds | Literal["never"] | None = None
     ) -> None:
         """
-        Set the value of a key that has none, or was deleted; else the transaction fails.
+        Set the value of a key. The transaction fails if the key already has a value.
 
         Args, Raises: as :meth:`put`.
         """
@@ -197,7 +197,7 @@ class Transaction:
         ttl: Seconds | Literal["never"] | None = None,
     ) -> None:
         """
-        Set the value of a key that is at revision *last*; else the transaction fails.
+        Set the value of a key. The transaction fails if its revision is not *last*.
 
         Args, Raises: as :meth:`put`.
         """
@@ -206,7 +206,7 @@ class Transaction:
 
     def delete(self, key: str, *, last: int | None = None) -> None:
         """
-        Delete a key, which has to be at revision *last* if that is given.
+        Delete a key. The transaction fails if *last* is given and is not its revision.
 
         Raises: as :meth:`put`.
         """
@@ -222,7 +222,7 @@ class Transaction:
         last: int | None = None,
     ) -> None:
         """
-        Delete a key with all its revisions; it has to be at revision *last* if that is given.
+        Delete a key with all its revisions; *last* is as for :meth:`delete`.
 
         Args, Raises: as ``KeyValue.purge`` and :meth:`put`.
         """
@@ -232,7 +232,7 @@ class Transaction:
         self._add(Change(check_key(key), b"", headers, ttl, last))
 
     def discard(self) -> None:
-        """Drop the changes; nothing of them was sent. Safe to repeat."""
+        """Discard the changes without sending them. Safe to repeat."""
         if self._over is None:
             self._over = "it was discarded"
 
