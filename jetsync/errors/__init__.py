@@ -1,24 +1,23 @@
 """
-Every error that jetsync raises, as one tree.
+All errors that jetsync raises, in one tree.
 
-Nothing of the libraries below reaches a user except as ``__cause__``. An error takes its data as
-named arguments, keeps them as attributes and composes its own text; it can be pickled and copied,
-and never contains a secret::
+Errors of the underlying libraries reach your code only as ``__cause__``. All errors have their data
+as attributes, can be pickled and copied, and never contain secrets::
 
     JetSyncError
-    ├── InvalidArgumentError (ValueError)     local misuse: nothing was sent
+    ├── InvalidArgumentError (ValueError)     an invalid argument; nothing was sent
     │   ├── InvalidSubjectError
     │   ├── InvalidNameError
     │   │   ├── InvalidBucketError
     │   │   └── InvalidKeyError
     │   ├── InvalidHeaderError
-    │   │   └── BatchRuleError                a header that an atomic batch can not have
+    │   │   └── BatchRuleError                a header that an atomic batch does not allow
     │   ├── InvalidTtlError
     │   ├── MaxControlLineError
     │   └── MaxPayloadError
     ├── InvalidTypeError (TypeError)
     ├── ConfigurationError                    environment, context file, optional dependency
-    ├── TransportError                        the connection, not JetStream
+    ├── TransportError                        the connection or core NATS
     │   ├── ConnectError (ConnectionError)
     │   │   ├── ConnectTimeoutError (TimeoutError)
     │   │   └── AuthenticationError
@@ -30,19 +29,19 @@ and never contains a secret::
     │   ├── SubscriptionLimitError
     │   ├── SlowConsumerError
     │   └── ForkedProcessError (RuntimeError)
-    ├── CallInSignalHandlerError (RuntimeError)   a handler interrupted a call of its own thread
-    ├── RequestTimeoutError (TimeoutError)    no answer to a request that stores nothing
-    ├── WaitTimeoutError (TimeoutError)       a local wait ended, the handle is sound
-    ├── ProtocolError                         an answer that cannot be understood
+    ├── CallInSignalHandlerError (RuntimeError)   a handler interrupted a call of its thread
+    ├── RequestTimeoutError (TimeoutError)    no reply to a request that stores nothing
+    ├── WaitTimeoutError (TimeoutError)       a local wait timed out
+    ├── ProtocolError                         an answer that jetsync cannot parse
     ├── PublishError
     │   ├── NoStreamResponseError             not stored
     │   ├── PublishOutcomeUnknownError (TimeoutError)
     │   │   └── BatchOutcomeUnknownError      carries the batch; in publish.errors
     │   ├── PublishManyError                  carries the report; in publish.errors
-    │   ├── BatchGapError                     fast ingest lost messages
+    │   ├── BatchGapError                     messages of a fast-ingest batch were lost
     │   └── AtomicityError                    a batch was stored message by message
-    ├── ApiError                              a server's answer, by err_code: ERROR_CLASSES
-    ├── StatusError                           a status line that ends a pull or a direct get
+    ├── ApiError                              the server answered with an error; see ERROR_CLASSES
+    ├── StatusError                           a status ended a pull or a direct get
     │   ├── ConsumerDeletedError, NotPullConsumerError, ConsumerUnavailableError
     │   ├── MaxRequestBatchError, MaxRequestMaxBytesError, MaxRequestExpiresError
     │   ├── MaxWaitingError, MessageSizeExceedsMaxBytesError
@@ -52,19 +51,19 @@ and never contains a secret::
     │   ├── PinIdMismatchError, RequiredApiLevelError, NoHeartbeatError
     │   ├── BadDirectRequestError, TooManySubjectsError
     │   └── UnknownStatusError
-    ├── NotSupportedError                     the server is too old, or the stream forbids it
+    ├── NotSupportedError                     the server is too old, or the stream does not allow it
     │   └── DirectNotSupportedError
     │       └── IncompleteMirrorError
     ├── NotJetStreamMessageError
     ├── MessageAlreadyAckedError
     ├── AcksNotWantedError
-    ├── HandleClosedError                     a handle that has ended
+    ├── HandleClosedError                     the object is closed
     │   ├── ConsumptionClosedError
     │   └── BatchClosedError
     ├── ConflictingUseError (RuntimeError)
-    ├── ResetAttemptsExceededError            an ordered consumer that gave up
+    ├── ResetAttemptsExceededError            an ordered consumer could not be recreated
     ├── KeyNotFoundError (KeyError)
-    ├── KeysVanishedError                     a read of many keys at a moment that is gone
+    ├── KeysVanishedError                     a snapshot that is no longer complete
     ├── PluginError                           may carry a report; in _hooks.errors
     └── DevServerError
 """
