@@ -1,10 +1,9 @@
 """
-What hooks are told: status events and operations, each one frozen value.
+The status events and operations that hooks receive, as frozen values.
 
-A hook takes one object rather than a row of arguments, so that a later version can add a field
-without breaking a plugin that is already out there. Everything here is a plain value: no
-connection, no lock, nothing that can block. Plugins may keep these objects, compare them and send
-them to another process.
+A hook takes one object instead of several arguments, so that a later version can add a field
+without breaking existing plugins. The objects hold no connection and no lock. Plugins may keep
+them, compare them and send them to another process.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ ResetReason: TypeAlias = Literal["gap", "gone", "silent", "reconnected", "reused
 
 class StatusKind(str, enum.Enum):
     """
-    Name what a status event is about; the value is stable and fit for a metric's label.
+    The kind of a status event. The values are stable and can be used as metric labels.
     """
 
     PULL_STATUS = "pull_status"
@@ -73,41 +72,38 @@ class StatusKind(str, enum.Enum):
 
 class PullOutcome(str, enum.Enum):
     """
-    Say what a status line did to the pull it answered.
+    The effect of a status line on its pull.
     """
 
     IGNORED = "ignored"
-    """The pull goes on as before, or had all that it asked for already."""
+    """None: the pull continues, or it had already received everything."""
 
     ENDED = "ended"
-    """The pull is over in the ordinary way: nothing there, its time is up, or it is full."""
+    """The pull ended normally: no messages, expired, or complete."""
 
     RETRIED = "retried"
-    """
-    The pull is over for a reason that passes (a new leader, a server that shuts down); another one
-    follows.
-    """
+    """The pull ended for a temporary reason, such as a new leader; another pull follows."""
 
     FAILED = "failed"
-    """The pull is over and the caller gets an error."""
+    """The pull ended and the caller gets an error."""
 
 
 # --------------------------------------------------------------------------------------------------
-# Status events: what jetsync_status is given
+# Status events, for jetsync_status
 # --------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class StatusEvent:
     """
-    Hold what every status event has: its kind, and the stream and the consumer where there are any.
+    The common fields of all status events.
     """
 
     kind: StatusKind
-    """What happened. Each subclass has one fixed kind."""
+    """The kind of event, fixed for each subclass."""
 
     stream: str | None = None
-    """The stream's name, or `None` where the event concerns the connection."""
+    """The stream's name; `None` if the event concerns the connection."""
 
     consumer: str | None = None
     """The consumer's name, or `None`."""
@@ -116,10 +112,10 @@ class StatusEvent:
 @attrs.frozen(kw_only=True)
 class PullStatusEvent(StatusEvent):
     """
-    Report a status line that answered a pull.
+    A status line answered a pull.
 
-    Every status but heartbeats is reported, also where the call returns normally, as an empty fetch
-    does. One that comes behind a fetch that had all it asked for is reported by the next one.
+    Every status except heartbeats is reported, also if the call returns normally, as an empty fetch
+    does. A status that arrives after a complete fetch is reported by the next fetch.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.PULL_STATUS, init=False)
@@ -134,67 +130,67 @@ class PullStatusEvent(StatusEvent):
     """What the status did to the pull."""
 
     pending_messages: int | None = None
-    """How many messages of the pull were still open, where the server said so."""
+    """Messages that were still outstanding, if the server said so."""
 
     pending_bytes: int | None = None
-    """How many bytes of the pull were still open, where the server said so."""
+    """Bytes that were still outstanding, if the server said so."""
 
 
 @attrs.frozen(kw_only=True)
 class HeartbeatMissedEvent(StatusEvent):
     """
-    Report that a pull with a heartbeat heard nothing for two of its intervals.
+    No heartbeat of a pull arrived for two intervals.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.HEARTBEAT_MISSED, init=False)
 
     heartbeat: float
-    """The interval that was asked for, in seconds."""
+    """The requested interval in seconds."""
 
     silent_for: float
-    """How long nothing came, in seconds."""
+    """The seconds without a frame."""
 
 
 @attrs.frozen(kw_only=True)
 class DisconnectedEvent(StatusEvent):
     """
-    Report that the connection was lost; the client tries to get it back.
+    The connection was lost; the client reconnects.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.DISCONNECTED, init=False)
 
     server: str | None = None
-    """The URL of the server that was lost, without user name and password."""
+    """The URL of that server, without user name and password."""
 
     error: BaseException | None = None
-    """Why, where a reason is known."""
+    """The reason, if it is known."""
 
 
 @attrs.frozen(kw_only=True)
 class ReconnectedEvent(StatusEvent):
     """
-    Report that there is a connection again and that the subscriptions were replayed.
+    The client has reconnected and restored its subscriptions.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.RECONNECTED, init=False)
 
     server: str | None = None
-    """The URL of the server that is connected now; it need not be the one before."""
+    """The URL of the new server, which may be another one."""
 
     reconnects: int = 0
-    """How often the client has reconnected so far, this time included."""
+    """How often the client has reconnected, including this time."""
 
 
 @attrs.frozen(kw_only=True)
 class ClosedEvent(StatusEvent):
     """
-    Report that the connection is closed for good, or never came to be. Nothing follows it.
+    The connection is closed for good, or could not be made. No event follows.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.CLOSED, init=False)
 
     error: BaseException | None = None
-    """`None` where the user closed it; otherwise why the client gave up."""
+    """Why the client gave up; `None` if your code closed it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -450,56 +446,54 @@ class Operation:
 @attrs.frozen(kw_only=True)
 class PublishOperation(Operation):
     """
-    Describe one publish, or one window of a bulk publish.
+    One publish, or one window of a bulk publish.
 
-    `jetsync_prepare_message` runs inside the operation: what stands here is what the caller asked
-    for, not yet what the plugins made of it.
+    `jetsync_prepare_message` runs inside the operation, so these are the values of the caller, not
+    those of the plugins.
     """
 
     name: str = attrs.field(default="publish", init=False)
 
     subject: str | None = None
-    """The message's subject; `None` for a window, whose messages may have many."""
+    """The message's subject; `None` for a window."""
 
     messages: int | None = 1
-    """
-    How many messages: 1 for a single publish, the window's count, `None` where it is not known yet.
-    """
+    """The number of messages; `None` if it is not known yet."""
 
     window: int | None = None
-    """How many messages may be unacknowledged at a time; `None` for a single publish."""
+    """The most messages in flight; `None` for a single publish."""
 
     has_message_ids: bool = False
     """
-    Whether every message carries a message id, so that sending it once more cannot store it twice;
-    when `jetsync_retry` is asked, as the plugins left it.
+    Whether every message has an id, so that a retry cannot store it twice. For `jetsync_retry` this
+    includes ids that plugins have added.
     """
 
 
 @attrs.frozen(kw_only=True)
 class WindowResult:
     """
-    Say what became of one window of a bulk publish: what `jetsync_publish` sees at its end.
+    The outcome of one window of a bulk publish, for `jetsync_publish`.
     """
 
     messages: int
-    """How many messages the window had, those included that were refused before they were sent."""
+    """The number of messages, including those that were refused before they were sent."""
 
     failed: int = 0
     """
-    How many failed. One that fails later than the rest of its window, as it was sent again, is
-    counted in the window that ends next.
+    The number of failed messages. A message that was sent again and fails after its window has
+    ended is counted in the next one.
     """
 
     error: Exception | None = None
-    """Why the first of them failed; else what ended the call, such as an iterable that raised."""
+    """The error of the first failure, or else the error that ended the call."""
 
     stream: str | None = None
-    """The stream that took messages, or one of them; `None` where none has taken any so far."""
+    """A stream that stored messages; `None` if there is none so far."""
 
     @property
     def acknowledged(self) -> int:
-        """How many messages were acknowledged."""
+        """The number of acknowledged messages."""
         return max(self.messages - self.failed, 0)
 
 
