@@ -126,7 +126,7 @@ class Publisher:
         self._futures: dict[int, PublishFuture] = self._window.tokens
         # Set when the worker ends. ``Thread.join`` is not enough: a signal handler that interrupts
         # it and joins the same thread may wait for itself.
-        self._ended_worker = Latch()
+        self._worker_ended = Latch()
         # Why no more messages are accepted.
         self._stopped: Exception | None = None
         # Whether the worker waits for messages rather than for acks.
@@ -414,7 +414,7 @@ class Publisher:
         seconds = threading.TIMEOUT_MAX
         if deadline is not None:
             seconds = max(deadline.remaining(), CALLBACK_TIME)
-        if self._ended_worker.wait(seconds):
+        if self._worker_ended.wait(seconds):
             self._worker.join(CALLBACK_TIME)
         unobserved = [entry for entry in self._unobserved if not entry[1].observed]
         self._unobserved.clear()
@@ -459,7 +459,7 @@ class Publisher:
             raise
         finally:
             self._window.close()
-            self._ended_worker.set()
+            self._worker_ended.set()
 
     def _abandon(self, error: BaseException) -> None:
         """End all messages after an error in the worker, so that no thread waits for ever."""
