@@ -113,10 +113,10 @@ class TestCreate:
 
     def test_the_name_of_a_subject(self, js, stream, unique):
         """
-        A subject that no stream takes is an error that says so.
+        A subject that no stream has is an error that says so.
         """
         assert js.stream_name_by_subject(f"{stream.name}.A") == stream.name
-        with pytest.raises(jetsync.StreamNotFoundError, match="no stream takes"):
+        with pytest.raises(jetsync.StreamNotFoundError, match="no stream has the subject"):
             js.stream_name_by_subject(f"no.{unique}")
 
 
