@@ -19,6 +19,7 @@ from jetsync._proto.puback import parse_ack
 from jetsync._proto.status import read_status
 from jetsync.kv.entry import delivered_entry
 from jetsync.values.account import AccountInfo
+from jetsync.values.ack_subject import parse_ack_reply
 from jetsync.values.codec import from_wire
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.consumer_info import ConsumerInfo, PauseState
@@ -28,7 +29,6 @@ from jetsync.values.server_info import decode_json, parse_info
 from jetsync.values.stored import StoredMessage, StoredPage
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.stream_info import StreamInfo
-from jetsync.values.subjects import parse_ack_reply
 
 MODELS = [AccountInfo, ConsumerConfig, ConsumerInfo, PauseState, StreamConfig, StreamInfo]
 FEW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

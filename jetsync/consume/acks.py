@@ -19,8 +19,8 @@ from jetsync.errors import (
     NotJetStreamMessageError,
     TransportError,
 )
+from jetsync.values.ack_subject import ACK_PREFIX, parse_ack_reply
 from jetsync.values.message import ACK, IN_PROGRESS, NAK, Message
-from jetsync.values.subjects import ACK_PREFIX, parse_ack_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -19,9 +19,9 @@ from jetsync.errors import (
     MessageAlreadyAckedError,
     NotJetStreamMessageError,
 )
+from jetsync.values.ack_subject import ACK_PREFIX, AckReply, parse_ack_reply
 from jetsync.values.headers import Headers
 from jetsync.values.stored import time_of
-from jetsync.values.subjects import ACK_PREFIX, AckReply, parse_ack_reply
 from jetsync.values.ttl import marker_in, ttl_in
 
 if TYPE_CHECKING:

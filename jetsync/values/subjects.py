@@ -1,5 +1,5 @@
 """
-Validate subjects and names, build API subjects and parse ack subjects.
+Validate subjects and names, and build API subjects.
 
 Servers without pedantic mode accept invalid subjects: a publish to ``a..b`` is stored in no stream
 and gets no answer. So subjects are checked before anything is sent.
@@ -8,7 +8,7 @@ and gets no answer. So subjects are checked before anything is sent.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from jetsync.errors import (
     InvalidArgumentError,
@@ -16,9 +16,6 @@ from jetsync.errors import (
     InvalidSubjectError,
     InvalidTypeError,
 )
-
-ACK_PREFIX: Final = b"$JS.ACK."
-"""The start of the reply subject of every message from a consumer."""
 
 # Characters that no token may contain. Lone surrogates cannot be encoded as UTF-8.
 _FORBIDDEN = r"\x00-\x20\x7f\ud800-\udfff"
@@ -29,9 +26,6 @@ _FORBIDDEN_IN_NAME = re.compile(rf"[{_FORBIDDEN}.*>/\\]")
 # The longest subject in bytes. A server closes the connection for good over a line of more than
 # 4096 bytes, its default ``max_control_line``. The rest is for the reply subject and the sizes.
 LONGEST_SUBJECT: Final = 4000
-
-# The longest reply subject in bytes. Servers accept no longer line.
-LONGEST_REPLY: Final = 4096
 
 # The longest name of a stream or consumer in bytes.
 LONGEST_NAME: Final = 255
@@ -175,56 +169,3 @@ def api_prefix(domain: str | None = None, prefix: str | None = None) -> str:
     if prefix is not None:
         return validate_subject(prefix)
     return "$JS.API"
-
-
-class AckReply(NamedTuple):
-    """
-    The fields of the reply subject of a consumer's message.
-    """
-
-    stream: str
-    consumer: str
-    delivered: int
-    stream_sequence: int
-    consumer_sequence: int
-    timestamp_ns: int
-    pending: int
-    domain: str | None
-
-
-def parse_ack_reply(reply: bytes) -> AckReply | None:
-    """
-    Parse the reply subject of a consumer's message; return ``None`` if it is something else.
-
-    Servers use 9 tokens, ``$JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer
-    sequence>.<nanoseconds>.<pending>``, with a domain too. With the feature flag ``js_ack_fc_v2``
-    (2.14) the domain, or ``_``, and an account hash come before the stream, and a random token may
-    follow at the end.
-    """
-    tokens = reply.split(b".") if len(reply) <= LONGEST_REPLY else []
-    count = len(tokens)
-    if count == 9:
-        first, domain = 2, None
-    elif count in {11, 12}:
-        first, domain = 4, None if tokens[2] == b"_" else _text(tokens[2])
-    else:
-        return None
-    numbers = tokens[first + 2 : first + 7]
-    # int() also accepts spaces, signs and underscores.
-    if not reply.startswith(ACK_PREFIX) or b"" in numbers or not b"".join(numbers).isdigit():
-        return None
-    delivered, stream_sequence, consumer_sequence, timestamp_ns, pending = map(int, numbers)
-    return AckReply(
-        _text(tokens[first]),
-        _text(tokens[first + 1]),
-        delivered,
-        stream_sequence,
-        consumer_sequence,
-        timestamp_ns,
-        pending,
-        domain,
-    )
-
-
-def _text(token: bytes) -> str:
-    return token.decode("utf-8", "surrogateescape")

@@ -13,9 +13,7 @@ from jetsync.errors import (
 from jetsync.values.subjects import (
     LONGEST_NAME,
     LONGEST_SUBJECT,
-    AckReply,
     api_prefix,
-    parse_ack_reply,
     validate_filter,
     validate_name,
     validate_subject,
@@ -132,56 +130,3 @@ class TestApiPrefix:
         """Both at once, and what can not be part of a subject, are refused."""
         with pytest.raises(InvalidArgumentError):
             api_prefix(**arguments)
-
-
-NUMBERS = st.integers(min_value=0, max_value=2**64 - 1)
-TOKENS = st.text(
-    st.characters(blacklist_characters=".*> \r\n\t", blacklist_categories=["Cs", "Cc"]), min_size=1
-)
-
-
-class TestAckReply:
-    @given(TOKENS, TOKENS, st.tuples(*[NUMBERS] * 5), st.sampled_from([9, 11, 12]), TOKENS)
-    def test_round_trip(self, stream, consumer, numbers, tokens, domain):
-        """All three forms of the ack subject are read, whatever names and numbers are in them."""
-        ends = ".".join(map(str, numbers))
-        text = f"{stream}.{consumer}.{ends}"
-        if tokens > 9:
-            text = f"{domain}.hash.{text}"
-        if tokens == 12:
-            text += ".random"
-        found = parse_ack_reply(f"$JS.ACK.{text}".encode())
-        expected = None if tokens == 9 or domain == "_" else domain
-        assert found == AckReply(stream, consumer, *numbers, expected)
-
-    def test_no_domain(self):
-        """An underscore in the place of the domain is no domain."""
-        found = parse_ack_reply(b"$JS.ACK._.acc.S.C.1.2.3.4.5")
-        assert found is not None
-        assert found.domain is None
-        assert (found.delivered, found.stream_sequence, found.consumer_sequence) == (1, 2, 3)
-        assert (found.timestamp_ns, found.pending) == (4, 5)
-
-    @pytest.mark.parametrize(
-        "reply",
-        [
-            b"",
-            b"_INBOX.abc",
-            b"$JS.ACK.S.C.1.2.3.4",
-            b"$JS.ACK.S.C.1.2.3.4.5.6",
-            b"$JS.ACK.S.C.1.2.3.4.5.6.7.8.9",
-            b"$JS.ACK.S.C.1.2.3.4.x",
-            b"$JS.ACK.S.C.1.2.3.4.-5",
-            b"$JS.ACK.S.C.1.2..4.5",
-            b"$JS.NAK.S.C.1.2.3.4.5",
-        ],
-    )
-    def test_something_else(self, reply):
-        """Any other reply subject is none of a consumer's message."""
-        assert parse_ack_reply(reply) is None
-
-    @given(st.binary())
-    def test_never_raises(self, noise):
-        """Any bytes are read or are not an ack subject."""
-        parse_ack_reply(noise)
-        parse_ack_reply(b"$JS.ACK." + noise)
