@@ -201,9 +201,11 @@ class PublishHooks:
                 window.failed += count
                 if window.error is None and isinstance(outcome, Exception):
                     window.error = outcome
-            if self._closed:
+            if self._closed and window is self._current:
+                # It began while the caller closed.
                 self._cut()
-            self._check_over(window)
+            else:
+                self._check_over(window)
 
     def cut(self) -> None:
         """Let the next message begin a new window."""

@@ -1,0 +1,67 @@
+"""
+The windows that plugins wrap, without a connection.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from jetsync.errors import HandleClosedError
+from jetsync.publish.hooks import PublishHooks
+
+
+class Entered:
+    """
+    Wrappers that were entered: counts how often they are left.
+    """
+
+    def __init__(self):
+        self.left = 0
+
+    def leave(self, result, error):
+        """
+        Count one leaving.
+        """
+        self.left += 1
+
+
+def make(enter, size=2):
+    """
+    Make the hooks of one caller, whose wrappers *enter* enters.
+    """
+    plugins = SimpleNamespace(prepare=None, shared_headers=None, enter_publish=enter)
+    return PublishHooks(plugins, size)
+
+
+def test_a_window_that_begins_while_the_caller_closes_is_left_once():
+    """
+    Its message is refused, and then no window is left open.
+    """
+    entered = Entered()
+
+    def enter(operation):
+        assert not hooks.close()
+        return entered
+
+    hooks = make(enter)
+    window = hooks.join(object)
+    hooks.part(window, HandleClosedError("publisher"))
+    for each in hooks.take_over():
+        each.leave()
+    assert entered.left == 1
+    assert hooks.close()
+
+
+def test_a_window_is_over_when_it_is_full_and_its_messages_have_ended():
+    """
+    A window with room, or with a message in flight, is not left.
+    """
+    hooks = make(lambda operation: Entered())
+    window = hooks.join(object)
+    hooks.part(window, None)
+    assert hooks.take_over() == []
+    assert hooks.join(object) is window
+    assert hooks.take_over() == []
+    hooks.part(window, None)
+    assert hooks.take_over() == [window]
+    assert hooks.close()
