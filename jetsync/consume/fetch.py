@@ -31,9 +31,9 @@ from jetsync.consume.inbox import (
     take_inbox,
 )
 from jetsync.errors import (
-    ApiError,
     ConflictingUseError,
     InvalidGroupError,
+    JetStreamNotEnabledError,
     JetSyncError,
     NoHeartbeatError,
     PinIdMismatchError,
@@ -390,13 +390,13 @@ class Fetch:
                 f"CONSUMER.INFO.{self.stream}.{self.consumer}",
                 None,
                 self._deadline.at_most(PROBE_WAIT),
+                stream=self.stream,
+                consumer=self.consumer,
             )
             return from_wire(ConsumerInfo, answer)
-        except ApiError as error:
-            error.stream = self.stream
-            raise
-        except (TransportError, RequestTimeoutError):
-            # No leader, no connection or no permission. The next pull will show which.
+        except (JetStreamNotEnabledError, RequestTimeoutError, TransportError):
+            # No leader, no connection, no permission, or a domain that is out of reach. The next
+            # pull will show which.
             return None
 
     def _fail(self, error: Exception) -> None:

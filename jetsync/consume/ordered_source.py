@@ -21,9 +21,9 @@ from jetsync.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,
     DisconnectedError,
+    JetStreamNotEnabledError,
     JetSyncError,
     MaxConsumersError,
-    NoRespondersError,
     RequestTimeoutError,
     ResetAttemptsExceededError,
     StreamNotFoundError,
@@ -95,9 +95,7 @@ def _is_temporary(error: JetSyncError) -> bool:
     if isinstance(error, ApiError):
         kinds = (StreamNotFoundError, MaxConsumersError, ConsumerExistsError)
         return isinstance(error, kinds) or error.code >= 500
-    return isinstance(
-        error, (RequestTimeoutError, NoRespondersError, ConnectionLostError, DisconnectedError)
-    )
+    return isinstance(error, (RequestTimeoutError, ConnectionLostError, DisconnectedError))
 
 
 class OrderedSource:
@@ -333,8 +331,8 @@ class OrderedSource:
             try:
                 _consumer_admin.delete(self.context, self.stream, name, deadline)
                 self._repeat_deletions()
-            except (ConnectionLostError, NoRespondersError):
-                # The server may not have got the request.
+            except (ConnectionLostError, JetStreamNotEnabledError):
+                # The server may not have got the request, or its domain is out of reach.
                 if not deadline.expired():
                     time.sleep(min(POLL, deadline.remaining()))
                     continue

@@ -12,6 +12,7 @@ from jetsync._api.messages import leader_get, shown_by
 from jetsync._proto.kv import STREAM_PREFIX, layout_of, why_gone
 from jetsync.errors import (
     BucketNotFoundError,
+    JetStreamNotEnabledError,
     KeyNotFoundError,
     MessageNotFoundError,
     MessageTtlDisabledError,
@@ -195,5 +196,6 @@ class Bucket:
 
         Where that cannot be told in time, this is no reason to say anything else than before.
         """
-        with self.named(origin=True), contextlib.suppress(RequestTimeoutError, TransportError):
+        unknown = (JetStreamNotEnabledError, RequestTimeoutError, TransportError)
+        with self.named(origin=True), contextlib.suppress(*unknown):
             self.origin.streams.named(self.layout.origin_stream, deadline, fresh=True)

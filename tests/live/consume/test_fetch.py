@@ -15,6 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from domains import domain_link
 from streams import fill, fill_in_trouble, numbers
 from waiting import CLUSTER_CLIENT, eventually, timed
 
@@ -1012,3 +1013,32 @@ class TestStatuses:
         code, description, headers = parse(b"NATS/1.0\r\nA: b\r\n\r\n")
         assert (code, description, dict(headers.items())) == (None, "", {"A": "b"})
         assert parse_status(b"NATS/1.0 404 No Messages\r\n\r\n") == (404, "No Messages")
+
+
+class TestDomains:
+    def test_a_domain_that_is_out_of_reach_is_waited_for(self, nats_server, client, js, stream):
+        """
+        A fetch continues when the link to its domain is back, and otherwise lasts until its end.
+        """
+        hub = client.jetstream(domain="hub")
+        stream.create_consumer("worker")
+        with domain_link(nats_server.url):
+            consumer = hub.consumer(stream.name, "worker")
+        fill(js, stream, 1)
+        with timed(0.5, 1.0), pytest.raises(jetsync.ConsumerUnavailableError):
+            list(consumer.fetch(1, expires=0.5))
+        batch = consumer.fetch(1, expires=20.0)
+        with ThreadPoolExecutor(1) as pool:
+            fetched = pool.submit(list, batch)
+            with domain_link(nats_server.url):
+                assert len(fetched.result(20.0)) == 1
+
+    def test_a_consumer_that_does_not_exist_is_named(self, stream):
+        """
+        A fetch from a deleted consumer names the consumer and its stream.
+        """
+        consumer = stream.create_consumer("worker")
+        stream.delete_consumer("worker")
+        name = f"consumer 'worker' not found on stream '{stream.name}'"
+        with pytest.raises(jetsync.ConsumerNotFoundError, match=name):
+            list(consumer.fetch(1, expires=5.0))

@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from domains import domain_link
 from interrupts import is_locked
 from streams import fill
 from waiting import blocked, eventually, timed
@@ -514,3 +515,16 @@ class TestFetch:
         with pytest.raises(jetsync.StreamNotFoundError):
             ordered.next(0.5)
         ordered.close()
+
+
+class TestDomains:
+    def test_closed_while_its_domain_is_out_of_reach(self, nats_server, client, stream):
+        """
+        Closing an ordered consumer without a link to its domain leaves it to its time-out.
+        """
+        with domain_link(nats_server.url):
+            hub = client.jetstream(domain="hub").stream(stream.name)
+            ordered = hub.ordered_consumer()
+        ordered.close(timeout=0.3)
+        with pytest.raises(jetsync.HandleClosedError):
+            ordered.fetch(1)

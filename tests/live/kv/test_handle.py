@@ -8,6 +8,7 @@ import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from domains import domain_link
 
 import jetsync
 from jetsync import KeyOperation
@@ -462,3 +463,15 @@ def test_threads(kv):
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
     assert sorted(kv.keys()) == [f"k{number}" for number in range(6)]
+
+
+def test_put_while_the_domain_is_out_of_reach(nats_server, client, unique):
+    """
+    A change that no stream takes raises NoStreamResponseError if the bucket cannot be asked for.
+    """
+    with domain_link(nats_server.url):
+        js = client.jetstream(domain="hub")
+        kv = js.create_key_value(unique, storage="memory")
+    with pytest.raises(jetsync.NoStreamResponseError):
+        kv.put("key", b"value")
+    client.jetstream().delete_key_value(unique)
