@@ -38,7 +38,6 @@ COVERED_BY = {
     "live/publish/test_atomic_outcome.py": "publish/atomic_commit",
     "publish/test_atomic_staging.py": "publish/staged_window values/frame",
     "api/test_known_streams.py": "publish/capability",
-    "live/hooks/test_shared_headers.py": "publish/hooks",
     "live/publish/test_atomic.py": "publish/atomic_wire publish/abandoned publish/errors",
     "live/publish/test_ttl.py": "publish/ttl_floor",
     "live/publish/fast/test_fast.py": "publish/fast_link publish/fast_stream",
