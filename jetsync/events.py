@@ -196,31 +196,31 @@ class ClosedEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class LameDuckEvent(StatusEvent):
     """
-    Report that the connected server is about to shut down and asks its clients to move.
+    The connected server is about to shut down and asks its clients to move to another one.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.LAME_DUCK, init=False)
 
     server: str | None = None
-    """The URL of the server that will go."""
+    """The URL of the server that will shut down."""
 
 
 @attrs.frozen(kw_only=True)
 class ServersDiscoveredEvent(StatusEvent):
     """
-    Report servers of the cluster that the client did not know before.
+    The server announced servers of its cluster that the client did not know.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.SERVERS_DISCOVERED, init=False)
 
     servers: tuple[str, ...]
-    """The URLs of the new ones."""
+    """The URLs of the new servers."""
 
 
 @attrs.frozen(kw_only=True)
 class SlowConsumerEvent(StatusEvent):
     """
-    Report that a subscription drops messages because its buffer is full.
+    A subscription drops messages because its buffer is full.
 
     Emitted when the first message is dropped, and again with SlowConsumerError.
     """
@@ -237,83 +237,88 @@ class SlowConsumerEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class PermissionDeniedEvent(StatusEvent):
     """
-    Report that the server refused a subject to this user.
+    The server denied this user the permission to publish or subscribe to a subject.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.PERMISSION_DENIED, init=False)
 
     subject: str
-    """The subject that was refused."""
+    """The denied subject."""
 
     operation: Literal["publish", "subscribe"]
-    """What was refused on it."""
+    """The denied operation."""
 
 
 @attrs.frozen(kw_only=True)
 class AsyncErrorEvent(StatusEvent):
     """
-    Report an error that belongs to no call that is waiting.
+    An error occurred that no waiting call can raise.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.ASYNC_ERROR, init=False)
 
     error: BaseException
-    """The error, one of `jetsync`'s own."""
+    """The error, an exception of `jetsync`."""
 
 
 @attrs.frozen(kw_only=True)
 class HandlerErrorEvent(StatusEvent):
     """
-    Report what a message handler raised; the consumption goes on unless its policy is to stop.
+    A message handler raised an exception. Consumption continues unless the policy is to stop.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.HANDLER_ERROR, init=False)
 
     error: BaseException
-    """What was raised."""
+    """The exception."""
 
     subject: str | None = None
-    """The message's subject; `None` if a plugin raised before there was a message to handle."""
+    """The message's subject; `None` if a plugin raised before the handler got a message."""
 
     sequence: int | None = None
-    """The message's place in the stream."""
+    """The message's stream sequence."""
 
 
 @attrs.frozen(kw_only=True)
 class OrderedResetEvent(StatusEvent):
     """
-    Report that the consumer behind an ordered consumer was made again; nothing was lost.
+    An ordered consumer has replaced its consumer on the server. No message was lost.
 
-    `consumer` is the name of the new one.
+    `consumer` is the name of the new consumer.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.ORDERED_RESET, init=False)
 
     before: str
-    """The name of the consumer whose place it takes."""
+    """The name of the replaced consumer."""
 
     reason: ResetReason
     """
-    Why: a message was lost on the way, the consumer was deleted, its server gave no sign of life,
-    there is another connection, or what it had sent was left by the use before.
+    Why it was replaced:
+
+    - `gap`: A message was lost between the server and the client.
+    - `gone`: The consumer was deleted.
+    - `silent`: The server sent no heartbeats.
+    - `reconnected`: The client has reconnected.
+    - `reused`: The previous use left messages that the consumer had already sent.
     """
 
     last_sequence: int | None
     """
-    The stream sequence behind which it goes on; `None` where nothing was given out so far, so that
-    it begins where the first one did.
+    The new consumer continues after this stream sequence. `None` means that no message was handed
+    out yet, so the new consumer begins where the first one did.
     """
 
     attempts: int
-    """How many attempts that took."""
+    """How many attempts the replacement took."""
 
 
 @attrs.frozen(kw_only=True)
 class BatchAbandonedEvent(StatusEvent):
     """
-    Report that the server gave up an atomic batch of this client; nothing of it is stored.
+    The server dropped an atomic batch of this client and stored none of its messages.
 
-    Servers tell this in an advisory, so it comes only where the user may subscribe to those.
+    Servers report this in advisories, so the event requires permission to subscribe to them.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.BATCH_ABANDONED, init=False)
@@ -323,14 +328,14 @@ class BatchAbandonedEvent(StatusEvent):
 
     reason: str
     """
-    The server's word: `timeout` (it lay idle too long), `incomplete`, `large`, `unsupported`.
+    The server's reason: `timeout` (idle for too long), `incomplete`, `large` or `unsupported`.
     """
 
 
 @attrs.frozen(kw_only=True)
 class BatchGapEvent(StatusEvent):
     """
-    Report messages of a fast batch that are not stored, while the batch goes on (`gap="ok"`).
+    Messages of a fast batch are not stored, and the batch continues (`gap="ok"`).
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.BATCH_GAP, init=False)
@@ -339,21 +344,21 @@ class BatchGapEvent(StatusEvent):
     """The batch's id."""
 
     first: int
-    """The first of them, counted from 1 in the order in which they were added."""
+    """The number of the first lost message. Messages count from 1, in the order of adding."""
 
     last: int
-    """The last of them."""
+    """The number of the last lost message."""
 
     error: Exception | None = None
-    """Why, where the server refused them; `None` where they were lost on the way."""
+    """The error if the server refused the messages; `None` if they never reached it."""
 
 
 @attrs.frozen(kw_only=True)
 class TtlRaisedEvent(StatusEvent):
     """
-    Warn that the server stores a longer time to live than the message asks for.
+    The server stores a longer time-to-live than the message asks for.
 
-    A stream with limit markers raises every shorter time to live to the markers' own (ADR-43).
+    A stream with limit markers raises shorter times-to-live to the one of its markers (ADR-43).
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.TTL_RAISED, init=False)
@@ -362,24 +367,24 @@ class TtlRaisedEvent(StatusEvent):
     """The message's subject."""
 
     asked: float
-    """The time to live that was asked for, in seconds."""
+    """The requested time-to-live, in seconds."""
 
     stored: float
-    """The time to live that the server stores instead, in seconds."""
+    """The time-to-live that the server stores, in seconds."""
 
 
 @attrs.frozen(kw_only=True)
 class FilterOutsideSubjectsEvent(StatusEvent):
     """
-    Warn that a consumer's filter lies outside the stream's subjects.
+    A consumer's filter lies outside the stream's subjects.
 
-    Servers accept such a consumer, and it never gets a message.
+    Servers accept such a consumer, but it never gets a message.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.FILTER_OUTSIDE_SUBJECTS, init=False)
 
     filters: tuple[str, ...]
-    """The filters that no subject of the stream can match."""
+    """The filters that match none of the stream's subjects."""
 
     subjects: tuple[str, ...]
     """The stream's subjects."""
@@ -388,58 +393,60 @@ class FilterOutsideSubjectsEvent(StatusEvent):
 @attrs.frozen(kw_only=True)
 class RetryEvent(StatusEvent):
     """
-    Report that messages or a batch are sent again, by a plugin's word or the built-in rule.
+    Messages or a batch will be sent again, because a plugin or the built-in rule decided so.
 
-    One event for all messages of a window whose attempts failed at the same time.
+    There is one event for all messages of a window that failed at the same time.
     """
 
     kind: StatusKind = attrs.field(default=StatusKind.RETRY, init=False)
 
     operation: str
-    """What is tried again: the operation's name, `publish` or `batch_commit`."""
+    """The name of the operation that is retried: `publish` or `batch_commit`."""
 
     subject: str | None = None
-    """The message's subject; of several messages the first one's."""
+    """The message's subject. For several messages, the subject of the first."""
 
     messages: int = 1
     """How many messages are sent again."""
 
     attempts: int
-    """How many attempts have failed so far; of several messages the most."""
+    """How many attempts have failed so far. For several messages, the highest number."""
 
     delay: float
-    """The seconds until the next attempt; of several messages the least."""
+    """Seconds until the next attempt. For several messages, the shortest delay."""
 
     error: Exception
-    """Why the last attempt failed; of several messages the first one's."""
+    """The error of the last attempt. For several messages, the error of the first."""
 
 
 # --------------------------------------------------------------------------------------------------
-# Operations: what the wrapper hooks and jetsync_retry are given
+# Operations, for the wrapper hooks and jetsync_retry
 # --------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class Operation:
     """
-    Hold what every operation has: a stable name, the stream if known, and its time limit.
+    The common fields of all operations.
     """
 
     name: str
-    """What is being done, fit for a span's name or a metric's label."""
+    """The name of the operation. It is stable and can be used for spans and metric labels."""
 
     stream: str | None = None
     """
-    The stream's name where the client knows it. A publish does not, unless the message expects one.
+    The stream's name, if the client knows it. For a publish it is only known if the message expects
+    a stream.
     """
 
     timeout: float | None = None
-    """The operation's time limit in seconds, over all attempts; in a window that of each one."""
+    """The time limit in seconds for all attempts together; in a window, for each attempt."""
 
     elapsed: float = 0.0
     """
-    How many seconds ago it began, for `jetsync_retry`; 0 for other hooks. A message of a window
-    begins when its first attempt fails, or was sent where no answer came in time.
+    Seconds since the operation began, for `jetsync_retry`; 0 for other hooks. In a window, the time
+    counts from the first failure of the message. If that failure was a missing ack, it counts from
+    the moment the message was sent.
     """
 
 
@@ -500,28 +507,28 @@ class WindowResult:
 @attrs.frozen(kw_only=True)
 class BatchCommitOperation(Operation):
     """
-    Describe the commit of an atomic or a fast batch.
+    The commit of an atomic or a fast batch.
     """
 
     name: str = attrs.field(default="batch_commit", init=False)
 
     kind: Literal["atomic", "fast"] = "atomic"
-    """Which of the two."""
+    """The kind of batch."""
 
     batch_id: str
-    """The batch's id; each further attempt within the operation has an id of its own."""
+    """The batch's id. Each further attempt of the operation uses another id."""
 
     size: int
-    """How many messages the batch has, the one that commits it included where there is one."""
+    """How many messages the batch has, including the final message of the commit."""
 
     subject: str | None = None
-    """The final message's subject; `None` where the batch ends without one."""
+    """The final message's subject; `None` if the commit adds no message."""
 
 
 @attrs.frozen(kw_only=True)
 class FetchOperation(Operation):
     """
-    Describe a fetch, a next, or one pull of a consume.
+    A fetch, a next, or one pull of a consume.
     """
 
     name: Literal["fetch", "next", "consume"] = "fetch"
@@ -531,16 +538,16 @@ class FetchOperation(Operation):
     """The consumer's name."""
 
     max_messages: int | None = None
-    """How many messages are asked for at most."""
+    """The most messages that the pull requests."""
 
     max_bytes: int | None = None
-    """How many bytes are asked for at most."""
+    """The most bytes that the pull requests."""
 
     expires: float | None = None
-    """How long the server keeps the pull open, in seconds; `None` for a pull that does not wait."""
+    """Seconds for which the server keeps the pull open; `None` for a pull that does not wait."""
 
     heartbeat: float | None = None
-    """The interval of the server's signs of life, in seconds."""
+    """Seconds between the server's heartbeats."""
 
     group: str | None = None
     """The priority group."""
@@ -549,24 +556,24 @@ class FetchOperation(Operation):
 @attrs.frozen(kw_only=True)
 class DirectReadOperation(Operation):
     """
-    Describe one request that reads stored messages without a consumer (ADR-31).
+    One request that reads stored messages without a consumer (ADR-31).
     """
 
     name: str = "direct_read"
     """
-    The method that reads: `get_message`, `get_last`, `get_next`, `get_at`, `get_batch`,
+    The name of the reading method: `get_message`, `get_last`, `get_next`, `get_at`, `get_batch`,
     `get_last_for`, `scan`.
     """
 
     stream: str
     subjects: tuple[str, ...] = ()
-    """The subjects or filters that are asked for."""
+    """The requested subjects or filters."""
 
     sequence: int | None = None
-    """The stream sequence that is asked for or that the read starts from."""
+    """The requested stream sequence, or the one at which the read starts."""
 
     batch: int | None = None
-    """How many messages are asked for at most; `None` for a single one."""
+    """The most messages that are requested; `None` for a single message."""
 
     max_bytes: int | None = None
-    """How many bytes are asked for at most."""
+    """The most bytes that are requested."""

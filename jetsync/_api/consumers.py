@@ -2,7 +2,7 @@
 Consumers over the JetStream API: the calls that :class:`JetStream`, :class:`Stream` and
 :class:`Consumer` offer.
 
-Every function takes the deadline of the public call that it is a part of.
+Every function takes the deadline of the public call that uses it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PROBE_SECONDS: Final = 1.0
 
 def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
     """
-    Return the consumer that an answer describes.
+    Return the consumer in an answer.
     """
     described = {key: value for key, value in answer.items() if key not in {"type", "reset_seq"}}
     return from_wire(ConsumerInfo, described)
@@ -99,7 +99,7 @@ def wanted_config(
     given: str | ConsumerConfig | None, fields: Mapping[str, Any], what: str
 ) -> ConsumerConfig:
     """
-    Return the configuration that a call was given; a plain name is that of a durable consumer.
+    Return the configuration in the arguments of a call. A plain name means a durable consumer.
     """
     base = ConsumerConfig() if given is None else given
     return config_of(ConsumerConfig, base, fields, what, key="durable_name")
@@ -113,7 +113,8 @@ def changed_config(
     deadline: Deadline,
 ) -> ConsumerConfig:
     """
-    Return the configuration that an update sends: an object, or the current one with changes.
+    Return the configuration that an update sends: the given object, or the current configuration
+    with the given changes.
     """
     # Checks the fields before anything is sent.
     wanted = wanted_config(given, fields, "update_consumer()")
@@ -144,7 +145,7 @@ def _put(
         name = asked["name"] = secrets.token_hex(11)
     endpoint = f"CONSUMER.CREATE.{stream}.{name}"
     if config.filter_subject and not config.filter_subjects:
-        # The filter in the request's subject lets permissions of a user refer to it.
+        # The filter is part of the request's subject, so that permissions can restrict it.
         endpoint += f".{config.filter_subject}"
     request: dict[str, Any] = {"stream_name": stream, "config": asked}
     if action is not None:
@@ -183,7 +184,8 @@ def _validate(config: ConsumerConfig) -> str | None:
 
 
 def _filters(config: ConsumerConfig) -> list[str]:
-    # Empty filters are not checked: a single one means no filter, and servers refuse one in a list.
+    # Empty filters are not checked: as a single filter they mean none, and servers refuse them in a
+    # list.
     wanted = [config.filter_subject, *(config.filter_subjects or ())]
     return [subject for subject in wanted if subject]
 
@@ -207,16 +209,17 @@ def warn_about_filters(
     deadline: Deadline,
 ) -> None:
     """
-    Log a warning and tell the plugins if a filter lies outside the stream's subjects.
+    Log a warning and notify the plugins if a filter lies outside the stream's subjects.
 
-    Servers accept such a consumer, which never gets a message. Streams with a mirror, sources or a
-    subject transform are not checked, because they store other subjects than their own.
+    Servers accept such a consumer, but it never gets a message. Streams with a mirror, sources or a
+    subject transform are not checked, because their messages can have other subjects.
 
     Args:
-        context: Where to ask for the stream, if it is not known or may have changed.
+        context: Fetches the stream's configuration if *known* is missing or may be outdated.
         consumer: The consumer that was created.
         known: An earlier configuration of the stream, if there is one.
-        deadline: Of the call that this is a part of. Failures here do not fail that call.
+        deadline: The deadline of the calling operation. If the check fails, that operation still
+            succeeds.
     """
     stream, filters = consumer.stream_name, _filters(consumer.config)
     if not filters or (known is not None and not _outside(filters, known)):
@@ -256,7 +259,7 @@ def _outside(filters: Sequence[str], stream: StreamConfig) -> list[str]:
 
 def info(context: Context, stream: str, name: str, deadline: Deadline) -> ConsumerInfo:
     """
-    Ask for a consumer.
+    Fetch the description of a consumer.
     """
     endpoint = _endpoint("INFO", stream, name)
     return consumer_info(context.api(endpoint, None, deadline, stream=stream, consumer=name))
@@ -337,9 +340,9 @@ def _command(
     """
     Send a command that older servers do not support.
 
-    Those servers do not answer it, and no server answers a reset of a missing consumer. So the
-    consumer is asked for first. The answer tells whether it exists and which API level its server
-    has, so that the caller does not have to wait for a timeout.
+    Those servers do not answer it, and no server answers a reset of a missing consumer. So this
+    function fetches the consumer's description first. It shows whether the consumer exists and
+    which API level its server has, so that the caller does not have to wait for a timeout.
     """
     stream, name = consumer
     endpoint = _endpoint(command, stream, name)
@@ -350,7 +353,7 @@ def _command(
     try:
         return context.api(endpoint, body, deadline.at_most(wait), stream=stream, consumer=name)
     except RequestTimeoutError as error:
-        # If it was deleted between the two requests, this raises the better error.
+        # If the consumer was deleted between the two requests, this raises ConsumerNotFoundError.
         _info_if_allowed(context, stream, name, deadline)
         raise RequestTimeoutError(error.subject, deadline.total) from None
 
@@ -359,7 +362,9 @@ def _info_if_allowed(
     context: Context, stream: str, name: str, deadline: Deadline
 ) -> ConsumerInfo | None:
     """
-    Ask for a consumer; ``None`` if this user may not ask, but perhaps may send the command.
+    Fetch the description of a consumer; ``None`` if the user has no permission for that request.
+
+    The user may still have permission for the command.
     """
     with contextlib.suppress(PermissionDeniedError):
         return info(context, stream, name, deadline)

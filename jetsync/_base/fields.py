@@ -1,9 +1,9 @@
 """
-What the fields of models take from users and what they hold.
+Converters and checks for the fields of models.
 
-A model refuses a value of a wrong type where it is written, so that the error points at the line
-that is wrong and nothing has been sent: a lone string in the place of a list of subjects, a naive
-``datetime``, a word that is no policy.
+A model raises an error for a wrong value when the value is set. So the traceback shows the wrong
+line, and nothing has been sent. Examples are one string for a list of subjects, a naive
+``datetime`` and an unknown policy.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _C = TypeVar("_C", bound="Choice")
 
 class Choice(str, enum.Enum):
     """
-    A value from a fixed set of words, which is also the plain string that goes over the wire.
+    A value from a fixed set of words. Each member is the plain string that is sent to the server.
 
-    A word that a newer server sends is kept as a member without a name of its own, so that it can
-    be shown and sent back. Making one by hand from an unknown word is an error.
+    An unknown word from a newer server becomes an extra member, so that it can be shown and sent
+    back. Users can only create known members.
     """
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Choice(str, enum.Enum):
 
 def known_or_new(cls: type[_C], value: str) -> _C:
     """
-    Return the member for a word, made up on the spot where this version does not know it.
+    Return the member for a word. For a word that this version does not know, create a member.
     """
     known = cls._value2member_map_.get(value)
     if known is not None:
@@ -73,7 +73,7 @@ def aware(moment: dt.datetime, name: str) -> dt.datetime:
     """
     if moment.utcoffset() is None:
         raise InvalidArgumentError(
-            f"{name} needs a time zone: a naive datetime means another moment on another machine",
+            f"{name} needs a time zone: a naive datetime is a different time on another machine",
             argument=name,
         )
     return moment
@@ -81,7 +81,7 @@ def aware(moment: dt.datetime, name: str) -> dt.datetime:
 
 def duration(value: Seconds | None) -> float | None:
     """
-    Take seconds or a ``timedelta``; hold float seconds.
+    Convert seconds or a ``timedelta`` to float seconds.
     """
     return (
         value
@@ -92,7 +92,7 @@ def duration(value: Seconds | None) -> float | None:
 
 def durations(value: Iterable[Seconds] | None) -> list[float] | None:
     """
-    Take any iterable of seconds or ``timedelta``; hold a list of float seconds.
+    Convert any iterable of seconds or ``timedelta`` to a list of float seconds.
     """
     if value is None:
         return None
@@ -102,42 +102,42 @@ def durations(value: Iterable[Seconds] | None) -> list[float] | None:
 
 def aware_time(value: dt.datetime | None) -> dt.datetime | None:
     """
-    Take an aware ``datetime``; a naive one is refused, and so is anything else.
+    Return an aware ``datetime`` unchanged, and raise for anything else.
     """
     if value is None:
         return None
     if not isinstance(value, dt.datetime):
-        raise InvalidTypeError(f"an aware datetime is needed, not {type(value).__name__}")
+        raise InvalidTypeError(f"must be an aware datetime, not {type(value).__name__}")
     return aware(value, "a time")
 
 
 def choose(cls: type[_C], value: _C | str | None) -> _C | None:
     """
-    Take a member of a :class:`Choice` or its plain string; hold the member.
+    Convert a plain string to its member of a :class:`Choice`; members stay as they are.
     """
     if value is None or isinstance(value, cls):
         return value
     if not isinstance(value, str):
-        raise InvalidTypeError(
-            f"{cls.__name__} or its string is needed, not {type(value).__name__}"
-        )
+        raise InvalidTypeError(f"must be {cls.__name__} or its string, not {type(value).__name__}")
     try:
         return cls(value)
     except ValueError:
         words = ", ".join(repr(str(member)) for member in cls)
-        raise InvalidArgumentError(f"{value!r} is no {cls.__name__}: use one of {words}") from None
+        raise InvalidArgumentError(
+            f"{value!r} is not a valid {cls.__name__}: use one of {words}"
+        ) from None
 
 
 def _items(value: Any, what: str) -> Iterable[Any]:
-    # A lone string is an iterable too, of letters: never what was meant.
+    # A string is an iterable of letters too, but that is never what the caller means.
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        raise InvalidTypeError(f"a list of {what} is needed, not {type(value).__name__}")
+        raise InvalidTypeError(f"must be a list of {what}, not {type(value).__name__}")
     return value
 
 
 def _text(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise InvalidTypeError(f"a string is needed, not {type(value).__name__}")
+        raise InvalidTypeError(f"must be a string, not {type(value).__name__}")
     return value
 
 
@@ -147,16 +147,16 @@ def _texts(value: Any) -> list[str | None] | None:
 
 def _flag(value: Any) -> bool | None:
     if value is not None and not isinstance(value, bool):
-        raise InvalidTypeError(f"a bool is needed, not {type(value).__name__}")
+        raise InvalidTypeError(f"must be a bool, not {type(value).__name__}")
     return value
 
 
 def _whole(value: Any) -> int | None:
     if value is None:
         return None
-    # What can stand as an index is an integer, those of numpy too; 5.0 and True are not.
+    # Accepts every type with __index__, such as numpy's integers, but neither 5.0 nor True.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidTypeError(f"an int is needed, not {type(value).__name__}")
+        raise InvalidTypeError(f"must be an int, not {type(value).__name__}")
     return operator.index(value)
 
 
@@ -164,13 +164,13 @@ def _text_map(value: Any) -> dict[str | None, str | None] | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise InvalidTypeError(f"a mapping of strings is needed, not {type(value).__name__}")
+        raise InvalidTypeError(f"must be a mapping of strings, not {type(value).__name__}")
     return {_text(key): _text(item) for key, item in value.items()}
 
 
 def _model(value: Any) -> Any:
     if value is not None and not attrs.has(type(value)):
-        raise InvalidTypeError(f"a model is needed, not {type(value).__name__}")
+        raise InvalidTypeError(f"must be a model, not {type(value).__name__}")
     return value
 
 
@@ -190,10 +190,10 @@ _BY_ANNOTATION: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 def checked(_: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
     """
-    Check the type of every value that a user puts into a model; the ``field_transformer`` of those.
+    Add type checks to the fields of a model; use it as the ``field_transformer``.
 
-    Fields that have a converter keep it; the others get the check that their annotation asks for.
-    Every error names the field. It works on assignment too, not only in the constructor.
+    Fields with a converter keep it. The other fields get the check for their annotation. Every
+    error names the field. The checks run in the constructor and on assignment.
     """
     return [_with_check(field) for field in fields]
 
@@ -213,7 +213,7 @@ def _with_check(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
             return convert(value)
         except (InvalidArgumentError, InvalidTypeError) as error:
             if type(error) not in {InvalidArgumentError, InvalidTypeError}:
-                # It says what is wrong with what, as one about a name does.
+                # A more specific error, such as one about a name, already says what is wrong.
                 raise
             raise type(error)(f"{field.name}: {error}", argument=field.name) from None
 

@@ -2,11 +2,11 @@
 Logging: events with fields, over structlog or the standard ``logging`` module.
 
 If the application has configured structlog, events go through its processors. Otherwise each event
-becomes a record of the standard logger: its message is the event followed by ``key=value`` pairs,
-and handlers find the same in ``record.event`` and ``record.fields``. The logger ``jetsync`` has a
-null handler, so jetsync is silent unless the application configures one of the two.
+becomes a record of the standard logger. Its message is the event followed by ``key=value`` pairs,
+and handlers find both in ``record.event`` and ``record.fields``. The logger ``jetsync`` has a null
+handler, so jetsync is silent unless the application configures structlog or ``logging``.
 
-Work that takes time logs in three beats: ``<event>.begin``, then ``<event>.done`` or
+Operations that take time log two events: ``<event>.begin``, then ``<event>.done`` or
 ``<event>.failed``.
 """
 
@@ -25,55 +25,55 @@ __all__ = ["EventLogger", "beats", "get_logger"]
 
 logging.getLogger("jetsync").addHandler(logging.NullHandler())
 
-# Event names. One place, so that documentation and handlers can rely on them.
+# Event names, which handlers and the documentation can rely on.
 CONNECT: Final = "connect"
-"""In three beats: the first connection."""
+"""The first connection. Logged when it begins and when it is done or has failed."""
 DISCONNECTED: Final = "disconnected"
 """The connection was lost; reconnecting."""
 RECONNECT_FAILED: Final = "reconnect_failed"
-"""An attempt to connect failed; the next one follows. Logged once for each reason."""
+"""An attempt to connect failed, and another one follows. Logged once for each reason."""
 RECONNECTED: Final = "reconnected"
-"""The connection is back, subscriptions are replayed."""
+"""The client has reconnected and restored its subscriptions."""
 CLOSED: Final = "closed"
 """The client is closed and will not reconnect."""
 SILENT: Final = "silent"
-"""The server did not answer a probe; the connection is dropped."""
+"""The server did not answer a probe, so the client drops the connection."""
 PROTOCOL_ERROR: Final = "protocol_error"
-"""The server sent something that is no NATS protocol."""
+"""The server violated the NATS protocol."""
 LAME_DUCK: Final = "lame_duck"
-"""The server announced that it is going away."""
+"""The server announced that it is about to shut down."""
 SERVER_ERROR: Final = "server_error"
 """The server sent ``-ERR``."""
 SLOW_CONSUMER: Final = "slow_consumer"
 """Messages of a subscription were dropped."""
 PULL_STATUS: Final = "pull_status"
-"""A pull got a status line."""
+"""The server answered a pull with a status line."""
 PULLS_REFUSED: Final = "pulls_refused"
-"""A consumption's pulls were refused several times in a row; it goes on trying."""
+"""The server refused several pulls of a consumption in a row. The consumption retries."""
 HEARTBEAT_MISSED: Final = "heartbeat_missed"
-"""Neither messages nor heartbeats came for two heartbeat times."""
+"""Neither a message nor a heartbeat arrived for two heartbeat intervals."""
 CONSUMER_RESET: Final = "consumer_reset"
-"""An ordered consumer was made again."""
+"""An ordered consumer has replaced its consumer on the server."""
 CONSUMPTION_ENDED: Final = "consumption_ended"
-"""A consumption with a handler can not go on."""
+"""An error ended a consumption with a handler."""
 HANDLER_FAILED: Final = "handler_failed"
-"""A message handler raised."""
+"""A message handler raised an exception."""
 CALLBACK_FAILED: Final = "callback_failed"
-"""A callback of the application raised."""
+"""A callback of the application raised an exception."""
 PLUGIN_FAILED: Final = "plugin_failed"
-"""A plugin raised where it may only observe."""
+"""A plugin raised an exception in a hook that only observes."""
 DRAIN: Final = "drain"
-"""In three beats: finishing what was handed over before closing."""
+"""The client finishes open work and closes. Logged when it begins and when it is done or failed."""
 TTL_RAISED: Final = "ttl_raised"
-"""The server keeps a message longer than its time-to-live says."""
+"""The server keeps a message longer than its time-to-live."""
 
 
 class EventLogger:
     """
     Log events with fields; made by :func:`get_logger`.
 
-    The field ``exc_info`` adds a traceback: ``True`` for the exception that is being handled, or an
-    exception. All other fields are up to you.
+    The field ``exc_info`` adds a traceback. It is an exception, or ``True`` for the exception that
+    is being handled. All other fields are up to you.
     """
 
     __slots__ = ("_name", "_standard", "_structlog")
@@ -87,7 +87,7 @@ class EventLogger:
         return f"<EventLogger {self._name}>"
 
     def debug(self, event: str, /, **fields: Any) -> None:
-        """Log an event that helps to find a fault."""
+        """Log an event that helps with debugging."""
         self._log(logging.DEBUG, "debug", event, fields)
 
     def info(self, event: str, /, **fields: Any) -> None:
@@ -109,7 +109,7 @@ class EventLogger:
     def _log(self, level: int, method: str, event: str, fields: dict[str, Any]) -> None:
         # An application that has not imported structlog cannot have configured it.
         structlog = sys.modules.get("structlog")
-        # While another thread imports structlog, the module is there without its functions.
+        # While another thread imports structlog, the module exists without its functions.
         is_configured = getattr(structlog, "is_configured", None)
         if structlog is not None and is_configured is not None and is_configured():
             try:
@@ -129,7 +129,7 @@ class EventLogger:
 
 def get_logger(name: str) -> EventLogger:
     """
-    Return a logger that writes events with fields where the application expects them.
+    Return a logger for events with fields, over structlog or the standard ``logging`` module.
 
     If the application has configured structlog, its processors get each event and its fields, with
     the logger's name as ``logger``. Otherwise the event goes to the standard logger *name*, with
@@ -137,7 +137,7 @@ def get_logger(name: str) -> EventLogger:
     application may configure structlog later.
 
     Args:
-        name: The name of the standard logger, for a plugin that of its package.
+        name: The name of the standard logger. Plugins use the name of their package.
     """
     return EventLogger(name)
 
@@ -147,8 +147,8 @@ def beats(log: EventLogger, name: str, **keys: Any) -> Iterator[MutableMapping[s
     """
     Log ``<name>.begin``, then ``<name>.done`` or ``<name>.failed`` with the seconds it took.
 
-    Yields a dictionary; what is put into it is added to the last beat. An exception passes through
-    unchanged, and so does ``KeyboardInterrupt``, which is logged as a failure too.
+    Yields a dictionary whose items become fields of the second event. Exceptions are logged as a
+    failure and pass through unchanged. This includes ``KeyboardInterrupt``.
     """
     outcome: dict[str, Any] = {}
     begin, done, failed = (f"{name}.{beat}" for beat in ("begin", "done", "failed"))

@@ -1,13 +1,12 @@
 """
-Key-value buckets: what names and keys may be, which subjects keys have, what a message means.
+Key-value buckets: valid names and keys, the subjects of keys, and the meaning of a message.
 
-What lives here: the rules for names, the layout of a bucket over subjects, the one reading of a
-message as a change of its key. What may not: the socket, the clock, threads.
+This module uses no socket, no clock and no threads.
 
-A bucket is a stream named ``KV_<bucket>`` over ``$KV.<bucket>.>``, and a key is the rest of the
-subject. Values are payloads; a key that was deleted has a message without one that says so in its
-headers. Every path that reads a bucket (get, history, watch, reads of many keys) asks the same
-function here what a message means.
+A bucket is a stream named ``KV_<bucket>`` over ``$KV.<bucket>.>``. The rest of a subject is the
+key, and the payload is the value. Deleting a key stores an empty message with a header that marks
+the deletion. Everything that reads a bucket (get, history, watch, reads of many keys) uses
+:func:`operation_of` to interpret a message.
 
 Implements ADR-8, with the limit markers of ADR-43 and ADR-48.
 """
@@ -31,13 +30,13 @@ if TYPE_CHECKING:
     from jetsync.values.stream_config import StreamConfig
 
 STREAM_PREFIX: Final = "KV_"
-"""What the names of the streams behind buckets begin with."""
+"""The prefix of a bucket's stream name."""
 
 SUBJECT_PREFIX: Final = "$KV."
-"""What the subjects of keys begin with."""
+"""The prefix of a key's subject."""
 
 DEFAULT_API: Final = "$JS.API"
-"""The API prefix of a context without domain or prefix of its own."""
+"""The API prefix of a context that sets neither a domain nor a prefix."""
 
 DELETED: Final = "DEL"
 PURGED: Final = "PURGE"
@@ -62,11 +61,10 @@ class KeyOperation(enum.Enum):
 
 def operation_of(headers: Headers) -> tuple[KeyOperation, MarkerReason | None]:
     """
-    Return what the message with these headers does to its key, and why a server left it if it is a
-    marker.
+    Return what the message with these headers does to its key, and the reason if it is a marker.
 
-    Servers write markers of their own where the last value of a key expired. A reason or an
-    operation that is not specified makes a message an ordinary value.
+    A server writes a marker when the last value of a key expires, for example. A message with an
+    unknown reason or operation is an ordinary value.
     """
     if not headers:
         return KeyOperation.PUT, None
@@ -83,7 +81,7 @@ def operation_of(headers: Headers) -> tuple[KeyOperation, MarkerReason | None]:
 
 
 def why_gone(operation: KeyOperation, marker: MarkerReason | None) -> str:
-    """Return the word for why a key has no value."""
+    """Return why a key has no value: ``"expired"``, ``"purged"`` or ``"deleted"``."""
     if marker is MarkerReason.MAX_AGE:
         return "expired"
     return "purged" if operation is KeyOperation.PURGE else "deleted"
@@ -91,11 +89,12 @@ def why_gone(operation: KeyOperation, marker: MarkerReason | None) -> str:
 
 def check_bucket(name: str) -> str:
     """
-    Return the name if a bucket can have it.
+    Return the name if it is a valid bucket name.
 
     Raises:
         InvalidTypeError: It is not text.
-        InvalidBucketError: It is empty or has other characters than letters, digits, ``-``, ``_``.
+        InvalidBucketError: It is empty, or contains a character other than letters, digits, ``-``
+            and ``_``.
     """
     if not isinstance(name, str):
         raise InvalidTypeError(f"a bucket name must be text, not {type(name).__name__}")
@@ -106,12 +105,12 @@ def check_bucket(name: str) -> str:
 
 def check_key(key: str) -> str:
     """
-    Return the key if a bucket can have it.
+    Return the key if it is valid.
 
     Raises:
         InvalidTypeError: It is not text.
-        InvalidKeyError: It is empty, has an empty part between dots, a wildcard, or other
-            characters than letters, digits, ``-``, ``_``, ``=``, ``/`` and ``.``.
+        InvalidKeyError: It is empty, has an empty part between dots, or contains a wildcard or a
+            character other than letters, digits, ``-``, ``_``, ``=``, ``/`` and ``.``.
     """
     if type(key) is str and _KEY.fullmatch(key):
         return key
@@ -124,12 +123,11 @@ def check_key(key: str) -> str:
 
 def check_pattern(pattern: str) -> str:
     """
-    Return the pattern of keys if one can be looked for: a key whose parts may be ``*``, and whose
-    last part may be ``>``.
+    Return the pattern if it is valid: a key in which any part may be ``*`` and the last one ``>``.
 
     Raises:
         InvalidTypeError: It is not text.
-        InvalidKeyError: As :func:`check_key`, or ``>`` is not the last part.
+        InvalidKeyError: As for :func:`check_key`, or ``>`` is not the last part.
     """
     if not isinstance(pattern, str):
         raise InvalidTypeError(
@@ -157,22 +155,23 @@ def _why_invalid(key: str, *, wildcards: bool) -> str:
 
 
 def is_pattern(key: str) -> bool:
-    """Return whether *key*, which was checked, stands for more than one key."""
+    """Return whether *key*, a valid key or pattern, is a pattern."""
     return "*" in key or key.endswith(">")
 
 
 def covering(patterns: Sequence[str]) -> list[str]:
     """
-    Return the patterns without those that another one contains.
+    Return the patterns, without those that another pattern covers.
 
-    Servers refuse filters of which one matches all that another one does.
+    Servers refuse a list of filters in which one filter covers another.
     """
     wild: list[str] = []
     for pattern in filter(is_pattern, dict.fromkeys(patterns)):
         if not any(_contains(other, pattern) for other in wild):
             wild = [each for each in wild if not _contains(pattern, each)] + [pattern]
     kept = set(wild)
-    # Keys may be a thousand, and contain nothing but themselves.
+    # There may be a thousand plain keys. They cover only themselves, so they are only compared with
+    # the patterns.
     return [
         each
         for each in dict.fromkeys(patterns)
@@ -181,7 +180,7 @@ def covering(patterns: Sequence[str]) -> list[str]:
 
 
 def _contains(one: str, other: str) -> bool:
-    """Return whether all that *other* stands for is what *one* stands for as well."""
+    """Return whether *one* matches every key that *other* matches."""
     mine, theirs = one.split("."), other.split(".")
     for place, part in enumerate(mine):
         if part == ">":
@@ -196,39 +195,39 @@ def _contains(one: str, other: str) -> bool:
 @attrs.frozen
 class BucketLayout:
     """
-    Where the keys of a bucket are.
+    The streams and subjects of a bucket's keys.
     """
 
     bucket: str
     """The bucket's name."""
 
     stream: str
-    """The stream that is read."""
+    """The stream to read."""
 
     read_prefix: str
-    """What the subjects of its messages begin with."""
+    """The prefix of the subjects in that stream."""
 
     write_prefix: str
-    """What the subjects that are published to begin with."""
+    """The prefix of the subjects to publish to."""
 
     origin_stream: str
-    """The stream that stores what is published: another one where the bucket is a mirror."""
+    """The stream that stores published values. If the bucket is a mirror, this is its origin."""
 
     origin_api: str
-    """The API prefix under which that stream is found."""
+    """The API prefix for requests about that stream."""
 
     def origin_subject(self, key: str) -> str:
-        """Return the subject that *key* has in the stream that stores it."""
+        """Return the subject of *key* in the origin stream."""
         return f"{SUBJECT_PREFIX}{self.origin_stream.removeprefix(STREAM_PREFIX)}.{key}"
 
     def key_of(self, subject: str) -> str | None:
-        """Return the key of a message's subject, None if it is no subject of this bucket."""
+        """Return the key of a message's subject; None if the subject is not in this bucket."""
         prefix = self.read_prefix
         return subject[len(prefix) :] if subject.startswith(prefix) else None
 
 
 def stream_of(bucket: str) -> str:
-    """Return the name of the stream behind a bucket."""
+    """Return the name of a bucket's stream."""
     return STREAM_PREFIX + check_bucket(bucket)
 
 
@@ -239,15 +238,15 @@ def subjects_of(bucket: str) -> str:
 
 def layout_of(bucket: str, config: StreamConfig, api_prefix: str) -> BucketLayout:
     """
-    Return where the keys of a bucket are.
+    Return the streams and subjects of a bucket's keys.
 
-    Messages of a mirror have the subjects of the bucket that it mirrors, unless it rewrites them;
-    what is written goes to that bucket. In another domain the server takes ``$KV.`` behind the
-    prefix of its API.
+    The messages of a mirror keep the subjects of the bucket that it mirrors, unless it has a
+    subject transform. Writes go to the mirrored bucket. If that bucket is in another domain, the
+    subjects of writes begin with that domain's API prefix, followed by ``$KV.``.
 
     Args:
         bucket: The bucket's name.
-        config: Its stream.
+        config: The configuration of its stream.
         api_prefix: The API prefix of the context that reads it.
     """
     stream = STREAM_PREFIX + bucket

@@ -1,5 +1,5 @@
 """
-Consuming: messages without end, pulled ahead into a buffer that is kept filled.
+Continuous consumption: messages are pulled ahead into a buffer, which is kept filled.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class ConsumptionStatistics:
     """Messages that arrived."""
 
     buffered: int
-    """Messages that arrived and were not taken yet."""
+    """Messages that have arrived and were not taken yet."""
 
     pending: int
-    """Messages that open pulls may still bring. For pulls by bytes, this is the upper limit."""
+    """Messages that open pulls may still deliver. For pulls by bytes, this is the upper limit."""
 
     pending_bytes: int
-    """Bytes that open pulls may still bring, for pulls by bytes."""
+    """Bytes that open pulls may still deliver, for pulls by bytes."""
 
     pulls: int
     """Pulls that were sent."""
@@ -64,13 +64,13 @@ class _LastTaken(threading.local):
 
 class Consumption:
     """
-    The messages of a consumer as an iterator without end; made by ``Consumer.consume``.
+    The messages of a consumer as an endless iterator; made by ``Consumer.consume``.
 
-    Any number of threads may iterate over it, and each message goes to one of them. Lost
-    connections, server shutdowns and leader changes are waited out. The iteration ends after
-    :meth:`close`, :meth:`drain`, ``stop_after`` messages or the end of the client. Errors that make
-    it impossible to continue, such as ConsumerDeletedError, are raised once. The end of a ``with``
-    block closes it, and so does dropping the last reference.
+    Any number of threads may iterate over it, and each message goes to one of them. The iteration
+    continues after lost connections, server shutdowns and leader changes. It ends after
+    :meth:`close`, :meth:`drain` or ``stop_after`` messages, or when the client closes. Permanent
+    errors, such as ConsumerDeletedError, are raised once. The end of a ``with`` block closes the
+    consumption, and so does dropping the last reference.
 
     With a handler, threads of the consumption take the messages. Consumption then continues even if
     you drop the object, and the end of a ``with`` block waits for handlers that are running.
@@ -117,7 +117,7 @@ class Consumption:
         return self
 
     def __next__(self) -> Message:
-        # The steps of `next`, without its calls.
+        # The same steps as in `next`, inlined because this runs for each message.
         core = self._core
         if core.pool is not None or self._auto_ack:
             self._before_taking()
@@ -145,12 +145,12 @@ class Consumption:
         Return the next message, or None if none arrives in time.
 
         Args:
-            timeout: Seconds to wait. Default: the ``expires`` of the consumption. 0 returns a
-                message only if one is there.
+            timeout: Seconds to wait. Default: the ``expires`` of the consumption. 0 returns only a
+                message that has already arrived.
 
         Raises:
-            ConsumptionClosedError: It has ended, and all messages were taken.
-            JetSyncError: The error that ended it, once.
+            ConsumptionClosedError: The consumption has ended, and all messages were taken.
+            JetSyncError: The error that ended the consumption. It is raised once.
         """
         core = self._core
         deadline = Deadline.after(core.options.expires if timeout is None else timeout)
@@ -174,44 +174,44 @@ class Consumption:
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended, and all messages were taken and, with a handler, handled."""
+        """Whether it has ended and all messages were taken or, with a handler, handled."""
         return self._core.closed
 
     @property
     def error(self) -> BaseException | None:
-        """Why it ended; None if it has not, or if it ended after :meth:`close` or the like."""
+        """The error that ended the consumption; None if it is open, or ended as requested."""
         return self._core.error
 
     def close(self) -> None:
         """
-        Stop at once and give back what was not taken, so that the server redelivers it at once.
+        Stop at once, and return messages that were not taken to the server for redelivery.
 
-        Threads that wait for a message are woken. Handlers that are running are not interrupted.
+        Threads that wait for a message wake up. Handlers that are running are not interrupted.
         Does not wait, see :meth:`wait`. Thread-safe, safe to repeat and safe in a signal handler.
         """
         self._core.close()
 
     def drain(self) -> None:
         """
-        Pull no more, and end once the messages that have arrived were taken.
+        Stop pulling, and end once all messages that have arrived are taken.
 
-        Messages that are still in flight are given back. Does not wait, see :meth:`wait`.
+        Messages that arrive later are returned to the server. Does not wait, see :meth:`wait`.
         Thread-safe, safe to repeat and safe in a signal handler.
         """
         self._core.drain()
 
     def wait(self, *, timeout: Seconds | None = None) -> bool:
         """
-        Wait until it has ended and all messages were taken, and return whether that is so.
+        Wait until the consumption has ended and all messages were taken. Return whether that is so.
 
-        With a handler, this waits until the last handler has returned.
+        With a handler, also wait until the last call of the handler has returned.
 
         Args:
             timeout: Seconds to wait. Default: no limit.
 
         Raises:
             ConflictingUseError: The caller is the handler, or a signal handler that interrupted a
-                call for a message. It would wait for itself.
+                call for a message. Such a caller would wait for itself.
         """
         return self._core.wait(Deadline.after(timeout))
 

@@ -1,15 +1,15 @@
 """
-Ordered consumers: read a stream, or a part of it, in order, without gaps and repeats.
+Ordered consumers: read a stream, or a part of it, in order, without gaps or repeats.
 
-An :class:`OrderedConsumer` uses an ephemeral consumer in the server's memory that asks for no
-acknowledgements. If the consumer or one of its messages is lost, another consumer replaces it and
-begins after the last message that was handed out. The client keeps the position, so nothing on a
-server has to survive.
+An :class:`OrderedConsumer` uses an ephemeral consumer in the server's memory, without
+acknowledgements. If the consumer or one of its messages is lost, jetsync creates another consumer
+that begins after the last message that was handed out. The client keeps the position, so the server
+may lose the consumer at any time.
 
 Invariants
-- One thread at a time moves the cursor: the one that takes messages.
-- A consumer on the server is *fresh* while it has sent nothing that was not handed out. One that is
-  not fresh is replaced before the next use.
+- Only the thread that takes messages moves the cursor. There is one such thread at a time.
+- A consumer on the server is *fresh* while all messages that it has sent were handed out. A
+  consumer that is not fresh is replaced before the next use.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def open_ordered(
     """
     Check the options, create the first consumer and return the handle.
 
-    With *keep_to_stream* it ends with the stream, and does not wait for another one of its name.
+    With *keep_to_stream*, it ends when the stream is deleted, even if a stream with the same name
+    is created later.
     """
     if opt_start_seq is not None and opt_start_time is not None:
         raise InvalidArgumentError(
@@ -149,10 +150,10 @@ class OrderedConsumer:
 
     Stream sequences increase strictly, and no message is skipped or repeated. Lost connections,
     restarted servers and deleted consumers do not change that. Messages need no acknowledgement.
-    Each use continues where the previous one stopped, with one use at a time.
+    One use can be open at a time. The next use continues where it stopped.
 
-    The consumer on the server is ephemeral and is replaced when that is necessary. Its :attr:`name`
-    counts the replacements. :meth:`close` and the end of a ``with`` block delete it.
+    The consumer on the server is ephemeral and is replaced when necessary. Its :attr:`name` counts
+    the replacements. :meth:`close` and the end of a ``with`` block delete it.
 
     If the stream is deleted, a use that waits for messages raises StreamNotFoundError after servers
     have reported for two seconds that there is no such stream. If the stream has been created again
@@ -196,7 +197,7 @@ class OrderedConsumer:
 
     @property
     def cached_info(self) -> ConsumerInfo:
-        """The consumer as the server last described it; sends no request."""
+        """The last description of the consumer that the server sent; sends no request."""
         assert self._source.info is not None
         return self._source.info
 
@@ -229,12 +230,13 @@ class OrderedConsumer:
         """
         Request the next messages and return them as an iterable that yields each as it arrives.
 
-        The iteration ends after the requested number, or after *expires*. If the consumer is lost
-        meanwhile, it is replaced and the rest is requested again.
+        The iteration ends after the requested number of messages, or after *expires*. If the
+        consumer is lost in the meantime, it is replaced and the remaining messages are requested
+        again.
 
         Args:
-            max_messages: How many messages at most. Optional if *max_bytes* is given.
-            max_bytes: How many bytes at most, as for ``Consumer.fetch``.
+            max_messages: The most messages to return. Optional if *max_bytes* is given.
+            max_bytes: The most bytes to return, as for ``Consumer.fetch``.
             expires: Seconds to wait for messages. Default: 30.
             heartbeat: As for ``Consumer.fetch``.
             no_wait: Take the messages that are available now, and do not wait for more.
@@ -275,20 +277,20 @@ class OrderedConsumer:
         """
         Return the messages as an endless iterator, pulled ahead into a buffer.
 
-        Waits for the consumer, within the context's default timeout. After that, all temporary
-        failures are waited out.
+        The call waits until the consumer exists, for at most the context's default timeout. The
+        iterator then continues after every temporary failure.
 
         Args:
-            handler: Not supported; has to be None.
-            max_messages: How many messages the buffer holds. Default: 500, if *max_bytes* is not
-                given either.
+            handler: Not supported; must be None.
+            max_messages: How many messages the buffer holds. Default: 500, unless *max_bytes* is
+                given.
             max_bytes: How many bytes the buffer holds, instead of *max_messages*.
             expires: Seconds that the server keeps one pull, at least 1. Default: 30.
             heartbeat: Seconds between heartbeats of the server. If two are missed, the consumer is
                 replaced. Default: half of *expires*, at most 5.
             threshold_messages: As for ``Consumer.consume``.
             threshold_bytes: As for ``Consumer.consume``.
-            stop_after: End after so many messages, however often the consumer is replaced.
+            stop_after: End after this many messages, even if the consumer is replaced in between.
 
         Raises:
             InvalidArgumentError: An option is not valid; nothing was sent.
@@ -327,10 +329,10 @@ class OrderedConsumer:
 
     def close(self, *, timeout: Seconds | None = None) -> None:
         """
-        End its open use, and delete the consumer on the server; safe to repeat.
+        End the open use, and delete the consumer on the server; safe to repeat.
 
-        Without a connection, the consumer is deleted when there is one again, if the client still
-        exists. Otherwise the server deletes it after ``inactive_threshold``.
+        Without a connection, the client deletes the consumer after it has reconnected. If it never
+        reconnects, the server deletes the consumer after ``inactive_threshold``.
 
         Args:
             timeout: Seconds for the whole call; None is the context's default.

@@ -46,17 +46,17 @@ __all__ = ["Transaction"]
 
 ATTEMPTS: Final = 8
 """
-How often a transaction is sent at most.
+The most attempts to send a transaction.
 
-Another attempt follows only where keys to be created have the marker of a value that is gone, and
-each attempt knows them all.
+A transaction is only sent again if keys to create still have the marker of a deleted value. Each
+attempt then expects the revisions of all these markers.
 """
 
 
 @attrs.frozen
 class Change:
     """
-    What a transaction does to one key.
+    One change of a transaction, to one key.
     """
 
     key: str
@@ -64,24 +64,25 @@ class Change:
     headers: dict[str, str] | None = None
     ttl: Seconds | Literal["never"] | None = None
     last: int | None = None
-    """The revision that the key has to be at."""
+    """The expected revision of the key; None expects nothing."""
 
     creates: bool = False
-    """Whether the key must have no value, but may have the marker of one that is gone."""
+    """Whether the key must have no value. It may have the marker of a deleted value."""
 
     def message(self, prefix: str, last: int | None) -> OutboundMessage:
-        """Return what is sent, if the key has to be at revision *last*."""
+        """Return the message of this change. The server checks that the key is at *last*."""
         expect = None if last is None else Expect(last_subject_sequence=last)
         return OutboundMessage(prefix + self.key, self.data, self.headers, None, self.ttl, expect)
 
 
 def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
     """
-    Return the stream that stores what is written to a bucket.
+    Return the stream that stores the values written to a bucket.
 
     Raises:
-        AtomicPublishDisabledError, NotSupportedError: It takes no transactions.
-        BucketNotFoundError: There is none.
+        AtomicPublishDisabledError, NotSupportedError: The stream or its server does not support
+            transactions.
+        BucketNotFoundError: The bucket does not exist.
     """
     layout, streams = bucket.layout, bucket.origin.streams
     with bucket.named(origin=True):
@@ -89,7 +90,7 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
         try:
             require_atomic(known, bucket.context, broken_servers=False)
         except JetSyncError:
-            # It may have been allowed since the stream was asked.
+            # The stream may have been changed since its configuration was fetched.
             known = streams.named(layout.origin_stream, deadline, fresh=True)
             try:
                 require_atomic(known, bucket.context, broken_servers=False)
@@ -123,12 +124,12 @@ class Transaction:
         self._changes: list[Change] = []
         self._changed: set[str] = set()
         self._over: str | None = None
-        """Why it takes no more changes."""
+        """Why the transaction accepts no more changes; None while it is open."""
 
         self._ack: BatchAck | None = None
         self._revisions: dict[str, int] = {}
         self._storing: StreamConfig | None = None
-        """The stream that takes times-to-live, once there is one in the transaction."""
+        """The stream's configuration, once a change has a time-to-live."""
 
         known_stream(bucket, Deadline.after(timeout))
 
@@ -150,7 +151,7 @@ class Transaction:
 
     @property
     def ack(self) -> BatchAck | None:
-        """The ack of the commit; None before it, and without changes."""
+        """The ack of the commit; None before the commit, and if there were no changes."""
         return self._ack
 
     @property
@@ -238,22 +239,22 @@ class Transaction:
 
     def commit(self, *, timeout: Seconds | None = None) -> Mapping[str, int]:
         """
-        Make the changes, and return the revision of each key; the end of the block does the same.
+        Store the changes, and return the revision of each key. The end of the block does the same.
 
         Args:
-            timeout: Seconds for all requests together; None is that of the transaction.
+            timeout: Seconds for all requests together; None uses the timeout of the transaction.
 
         Raises:
-            WrongLastRevisionError: A key is not at the revision that was given; nothing was
-                changed. Its ``key`` says which, if that could still be seen.
-            KeyExistsError: A key that was to be created has a value; nothing was changed.
-            BatchOutcomeUnknownError: No answer came: all changes are made, or none. A
+            WrongLastRevisionError: A key does not have its expected revision. Nothing was changed.
+                The error's ``key`` is that key, if jetsync could still find out.
+            KeyExistsError: A key to create has a value. Nothing was changed.
+            BatchOutcomeUnknownError: No answer came. Either all changes are stored, or none. A
                 PublishOutcomeUnknownError.
             BatchTooLargeError, MessageTooLargeError, MaxMessagesError, ...: The bucket refused the
-                transaction; nothing was changed.
-            NoStreamResponseError, ConnectionLostError, DisconnectedError: It was not sent; nothing
-                was changed.
-            BatchClosedError: It is over.
+                transaction. Nothing was changed.
+            NoStreamResponseError, ConnectionLostError, DisconnectedError: The transaction was not
+                sent. Nothing was changed.
+            BatchClosedError: The transaction was committed or discarded.
         """
         seconds = self._timeout if timeout is None else as_seconds(timeout)
         deadline = Deadline.after(seconds)
@@ -268,7 +269,7 @@ class Transaction:
             self._tell_raised()
         return self._revisions
 
-    # Steps of the above.
+    # Implementation.
 
     def _check_open(self) -> None:
         if self._over is not None:
@@ -283,15 +284,15 @@ class Transaction:
             first_only = change.last is not None or (change.headers or {}).get(ROLLUP) is not None
             if first_only and change.key in self._changed:
                 raise InvalidArgumentError(
-                    f"key {change.key!r} is changed by the transaction already: only what was"
-                    " there before can be expected or purged",
+                    f"the transaction already changes key {change.key!r}: expectations and purges"
+                    " refer to the state before the transaction",
                     argument="key",
                 )
             self._changes.append(change)
             self._changed.add(change.key)
 
     def _store(self, deadline: Deadline) -> BatchAck:
-        """Send the changes; again, if keys to be created have markers of values that are gone."""
+        """Send the changes, and send them again if keys to create have markers of old values."""
         expected = {change.key: change.last for change in self._changes if change.last is not None}
         options = AtomicOptions(
             timeout=deadline.total, retries=PUBLISH_RETRIES, retry_wait=PUBLISH_RETRY_WAIT
@@ -299,12 +300,12 @@ class Transaction:
         prefix = self._bucket.layout.write_prefix
         for _ in range(ATTEMPTS):
             left = dict(expected)
-            # Of several changes of a key only the first one can expect anything.
+            # If a key has several changes, only the first one can have an expectation.
             messages = [
                 change.message(prefix, left.pop(change.key, None)) for change in self._changes
             ]
             try:
-                # In another domain the bucket has subjects that no stream of this domain has, so
+                # If the bucket is in another domain, no stream of this domain has its subjects. So
                 # the stream is looked up by its name.
                 find = partial(known_stream, self._bucket)
                 return publish_batch(self._bucket.context, messages, options, deadline, find)
@@ -318,10 +319,9 @@ class Transaction:
 
     def _look(self, refusal: WrongLastSequenceError, deadline: Deadline) -> dict[str, int]:
         """
-        Return the revisions of the markers that are in the way, or raise which key is not as it
-        should be.
+        Return the revisions of the markers of keys to create, or raise the error of a wrong key.
 
-        The server says that there is one and not which.
+        The server only reports that an expectation failed. It does not report which one.
         """
         bucket, markers = self._bucket, {}
         for change in self._changes:

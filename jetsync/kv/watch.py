@@ -2,7 +2,7 @@
 Watch a bucket: its entries, and then every change in order, with no gaps or duplicates.
 
 A :class:`Watch` reads through an ordered consumer, which is recreated when necessary. This module
-adds the decision when the initial entries are complete.
+decides when the initial entries are complete.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Watch"]
 
-# Entries to prefetch when the values are left out.
+# Entries to prefetch if the watch leaves out the values.
 PREFETCHED_KEYS: Final = 5000
 
 # Seconds without an entry after which a watch asks the server whether its initial entries are
-# complete. Each entry says how many follow it, so this happens only if those were removed in the
-# meantime, or if the consumer was recreated.
+# complete. Each entry tells how many follow it. So the watch only has to ask if the following
+# entries were removed in the meantime, or if the consumer was recreated.
 QUIET: Final = 0.25
 
-# A watch counts as current after this many entries for each initial one.
+# A watch counts as current once it has taken this many times the number of initial entries.
 MOST: Final = 4
 
 # Seconds to wait for the server's answer.
@@ -68,7 +68,8 @@ class Watch:
     block closes the watch.
 
     The watch raises BucketNotFoundError if servers report for two seconds that the bucket does not
-    exist, or if the bucket was deleted and created again, because its revisions then start over.
+    exist. It also does so if the bucket was deleted and created again, because revisions then start
+    over.
     """
 
     def __init__(
@@ -78,11 +79,11 @@ class Watch:
         self._ordered = ordered
         self._ignore_deletes = ignore_deletes
         self._current = Latch()
-        # The end sets both latches, so that no thread keeps waiting for the first one.
+        # Ending the watch sets both latches, so that no thread keeps waiting for the first one.
         self._over = Latch()
         # Held by the thread that takes an entry.
         self._taking = threading.RLock()
-        # Until when one wait for an entry lasts. It belongs to the thread that holds the lock.
+        # The deadline of the current wait for an entry. Used only with the lock held.
         self._step = Deadline.after(0.0)
         self._revision = 0
         # The message of the last entry.
@@ -90,7 +91,7 @@ class Watch:
         # The number of initial entries; 0 once the number is no longer known.
         self._there = ordered.cached_info.num_pending
         self._by_key = ordered.cached_info.config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT
-        # The keys that arrived, while initial entries are outstanding.
+        # The keys that have arrived. Empty once all initial entries are complete.
         self._keys: set[str] = set()
         self._taken = 0
         self._gone: BucketNotFoundError | None = None
@@ -130,8 +131,9 @@ class Watch:
         Wait for the next entry and return it, or None if none arrives in time.
 
         Args:
-            timeout: Seconds to wait. The default is 30; 0 returns only an entry that is already
-                here. While the consumer is being recreated, the call may take half a second more.
+            timeout: Seconds to wait. The default is 30; 0 returns only an entry that has already
+                arrived. While the consumer is being recreated, the call may take half a second
+                longer.
 
         Raises:
             HandleClosedError: The watch has ended.
@@ -150,9 +152,9 @@ class Watch:
         """
         Yield the entries that existed when the watch was created, and end.
 
-        Changes made in the meantime may be among them. Iterate over the watch itself for all later
-        changes. If changes arrive faster than you take them, the iteration ends after as many keys
-        as existed at the start.
+        Some of them may be changes that were made in the meantime. Iterate over the watch itself
+        for all later changes. If changes arrive faster than you take them, the iteration ends after
+        as many keys as existed at the start.
 
         Args:
             timeout: Seconds for all entries. The default is no limit.
@@ -261,10 +263,10 @@ class Watch:
             return None
 
     def _receive(self, until: Deadline) -> Entry:
-        """Wait for an entry, until *until* or until the server has to be asked."""
+        """Wait for an entry until *until*, or until it is time to ask the server."""
         messages = self._messages
         try:
-            # Buffered entries are returned whatever the time: most need no new deadline.
+            # A buffered entry is returned even after the deadline, so most calls need no new one.
             message = messages.take(self._step)
         except WaitTimeoutError:
             longest = messages.options.expires if self._is_current else QUIET
@@ -281,10 +283,11 @@ class Watch:
 
     def _count(self, key: str) -> None:
         """
-        Check whether as many keys arrived as existed at the start.
+        Check whether as many keys have arrived as existed at the start.
 
-        If a key changes before its entry arrives, the server sends only the change. Other keys may
-        arrive twice before that. So keys are counted instead of entries, up to a limit.
+        If a key changes before its entry arrives, the server sends only the change, which comes
+        later. Other keys may arrive twice before it. So this counts keys instead of entries, up to
+        a limit.
         """
         self._taken += 1
         if not self._there or self._ordered.statistics().resets:
@@ -309,7 +312,7 @@ class Watch:
         sent, came = info.delivered, 0
         if self._last is not None and self._last.metadata.consumer == info.name:
             came = self._last.metadata.consumer_sequence
-        # After a purge the consumer's position is past messages that it never sent.
+        # After a purge, the consumer's position may be after messages that it never sent.
         last = self._ordered.statistics().last_sequence or 0
         if sent.consumer_seq <= came or sent.stream_seq <= last:
             self._note_current()

@@ -1,8 +1,8 @@
 """
 Listen for the advisory that the server sends when it drops an atomic batch.
 
-The server reports this only in advisories. A user without permission to subscribe to them learns it
-from the answer to the next message that asks for one.
+The server reports this only in advisories. If a user may not subscribe to them, jetsync notices the
+loss when the server answers the next message that asks for an answer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AbandonWatch:
         self._batch_id = batch_id
         self._on_denied = on_denied
         self._box = Mailbox((ADVISORY + stream).encode())
-        # The advisories of the stream that were not read yet.
+        # The unread advisories of the stream.
         self.frames: deque[Frame] = self._box.frames
         self._box.push = self._receive
         self._box.on_failure = self._on_failure
@@ -67,7 +67,7 @@ class AbandonWatch:
         return line
 
     def _on_failure(self, error: Exception) -> None:
-        """Have later batches not try if permission was denied."""
+        """If permission was denied, report it, so that later batches do not subscribe."""
         if isinstance(error, PermissionDeniedError):
             self._on_denied()
 
@@ -84,7 +84,7 @@ class AbandonWatch:
         return None
 
     def _receive(self, frame: Frame) -> None:
-        """Keep an advisory and report it to plugins; runs in the thread that reads."""
+        """Keep an advisory and report it to plugins; runs in the thread that reads the socket."""
         self.frames.append(frame)
         self._connection.emit(partial(self._read, frame))
 

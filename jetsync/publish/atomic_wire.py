@@ -1,7 +1,7 @@
 """
 One attempt to send an atomic batch over one connection: writing, waiting and reading the answers.
 
-Each further attempt is another :class:`BatchRun`, under another id.
+A retry uses another :class:`BatchRun` with another id.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync.publish.atomic_staging import BatchItem, Staging, Wire
 
-# A larger batch is written in pieces of this many bytes, so that memory does not hold it twice.
+# A batch with more bytes is written in pieces of this size, to avoid a second copy in memory.
 WRITE_BYTES: Final = 1 << 20
 
 # Seconds after which the server drops an idle batch, unless its operator changed it (ADR-50).
 IDLE_LIMIT: Final = 10.0
 
-# Seconds to wait for a permission error of the first message after the last one was answered.
+# Seconds to wait for a permission error about the first message, once the last one is answered.
 DENIAL_WAIT: Final = 0.25
 
 
@@ -54,7 +54,7 @@ class BatchRun:
 
     Args:
         context: Context of the batch.
-        known: The stream, as looked up on the connection that the batch uses.
+        known: The stream, looked up on the connection that the batch uses.
         wire: Makes the frames, with the id of the attempt.
         staging: Checks the messages of the batch.
         whole: Whether :meth:`send` gets the complete batch. The first message then asks for an
@@ -97,7 +97,7 @@ class BatchRun:
         self._wire = wire
         # Receives the answer to the first message if the call does not wait for it.
         self._opening: Waiter | None = None
-        # The last message that asked for an answer.
+        # The latest message that asked for an answer.
         self._asked: Entry[BatchItem] | None = None
         # Whether the server was told to drop the batch.
         self._dropped = False
@@ -151,7 +151,7 @@ class BatchRun:
         )
 
     def add(self, staged: BatchItem, deadline: Deadline) -> None:
-        """Write one message of many, and wait for the answer if it asks for one."""
+        """Write one message of the batch, and wait for the answer if it asks for one."""
         entry = self.engine.add(staged)
         if entry is None:
             return
@@ -233,7 +233,7 @@ class BatchRun:
                 raise self._unknown(subject, deadline, error) from error
             raise
         except BaseException:
-            # In particular Ctrl-C.
+            # For example Ctrl-C.
             engine.lost(entry)
             raise
         finally:
@@ -266,10 +266,10 @@ class BatchRun:
     def _explained(
         self, error: BatchIncompleteError, subject: str, deadline: Deadline
     ) -> Exception:
-        """Return the cause of *error* if it is known, else *error* with the likely reason."""
+        """Return the cause of *error* if it is known, or *error* with its likely reason."""
         opening = self._opening
         if opening is not None:
-            # The loop reads permission errors, possibly slightly later than the answers.
+            # The loop thread reads permission errors, possibly slightly later than the answers.
             self._lane.wait(opening, deadline.at_most(DENIAL_WAIT))
             if opening.reply is not None:
                 try:
@@ -291,5 +291,6 @@ class BatchRun:
             err_code=error.err_code,
             description=error.description,
             stream=error.stream,
-            reason=f"{idle:.1f} s have passed since {since}; the server waits {IDLE_LIMIT:g} s",
+            reason=f"{idle:.1f} s have passed since {since}, and the server drops an idle batch"
+            f" after {IDLE_LIMIT:g} s",
         )

@@ -1,9 +1,9 @@
 """
 Turn the messages that a caller publishes into the bytes that are sent.
 
-Every way to publish uses this encoder. It finds everything that can be wrong with a message before
-a byte of it is sent. The outputs are a whole frame, a block of frames, or the encoded parts for
-callers that learn the reply subject later or add headers.
+Every way to publish uses this encoder. It raises the error of an invalid message before any byte of
+the message is sent. It returns a whole frame, a block of frames, or the encoded parts. The parts
+are for callers that learn the reply subject later or add headers.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ An encoded message: subject, header block (empty if there are no headers), paylo
 """
 
 KNOWN_SUBJECTS: Final = 4096
-"""How many checked subjects an encoder remembers. Most programs publish to few."""
+"""How many valid subjects an encoder remembers. Most programs publish to few subjects."""
 
 BLOCK_MESSAGES: Final = 512
-"""Messages in one write at most. Fewer cost more system calls; with more the server would idle."""
+"""The most messages in one write. Smaller blocks need more system calls, and larger ones let the
+server idle while they are encoded."""
 
 BLOCK_BYTES: Final = 128 << 10
-"""Bytes of headers and payloads after which a write takes no further message: 128 KiB."""
+"""A block is complete once its messages have this many bytes: 128 KiB."""
 
 
 class Encoder:
@@ -50,9 +51,9 @@ class Encoder:
     Encode messages for one connection. Any thread may encode; one at a time may call ``renew``.
 
     Args:
-        connection: Whose limits apply.
-        suffix: What follows the number in a reply subject.
-        check: Called once with each new subject, after it was found valid. May raise.
+        connection: The connection whose limits apply.
+        suffix: The end of each reply subject, after the number.
+        check: Called once with each new valid subject. May raise.
     """
 
     __slots__ = ("_check", "_connection", "_limit", "_suffix", "_version", "hpub", "pub", "targets")
@@ -72,14 +73,14 @@ class Encoder:
         self.pub: bytes = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
         self.hpub: bytes = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
         self.targets: dict[str, bytes] = {}
-        """The subjects that were checked, as bytes."""
+        """The valid subjects, as bytes."""
 
     def renew(self) -> bool:
         """
         Adopt the limits of the current server; return whether earlier frames must be encoded again.
 
-        A server closes the connection for good if it gets more than its ``max_payload``, and an
-        older one may ignore a header.
+        A server closes the connection for good if it receives more than its ``max_payload``, and an
+        older server may ignore a header.
         """
         before, server = self._limit, self._connection.server
         changed, self._limit = server.version != self._version, server.max_payload
@@ -96,7 +97,7 @@ class Encoder:
         """
         header: bytes = b""
         pairs: Sequence[tuple[str, str]] = ()
-        # Bulk publishing mostly gets (subject, bytes) pairs, so they are looked for first.
+        # Bulk publishing mostly gets (subject, bytes) pairs, so they are checked for first.
         if type(item) is tuple and len(item) == 2:
             subject, data = item
         elif type(item) is tuple and len(item) == 3 and type(item[2]) is SharedHeaders:
@@ -118,9 +119,9 @@ class Encoder:
 
     def frame(self, item: Any, prefix: bytes, number: int) -> bytes:
         """
-        Return the frame that publishes *item*; its reply subject is *prefix*, *number*, suffix.
+        Return the frame that publishes *item*; its reply subject is *prefix* + *number* + suffix.
 
-        Raises: as :meth:`encode`.
+        Raises: as for :meth:`encode`.
         """
         target, header, payload, _ = self.encode(item)
         if not header:
@@ -148,15 +149,15 @@ class Encoder:
 
         Args:
             items: The messages.
-            frames: Where the frames go, one for each item that was taken.
+            frames: Receives one frame for each item that is taken.
             prefix: As for :meth:`frame`.
             number: The number of the first item.
-            flying: Gets the items under their numbers.
-            failures: Gets the items that cannot be sent; their frames are empty. Without it, the
-                first error is raised.
-            shared: Headers that plugins add to all of them.
+            flying: Receives the items by their numbers.
+            failures: Receives the items that cannot be sent; their frames are empty. If it is None,
+                the first error is raised.
+            shared: Headers that plugins add to all items.
             prepare: The plugins' hook for each message.
-            most: How many items to take.
+            most: The most items to take.
 
         Returns:
             Whether *items* is exhausted.
@@ -173,7 +174,7 @@ class Encoder:
             )  # fmt: skip
         last, append = number + most - 1, frames.append
         for item in items:
-            # Pairs with a known subject are encoded here: a call would cost a third more.
+            # Pairs with a known subject are encoded inline: a call would take a third longer.
             if type(item) is tuple and len(item) == 2:
                 subject, data = item
                 if type(data) is bytes and type(subject) is str and subject in targets:

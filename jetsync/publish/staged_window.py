@@ -34,7 +34,8 @@ _NO_WAIT: Final = Deadline(0.0, 0.0)
 
 class CollectingWindow(Window):
     """
-    A window that never waits for the connection and processes acks in the order of their arrival.
+    A window that never waits for the connection and processes acks in the order in which they
+    arrive.
     """
 
     # With a lock per message, four threads are a fifth slower than one: the thread that gets the
@@ -45,30 +46,30 @@ class CollectingWindow(Window):
         super().__init__(context, options, keep_acks=True)
         # Messages without a number, oldest first.
         self.staged: list[Staged] = []
-        # Their approximate size: threads that stage at the same moment may miss some.
+        # Their approximate size: it is too small if several threads stage at the same moment.
         self.staged_bytes: int = 0
-        # The owner's tokens of the messages with a number, in that order. The owner removes them.
+        # The owner's tokens of the numbered messages, by number. The owner removes them.
         self.tokens: dict[int, Any] = {}
-        # Frames that have numbers and could not be written, and their size.
+        # Numbered frames that could not be written yet, and their size.
         self.pieces: list[bytes] = []
         self._collected = 0
-        # Bytes that have a number and have not ended. Only :meth:`flush` and :meth:`account` update
-        # this, because a sum per message would cost too much.
+        # Bytes of the numbered messages that are still open. Only :meth:`flush` and :meth:`account`
+        # update this, because adding up the size of each message would cost too much.
         self.numbered_bytes: int = 0
-        # The next number, and the number of the first of the pieces.
+        # The next number, and the number of the first piece.
         self.number: int = 0
         self._first = 0
-        # When the pieces fail if there is no connection.
+        # When the pieces fail, unless the connection is back by then.
         self._until = 0.0
 
     @property
     def open_count(self) -> int:
-        """How many messages have not ended."""
+        """How many messages are neither acknowledged nor failed, including staged ones."""
         return len(self.tokens) + len(self.staged)
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of the messages that have not ended, including staged ones."""
+        """Bytes of the open messages, including staged ones."""
         self._measure()
         return self.numbered_bytes + self.staged_bytes
 
@@ -84,7 +85,7 @@ class CollectingWindow(Window):
         """
         Encode and stage a message, or return None if there is no connection now. Any thread.
 
-        Raises: as :meth:`Encoder.encode`; the message is not staged.
+        Raises: as for :meth:`Encoder.encode`; the message is not staged.
         """
         if self._lane.state is not LaneState.OPEN:
             return None
@@ -98,7 +99,7 @@ class CollectingWindow(Window):
         """
         Write the staged messages for which the window has room.
 
-        Keeps them if there is no connection now, or in a signal handler that cannot write.
+        Without a connection, or in a signal handler that cannot write, they stay staged.
         """
         while (room := self.room) > 0 and self.staged:
             self._write(self.staged[: min(room, BLOCK_MESSAGES)])
@@ -134,8 +135,8 @@ class CollectingWindow(Window):
         except ConnectionClosedError as error:
             self._fail_collected(error)
         except BaseException:
-            # Ctrl-C. If it struck in the write, the lane ends the connection, and the server may
-            # have received anything. The bookkeeping may be repeated, the write may not.
+            # Ctrl-C. If it interrupted the write, the lane ends the connection, and the server may
+            # have received any part of the block. So only the bookkeeping is repeated.
             if self.number == first:
                 self._enter(chunk)
             self._note(epoch)
@@ -152,7 +153,7 @@ class CollectingWindow(Window):
         if self.staged[:1] == chunk[:1]:
             del self.staged[: len(chunk)]
         self.staged_bytes = sum([len(parts[1]) + len(parts[2]) for _, _, parts in self.staged])
-        # Last, because after Ctrl-C before this line all of it is repeated.
+        # This line comes last: if Ctrl-C arrives before it, the whole method is repeated.
         self.number = first + len(chunk)
 
     def _note(self, epoch: int) -> None:
@@ -178,7 +179,7 @@ class CollectingWindow(Window):
         return due
 
     def account(self) -> list[FailedAttempt]:
-        """Do what :meth:`Window.account` does, flush, and fail what has waited too long."""
+        """Extend :meth:`Window.account`: also flush, and fail messages that waited too long."""
         failure = self.box.failure
         failed_attempts = super().account()
         self.flush()
@@ -190,7 +191,7 @@ class CollectingWindow(Window):
         return failed_attempts
 
     def _fail_collected(self, error: Exception) -> None:
-        """Fail everything that was not written."""
+        """Fail all messages that were not written."""
         if not self.pieces:
             self._first = self.number
         self.pieces.clear()

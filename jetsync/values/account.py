@@ -1,5 +1,5 @@
 """
-What a server says about an account: what it uses, what it may use, and which API level answered.
+The description of an account in the server's answers: usage, limits and API level.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ __all__ = ["AccountInfo", "AccountLimits", "AccountTier", "ApiStats"]
 @attrs.frozen(kw_only=True)
 class AccountLimits(WireModel):
     """
-    What an account may use; -1 means no limit.
+    The limits of an account; -1 means no limit.
     """
 
     max_memory: int = -1
-    """Bytes in memory."""
+    """The most bytes in memory."""
 
     max_storage: int = -1
-    """Bytes on disk."""
+    """The most bytes on disk."""
 
     max_streams: int = -1
-    """Streams."""
+    """The most streams."""
 
     max_consumers: int = -1
-    """Consumers."""
+    """The most consumers."""
 
     max_ack_pending: int = -1
-    """Messages that a consumer may have unacknowledged."""
+    """The most unacknowledged messages of one consumer."""
 
     memory_max_stream_bytes: int = -1
-    """Bytes of one stream in memory."""
+    """The most bytes of one stream in memory."""
 
     storage_max_stream_bytes: int = -1
-    """Bytes of one stream on disk."""
+    """The most bytes of one stream on disk."""
 
     max_bytes_required: bool = False
     """Whether every stream must have ``max_bytes``."""
@@ -45,7 +45,7 @@ class AccountLimits(WireModel):
 @attrs.frozen(kw_only=True)
 class ApiStats(WireModel):
     """
-    The JetStream API as the answering server sees it.
+    The JetStream API of the server that answered.
     """
 
     level: int = 0
@@ -55,16 +55,16 @@ class ApiStats(WireModel):
     """Requests since the server started."""
 
     errors: int = 0
-    """Requests among those that were answered with an error."""
+    """How many of these requests the server answered with an error."""
 
     inflight: int = 0
-    """Requests being served. Server 2.11 and later."""
+    """Requests in progress. Server 2.11 and later."""
 
 
 @attrs.frozen(kw_only=True)
 class AccountTier(WireModel):
     """
-    What an account uses and may use in one tier, such as ``R3``.
+    Usage and limits of an account in one tier, such as ``R3``.
     """
 
     memory: int = 0
@@ -74,32 +74,32 @@ class AccountTier(WireModel):
     """Bytes on disk."""
 
     reserved_memory: int = 0
-    """Bytes of memory set aside by the ``max_bytes`` of streams."""
+    """Bytes in memory that are reserved by the ``max_bytes`` of streams."""
 
     reserved_storage: int = 0
-    """Bytes of disk set aside likewise."""
+    """Bytes on disk that are reserved by the ``max_bytes`` of streams."""
 
     streams: int = 0
-    """Streams."""
+    """Number of streams."""
 
     consumers: int = 0
-    """Consumers."""
+    """Number of consumers."""
 
     limits: AccountLimits = attrs.field(factory=AccountLimits)
-    """What it may use; not set in the totals of an account that has tiers."""
+    """The limits. If the account has tiers, they are set for each tier and not for the totals."""
 
 
 @attrs.frozen(kw_only=True)
 class AccountInfo(AccountTier):
     """
-    An account as the server describes it; in an account with tiers these are the totals.
+    The server's description of an account. If the account has tiers, the numbers are the totals.
     """
 
     domain: str | None = None
     """JetStream domain of the server that answered."""
 
     api: ApiStats = attrs.field(factory=ApiStats)
-    """The API, with its level."""
+    """The API of the server that answered."""
 
     tiers: dict[str, AccountTier] = attrs.field(factory=dict)
-    """Each tier by its name; empty where the account has none."""
+    """The tiers by name; empty if the account has none."""

@@ -1,7 +1,7 @@
 """
-What a server says about a consumer.
+The description of a consumer in the server's answers.
 
-Field names are the server's own. These are values from one moment: nothing in here changes.
+The fields have the names of the server. The objects are snapshots and never change.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ __all__ = ["ConsumerInfo", "ConsumerReset", "PauseState", "PriorityGroupState", 
 @attrs.frozen(kw_only=True)
 class SequenceInfo(WireModel):
     """
-    A place in the consumer's own counting and in the stream's.
+    A position, as a consumer sequence and a stream sequence.
     """
 
     consumer_seq: int = 0
-    """How many deliveries there were up to here, redeliveries included."""
+    """Number of deliveries up to this position, including redeliveries."""
 
     stream_seq: int = 0
     """Sequence of the message in the stream."""
 
     last_active: dt.datetime | None = None
-    """When it last moved; ``None`` if it never did."""
+    """When the position last changed; ``None`` if it never did."""
 
 
 @attrs.frozen(kw_only=True)
 class PriorityGroupState(WireModel):
     """
-    Who is pinned to a priority group; server 2.11 and later.
+    The pinned client of a priority group; server 2.11 and later.
     """
 
     group: str = ""
     """Name of the group."""
 
     pinned_client_id: str | None = None
-    """Id that the pinned client sends with its pulls; ``None`` while nobody is pinned."""
+    """Id that the pinned client sends with its pulls; ``None`` while no client is pinned."""
 
     pinned_ts: dt.datetime | None = None
-    """Since when it is pinned."""
+    """When the client was pinned."""
 
 
 @attrs.frozen(kw_only=True)
 class ConsumerInfo(WireModel):
     """
-    A consumer as the server describes it.
+    The server's description of a consumer.
     """
 
     stream_name: str = ""
@@ -62,43 +62,43 @@ class ConsumerInfo(WireModel):
     """Name of the consumer."""
 
     created: dt.datetime | None = None
-    """When it was made."""
+    """When the consumer was created."""
 
     config: ConsumerConfig = attrs.field(factory=ConsumerConfig)
     """The configuration, with the server's defaults filled in."""
 
     delivered: SequenceInfo = attrs.field(factory=SequenceInfo)
-    """The last delivery."""
+    """The position of the last delivery."""
 
     ack_floor: SequenceInfo = attrs.field(factory=SequenceInfo)
-    """Everything up to here is acknowledged."""
+    """All messages up to this position are acknowledged."""
 
     num_ack_pending: int = 0
-    """Messages that were delivered and not acknowledged."""
+    """Messages that were delivered and are not acknowledged yet."""
 
     num_redelivered: int = 0
-    """Messages among those that were delivered more than once."""
+    """How many of the unacknowledged messages were delivered more than once."""
 
     num_waiting: int = 0
-    """Pulls that wait."""
+    """Outstanding pulls."""
 
     num_pending: int = 0
-    """Messages that are still to be delivered."""
+    """Messages that the consumer has not delivered yet."""
 
     cluster: ClusterInfo | None = None
-    """Where the consumer lives."""
+    """The consumer's cluster, leader and followers."""
 
     push_bound: bool = False
-    """Whether somebody listens to a push consumer."""
+    """Whether a client is subscribed to a push consumer."""
 
     paused: bool = False
-    """Whether it is paused. Server 2.11 and later."""
+    """Whether the consumer is paused. Server 2.11 and later."""
 
     pause_remaining: float | None = None
-    """Seconds until it goes on; ``None`` unless paused. Server 2.11 and later."""
+    """Seconds until delivery resumes; ``None`` unless paused. Server 2.11 and later."""
 
     ts: dt.datetime | None = None
-    """When the server gathered this."""
+    """When the server collected these values."""
 
     priority_groups: list[PriorityGroupState] = attrs.field(factory=list)
     """State of each priority group. Server 2.11 and later."""
@@ -107,27 +107,27 @@ class ConsumerInfo(WireModel):
 @attrs.frozen(kw_only=True)
 class PauseState(WireModel):
     """
-    What a server answers to a pause or resume; server 2.11 and later.
+    The server's answer to a pause or resume; server 2.11 and later.
     """
 
     paused: bool = False
-    """Whether the consumer is paused now. A pause until a time that has passed does not pause."""
+    """Whether the consumer is paused now. A time in the past does not pause it."""
 
     pause_until: dt.datetime | None = None
-    """Until when; ``None`` if it is not paused."""
+    """When delivery resumes; ``None`` unless paused."""
 
     pause_remaining: float | None = None
-    """Seconds until it goes on; ``None`` unless paused."""
+    """Seconds until delivery resumes; ``None`` unless paused."""
 
 
 @attrs.frozen(kw_only=True)
 class ConsumerReset:
     """
-    Where a consumer begins again after a reset; server 2.14 and later.
+    The server's answer to a reset; server 2.14 and later.
     """
 
     reset_seq: int
-    """Stream sequence of the next message that will be delivered, or a later one if it is gone."""
+    """Stream sequence of the next delivery. If that message is gone, a later one is delivered."""
 
     info: ConsumerInfo
     """The consumer after the reset."""

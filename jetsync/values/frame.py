@@ -1,5 +1,5 @@
 """
-A message as it comes off the wire.
+A message from the server before it is parsed.
 """
 
 from typing import TypeAlias
@@ -8,7 +8,7 @@ __all__ = ["Frame"]
 
 Frame: TypeAlias = tuple[bytes, bytes, bytes | None, bytes]
 """
-One message as it came off the wire: subject, reply subject (``b""`` when there is none), header
-block from ``NATS/1.0`` to the empty line (``None`` when there is none), payload. Nothing in it has
-been parsed.
+The parts of one received message: subject, reply subject (``b""`` if there is none), header block
+(``None`` if there is none) and payload. The header block is not parsed and reaches from
+``NATS/1.0`` to the empty line.
 """

@@ -1,5 +1,5 @@
 """
-What a client knows of its server and of its own traffic.
+The server's INFO, and the statistics of a client.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ __all__ = ["ServerInfo", "Statistics"]
 _T = TypeVar("_T")
 
 LARGEST_PAYLOAD: Final = (1 << 31) - 1
-"""The largest ``max_payload``: servers keep it in 32 bits."""
+"""The largest valid ``max_payload``: servers store it in 32 bits."""
 
 
 @attrs.frozen(kw_only=True)
 class ServerInfo:
     """
-    What the server that the client is connected to said about itself.
+    The connected server's description of itself.
     """
 
     version: str = "0.0.0"
     """The server's version, such as ``2.15.1``."""
 
     api_level: int = 0
-    """The JetStream API level it announces; 0 before server 2.12, which does not say."""
+    """The JetStream API level; 0 before server 2.12, because older servers do not announce it."""
 
     max_payload: int = 1 << 20
-    """The most bytes that headers and payload of one message may have together."""
+    """The most bytes that one message may have, headers and payload together."""
 
     server_id: str = ""
     server_name: str = ""
 
     cluster: str | None = None
-    """The cluster's name, where there is one."""
+    """The cluster's name; ``None`` if there is none."""
 
     url: str | None = None
     """The address that the client is connected to, without user name and password."""
@@ -51,24 +51,24 @@ class ServerInfo:
     """The number of this connection on that server."""
 
     headers: bool = True
-    """Whether the server has headers, and with them JetStream statuses."""
+    """Whether the server supports headers, which JetStream statuses need."""
 
     jetstream: bool = False
-    """Whether the server itself runs JetStream; in a cluster others may."""
+    """Whether this server runs JetStream. Other servers of its cluster may run it too."""
 
     domain: str | None = None
     """The server's JetStream domain."""
 
     lame_duck: bool = False
-    """Whether the server is about to go away."""
+    """Whether the server is about to shut down."""
 
     raw: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """All that the server said, as it came."""
+    """All fields, unchanged."""
 
     @property
     def version_tuple(self) -> tuple[int, ...]:
         """
-        The version as numbers, to compare with: ``(2, 15, 1)``. A pre-release suffix is left out.
+        The version as numbers, for comparisons: ``(2, 15, 1)``. A pre-release suffix is left out.
         """
         numbers = self.version.partition("-")[0].split(".")
         return tuple(int(number[:9]) for number in numbers if number.isdecimal())
@@ -77,7 +77,7 @@ class ServerInfo:
 @attrs.frozen(kw_only=True)
 class Statistics:
     """
-    What went over a client's connections since it was made.
+    The traffic of a client since it was created, over all connections.
     """
 
     bytes_in: int
@@ -85,17 +85,17 @@ class Statistics:
     reconnects: int
 
     requests_in_flight: int
-    """Requests and single publishes that wait for their answer now."""
+    """Requests and single publishes that are waiting for their answer."""
 
     subscriptions: int
-    """Subscriptions that are open now, jetsync's own reply subscription included."""
+    """Open subscriptions, including jetsync's own reply subscription."""
 
     strays: int
-    """Frames that came for subscriptions that had been left."""
+    """Frames that arrived for subscriptions that were already closed."""
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 def _finite(text: str) -> float:
@@ -105,7 +105,7 @@ def _finite(text: str) -> float:
     return number
 
 
-# Python also reads NaN and Infinity, which are no JSON, and makes an infinity of 1e400.
+# Without these functions, Python would accept NaN and Infinity, and read 1e400 as infinity.
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
@@ -114,9 +114,9 @@ def decode_json(data: bytes) -> dict[str, Any]:
     try:
         value = _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"the answer is no JSON: {bytes(data[:80])!r}") from error
+        raise ProtocolError(f"the answer is not JSON: {bytes(data[:80])!r}") from error
     if not isinstance(value, dict):
-        raise ProtocolError(f"the answer is no JSON object: {bytes(data[:80])!r}")
+        raise ProtocolError(f"the answer is not a JSON object: {bytes(data[:80])!r}")
     return value
 
 
@@ -159,13 +159,13 @@ def parse_info(line: bytes, url: str | None) -> ServerInfo:
 
 def clean_info(line: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """
-    Check an ``INFO`` line; return what nats-py needs of it, and all of it.
+    Check an ``INFO`` line. Return the fields that nats-py needs, and all fields.
 
-    nats-py trusts the types of what it reads, and an error there would end its reconnects. It gets
-    no nonce, because jetsync adds the login, and only server addresses that can be dialled.
+    nats-py does not check the types of the fields, and an error there would end its reconnects. It
+    gets no nonce, because jetsync adds the login. It gets only valid server addresses.
 
     Raises:
-        ProtocolError: The line is no JSON object, or a field has the wrong type.
+        ProtocolError: The line is not a JSON object, or a field has the wrong type.
     """
     raw = decode_json(line[4:])
     parse_info(line, None)
@@ -184,7 +184,7 @@ _PASSED_ON: Final = ("server_id", "version", "max_payload", "headers", "client_i
 
 
 def _can_be_dialled(url: object) -> bool:
-    """Return whether *url* is ``host:port``, as servers announce each other."""
+    """Return whether *url* is ``host:port``, the form in which servers announce each other."""
     if not isinstance(url, str) or any(letter in url for letter in "/?#@ "):
         return False
     try:

@@ -1,7 +1,7 @@
 """
-What a server says about a stream.
+The description of a stream in the server's answers.
 
-Field names are the server's own. These are values from one moment: nothing in here changes.
+The fields have the names of the server. The objects are snapshots and never change.
 """
 
 from __future__ import annotations
@@ -28,57 +28,57 @@ __all__ = [
 @attrs.frozen(kw_only=True)
 class LostStreamData(WireModel):
     """
-    What a stream could not read back from its files.
+    Messages that the server could not read back from a stream's files.
     """
 
     msgs: list[int] | None = None
     """Sequences of the lost messages."""
 
     bytes: int = 0
-    """How many bytes they had."""
+    """The size of these messages."""
 
 
 @attrs.frozen(kw_only=True)
 class StreamState(WireModel):
     """
-    What is in a stream.
+    The contents of a stream, as counts and sequences.
     """
 
     messages: int = 0
     """Messages in the stream."""
 
     bytes: int = 0
-    """Bytes that they take."""
+    """Size of these messages."""
 
     first_seq: int = 0
-    """Sequence of the first message; one past the last in a stream that was emptied."""
+    """Sequence of the first message. If all messages were removed, this is ``last_seq + 1``."""
 
     first_ts: dt.datetime | None = None
     """When the first message was stored; ``None`` in an empty stream."""
 
     last_seq: int = 0
-    """Sequence of the last message, removed or not; 0 if there never was one."""
+    """Sequence of the last message, even if it was removed; 0 if the stream never had one."""
 
     last_ts: dt.datetime | None = None
-    """When it was stored; ``None`` if there never was one."""
+    """When the last message was stored; ``None`` if the stream never had one."""
 
     num_subjects: int = 0
     """Different subjects in the stream."""
 
     subjects: dict[str, int] = attrs.field(factory=dict)
-    """Messages per subject, only where the request had a ``subjects_filter``."""
+    """Messages per subject. Only present if the request had a ``subjects_filter``."""
 
     num_deleted: int = 0
-    """Messages that are missing between the first and the last."""
+    """Number of sequences between the first and the last that have no message."""
 
     deleted: list[int] = attrs.field(factory=list)
-    """Their sequences, only where the request had ``deleted_details``."""
+    """The sequences without a message. Only present if the request had ``deleted_details``."""
 
     lost: LostStreamData | None = None
-    """What could not be read back, if anything."""
+    """Messages that the server could not read back; ``None`` if there are none."""
 
     consumer_count: int = 0
-    """Consumers of the stream."""
+    """Number of consumers."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,35 +91,35 @@ class PeerInfo(WireModel):
     """Name of the server."""
 
     current: bool = False
-    """Whether it was seen recently and has caught up."""
+    """Whether the follower was seen recently and is up to date."""
 
     offline: bool = False
-    """Whether it was not seen recently."""
+    """Whether the follower has not been seen recently."""
 
     active: float | None = None
-    """Seconds since it was last active; ``None`` for never."""
+    """Seconds since the follower was last active; ``None`` if it never was."""
 
     lag: int = 0
-    """Operations that it is behind."""
+    """How many operations the follower still has to apply."""
 
     peer: str = ""
     """Unique id of the server."""
 
     pending: bool = False
-    """Whether it is assigned and has not joined yet. Server 2.15 and later."""
+    """Whether the server is assigned but has not joined yet. Server 2.15 and later."""
 
 
 @attrs.frozen(kw_only=True)
 class ClusterInfo(WireModel):
     """
-    Where a stream or consumer lives.
+    The cluster, leader and followers of a stream or consumer.
     """
 
     name: str | None = None
     """Name of the cluster; ``None`` on a single server."""
 
     leader: str | None = None
-    """Name of the leading server; ``None`` while there is none."""
+    """Name of the leader; ``None`` while there is none."""
 
     replicas: list[PeerInfo] = attrs.field(factory=list)
     """The followers."""
@@ -128,91 +128,91 @@ class ClusterInfo(WireModel):
     """Name of the Raft group. Server 2.11 and later."""
 
     leader_since: dt.datetime | None = None
-    """Since when the leader leads. Server 2.12 and later."""
+    """When the leader was elected. Server 2.12 and later."""
 
     system_account: bool = False
-    """Whether replication goes through the system account. Server 2.12 and later."""
+    """Whether replication uses the system account. Server 2.12 and later."""
 
     traffic_account: str | None = None
-    """Account that replication goes through. Server 2.12 and later."""
+    """The account that replication uses. Server 2.12 and later."""
 
     desired: dict[str, Any] | None = None
-    """Where a move of the stream or consumer is heading. Server 2.15 and later."""
+    """The target of a move of the stream or consumer. Server 2.15 and later."""
 
 
 @attrs.frozen(kw_only=True)
 class StreamSourceInfo(WireModel):
     """
-    How far a mirror or source has come.
+    The progress of a mirror or source.
     """
 
     name: str = ""
-    """Name of the other stream."""
+    """Name of the stream that is copied."""
 
     external: ExternalStream | None = None
-    """Where it is, if not in this account and domain."""
+    """The location of that stream, if it is in another account or domain."""
 
     lag: int = 0
-    """Messages that are still to come."""
+    """Messages that are not copied yet."""
 
     active: float | None = None
-    """Seconds since something came; ``None`` if nothing ever did."""
+    """Seconds since anything arrived from that stream; ``None`` if nothing ever did."""
 
     error: dict[str, Any] | None = None
     """The last error: ``code``, ``err_code``, ``description``."""
 
     filter_subject: str | None = None
-    """The filter that is applied."""
+    """The filter on the subjects that are copied."""
 
     subject_transforms: list[SubjectTransform] | None = None
-    """How subjects are rewritten on the way."""
+    """How subjects are rewritten when messages are copied."""
 
 
 @attrs.frozen(kw_only=True)
 class StreamAlternate(WireModel):
     """
-    A mirror that may be read instead.
+    A mirror that can be read in place of the stream.
     """
 
     name: str = ""
     """Name of the mirror."""
 
     domain: str | None = None
-    """Its JetStream domain."""
+    """JetStream domain of the mirror."""
 
     cluster: str | None = None
-    """Its cluster."""
+    """Cluster of the mirror."""
 
 
 @attrs.frozen(kw_only=True)
 class StreamInfo(WireModel):
     """
-    A stream as the server describes it.
+    The server's description of a stream.
     """
 
     config: StreamConfig = attrs.field(factory=StreamConfig)
     """The configuration, with the server's defaults filled in."""
 
     created: dt.datetime | None = None
-    """When the stream was made."""
+    """When the stream was created."""
 
     state: StreamState = attrs.field(factory=StreamState)
-    """What is in it."""
+    """The contents of the stream."""
 
     domain: str | None = None
     """JetStream domain of the server that answered."""
 
     cluster: ClusterInfo | None = None
-    """Where the stream lives."""
+    """The stream's cluster, leader and followers."""
 
     mirror: StreamSourceInfo | None = None
-    """How far it has come, if it is a mirror."""
+    """The progress of the copy, if the stream is a mirror."""
 
     sources: list[StreamSourceInfo] = attrs.field(factory=list)
-    """How far each source has come."""
+    """The progress of each source."""
 
     alternates: list[StreamAlternate] = attrs.field(factory=list)
-    """Mirrors that may be read instead, the nearest first."""
+    """Mirrors that can be read in place of the stream, nearest first."""
 
     ts: dt.datetime | None = None
-    """When the server gathered this. Server 2.10 and later."""
+    """When the server collected these values. Server 2.10 and later."""
