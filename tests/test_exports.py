@@ -266,3 +266,19 @@ def test_an_interrupted_first_use():
     """
 
     assert run_python(program) == {"interrupted", "connect"}
+
+
+def test_public_classes_have_no_private_bases():
+    """
+    The reference shows the members of a class itself, so each public class is complete.
+    """
+    classes = [
+        value for name in jetsync.__all__ if isinstance(value := getattr(jetsync, name), type)
+    ]
+    private = {
+        cls.__name__: base.__name__
+        for cls in classes
+        for base in cls.__mro__
+        if base.__module__.startswith("jetsync") and base.__name__.startswith("_")
+    }
+    assert not private

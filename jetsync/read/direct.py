@@ -38,52 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["DirectBatch", "StreamScan"]
 
 
-class _Messages:
-    """
-    The iteration over the messages of one page reader.
-    """
-
-    def __init__(self, reader: PageReader) -> None:
-        self._reader = reader
-        self._running: Generator[Any, None, None] | None = None
-
-    def __repr__(self) -> str:
-        reader = self._reader
-        return (
-            f"<{type(self).__name__} {reader.name} of {reader.stream!r} {reader.state} "
-            f"received={reader.plan.engine.received}>"
-        )
-
-    def __iter__(self) -> Iterator[StoredMessage]:
-        # The iteration refers to the reader and not to this object. The read ends when nothing
-        # refers to either of them.
-        if self._running is None:
-            self._running = self._reader.messages()
-        return self._running
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    @property
-    def last_sequence(self) -> int:
-        """
-        The stream sequence of the last message that has arrived, 0 before the first.
-        """
-        return self._reader.plan.engine.last_sequence
-
-    def close(self) -> None:
-        """
-        End the read now and drop the messages that were not taken; safe to repeat.
-        """
-        if self._running is not None:
-            self._running.close()
-        self._reader.close()
-
-
-class DirectBatch(_Messages):
+class DirectBatch:
     """
     The messages of one direct read, as they arrive (ADR-31).
 
@@ -95,8 +50,32 @@ class DirectBatch(_Messages):
     """
 
     def __init__(self, reader: PageReader, last: LastPlan | None = None) -> None:
-        super().__init__(reader)
+        self._reader = reader
         self._last = last
+        # The iteration refers to the reader and not to this object. The read ends when nothing
+        # refers to either of them.
+        self._running: Generator[StoredMessage, None, None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<DirectBatch {self._reader.description}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        if self._running is None:
+            self._running = self._reader.messages()
+        return self._running
+
+    @property
+    def last_sequence(self) -> int:
+        """
+        The stream sequence of the last message that has arrived, 0 before the first.
+        """
+        return self._reader.plan.engine.last_sequence
 
     @property
     def pending(self) -> int | None:
@@ -143,8 +122,14 @@ class DirectBatch(_Messages):
         """
         return () if self._last is None else self._last.later
 
+    def close(self) -> None:
+        """
+        End the read now and drop the messages that were not taken; safe to repeat.
+        """
+        self._reader.close(self._running)
 
-class StreamScan(_Messages, Iterator["StoredMessage"]):
+
+class StreamScan(Iterator["StoredMessage"]):
     """
     The messages of a stream in their order, read page by page.
 
@@ -153,16 +138,36 @@ class StreamScan(_Messages, Iterator["StoredMessage"]):
     """
 
     def __init__(self, reader: PageReader) -> None:
-        super().__init__(reader)
+        self._reader = reader
+        # As in a DirectBatch, of messages or of pages.
+        self._running: Generator[Any, None, None] | None = None
         self._by_pages = False
+
+    def __repr__(self) -> str:
+        return f"<StreamScan {self._reader.description}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[StoredMessage]:  # noqa: PYI034 - not this object, see DirectBatch.
+        if self._by_pages:
+            raise ConflictingUseError("the scan is read page by page")
+        if self._running is None:
+            self._running = self._reader.messages()
+        return self._running
 
     def __next__(self) -> StoredMessage:
         return next(iter(self))
 
-    def __iter__(self) -> Iterator[StoredMessage]:  # noqa: PYI034  (see the base class)
-        if self._by_pages:
-            raise ConflictingUseError("the scan is read page by page")
-        return super().__iter__()
+    @property
+    def last_sequence(self) -> int:
+        """
+        The stream sequence of the last message that has arrived, 0 before the first.
+        """
+        return self._reader.plan.engine.last_sequence
 
     def pages(self) -> Iterator[StoredPage]:
         """
@@ -182,6 +187,12 @@ class StreamScan(_Messages, Iterator["StoredMessage"]):
         elif not self._by_pages:
             raise ConflictingUseError("the scan is read message by message")
         return self._running
+
+    def close(self) -> None:
+        """
+        End the read now and drop the messages that were not taken; safe to repeat.
+        """
+        self._reader.close(self._running)
 
 
 class SequencePlan(ReadPlan):

@@ -224,9 +224,11 @@ class PageReader:
         self._unsubscribe()
 
     @property
-    def state(self) -> str:
-        """One word for a repr."""
-        return "ended" if self.plan.engine.done and not self._first else "open"
+    def description(self) -> str:
+        """What the reprs of its iterations show."""
+        engine = self.plan.engine
+        state = "ended" if engine.done and not self._first else "open"
+        return f"{self.name} of {self.stream!r} {state} received={engine.received}"
 
     def begin(self, deadline: Deadline) -> None:
         """
@@ -241,10 +243,12 @@ class PageReader:
             self.close()
             raise
 
-    def close(self) -> None:
+    def close(self, iteration: Generator[object, None, None] | None = None) -> None:
         """
-        End the read now; safe to repeat.
+        End the read, and an iteration over it, now; safe to repeat.
         """
+        if iteration is not None:
+            iteration.close()
         self._first = []
         self._end(None)
 
