@@ -214,6 +214,9 @@ class Bridge:
             self._failure = error
         finally:
             self._loop = None
+            for call in list(self._calls):
+                # A task that was cancelled before its first step never ran `_finish`.
+                call.task = None
             self._end_calls()
             self._started.set()
 

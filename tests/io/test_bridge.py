@@ -253,6 +253,23 @@ class TestCall:
             ]
             assert [call.result(LONG) for call in calls] == list(range(200))
 
+    def test_a_task_that_never_took_a_step_does_not_keep_its_caller(self, bridge):
+        """
+        A call ends when the loop ends, even if its task was cancelled before its first step.
+        """
+
+        async def begin():
+            call = _bridge._Call(for_ever, ())
+            bridge._calls.add(call)
+            bridge._begin(call)
+            call.task.cancel()
+            return call
+
+        call = bridge.call(begin, deadline=soon())
+        bridge.stop(LONG)
+        assert call.signal.wait(LONG)
+        assert isinstance(call.error, ConnectionClosedError)
+
 
 class TestExit:
     def test_forgotten_ones_are_closed(self, bridge, monkeypatch):

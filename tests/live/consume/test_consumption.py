@@ -138,7 +138,7 @@ class TestIterator:
             message.ack()
             got.append(int(message.data))
         assert got == list(range(50))
-        assert messages.wait(timeout=1)
+        assert messages.wait(timeout=10)
         js.account_info()
         info = eventually(lambda: (i := worker.info()).num_ack_pending == 0 and i)
         assert (info.num_pending, info.num_waiting) == (50, 0)
@@ -284,7 +284,7 @@ class TestEnd:
         assert not messages.closed
         assert "ending" in repr(messages)
         assert [int(message.data) for message in messages] == [2, 3, 4]
-        assert messages.wait(timeout=1)
+        assert messages.wait(timeout=10)
         with pytest.raises(jetsync.ConsumptionClosedError):
             messages.next()
 

@@ -335,7 +335,7 @@ class TestEnd:
             blocked(pool)
             getattr(messages, end)()
             assert waiting.result(5) == []
-        assert messages.wait(timeout=1)
+        assert messages.wait(timeout=10)
 
     def test_drained_and_gone_on_with(self, js, stream, ordered):
         """

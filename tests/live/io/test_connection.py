@@ -359,12 +359,12 @@ class TestClose:
                 client.close()
                 for waiting in (request, taken):
                     with pytest.raises(jetsync.ConnectionClosedError):
-                        waiting.result(2)
-                assert iterated.result(2) == []
+                        waiting.result(10)
+                assert iterated.result(10) == []
                 with pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
-                    publish.result(2)
+                    publish.result(10)
                 assert isinstance(caught.value.__cause__, jetsync.ConnectionClosedError)
-                errors = [waiting.exception(2) for waiting in (following, fetched)]
+                errors = [waiting.exception(10) for waiting in (following, fetched)]
             # One of the two may have got the message that was published.
             assert {type(error) for error in errors} <= {jetsync.ConnectionClosedError, type(None)}
             assert jetsync.ConnectionClosedError in {type(error) for error in errors}
@@ -390,7 +390,7 @@ class TestClose:
         with timed(0.0, 2.0):
             client.close()
             for future in waiting:
-                assert isinstance(future.exception(2), jetsync.ConnectionClosedError)
+                assert isinstance(future.exception(10), jetsync.ConnectionClosedError)
 
     def test_closing_sends_what_was_handed_over(self, nats_server, client, unique):
         """
@@ -562,9 +562,9 @@ class TestReconnect:
             eventually(lambda: client.statistics().requests_in_flight == 2)
             own_server.kill()
             with pytest.raises(jetsync.ConnectionLostError):
-                request.result(2)
+                request.result(10)
             with pytest.raises(jetsync.PublishOutcomeUnknownError) as caught:
-                publish.result(2)
+                publish.result(10)
             assert (caught.value.subject, caught.value.msg_id) == ("s", "m")
 
     def test_a_flush_ends_when_the_connection_dies(self, own_server, pool):
@@ -577,7 +577,7 @@ class TestReconnect:
             assert not concurrent.futures.wait([waiting], 0.2).done
             own_server.kill()
             with pytest.raises(jetsync.ConnectionLostError):
-                waiting.result(2)
+                waiting.result(10)
 
     def test_asking_for_a_new_connection(self, own_server, recorder):
         """
@@ -624,7 +624,7 @@ class TestReconnect:
             waiting = pool.submit(list, subscription)
             own_server.kill()
             eventually(lambda: client.is_closed, 2)
-            assert isinstance(waiting.exception(2), jetsync.ConnectionClosedError)
+            assert isinstance(waiting.exception(10), jetsync.ConnectionClosedError)
             eventually(lambda: kinds(recorder) == ["disconnected", "closed"])
         assert io_threads() == before
 

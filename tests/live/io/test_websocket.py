@@ -197,7 +197,7 @@ class TestLife:
             door.server.kill()
             try:
                 with pytest.raises(jetsync.ConnectionLostError):
-                    waiting.result(3)
+                    waiting.result(10)
             finally:
                 door.server.start()
 
@@ -215,7 +215,7 @@ class TestLife:
                 for number in range(300):
                     client.publish(unique, b"%d" % number)
                 client.close()
-                assert isinstance(waiting.exception(3), jetsync.ConnectionClosedError)
+                assert isinstance(waiting.exception(10), jetsync.ConnectionClosedError)
             assert [subscription.next(timeout=5).data for _ in range(300)] == [
                 b"%d" % number for number in range(300)
             ]
