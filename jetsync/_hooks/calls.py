@@ -47,7 +47,7 @@ class Step:
 
 class Wrap(Protocol):
     """
-    Run *call* inside the wrappers of a hook and return its result as the wrappers leave it.
+    Run *call* inside the wrappers of a hook. Return its result, or the one that replaces it.
     """
 
     def __call__(self, operation: Operation, call: Callable[[], T]) -> T: ...
@@ -55,7 +55,7 @@ class Wrap(Protocol):
 
 class Transform(Protocol):
     """
-    Pass a message through the plugins and return it as they leave it.
+    Pass a message through the plugins and return the resulting message.
     """
 
     def __call__(self, message: M, /) -> M: ...
@@ -111,8 +111,8 @@ def transform(
         check: Raises for a message that plugins should not have to handle.
 
     Returns:
-        A function from a message to the message that the plugins leave. It raises `PluginError` if
-        a plugin raises or returns an object of another class.
+        A function that passes a message through the plugins and returns the result. It raises
+        `PluginError` if a plugin raises or returns an object of another class.
     """
 
     def transformed(function: Callable[..., Any], plugin: str) -> Transform:
@@ -250,10 +250,11 @@ def wrap(hook: str, steps: Sequence[Step]) -> Wrap:
 
 def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]:
     """
-    Build the first half of a wrapper hook, for operations that are more than one call.
+    Build the first half of a wrapper hook, for operations that span several calls.
 
-    A fetch ends when its last message was taken, and a window when its last message has ended. The
-    caller enters, does its work, and leaves with the outcome. The rules of :func:`wrap` apply.
+    A fetch ends when its last message was taken. A window ends when its last message is
+    acknowledged or has failed. The caller enters, does its work, and leaves with the outcome. The
+    rules of :func:`wrap` apply.
     """
     pairs = tuple((step.function, step.plugin) for step in steps)
 
@@ -285,7 +286,7 @@ class Entered:
 
     def leave(self, result: Any, error: BaseException | None) -> Any:
         """
-        Pass the outcome to the wrappers, innermost first; return or raise what they leave.
+        Pass the outcome to the wrappers, innermost first. Return or raise the final outcome.
         """
         while self.started:
             generator, plugin = self.started.pop()

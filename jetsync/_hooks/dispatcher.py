@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 EVENT_THREAD: Final = "jetsync-events"
 
-# A storm of errors while a plugin waits for a reconnect stays far below this; it bounds the memory
-# that a plugin that hangs can cost to some megabytes.
+# Limits the memory that a hanging plugin can use to a few megabytes. If a plugin only waits for a
+# reconnect, far fewer events are in the queue.
 MAX_EVENTS: Final = 10_000
 
 _log = get_logger("jetsync.events")
@@ -79,11 +79,11 @@ class Dispatcher:
         """
         Queue an event for the worker thread. The first event starts the thread.
 
-        A function is called there and returns the event, or None for none. Does not wait. Any
-        thread. Does nothing after `close`.
+        If *event* is a function, the worker thread calls it. It returns the event, or None for no
+        event. Does not wait. Any thread may call this. After `close`, it does nothing.
         """
         with self._lock:
-            # No plugin runs and no call waits under this lock.
+            # No plugin runs and no call waits while this lock is held.
             if self._closed:
                 return
             if self._queue.qsize() >= MAX_EVENTS:

@@ -16,7 +16,7 @@ __all__ = ["PluginError"]
 
 class PluginError(JetSyncError):
     """
-    A plugin failed in a hook that can veto. The error that it raised is the ``__cause__``.
+    A plugin failed in a hook that can veto. The plugin's own error is the ``__cause__``.
 
     If ``publish_many`` ended with this error, ``report`` is the report about its messages.
     """

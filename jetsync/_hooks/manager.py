@@ -157,7 +157,7 @@ class Plugins:
         self.retry = build("jetsync_retry", first_delay)
         self.shared_headers = build("jetsync_shared_headers", collect_headers)
         if self.shared_headers is not None and self.wrap_publish is None:
-            # Shared headers are asked for inside a wrapped operation.
+            # Shared headers are collected inside a wrapped operation.
             self.wrap_publish = wrap("jetsync_publish", ())
             self.enter_publish = entering("jetsync_publish", ())
         self.dispatcher: Dispatcher | None = (
@@ -190,7 +190,8 @@ class Plugins:
         left_out: list[str] = []
         manager = pluggy.PluginManager("jetsync")
         manager.add_hookspecs(hookspecs)
-        # All names are resolved before the first plugin is created, which may open resources.
+        # All names are resolved before the first plugin is created, because plugins may open
+        # resources.
         found: dict[str, object] = {}
         for asked in [*wanted, *added]:
             # A blocked plugin is not even imported: the import may be why it is blocked.
@@ -203,7 +204,7 @@ class Plugins:
                     left_out.append(asked)
                     continue
                 if position >= len(wanted) and manager.has_plugin(str(asked)):
-                    # The environment names a plugin that was given, too.
+                    # The environment names a plugin that was also passed as an argument.
                     continue
                 plugin, name = _resolve(asked, found)
                 if name in blocked:
@@ -242,7 +243,9 @@ class Plugins:
 
     def give_up(self, error: BaseException) -> None:
         """
-        Tell the plugins that *error* prevented the client, so that they can release resources.
+        Notify the plugins that the client was not created because of *error*.
+
+        The plugins can then release their resources.
         """
         if self.dispatcher is not None:
             self.dispatcher.emit_later(ClosedEvent(error=error))

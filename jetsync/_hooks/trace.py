@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _LOGGER: Final = logging.getLogger("jetsync.hooks")
 
-# Long enough for a subject, short enough for a line.
+# Characters shown of a value: enough for a subject, and few enough for one line.
 _WIDTH: Final = 60
 
 
 class _Stderr(logging.Handler):
     """
-    Write to the `sys.stderr` of the moment, not to that of the import.
+    Write to the current `sys.stderr`, not to the one at import time.
     """
 
     def emit(self, record: logging.LogRecord) -> None:

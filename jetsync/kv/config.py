@@ -47,7 +47,9 @@ def _source(value: StreamSource | str | None) -> StreamSource | None:
         return None
     source = StreamSource(name=value) if isinstance(value, str) else value
     if not isinstance(source, StreamSource):
-        raise InvalidTypeError(f"a bucket or StreamSource is needed, not {type(value).__name__}")
+        raise InvalidTypeError(
+            f"must be the name of a bucket or a StreamSource, not {type(value).__name__}"
+        )
     name = source.name or ""
     if not name.startswith(STREAM_PREFIX):
         source = attrs.evolve(source, name=STREAM_PREFIX + name)

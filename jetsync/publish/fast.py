@@ -1,5 +1,5 @@
 """
-Fast ingest: many messages into one stream, acknowledged by the hundred (ADR-50).
+Fast ingest: publish many messages to one stream, with one ack for a few hundred messages (ADR-50).
 
 A fast publisher numbers its messages and keeps a bounded number of them in flight. The server
 acknowledges a few hundred at a time. With ``gap="fail"`` the first error ends the batch, and the
@@ -59,10 +59,10 @@ __all__ = ["FastPublisher", "FastStatistics"]
 # The largest flow of a server (ADR-50).
 FLOW_LIMIT: Final = 500
 
-# Messages taken from an iterable before jetsync knows how large they are and how fast they come.
+# Messages to take from an iterable at first, before jetsync knows their size and rate.
 FIRST_CHUNK: Final = 16
 
-# About how many seconds messages of a slow iterable are collected before they are sent.
+# The approximate seconds for which messages of a slow iterable are collected before they are sent.
 CHUNK_TIME: Final = 0.05
 
 # Seconds to wait for a call of another thread when an exception ends the context.
@@ -92,7 +92,7 @@ class FastOptions:
             raise InvalidArgumentError("gap must be 'fail' or 'ok'", argument="gap")
         if self.on_gap is not None and self.gap == "fail":
             raise InvalidArgumentError(
-                "on_gap needs gap='ok': with 'fail' a gap is raised", argument="on_gap"
+                "on_gap needs gap='ok': with gap='fail' a gap raises an error", argument="on_gap"
             )
         if self.ttl is not None:
             ttl_header(self.ttl)
@@ -117,7 +117,7 @@ class FastStatistics:
     """Messages in flight."""
 
     flow: int
-    """Messages between two acks at present; the server changes it."""
+    """Messages per ack at present; the server adjusts it."""
 
     batches: int
     """Batches that the server started; more than one if it forgot one."""
@@ -235,8 +235,8 @@ class FastPublisher:
             InvalidArgumentError, InvalidTypeError: The message is invalid. Nothing was sent.
             NotSupportedError, FastPublishDisabledError: The server or the stream does not support
                 fast ingest. Nothing was sent.
-            WaitTimeoutError: There was no room in time. Nothing was sent, and the message can be
-                added again.
+            WaitTimeoutError: There was no room within the timeout. Nothing was sent, and the
+                message can be added again.
             NoStreamResponseError: The stream has no leader. The message is not stored.
             DisconnectedError, ConnectionClosedError: There is no connection. Nothing was sent.
             BatchGapError, ApiError, PublishOutcomeUnknownError: An earlier message was lost or
@@ -248,7 +248,7 @@ class FastPublisher:
         self._connection.check()
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         ttl = self._options.ttl if ttl is None else ttl
-        # Most messages are a plain pair, which costs less to make and to encode.
+        # Most messages need only a plain pair, which is faster to create and to encode.
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
@@ -273,10 +273,10 @@ class FastPublisher:
         """
         Send the messages of an iterable in blocks, and return their number.
 
-        The iterable is read at most a few hundred messages ahead, and less far if it is slow. One
-        message may wait for the next. Other threads may add messages between blocks. If the
-        iterable raises, or yields an invalid message, the messages before it are sent and then the
-        error is raised; ``statistics()`` has their number. Any thread.
+        The iterable is read at most a few hundred messages ahead, and less far if it is slow. A
+        message may wait until the iterable yields the next one. Other threads may add messages
+        between blocks. If the iterable raises, or yields an invalid message, the messages before it
+        are sent and then the error is raised. ``statistics()`` has their number. Any thread.
 
         Args:
             messages: ``OutboundMessage``, ``(subject, data)`` or ``(subject, data, headers)``.
@@ -294,7 +294,7 @@ class FastPublisher:
             if more and wanted > 0:
                 start, had = time.monotonic(), len(chunk)
                 try:
-                    # If the iterable raises, the list has the messages before.
+                    # If the iterable raises, the list keeps the messages before the error.
                     chunk.extend(islice(source, wanted))
                 except BaseException as error:  # noqa: BLE001 - raised below.
                     broken = error
@@ -305,7 +305,8 @@ class FastPublisher:
                     broken, more = veto, False
                 size = _next_size(size, seconds, chunk)
             if chunk:
-                # Messages without room stay in the chunk and are topped up, so blocks stay large.
+                # Messages without room stay in the chunk. It is filled up again, so blocks stay
+                # large.
                 sent = self._add_block(chunk, timeout)
                 count += sent
                 del chunk[:sent]
@@ -381,8 +382,8 @@ class FastPublisher:
 
         Raises:
             InvalidArgumentError: No message was added.
-            PublishOutcomeUnknownError: The commit was sent and not answered, for whatever reason.
-                Acknowledged messages are stored; the outcome of the others is unknown.
+            PublishOutcomeUnknownError: The commit was sent, but no answer arrived. Acknowledged
+                messages are stored. The outcome of the others is unknown.
             BatchGapError, ApiError, BatchClosedError, and others: as for :meth:`add`.
         """
         self._connection.check()
@@ -393,7 +394,7 @@ class FastPublisher:
         return self._commit(item, deadline)
 
     def _commit(self, item: OutboundMessage | None, deadline: Deadline) -> BatchAck:
-        """Commit inside the wrappers of plugins."""
+        """Commit inside the wrapper hooks of plugins."""
         if self._wrap_commit is None:
             return self._commit_now(item, deadline)
         size = self._link.engine.ledger.added + (item is not None)
@@ -403,7 +404,7 @@ class FastPublisher:
     def _operation(
         self, size: int = 0, timeout: float | None = None, subject: str | None = None
     ) -> events.BatchCommitOperation:
-        """Describe the batch to plugins; the defaults describe it as it begins."""
+        """Describe the batch to plugins; the defaults describe a new batch."""
         return events.BatchCommitOperation(
             kind="fast",
             stream=self._link.stream.name,
@@ -472,7 +473,7 @@ class FastPublisher:
         self._commit(None, deadline)
 
     def _end_without_waiting(self) -> None:
-        """End the batch because the block of the user raised; raises nothing itself."""
+        """End the batch after an exception in the user's block; never raises."""
         if self._connection.state == "forked":
             return
         link = self._link
@@ -525,7 +526,7 @@ def _next_size(size: int, seconds: float, chunk: list[Any]) -> int:
     else:
         size *= 2
     item = chunk[-1] if chunk else None
-    # An estimate is good enough, because a block ends by its real size.
+    # An estimate is good enough, because the real size decides where a block ends.
     data = item[1] if type(item) is tuple and len(item) > 1 else getattr(item, "data", None)
     each = len(data) if isinstance(data, (bytes, bytearray, str)) else 0
     return max(1, min(size, BLOCK_MESSAGES, BLOCK_BYTES // (each + 1) + 1))

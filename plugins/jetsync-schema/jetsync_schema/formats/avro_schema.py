@@ -1,9 +1,8 @@
 """
-Contracts in Avro: bytes without a schema in them, whose header says which schema wrote them.
+Contracts in Avro. Payloads contain no schema; the header ``Schema-Id`` names the writer's schema.
 
-The header ``Schema-Id`` is by default the fingerprint that Avro itself defines for such uses
-(CRC-64-AVRO of the parsing canonical form), in 16 hexadecimal digits: it is the same everywhere,
-with no registry to ask.
+By default, the id is the fingerprint that Avro defines for this use (CRC-64-AVRO of the parsing
+canonical form), in 16 hexadecimal digits. It is the same everywhere and needs no schema registry.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = ["AvroSchema"]
 SOURCE: Final = "Avro"
 
 LONG: Final = re.compile(rb"[\x80-\xff]{4}")
-"""What every integer that takes more than 32 bits begins with."""
+"""The start of every encoded integer of more than 32 bits."""
 
 Versions = Sequence[Any] | Mapping[str, Any]
 
@@ -49,20 +48,20 @@ Versions = Sequence[Any] | Mapping[str, Any]
 @attrs.frozen
 class _Writer:
     """
-    A schema that documents may have been written by.
+    A schema that may have written a document.
     """
 
     parsed: Any
     names: dict[str, Any]
     recursive: bool
     ints: bool
-    """Whether there is an int in it: the library takes it for a long."""
+    """Whether the schema contains an int. fastavro treats it as a long."""
 
     decimals: bool
-    """Whether there is a decimal in it: the library rounds one that has too many digits."""
+    """Whether the schema contains a decimal. fastavro rounds decimals with too many digits."""
 
     plain: Any
-    """The schema with numbers for dates and times; None if there are none."""
+    """The schema with numbers for dates and times; None if it has neither."""
 
 
 @attrs.frozen(repr=False)
@@ -70,19 +69,19 @@ class AvroSchema(Contract):
     """
     A contract in Avro.
 
-    What is published is written by *schema*, or by one of *versions* if its header says so. What is
-    read may be written by any of them and is read as *schema* has it, by Avro's rules for schemas
-    that changed. A message without the header counts as written by *schema*; one that is published
-    gets it.
+    Published messages must be encoded with *schema*, or with the one of *versions* that their
+    header names. Received messages may be encoded with any of these schemas. They are converted to
+    *schema* by Avro's rules for schema evolution. A message without the header counts as encoded
+    with *schema*, and publishing adds the header.
 
     Args:
         schema: The schema, as `json.loads` returns it.
-        versions: Earlier schemas, or later ones that others write by already: a sequence, or a
-            mapping by id. *schema* has to be able to read all of them.
-        id: The header of what is written by *schema*; None for its fingerprint.
+        versions: Earlier schemas, or later ones that other publishers use already. A sequence, or a
+            mapping by id. *schema* must be able to read all of them.
+        id: The id of *schema*; None uses its fingerprint.
 
     Raises:
-        DefinitionError: A schema is broken, or can not read what another one wrote.
+        DefinitionError: A schema is invalid, or *schema* cannot read one of the versions.
         ConfigurationError: fastavro is not installed.
     """
 
@@ -105,12 +104,12 @@ class AvroSchema(Contract):
             writer = _parsed(library, schema)
             problem = Resolution(writer.names, own.names).problem(writer.parsed, own.parsed)
             if problem is not None:
-                raise DefinitionError(SOURCE, f"version {each_id} can not be read: {problem}")
+                raise DefinitionError(SOURCE, f"version {each_id} cannot be read: {problem}")
             writers.setdefault(each_id, writer)
         given: list[Any] = list(writers)
         for each in given:
             if not isinstance(each, str) or not each.strip():
-                raise DefinitionError(SOURCE, f"an id is text, not {each!r}")
+                raise DefinitionError(SOURCE, f"an id must be text, not {each!r}")
         for name, value in (
             ("_library", library),
             ("_own_id", own_id),
@@ -122,25 +121,25 @@ class AvroSchema(Contract):
     @property
     def schema_id(self) -> str:
         """
-        The header of what is written by *schema*.
+        The id of *schema*, as in the header.
         """
         return self._own_id
 
     @property
     def known_ids(self) -> list[str]:
         """
-        The headers of all that can be read, that of *schema* first.
+        The ids of all schemas that can be read; the id of *schema* comes first.
         """
         return list(self._writers)
 
     def load(self, data: bytes | bytearray, schema_id: str | None = None) -> Any:
         """
-        Return the document as fastavro does: records are dictionaries.
+        Return the document. Records are dictionaries, as in fastavro.
         """
         writer = self._own if schema_id is None else self._writers.get(schema_id)
         if writer is None:
             known = ", ".join(self._writers)
-            reason = f"Schema-Id {schema_id!r} is not known, only {known}"
+            reason = f"Schema-Id {schema_id!r} is unknown; known ids: {known}"
             raise MismatchError(Violation("$", reason))
         document = self._document(writer, data)
         if writer is self._own:
@@ -149,14 +148,14 @@ class AvroSchema(Contract):
 
     def dump(self, document: Any) -> bytes:
         """
-        Return the bytes of a document by *schema*; a field with a default may be left out.
+        Encode a document with *schema*. Fields with a default may be left out.
         """
         if is_too_deep(document):
             raise MismatchError(Violation("$", f"it is nested more than {DEEPEST} levels deep"))
         own = self._own
         try:
             data = self._written(own, document)
-        except Exception as error:  # noqa: BLE001 - values of all kinds make it raise nearly anything
+        except Exception as error:  # noqa: BLE001 - invalid values can raise nearly anything
             kind = type(error).__name__
         else:
             if own.decimals:
@@ -166,13 +165,13 @@ class AvroSchema(Contract):
             kind = ""
         found = ValueWalk(own.names, self._fits).find(own.parsed, document, [])
         if kind or found is not None:
-            # Not from the library's error: it tells values.
-            raise MismatchError(found or Violation("$", f"can not be written: {kind}"))
+            # Does not quote the library's error, because that contains values.
+            raise MismatchError(found or Violation("$", f"cannot be written: {kind}"))
         return data
 
     def describe(self) -> dict[str, Any]:
         """
-        Return what a definition says about it.
+        Return the fields of a definition of this contract.
         """
         found: dict[str, Any] = {"kind": self.kind, "schema": self.schema}
         if self.versions:
@@ -182,17 +181,17 @@ class AvroSchema(Contract):
         return found
 
     def _document(self, writer: _Writer, data: bytes | bytearray) -> Any:
-        """Return what was written, where each byte of it is as the specification says."""
+        """Return the document, or raise if a byte violates the Avro specification."""
         if writer.recursive or writer.decimals:
             self._walk(writer, data)
             return self._read(writer, data)
         document = self._read(writer, data)
-        # The library also takes what is nothing of the kind: a union's branch -1, an enum's symbol
-        # -1, any byte as a boolean. What it writes as those very bytes is fine; anything else may
-        # be, and is gone through.
+        # fastavro also accepts invalid bytes: branch -1 of a union, symbol -1 of an enum, any byte
+        # as a boolean. If it writes the document as the same bytes, they are valid. If not, they
+        # may still be valid, and the walk checks them.
         try:
             again = self._written(writer, document)
-        except Exception:  # noqa: BLE001 - as where it is read
+        except Exception:  # noqa: BLE001 - as in _read
             again = None
         same = again == data
         if same and writer.ints and LONG.search(data) is not None:
@@ -204,15 +203,15 @@ class AvroSchema(Contract):
     def _read(self, writer: _Writer, data: bytes | bytearray, reader: Any = None) -> Any:
         try:
             return self._library.schemaless_reader(io.BytesIO(data), writer.parsed, reader)
-        except Exception as error:  # noqa: BLE001 - bytes at random make it raise nearly anything
+        except Exception as error:  # noqa: BLE001 - invalid bytes can raise nearly anything
             kind = type(error).__name__
         self._walk(writer, data)
         if writer.plain is not None:
-            # Perhaps a date or a time that Avro has, and Python has not.
+            # Avro supports dates and times that Python does not.
             with contextlib.suppress(Exception):
                 return self._library.schemaless_reader(io.BytesIO(data), writer.plain, reader)
-        # Not from the library's error, and without its words: both tell values.
-        raise MismatchError(Violation("$", f"can not be read: {kind}"))
+        # Neither chains nor quotes the library's error, because that contains values.
+        raise MismatchError(Violation("$", f"cannot be read: {kind}"))
 
     def _written(self, writer: _Writer, document: Any) -> bytes:
         target = io.BytesIO()
@@ -227,7 +226,7 @@ class AvroSchema(Contract):
     def _fits(self, value: Any, schema: Any) -> bool:
         try:
             return bool(self._library.validate(value, schema, raise_errors=False))
-        except Exception:  # noqa: BLE001 - what can not even be looked at does not fit
+        except Exception:  # noqa: BLE001 - a value that cannot be validated does not fit
             return False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -243,15 +242,15 @@ def _rebuild(schema: Any, versions: Versions, own_id: str | None) -> AvroSchema:
 
 def fingerprint(library: ModuleType, schema: Any) -> str:
     """
-    Return the CRC-64-AVRO fingerprint of a schema, which is the same for all that read alike.
+    Return the CRC-64-AVRO fingerprint of a schema. Equivalent schemas have the same fingerprint.
     """
     try:
         canonical = library.schema.to_parsing_canonical_form(copy.deepcopy(schema))
         said = library.schema.fingerprint(canonical, "CRC-64-AVRO")
-        # The library gives the bytes in the order of the wire; the number is told the other way.
+        # fastavro returns the bytes in little-endian order. The usual notation is big-endian.
         return bytes.fromhex(said)[::-1].hex()
     except Exception as error:
-        # The library raises whatever a broken schema leads to.
+        # A broken schema can make fastavro raise any exception.
         raise DefinitionError(SOURCE, reason_of(error)) from error
 
 
@@ -267,7 +266,7 @@ def _by_id(library: ModuleType, versions: Versions) -> list[tuple[str, Any]]:
     if isinstance(versions, Mapping):
         return list(versions.items())
     if isinstance(versions, str) or not isinstance(versions, Sequence):
-        raise DefinitionError(SOURCE, "versions are a list of schemas, or schemas by their ids")
+        raise DefinitionError(SOURCE, "versions must be a list of schemas, or a mapping by id")
     return [(fingerprint(library, schema), schema) for schema in versions]
 
 

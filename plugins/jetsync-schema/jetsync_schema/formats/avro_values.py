@@ -1,8 +1,7 @@
 """
-Where a value does not fit an Avro schema, and which schemas can read what others wrote.
+Find the value that does not fit an Avro schema, and check whether one schema can read another.
 
-What lives here: the rules of the Avro specification about both. What may not: bytes, the socket,
-threads.
+Both follow the Avro specification. This module reads no bytes, and uses no socket and no threads.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ PROMOTIONS: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-"""What may be read as what, by the type that was written."""
+"""The types as which a value may be read, by the type as which it was written."""
 
 
 class ValueWalk:
     """
-    A walk through one value that could not be written.
+    Find the part of a value that could not be written.
 
     Args:
-        names: The types of the schema that have names.
-        fits: Tells whether a value fits a schema that has no other schemas in it.
+        names: The named types of the schema.
+        fits: Returns whether a value fits a schema that contains no other schemas.
     """
 
     def __init__(self, names: dict[str, Any], fits: Callable[[Any, Any], bool]) -> None:
@@ -44,7 +43,7 @@ class ValueWalk:
 
     def find(self, schema: Any, value: Any, way: list[Step]) -> Violation | None:
         """
-        Return the deepest first thing that does not fit, None if all does.
+        Return the first innermost value that does not fit; None if all fit.
         """
         kind = type_of(schema)
         if kind in self._names:
@@ -69,15 +68,17 @@ class ValueWalk:
         if not all(found) or (value is None and len(found) < len(schema)):
             return None
         if len(found) == 1 and value is not None:
-            # Nothing else was meant than the one that may be left out.
+            # The union is an optional value, so the problem is in its only type.
             return found[0]
         return self._misfit(schema, value, way)
 
     def _misfit(self, schema: Any, value: Any, way: list[Step]) -> Violation:
         given, wanted = type(value).__name__, self._name(schema)
-        # The type may be right and the value not: an int has 32 bits.
+        # The type may be right and the value wrong: an Avro int has 32 bits.
         own = given in wanted.split()
-        reason = f"the value is no {wanted} of Avro's" if own else f"{given} is no {wanted}"
+        reason = (
+            f"the value is not a valid Avro {wanted}" if own else f"expected {wanted}, not {given}"
+        )
         return Violation(path_of(way), reason)
 
     def _in_record(self, schema: Any, value: dict[str, Any], way: list[Step]) -> Violation | None:
@@ -87,7 +88,7 @@ class ValueWalk:
                 return Violation(path_of(way), f"field {name!r} is missing")
         for name in value:
             if name not in fields:
-                return Violation(path_of(way), f"there is no field {name!r} in the schema")
+                return Violation(path_of(way), f"the schema has no field {name!r}")
         named = (
             (name, each["type"], value[name]) for name, each in fields.items() if name in value
         )
@@ -107,37 +108,37 @@ class ValueWalk:
 
 class Resolution:
     """
-    Whether one schema can read what another one wrote, by the rules of the specification.
+    Check whether one schema can read another schema's documents, by Avro's rules.
 
     Args:
-        written: The types with names of the schema that wrote.
-        read: Those of the schema that reads.
+        written: The named types of the writer's schema.
+        read: The named types of the reader's schema.
     """
 
     def __init__(self, written: dict[str, Any], read: dict[str, Any]) -> None:
         self._written = written
         self._read = read
         self._seen: set[tuple[str, str]] = set()
-        """Pairs of records that are looked at already, so that recursive ones end."""
+        """Pairs of records that were already checked, so that recursive schemas terminate."""
 
     def problem(self, writer: Any, reader: Any, way: tuple[Step, ...] = ()) -> Violation | None:
         """
-        Return the first thing that can not be read, None if all can.
+        Return the first part that cannot be read; None if everything can.
         """
         writer, wrote = self._resolved(writer, self._written)
         reader, reads = self._resolved(reader, self._read)
         if wrote == "union":
-            # Each of the branches may have been written.
+            # The writer may have used any branch.
             return next(filter(None, (self.problem(each, reader, way) for each in writer)), None)
         if reads == "union":
             problems = [self.problem(writer, branch, way) for branch in reader]
             if any(each is None for each in problems):
                 return None
-            return Violation(path_of(way), f"{wrote} is none of what can be read")
+            return Violation(path_of(way), f"{wrote} cannot be read as any type of the union")
         if wrote != reads:
             if reads in PROMOTIONS.get(wrote, ()):
                 return None
-            return Violation(path_of(way), f"{wrote} can not be read as {reads}")
+            return Violation(path_of(way), f"{wrote} cannot be read as {reads}")
         return self._of_one_kind(wrote, writer, reader, way)
 
     def _of_one_kind(
@@ -158,7 +159,7 @@ class Resolution:
         if kind == "enum":
             gone = set(writer["symbols"]) - set(reader["symbols"])
             if gone and "default" not in reader:
-                return Violation(path_of(way), f"symbol {min(gone)!r} is not known any more")
+                return Violation(path_of(way), f"symbol {min(gone)!r} was removed")
         return None if kind in {"fixed", "enum"} else self._records(writer, reader, way)
 
     def _records(self, writer: Any, reader: Any, way: tuple[Step, ...]) -> Violation | None:
@@ -176,7 +177,7 @@ class Resolution:
                     return problem
             elif "default" not in field:
                 where = path_of((*way, field["name"]))
-                return Violation(where, "it was not written, and has no default")
+                return Violation(where, "the writer's schema lacks it, and it has no default")
         return None
 
     def _resolved(self, schema: Any, names: dict[str, Any]) -> tuple[Any, str]:

@@ -1,12 +1,12 @@
 """
-A walk through Avro: through a schema, through bytes, and through a value.
+Walk through Avro schemas, encoded bytes and values.
 
-What lives here: where and why bytes or a value do not fit a schema, which the library does not
-tell, and what makes a schema unsafe to read with. What may not: the library's readers and writers,
-the socket, threads.
+This module finds where and why bytes or a value do not fit a schema. fastavro does not report that.
+It also finds schemas that are unsafe to read with. It uses no reader or writer of fastavro, no
+socket and no threads.
 
-Schemas are those that ``fastavro.parse_schema`` has seen: names are full, and a type that has a
-name stands once and by its name from then on. `named_types` gives what they stand for.
+All schemas here are results of ``fastavro.parse_schema``. They use full names, and define a named
+type once and refer to it by name after that. `named_types` returns the definitions.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from jetsync_schema.errors import DefinitionError, Violation, path_of
 
 DEEPEST: Final = 128
 """
-Levels of a document at most: records, arrays and maps within one another.
+The most levels of nested records, arrays and maps in a document.
 
-fastavro reads each level in a frame of C without a look at how much room there is: some thousand
-levels, one byte each, end the process (seen with 1.13.1). 500 were well.
+fastavro uses a C stack frame for each level and does not check the depth. A few thousand levels of
+one byte each crash the process (seen with 1.13.1). 500 levels worked.
 """
 
 LONGEST: Final = 10
-"""Bytes of an integer at most: 64 bits, seven in each byte."""
+"""The most bytes of an integer: 64 bits, seven in each byte."""
 
 SIZES: Final = {"float": 4, "double": 8}
-"""Bytes of what always takes as many."""
+"""The types of fixed size, and their bytes."""
 
 PARTS: Final = frozenset({"type", "fields", "items", "values"})
-"""Where in a schema there are other schemas."""
+"""The keys of a schema that contain other schemas."""
 
 DECIMAL: Final = frozenset({"decimal"})
 
@@ -44,14 +44,14 @@ BEYOND_PYTHON: Final = frozenset(
         "local-timestamp-micros",
     }
 )
-"""Logical types that know years before 1 and after 9999, which Python does not."""
+"""Logical types that allow years before 1 and after 9999, which Python does not support."""
 
 Step = str | int
 
 
-class Misfit(Exception):  # noqa: N818 - not an error of anybody's: what the walk has found
+class Misfit(Exception):  # noqa: N818 - it ends the walk and never reaches a caller
     """
-    What does not fit, and the way to it.
+    A part that does not fit, with its path.
     """
 
     def __init__(self, way: list[Step], reason: str) -> None:
@@ -61,7 +61,7 @@ class Misfit(Exception):  # noqa: N818 - not an error of anybody's: what the wal
 
 def type_of(schema: Any) -> str:
     """
-    Return the word for the type that a schema says: a primitive, a complex one, or a name.
+    Return the type of a schema as a word: a primitive type, a complex type, or a name.
     """
     if isinstance(schema, list):
         return "union"
@@ -89,7 +89,7 @@ def named_types(schema: Any, found: dict[str, Any] | None = None) -> dict[str, A
 
 
 def _inner(schema: dict[str, Any]) -> list[Any]:
-    """Return the schemas that stand directly in another one."""
+    """Return the direct sub-schemas of a schema."""
     kind = schema["type"]
     if kind in {"record", "error"}:
         return [field["type"] for field in schema["fields"]]
@@ -102,10 +102,10 @@ def _inner(schema: dict[str, Any]) -> list[Any]:
 
 def is_recursive(schema: Any, names: dict[str, Any]) -> bool:
     """
-    Return whether a document of this schema can contain itself, and so be of any depth.
+    Return whether a type of the schema can contain itself, so that documents can have any depth.
     """
     done: set[str] = set()
-    """Records whose insides were looked at; each is only once, however often it is used."""
+    """Records that were already checked. Each record is checked only once."""
 
     def visit(schema: Any, above: frozenset[str]) -> bool:
         if isinstance(schema, list):
@@ -128,7 +128,7 @@ def is_recursive(schema: Any, names: dict[str, Any]) -> bool:
 
 def has_ints(schema: Any) -> bool:
     """
-    Return whether there is an int in a schema, of 32 bits.
+    Return whether a schema contains an int (32 bits).
     """
     if isinstance(schema, list):
         return any(map(has_ints, schema))
@@ -139,7 +139,7 @@ def has_ints(schema: Any) -> bool:
 
 def has_logical(schema: Any, kinds: frozenset[str]) -> bool:
     """
-    Return whether there is one of these logical types in a schema.
+    Return whether a schema contains one of these logical types.
     """
     if isinstance(schema, list):
         return any(has_logical(branch, kinds) for branch in schema)
@@ -152,7 +152,7 @@ def has_logical(schema: Any, kinds: frozenset[str]) -> bool:
 
 def without_logical(schema: Any, kinds: frozenset[str]) -> Any:
     """
-    Return a schema, as it was given, with what stands behind these logical types in their place.
+    Return the schema with these logical types replaced by their underlying types.
     """
     if isinstance(schema, list):
         return [without_logical(each, kinds) for each in schema]
@@ -167,10 +167,10 @@ def without_logical(schema: Any, kinds: frozenset[str]) -> Any:
 
 def check_sizes(schema: Any, names: dict[str, Any]) -> None:
     """
-    Refuse arrays of what takes no bytes: of those, ten bytes can claim any number.
+    Refuse arrays whose items take no bytes, because ten bytes could announce any number of them.
 
     Raises:
-        DefinitionError: There is one.
+        DefinitionError: The schema contains such an array.
     """
     nothing = _records_of_nothing(names)
 
@@ -193,8 +193,8 @@ def _records_of_nothing(names: dict[str, Any]) -> set[str]:
     """
     Return the names of types that take no bytes.
 
-    Found by taking away those that do until nothing changes: a record that contains nothing but
-    itself stays, and fastavro would not come back from that either.
+    Types that take bytes are removed until nothing changes. So a record that contains only itself
+    stays in the result, and fastavro would never finish reading it either.
     """
     nothing = {
         name
@@ -222,7 +222,7 @@ def _takes_nothing(schema: Any, nothing: set[str]) -> bool:
 
 class ByteWalk:
     """
-    A walk through the bytes of one document.
+    Check the bytes of one document.
     """
 
     def __init__(self, data: bytes | bytearray, names: dict[str, Any]) -> None:
@@ -233,16 +233,16 @@ class ByteWalk:
 
     def run(self, schema: Any) -> Violation | None:
         """
-        Return the first thing that does not fit, None if all does.
+        Return the first part that does not fit; None if all fit.
         """
         try:
             self._walk(schema)
             if self._at != len(self._data):
-                raise Misfit([], f"{len(self._data) - self._at} bytes are left over at its end")
+                raise Misfit([], f"{len(self._data) - self._at} bytes follow the end")
         except Misfit as found:
             return found.violation
         except RecursionError:
-            # The caller is deep down already.
+            # The caller's own stack is already deep.
             return self._too_deep().violation
         return None
 
@@ -275,7 +275,7 @@ class ByteWalk:
             self._primitive(kind)
 
     def _check_digits(self, schema: Any, raw: bytes) -> None:
-        """Refuse a decimal that has more digits than its schema says; others are no concern."""
+        """Refuse a decimal with more digits than its schema allows. Ignore other types."""
         if isinstance(schema, dict) and schema.get("logicalType") == "decimal":
             number = decimal.Decimal(int.from_bytes(raw, "big", signed=True))
             precision = schema.get("precision")
@@ -292,7 +292,7 @@ class ByteWalk:
     def _blocks(self, schema: Any, *, of_map: bool) -> None:
         place = 0
         while count := self._integer():
-            # The size of the block in bytes follows, for those who skip it.
+            # The size of the block in bytes follows, for readers that skip the block.
             size = self._integer() if count < 0 else None
             begin = self._at
             for _ in range(abs(count)):
@@ -300,7 +300,7 @@ class ByteWalk:
                 place += 1
             if size is not None and size != self._at - begin:
                 raise Misfit(
-                    self._way, f"a block has {self._at - begin} bytes, and says that it has {size}"
+                    self._way, f"a block has {self._at - begin} bytes instead of its stated {size}"
                 )
 
     def _primitive(self, kind: str) -> None:
@@ -320,7 +320,7 @@ class ByteWalk:
     def _index(self, count: int, what: str) -> int:
         index = self._integer()
         if not 0 <= index < count:
-            raise Misfit(self._way, f"it says number {index} of {count} {what}")
+            raise Misfit(self._way, f"index {index} is invalid: there are {count} {what}")
         return index
 
     def _text(self) -> str:
@@ -333,10 +333,12 @@ class ByteWalk:
     def _take(self, size: int) -> bytes:
         end = self._at + size
         if size < 0:
-            raise Misfit(self._way, f"it says that it has {size} bytes")
+            raise Misfit(self._way, f"its size is negative: {size} bytes")
         if end > len(self._data):
             raise Misfit(
-                self._way, f"it ends too early: {size} bytes and not {len(self._data) - self._at}"
+                self._way,
+                f"it ends too early: it needs {size} bytes, and {len(self._data) - self._at}"
+                " are left",
             )
         found = bytes(self._data[self._at : end])
         self._at = end
@@ -355,7 +357,7 @@ class ByteWalk:
 
 def is_too_deep(value: Any) -> bool:
     """
-    Return whether a value is nested more deeply than it may be written.
+    Return whether a value has more levels than jetsync-schema writes.
     """
     level = [value]
     for _ in range(DEEPEST):
