@@ -81,11 +81,14 @@ def test_updates_take_effect(follow, bucket):
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),
-        (b"[]", "has to be an object"),
+        (b"[]", "must be an object"),
         (b'{"subjects": "a.*", "schema": {"type": "nope"}}', r"$.type"),
-        (b'{"subjects": "a..b", "schema": {}}', "empty part"),
+        (b'{"subjects": "a..b", "schema": {}}', "empty token"),
         (b'{"schema": {}}', '"subjects"'),
-        (b'{"subjects": "a", "kind": "pydantic", "model": "os:system"}', "no model 'os:system'"),
+        (
+            b'{"subjects": "a", "kind": "pydantic", "model": "os:system"}',
+            "unknown model 'os:system'",
+        ),
     ],
 )
 def test_a_broken_definition_keeps_the_last_good_one(follow, bucket, caplog, said, reason):

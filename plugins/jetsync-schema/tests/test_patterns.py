@@ -84,7 +84,7 @@ def test_nothing_matches_nothing():
 @pytest.mark.parametrize("pattern", ["", ".", "a..b", "a.", "a b", "a.\t", ">.a", "a.>.b"])
 def test_a_pattern_that_makes_no_sense_is_refused(pattern):
     """
-    Empty parts, blanks, and a `>` before the end.
+    Empty tokens, spaces, and a `>` before the end.
     """
     with pytest.raises(jetsync.InvalidSubjectError):
         Schemas({pattern: JsonSchema(True)})

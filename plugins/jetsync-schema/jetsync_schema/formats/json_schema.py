@@ -1,17 +1,17 @@
 r"""
 Contracts in JSON Schema, checked by jsonschema-rs.
 
-It is the fastest validator for Python that knows all drafts in use, checks against the official
-test suite, and has one wheel per platform for all interpreters.
+It is the fastest validator for Python that supports all drafts in use and passes the official test
+suite. It has one wheel per platform for all interpreters.
 
-Differences from the reference implementation in Python, all on purpose:
+These differences from the reference implementation in Python are intended:
 
-- a document is JSON as RFC 8259 has it: UTF-8, no ``NaN`` and no ``Infinity``, no number that no
-  float can hold, no half of a surrogate pair;
-- ``multipleOf`` counts in decimals, so that 19.99 is a multiple of 0.01;
-- patterns are ECMA-262 as JSON Schema asks for: ``$`` does not match before a line end, ``\d`` are
-  ten digits;
-- a ``$ref`` to another document is never fetched: it has to be given along.
+- A document must be JSON as in RFC 8259: UTF-8, no ``NaN``, no ``Infinity``, no number too large
+  for a float, no half of a surrogate pair.
+- ``multipleOf`` uses decimals, so that 19.99 is a multiple of 0.01.
+- Patterns follow ECMA-262, as JSON Schema requires: ``$`` does not match before a line end, and
+  ``\d`` matches ten digits.
+- A ``$ref`` to another document is never fetched. That document must be passed as an argument.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 __all__ = ["JsonSchema"]
 
 MOST: Final = 10
-"""Violations of one document that are told."""
+"""The most violations that are reported for one document."""
 
 LONGEST_LOOK: Final = 1000
-"""Errors of alternatives that are looked at to find the one that was meant."""
+"""The most errors of alternatives that are searched for the closest alternative."""
 
 DRAFTS: Final = {
     "4": "Draft4Validator",
@@ -57,11 +57,11 @@ DRAFTS: Final = {
 SOURCE: Final = "JSON Schema"
 
 OWN_ADDRESS: Final = "json-schema:///"
-"""What the library puts before the name of a document that has no address of its own."""
+"""The prefix that jsonschema-rs gives to the name of a document without its own address."""
 
 
 class _Validator(Protocol):
-    """What is used of the library's validators."""
+    """The part of the validators of jsonschema-rs that this module uses."""
 
     def is_valid(self, instance: Any) -> bool: ...
 
@@ -69,7 +69,7 @@ class _Validator(Protocol):
 
 
 def finite(text: str) -> float:
-    """Return the number that a text is, unless it is too large for a float."""
+    """Convert a text to a float, and raise if the number is too large."""
     value = float(text)
     if value - value:
         raise ValueError("a number is too large")
@@ -81,24 +81,24 @@ def _refuse(name: str) -> float:
 
 
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-"""What may be half of a surrogate pair."""
+"""The escape of a surrogate, which may be half of a pair."""
 
-HALF_A_PAIR: Final = "a text has half of a surrogate pair in it"
+HALF_A_PAIR: Final = "a text contains half of a surrogate pair"
 
 DECODER: Final = json.JSONDecoder(parse_float=finite, parse_constant=_refuse)
 
 
 def read_json(data: bytes | bytearray) -> Any:
     """
-    Return the document that a payload is.
+    Parse a payload as JSON.
 
     Raises:
-        MismatchError: It is not JSON.
+        MismatchError: The payload is not JSON.
     """
     try:
         document = DECODER.decode(data.decode())
         if _HALF.search(data) is not None:
-            # A text with half of a pair in it has no UTF-8 form: nobody could pass it on.
+            # A text with half of a pair has no UTF-8 form, so readers could not forward it.
             json.dumps(document, ensure_ascii=False).encode()
         return document
     except RecursionError:
@@ -111,7 +111,7 @@ def read_json(data: bytes | bytearray) -> Any:
         reason = f"byte {error.start} is not UTF-8"
     except ValueError as error:
         reason = reason_of(error)
-    # Not from the error, which has the whole document in it.
+    # Not chained to the error, because that contains the whole document.
     raise MismatchError(Violation("$", f"not JSON: {reason}"))
 
 
@@ -123,7 +123,7 @@ def _written(document: Any) -> bytes:
     except UnicodeEncodeError:
         reason = HALF_A_PAIR
     except (TypeError, ValueError, RecursionError) as error:
-        # Its own words are about types; of a number they also say which one it was.
+        # The error's text names types, and for a number also the value, which is cut off here.
         reason = reason_of(error).partition(": ")[0]
     # As above.
     raise MismatchError(Violation("$", f"not JSON: {reason}"))
@@ -136,14 +136,13 @@ class JsonSchema(Contract):
 
     Args:
         schema: The schema, as `json.loads` returns it.
-        draft: ``"4"``, ``"6"``, ``"7"``, ``"2019-09"`` or ``"2020-12"``; None for the one that
-            ``$schema`` names, and 2020-12 where there is none.
-        formats: Whether ``format`` is checked, too; the drafts leave that open.
-        documents: Other schemas that ``$ref`` may name, by those names. Nothing else is read or
-            fetched, whatever a schema says.
+        draft: ``"4"``, ``"6"``, ``"7"``, ``"2019-09"`` or ``"2020-12"``. None uses the draft that
+            ``$schema`` names, or 2020-12 if it names none.
+        formats: Whether to check ``format`` too, which the drafts leave optional.
+        documents: Other schemas, by the names that ``$ref`` uses. Nothing else is read or fetched.
 
     Raises:
-        DefinitionError: The schema is broken, or refers to a document that is not there.
+        DefinitionError: The schema is invalid, or refers to an unknown document.
         ConfigurationError: jsonschema-rs is not installed.
     """
 
@@ -160,7 +159,7 @@ class JsonSchema(Contract):
 
     def load(self, data: bytes | bytearray, schema_id: str | None = None) -> Any:  # noqa: ARG002
         """
-        Return the document, as `json.loads` would.
+        Return the document, as `json.loads` returns it.
         """
         document = read_json(data)
         self._check(document)
@@ -171,13 +170,13 @@ class JsonSchema(Contract):
         Return the document as JSON in UTF-8.
         """
         data = _written(document)
-        # As the other side sees it: tuples are lists there, and keys are text.
+        # Check what readers will see: tuples become lists, and keys become text.
         self.load(data)
         return data
 
     def describe(self) -> dict[str, Any]:
         """
-        Return what a definition says about it.
+        Return the fields of a definition of this contract.
         """
         return {
             "kind": self.kind,
@@ -192,7 +191,7 @@ class JsonSchema(Contract):
                 return
             found = _violations(self._validator.iter_errors(document), document)
         except (ValueError, RecursionError) as error:
-            found = [Violation("$", f"can not be checked: {reason_of(error)}")]
+            found = [Violation("$", f"cannot be checked: {reason_of(error)}")]
         raise MismatchError(*found or [Violation("$", "not valid")])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -208,7 +207,7 @@ def _rebuild(schema: Any, draft: str | None, formats: Any, documents: Any) -> Js
 
 def _compiled(contract: JsonSchema) -> _Validator:
     """
-    Return what checks documents.
+    Compile the schema of a contract.
     """
     try:
         import jsonschema_rs
@@ -216,9 +215,9 @@ def _compiled(contract: JsonSchema) -> _Validator:
         raise missing("json", "jsonschema_rs", error) from error
     schema, draft, documents = contract.schema, contract.draft, contract.documents
     if not isinstance(schema, (dict, bool)):
-        raise DefinitionError(SOURCE, "a schema is an object, true or false")
+        raise DefinitionError(SOURCE, "a schema must be an object, true or false")
     if draft is not None and draft not in DRAFTS:
-        raise DefinitionError(SOURCE, f"there is no draft {draft!r}, only {', '.join(DRAFTS)}")
+        raise DefinitionError(SOURCE, f"draft must be one of {', '.join(DRAFTS)}, not {draft!r}")
 
     def document(address: str) -> Any:
         name = address.removeprefix(OWN_ADDRESS)
@@ -245,7 +244,7 @@ def _violations(errors: Iterable[Any], document: Any) -> list[Violation]:
 
 def _violation(error: Any, document: Any) -> Violation:
     """
-    Return what an error says; of alternatives, what is wrong with the one that came furthest.
+    Convert an error. For alternatives, add the error of the alternative that matched best.
     """
     reason = str(error.message)
     alternatives = getattr(error.kind, "context", None)
@@ -260,7 +259,7 @@ def _violation(error: Any, document: Any) -> Violation:
 
 def _way(said: Iterable[str | int], document: Any) -> Iterator[str | int]:
     """
-    Give the steps that the library says, with names that look like numbers as names.
+    Yield the steps of a path, and convert numbers back to text if they are keys of an object.
     """
     for step in said:
         if isinstance(document, dict):

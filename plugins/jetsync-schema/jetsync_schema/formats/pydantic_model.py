@@ -30,12 +30,12 @@ __all__ = ["PydanticModel"]
 SOURCE: Final = "pydantic model"
 
 SHAPE: Final = bytes.maketrans(b"123456789E", b"000000000e")
-"""Makes all digits alike, and both spellings of an exponent."""
+"""Replaces all digits by ``0``, and ``E`` by ``e``."""
 
 LARGE: Final = (b"0e000", b"0" * 210)
 """
-What a number of such a shape has in it where it is too large for a float: three digits of an
-exponent, or so many that the largest one of two digits is enough.
+After that replacement, a number too large for a float contains one of these: an exponent of three
+digits, or so many digits that an exponent of two digits is enough.
 """
 
 
@@ -46,11 +46,11 @@ class PydanticModel(Contract):
 
     Args:
         model: The type.
-        strict: Whether values have to be of their type, where pydantic would convert them: ``"3"``
-            is no number then. None is as the model says.
+        strict: Whether values must have the right type, so that pydantic does not convert ``"3"``
+            to a number. None uses the model's setting.
 
     Raises:
-        DefinitionError: pydantic can do nothing with the type.
+        DefinitionError: pydantic does not support the type.
         ConfigurationError: pydantic 2 is not installed.
     """
 
@@ -65,7 +65,7 @@ class PydanticModel(Contract):
 
     def load(self, data: bytes | bytearray, schema_id: str | None = None) -> Any:  # noqa: ARG002
         """
-        Return the model's object.
+        Return an object of the model.
         """
         # Faster than one regular expression.
         shape = data.translate(SHAPE, b"+")
@@ -75,7 +75,7 @@ class PydanticModel(Contract):
 
     def dump(self, document: Any) -> bytes:
         """
-        Return the JSON that an object of the model is written as, with aliases.
+        Encode an object of the model as JSON, with aliases.
         """
         data = self._written(document)
         self.load(data)
@@ -83,7 +83,7 @@ class PydanticModel(Contract):
 
     def describe(self) -> dict[str, Any]:
         """
-        Return what a definition says about it: the name under which the readers know the model.
+        Return the fields of a definition of this contract, with the name of the model.
         """
         return {
             "kind": self.kind,
@@ -97,10 +97,10 @@ class PydanticModel(Contract):
         try:
             data: bytes = self._adapter.dump_json(document, by_alias=True, warnings="error")
         except PydanticSerializationError:
-            # Its words have the values in them, and so has it: neither is passed on.
+            # The error and its text contain values, so they are neither quoted nor chained.
             reason = f"{type(document).__name__}, or a value in it, does not fit"
         except Exception as error:  # noqa: BLE001 - a model's own serializers raise anything
-            reason = f"it can not be written: {type(error).__name__}"
+            reason = f"it cannot be written: {type(error).__name__}"
         else:
             return data
         raise MismatchError(Violation("$", f"not a {_name_of(self.model)}: {reason}"))
@@ -127,26 +127,26 @@ class PydanticModel(Contract):
 
 def model_by_name(name: object) -> Any:
     """
-    Import the model that ``package.module:Name`` stands for.
+    Import a model by its name, ``package.module:Name``.
 
     Raises:
-        DefinitionError: There is none.
+        DefinitionError: The name is invalid, or the model cannot be imported.
     """
     module, colon, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
     if not (module and colon and attribute):
-        raise DefinitionError(SOURCE, f"a model is package.module:Name, not {name!r}")
+        raise DefinitionError(SOURCE, f"a model must be package.module:Name, not {name!r}")
     try:
         found = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
     except Exception as error:
-        # A module may raise anything while it is imported.
+        # Importing a module can raise anything.
         raise DefinitionError(SOURCE, f"{name}: {reason_of(error)}") from error
     return found
 
 
 def _name_of(model: object) -> str:
-    # A generic type such as list[int] has the name of what it is made of.
+    # The __name__ of a generic type such as list[int] is only "list".
     plain = isinstance(model, type) and get_origin(model) is None
     return str(getattr(model, "__name__", model)) if plain else repr(model)
 
@@ -159,14 +159,15 @@ def _adapter_of(model: object) -> Any:
     try:
         return TypeAdapter(model)
     except Exception as error:
-        # Annotations that do not resolve and schemas that make no sense have no common base.
+        # The errors for unresolved annotations and invalid schemas have no common base class.
         raise DefinitionError(SOURCE, f"{_name_of(model)}: {reason_of(error)}") from error
 
 
 def _check_numbers(data: bytes | bytearray) -> None:
     """
-    Refuse ``NaN`` and ``Infinity`` outside of texts, and what pydantic would read as infinite: JSON
-    does not have them.
+    Refuse ``NaN`` and ``Infinity`` outside of texts, and numbers that pydantic reads as infinite.
+
+    JSON does not allow them.
     """
     import pydantic_core
 
@@ -186,18 +187,18 @@ def _plain(data: bytes | bytearray) -> Any:
 
 def _reason(error: Mapping[str, Any]) -> str:
     """
-    Return what is wrong, without the value: of pydantic's own texts one has it.
+    Return the reason of an error without the value, which one of pydantic's texts contains.
     """
     if error["type"] == "union_tag_invalid":
-        return "no alternative has the tag that is there"
+        return "the tag matches no alternative"
     return str(error["msg"])
 
 
 def _way(error: Mapping[str, Any], document: Any) -> list[str | int]:
     """
-    Return the way through the document that pydantic means.
+    Return the path of an error in the document.
 
-    Its own also has the names of the alternatives that it tried, which are no part of a document.
+    pydantic's own path also contains the names of the alternatives that it tried.
     """
     found: list[str | int] = []
     location: Sequence[str | int] = error["loc"]

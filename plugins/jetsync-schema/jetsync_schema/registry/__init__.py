@@ -1,3 +1,3 @@
 """
-Where contracts come from, and which one applies to a subject.
+Load contracts from files and buckets, and find the contract of a subject.
 """

@@ -1,9 +1,9 @@
 """
-Definitions in a key-value bucket, and a thread that sees every change of them.
+Read definitions from a key-value bucket, with a thread that follows all changes.
 
-The thread is a daemon and ends with `BucketSource.stop`, or with the client that the bucket was
-opened with. What it reads it hands to one function, which it alone calls; it holds no lock
-meanwhile.
+The thread is a daemon. It ends after `BucketSource.stop`, or when the bucket's client closes. It
+passes the definitions to one function. No other thread calls that function, and no lock is held
+during the call.
 """
 
 from __future__ import annotations
@@ -29,49 +29,49 @@ __all__ = ["Problem"]
 THREAD_NAME: Final = "jetsync-schema"
 
 FIRST_PAUSE: Final = 0.5
-"""Seconds before a bucket that could not be read is tried again; doubled each time."""
+"""Seconds before the next attempt to read the bucket; doubled after each failure."""
 
 LONGEST_PAUSE: Final = 15.0
 
 LOADING: Final = 30.0
-"""Seconds that reading a bucket anew may take."""
+"""Timeout for reading the bucket again, in seconds."""
 
 BROKEN: Final = "schema_broken"
-"""A definition in the bucket can not be used; the last good one is, if there is one."""
+"""A definition in the bucket is invalid. The last valid one is used, if there is one."""
 CHANGED: Final = "schema_changed"
 """A definition in the bucket has taken effect, or was deleted."""
 UNREADABLE: Final = "schemas_unreadable"
-"""The bucket can not be read at the moment; what was read before holds."""
+"""The bucket cannot be read at the moment. The definitions that were read before stay in use."""
 CALLBACK_FAILED: Final = "callback_failed"
-"""What was to be told of a problem raised."""
+"""The application's callback for problems raised an exception."""
 
-# Unlike jetsync's own, this logger has no null handler: a broken schema is shown on stderr by a
-# program that has not configured logging, because it would be overlooked otherwise.
+# Unlike jetsync's own loggers, this one has no null handler. So a program that has not configured
+# logging shows broken schemas on stderr, where they are noticed.
 _logger = jetsync.get_logger("jetsync_schema")
 
 
 @attrs.frozen
 class Problem:
     """
-    A definition in a bucket that can not be used, or a bucket that can not be read.
+    A definition in a bucket that cannot be used, or a bucket that cannot be read.
     """
 
     bucket: str
     key: str | None
-    """The key; None if it is the bucket as a whole."""
+    """The key of the definition; None if the bucket cannot be read."""
 
     reason: str
     revision: int = 0
-    """Revision of the definition; 0 if it is the bucket as a whole."""
+    """The revision of the definition; 0 if the bucket cannot be read."""
 
     in_use: int = 0
-    """Revision of the last good definition, which is used instead; 0 if there is none."""
+    """The revision of the last valid definition, which is used instead; 0 if there is none."""
 
 
 @attrs.frozen
 class Loaded:
     """
-    A definition with the place that it is from.
+    A definition with its bucket, key and revision.
     """
 
     bucket: str
@@ -82,21 +82,21 @@ class Loaded:
 
     def problem(self, reason: str) -> Problem:
         """
-        Return that it can not be used, for a reason that it can do nothing for.
+        Return a problem with this definition, which is valid on its own.
         """
         return Problem(self.bucket, self.key, reason, self.revision)
 
 
 class BucketSource:
     """
-    The definitions of a bucket as they are, and as they change.
+    The definitions of a bucket, including all later changes.
 
     Args:
         bucket: The bucket.
-        around: What definitions may refer to.
-        changed: Called with what holds from now on, by key, and with the problems that there are;
-            returns more problems, those that only show when all definitions are put together.
-        told: Called with each problem once.
+        around: The models and files that definitions may refer to.
+        changed: Called with all valid definitions by key, after each change. Returns the conflicts
+            between definitions as further problems.
+        told: Called once for each problem.
     """
 
     def __init__(
@@ -111,26 +111,26 @@ class BucketSource:
         self._changed = changed
         self._told = told
         self._good: dict[str, Loaded] = {}
-        """Belongs to the thread, and before it is started to the one that loads."""
+        """Used only by the thread, and before that by the caller of :meth:`start`."""
 
         self._broken: dict[str, Problem] = {}
         self._unreadable: Problem | None = None
         self._conflicts: list[Problem] = []
         self._problems: tuple[Problem, ...] = ()
         self._telling = threading.RLock()
-        """Held for moments, while problems are put together."""
+        """Held briefly while the problems are collected."""
 
         self._stopping = threading.Event()
         self._progress = threading.Condition()
         self._revision = 0
-        """The last revision that has taken effect; under the condition."""
+        """The last revision that has taken effect. Protected by the condition."""
 
         self._watch: jetsync.Watch | None = None
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """
-        What can not be used at the moment.
+        The current problems.
         """
         return self._problems
 
@@ -143,17 +143,17 @@ class BucketSource:
 
     def start(self, timeout: float) -> None:
         """
-        Load what there is, and see changes from then on.
+        Load all definitions, and follow their changes from then on.
 
         Raises:
-            JetSyncError: The bucket can not be read, within that many seconds.
+            JetSyncError: The bucket cannot be read within *timeout* seconds.
         """
         watch = self._load(timeout)
         threading.Thread(target=self._run, args=(watch,), name=THREAD_NAME, daemon=True).start()
 
     def stop(self) -> None:
         """
-        See no more changes. Safe to repeat, from any thread.
+        Stop following changes. Safe to repeat, from any thread.
         """
         self._stopping.set()
         watch = self._watch
@@ -175,7 +175,7 @@ class BucketSource:
                 for entry in watch:
                     self._take(entry)
                     self._publish(entry.revision)
-                # It was stopped, or its client is closed: an ordinary end.
+                # The source was stopped, or its client is closed.
                 return
             except jetsync.JetSyncError as error:
                 self._note_unreadable(error)
@@ -187,7 +187,7 @@ class BucketSource:
             watch = again
 
     def _reopen(self) -> jetsync.Watch | None:
-        """Read the bucket anew as soon as that can be done; None once nobody wants it any more."""
+        """Read the bucket again when possible. Return None after a stop or if the client closed."""
         pause = FIRST_PAUSE
         while not self._stopping.wait(pause):
             pause = min(pause * 2.0, LONGEST_PAUSE)
@@ -200,7 +200,7 @@ class BucketSource:
         return None
 
     def _load(self, timeout: float) -> jetsync.Watch:
-        """Read all there is, and return the watch that goes on from there."""
+        """Read all definitions, and return the watch for later changes."""
         until = time.monotonic() + timeout
         watch = self._bucket.watch(timeout=timeout)
         self._watch = watch
@@ -222,7 +222,7 @@ class BucketSource:
         return watch
 
     def _take(self, entry: jetsync.Entry) -> None:
-        """Read one definition; one that is broken leaves the last good one in force."""
+        """Read one definition. If it is invalid, the last valid one stays in use."""
         key = entry.key
         if entry.is_deleted:
             self._forget(key)
@@ -253,7 +253,7 @@ class BucketSource:
         return Loaded(entry.bucket, entry.key, entry.revision, definition, entry.value)
 
     def _earlier(self, key: str, revision: int) -> Loaded | None:
-        """Return the last good definition that the bucket still has, for those who start now."""
+        """Return the last valid definition in the key's history, for a source that starts now."""
         try:
             history = self._bucket.history(key, timeout=LOADING)
         except jetsync.JetSyncError:
@@ -273,7 +273,7 @@ class BucketSource:
             _logger.info(CHANGED, bucket=self._bucket.bucket, key=key, deleted=True)
 
     def _publish(self, revision: int) -> None:
-        """Put what was read into force, and say what is wrong with it."""
+        """Apply the definitions that were read, and report their problems."""
         self.note_conflicts(self._changed(dict(self._good)))
         with self._progress:
             self._revision = revision
@@ -281,7 +281,7 @@ class BucketSource:
 
     def note_conflicts(self, conflicts: list[Problem]) -> None:
         """
-        Note which definitions have no place beside other contracts.
+        Record which definitions conflict with other contracts.
         """
         self._conflicts = conflicts
         self._tell()
@@ -292,7 +292,7 @@ class BucketSource:
             self._tell()
 
     def _tell(self) -> None:
-        """Note the problems that there are, and report those that were not there before."""
+        """Update the current problems, and report the new ones."""
         with self._telling:
             whole = [] if self._unreadable is None else [self._unreadable]
             found = (*whole, *list(self._broken.values()), *self._conflicts)
@@ -310,5 +310,5 @@ class BucketSource:
             return
         try:
             self._told(problem)
-        except Exception as error:  # noqa: BLE001 - the thread outlives what it tells
+        except Exception as error:  # noqa: BLE001 - a callback must not end the thread
             _logger.error(CALLBACK_FAILED, error=repr(error))  # noqa: TRY400

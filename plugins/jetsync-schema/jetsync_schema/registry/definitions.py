@@ -1,10 +1,9 @@
 """
-Contracts written down: definitions in JSON, in the files of a directory or the keys of a bucket.
+Read the definitions of contracts: JSON in the files of a directory or the keys of a bucket.
 
 A definition is an object with ``subjects`` (a pattern or a list of them), ``kind`` (``"json"``,
-``"avro"`` or ``"pydantic"``), ``name`` if it is to be called something else, and the arguments of
-its kind. Whoever can write a bucket is not thereby trusted to run code: only a directory may name a
-model that is to be imported.
+``"avro"`` or ``"pydantic"``), an optional ``name``, and the arguments of its kind. Write access to
+a bucket must not allow running code. So only definitions in a directory can have models imported.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 INDEX: Final = "index.json"
-"""The file of a directory that says which contracts there are."""
+"""The file of a directory that lists its contracts."""
 
 COMMON: Final = {"subjects", "kind", "name"}
 
@@ -38,7 +37,7 @@ FIELDS: Final = {
     "avro": {"schema", "versions", "id"},
     "pydantic": {"model", "strict"},
 }
-"""What the definition of each kind may say besides what all may."""
+"""The fields of each kind, in addition to the common ones."""
 
 NEEDED: Final = {"json": "schema", "avro": "schema", "pydantic": "model"}
 
@@ -46,7 +45,7 @@ NEEDED: Final = {"json": "schema", "avro": "schema", "pydantic": "model"}
 @attrs.frozen
 class Definition:
     """
-    A contract, what it is called, and which subjects it is for.
+    A contract with its name and subjects.
     """
 
     name: str
@@ -57,32 +56,32 @@ class Definition:
 @attrs.frozen
 class Surroundings:
     """
-    What a definition may refer to.
+    The models and files that a definition may refer to.
     """
 
     models: Mapping[str, Any] = attrs.field(factory=dict)
-    """Models by the names under which definitions know them."""
+    """Models by the names that definitions use."""
 
     imports: bool = False
-    """Whether ``package.module:Name`` is imported."""
+    """Whether models of the form ``package.module:Name`` are imported."""
 
     directory: Path | None = None
-    """Where a schema that is a text is a file; None where there are no files."""
+    """The directory of schema files. If it is None, a definition cannot name files."""
 
     def model(self, name: object) -> Any:
         """
-        Return the model of that name.
+        Return a model by its name.
         """
         if isinstance(name, str) and name in self.models:
             return self.models[name]
         if self.imports:
             return model_by_name(name)
         known = ", ".join(sorted(self.models)) or "none"
-        raise DefinitionError("pydantic model", f"there is no model {name!r}; given: {known}")
+        raise DefinitionError("pydantic model", f"unknown model {name!r}; known models: {known}")
 
     def schema(self, said: object) -> Any:
         """
-        Return a schema that stands in a definition, or in a file that the definition names.
+        Return the schema in a definition, or in the file that the definition names.
         """
         if self.directory is None or not isinstance(said, str):
             return said
@@ -90,7 +89,7 @@ class Surroundings:
 
     def documents(self, schema: object, given: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Return the documents that a JSON Schema refers to, by name: those given, and files.
+        Return the documents that a JSON Schema refers to, by name: *given* and files.
         """
         found = dict(given)
         if self.directory is None:
@@ -106,7 +105,7 @@ class Surroundings:
 
 def references(schema: object) -> set[str]:
     """
-    Return the names of other documents that a JSON Schema refers to; not those with an address.
+    Return the names of other documents that a JSON Schema refers to. URLs are ignored.
     """
     if isinstance(schema, list):
         return {name for each in schema for name in references(each)}
@@ -123,15 +122,15 @@ def references(schema: object) -> set[str]:
 
 def read_file(directory: Path, name: str) -> Any:
     """
-    Return the JSON of a file of the directory.
+    Read a JSON file in the directory.
 
     Raises:
-        DefinitionError: It is not there, not JSON, or not in the directory.
+        DefinitionError: The file does not exist, is not JSON, or is outside the directory.
     """
     try:
         path = (directory / name).resolve()
         if not path.is_relative_to(directory.resolve()):
-            raise DefinitionError(str(directory / name), "it is outside of the directory")
+            raise DefinitionError(str(directory / name), "it is outside the directory")
         return read_json(path.read_bytes())
     except (OSError, MismatchError) as error:
         raise DefinitionError(str(directory / name), str(error)) from error
@@ -139,16 +138,16 @@ def read_file(directory: Path, name: str) -> Any:
 
 def read_directory(directory: Path, models: Mapping[str, Any]) -> list[Definition]:
     """
-    Return what the index of a directory defines.
+    Return the definitions in the index of a directory.
 
     Raises:
-        DefinitionError: Something in it is broken; then nothing of it is used.
+        DefinitionError: A definition is invalid. In that case none of them is used.
     """
     index = read_file(directory, INDEX)
     source = str(directory / INDEX)
     said = index.get("contracts") if isinstance(index, dict) else None
     if not isinstance(said, list):
-        raise DefinitionError(source, 'it has to be an object with a list "contracts"')
+        raise DefinitionError(source, 'it must be an object with a list "contracts"')
     around = Surroundings(models, imports=True, directory=directory)
     found = []
     for place, each in enumerate(said):
@@ -161,46 +160,48 @@ def read_directory(directory: Path, models: Mapping[str, Any]) -> list[Definitio
 
 def parse_definition(data: bytes, name: str, around: Surroundings) -> Definition:
     """
-    Return what the value of a key defines.
+    Read the definition in the value of a key.
 
     Raises:
-        JetSyncError: It is broken.
+        JetSyncError: The definition is invalid.
     """
     return read_definition(read_json(data), name, around)
 
 
 def read_definition(said: object, name: str | None, around: Surroundings) -> Definition:
     """
-    Return what a definition defines.
+    Create the contract of a definition.
 
     Args:
-        said: The definition, read from JSON.
-        name: What to call it unless it says so itself; None for its first pattern.
-        around: What it may refer to.
+        said: The definition, parsed from JSON.
+        name: The name if the definition has none; None uses its first pattern.
+        around: The models and files that it may refer to.
 
     Raises:
-        JetSyncError: It is broken.
+        JetSyncError: The definition is invalid.
     """
     if not isinstance(said, dict):
-        raise DefinitionError("definition", "it has to be an object")
+        raise DefinitionError("definition", "it must be an object")
     kind = said.get("kind", "json")
     if not isinstance(kind, str) or kind not in FIELDS:
-        raise DefinitionError("definition", f"there is no kind {kind!r}, only {', '.join(FIELDS)}")
+        raise DefinitionError(
+            "definition", f"kind must be one of {', '.join(FIELDS)}, not {kind!r}"
+        )
     for field in said:
         if field not in COMMON | FIELDS[kind]:
             near = difflib.get_close_matches(field, COMMON | FIELDS[kind], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise DefinitionError("definition", f"{kind} has no {field!r}{hint}")
+            raise DefinitionError("definition", f"{kind} has no field {field!r}{hint}")
     if NEEDED[kind] not in said:
         raise DefinitionError("definition", f"{kind} needs {NEEDED[kind]!r}")
     patterns = said.get("subjects")
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(patterns, list) or not patterns:
-        raise DefinitionError("definition", '"subjects" has to be a pattern, or a list of them')
+        raise DefinitionError("definition", '"subjects" must be a pattern or a list of patterns')
     subjects = tuple(map(check_pattern, patterns))
     own_name = said.get("name", name or subjects[0])
     if not isinstance(own_name, str) or not own_name:
-        raise DefinitionError("definition", f"a name is text, not {own_name!r}")
+        raise DefinitionError("definition", f"a name must be text, not {own_name!r}")
     return Definition(own_name, subjects, MAKERS[kind](said, around))
 
 
@@ -208,7 +209,7 @@ def _json(said: dict[str, Any], around: Surroundings) -> Contract:
     schema = around.schema(said["schema"])
     given = said.get("documents", {})
     if not isinstance(given, dict):
-        raise DefinitionError("definition", '"documents" has to be an object')
+        raise DefinitionError("definition", '"documents" must be an object')
     return JsonSchema(
         schema,
         _checked(said, "draft", str),
@@ -243,13 +244,13 @@ def _checked(said: dict[str, Any], field: str, kind: type) -> Any:
     value = said.get(field)
     if value is not None and not isinstance(value, kind):
         shown = json.dumps(value)[:40]
-        raise DefinitionError("definition", f"{field!r} has to be {kind.__name__}, not {shown}")
+        raise DefinitionError("definition", f"{field!r} must be {kind.__name__}, not {shown}")
     return value
 
 
 class DefinitionContract(Contract):
     """
-    The contract of the definitions themselves, so that nobody breaks a bucket by a slip.
+    The contract for definitions themselves. It keeps invalid definitions out of a bucket.
     """
 
     kind = "definition"

@@ -1,11 +1,11 @@
 """
-Which contract a subject has: the most specific of the patterns that match it.
+Find the most specific pattern that matches a subject.
 
-What lives here: the tree of patterns and the walk through it. What may not: contracts, the socket,
-threads. A tree is not changed once it is in use, so any number of threads may walk through it.
+This module holds the tree of patterns. It knows no contracts, and uses no socket and no threads. A
+tree does not change once it is in use, so any number of threads may search it.
 
-Patterns are compared token by token from the left, and the first token in which two differ decides:
-a literal is more specific than ``*``, and ``*`` more specific than ``>``. Two different patterns
+Patterns are compared token by token from the left. The first token in which they differ decides: a
+literal is more specific than ``*``, and ``*`` is more specific than ``>``. Two different patterns
 that match the same subject always differ in such a token, so there is never a tie.
 """
 
@@ -18,16 +18,17 @@ import jetsync
 T = TypeVar("T")
 
 DEEPEST: Final = 256
-"""Tokens of a pattern at most; a subject has hardly ever more than ten."""
+"""The most tokens of a pattern. Subjects rarely have more than ten."""
 
 
 def check_pattern(pattern: object) -> str:
     """
-    Return the pattern if a subject can match it.
+    Return the pattern if it is valid.
 
     Raises:
         InvalidTypeError: It is not text.
-        InvalidSubjectError: It is empty, has an empty token, blanks, or ``>`` before its end.
+        InvalidSubjectError: It is empty, has an empty token, contains spaces, has ``>`` before its
+            end, or has more than 256 tokens.
     """
     if not isinstance(pattern, str):
         raise jetsync.InvalidTypeError(
@@ -35,13 +36,13 @@ def check_pattern(pattern: object) -> str:
         )
     tokens = pattern.split(".")
     if "" in tokens:
-        raise jetsync.InvalidSubjectError(pattern, "it has an empty part")
+        raise jetsync.InvalidSubjectError(pattern, "it has an empty token")
     if any(token.split() != [token] for token in tokens):
-        raise jetsync.InvalidSubjectError(pattern, "it has a blank in it")
+        raise jetsync.InvalidSubjectError(pattern, "it contains a space")
     if ">" in tokens[:-1]:
-        raise jetsync.InvalidSubjectError(pattern, "'>' may only be the last part")
+        raise jetsync.InvalidSubjectError(pattern, "'>' may only be the last token")
     if len(tokens) > DEEPEST:
-        raise jetsync.InvalidSubjectError(pattern, f"it has more than {DEEPEST} parts")
+        raise jetsync.InvalidSubjectError(pattern, f"it has more than {DEEPEST} tokens")
     return pattern
 
 
@@ -50,18 +51,18 @@ class _Node(Generic[T]):
 
     def __init__(self) -> None:
         self.children: dict[str, _Node[T]] = {}
-        """By token; ``*`` is one of them, as no token of a subject that was published is."""
+        """The next nodes by token. ``*`` is a key too, because no published subject contains it."""
 
         self.value: T | None = None
-        """What a subject has that ends here."""
+        """The value of subjects that end here."""
 
         self.rest: T | None = None
-        """What a subject has that goes on: a ``>``."""
+        """The value of longer subjects, from a pattern that ends with ``>``."""
 
 
 class Patterns(Generic[T]):
     """
-    Values under patterns of subjects.
+    Values by patterns of subjects.
     """
 
     __slots__ = ("_root",)
@@ -71,7 +72,7 @@ class Patterns(Generic[T]):
 
     def add(self, pattern: str, value: T) -> None:
         """
-        Put *value* under a pattern that was checked; replaces what is there.
+        Set the value of a valid pattern; replaces an existing value.
         """
         node = self._root
         tokens = pattern.split(".")
@@ -84,14 +85,14 @@ class Patterns(Generic[T]):
 
     def find(self, subject: str) -> T | None:
         """
-        Return what is under the most specific pattern that matches, None if none does.
+        Return the value of the most specific matching pattern; None if no pattern matches.
         """
         return _find(self._root, subject.split("."), 0)
 
 
 def _find(node: _Node[T], tokens: list[str], depth: int) -> T | None:
     if depth == len(tokens):
-        # A `>` stands for one token at least.
+        # A `>` matches at least one token.
         return node.value
     for token in (tokens[depth], "*"):
         below = node.children.get(token)

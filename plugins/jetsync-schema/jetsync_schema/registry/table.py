@@ -1,8 +1,8 @@
 """
-All contracts as they are at one moment, by subject.
+A snapshot of all contracts, by subject.
 
-A table is not changed once it is in use: a change of a bucket makes a new one, and whoever checks a
-message at that moment goes on with the one it has.
+A table does not change once it is in use. A change of a bucket creates a new table. Checks that are
+running at that moment continue with the old one.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from jetsync_schema.registry.definitions import Definition
 
 CACHED: Final = 8192
-"""Subjects whose contract is remembered; more than that, and all of them are forgotten."""
+"""The size of the cache of subjects. A full cache is cleared."""
 
 KV: Final = "$KV."
 
 API: Final = "$JS."
-"""What no stream's subjects begin with."""
+"""A prefix that no subject of a stream has."""
 
 
 @attrs.frozen
 class Bound:
     """
-    A contract with what it is called.
+    A contract with its name and header.
     """
 
     name: str
     contract: Contract
     label: Mapping[str, str] | None
-    """The header that says which schema wrote a message; None where there is no such header."""
+    """The header that names the writer's schema; None if the contract uses no such header."""
 
     published_only: bool = False
-    """Whether what is read is left alone."""
+    """Whether only published messages are checked, and received messages are not."""
 
 
 class Table:
@@ -50,8 +50,8 @@ class Table:
     Contracts by subject; any thread.
 
     Args:
-        definitions: Contracts in their order; of two for one pattern the first one counts.
-        guarded: What holds for the keys of a bucket of schemas itself, with its pattern.
+        definitions: The contracts. If two have the same pattern, the first one is used.
+        guarded: The contract for the keys of the schema bucket itself.
     """
 
     __slots__ = ("_cache", "_patterns", "conflicts", "names")
@@ -62,7 +62,7 @@ class Table:
         self._patterns: Patterns[Bound] = Patterns()
         self._cache: dict[str, Bound | None] = {}
         self.conflicts: list[tuple[Definition, str, str]] = []
-        """Definitions whose pattern another one has already: which pattern, and whose it is."""
+        """Definitions with an already used pattern, the pattern, and the contract that has it."""
 
         self.names: dict[str, str] = {}
         """Names of contracts by pattern."""
@@ -82,9 +82,9 @@ class Table:
 
     def find(self, subject: str) -> Bound | None:
         """
-        Return the contract of a subject, None if there is none.
+        Return the contract of a subject; None if there is none.
         """
-        # Single steps on a dictionary need no lock; that two threads fill in the same is no harm.
+        # Single dictionary operations need no lock. Two threads may store the same entry.
         cache = self._cache
         try:
             return cache[subject]
@@ -97,12 +97,14 @@ class Table:
 
     def _find(self, subject: str) -> Bound | None:
         """
-        Look for the contract, also of a key that is written through the API of another domain,
-        whose prefix stands before the key's own subject.
+        Look up a contract without the cache.
+
+        Writes to a bucket in another domain have that domain's API prefix before the key's subject.
+        They have the contract of the key's subject.
         """
         found = None if subject.startswith(API) else self._patterns.find(subject)
         place = subject.find(f".{KV}")
-        # A stream may have subjects that look so: whose contract they break counts first.
+        # A stream may have such subjects too, so a contract for the whole subject comes first.
         return self._patterns.find(subject[place + 1 :]) if found is None and place > 0 else found
 
 
