@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync import events
 from jetsync._base.locks import refuse_reentry
+from jetsync._io.mailbox import Notifier
 from jetsync.values.outbound import PubAck, coerce_outbound, with_shared
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from jetsync._hooks.calls import Entered
     from jetsync._hooks.manager import Plugins
     from jetsync.values.headers import SharedHeaders
+
+
+# Seconds between two checks whether another thread has entered a window.
+ENTERING_POLL: Final = 1.0
 
 
 class HookedWindow:
@@ -91,7 +96,9 @@ class PublishHooks:
         self.active: bool = self.wraps or self._prepare is not None
         """Whether plugins see the messages at all."""
 
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        # Threads wait here while another one enters a window.
+        self._entered = Notifier()
         self._current: HookedWindow | None = None
         self._unfinished = 0
         """How many windows have begun and are not over."""
@@ -126,58 +133,84 @@ class PublishHooks:
             item = with_shared(item, window.shared)
         return item if self._prepare is None else self._prepare(coerce_outbound(item))
 
-    def join(self, operation: Callable[[], events.Operation]) -> HookedWindow | None:
+    def join(
+        self,
+        operation: Callable[[], events.Operation],
+        joined: list[HookedWindow] | None = None,
+    ) -> HookedWindow | None:
         """
         Take a place in the current window, or begin the next one.
 
         Return None for a message that a plugin publishes while a window begins, and for one that
         comes after ``close``: they belong to no window.
 
+        Args:
+            operation: Describes the window; called if one begins.
+            joined: Gets the window, also if Ctrl-C strikes before this returns.
+
         Raises:
             PluginError: A plugin failed; no window begins.
         """
         me = threading.get_ident()
-        refuse_reentry(self._changed)
-        with self._changed:
-            while self._entering not in {0, me}:
-                self._changed.wait()
-            if self._entering == me or self._closed:
-                return None
-            window = self._current
-            if window is not None:
-                self.add(window, 1)
-                return window
-            self._entering = me
-            self._unfinished += 1
+        window: HookedWindow | None = None
+        begins = False
+        joined = [] if joined is None else joined
+        refuse_reentry(self._lock)
         try:
+            while not begins:
+                with self._lock:
+                    if self._entering == me or (self._closed and not self._entering):
+                        return None
+                    if not self._entering:
+                        window = self._current
+                        if window is not None:
+                            self._take_place(window, joined)
+                            return window
+                        begins = True
+                        self._entering = me
+                        self._unfinished += 1
+                        break
+                    entered = self._entered.listen()
+                # Polled, because Ctrl-C may have struck before the notification.
+                entered.wait(ENTERING_POLL)
             window = self._begin(operation())
         finally:
-            with self._changed:
-                self._entering = 0
-                self._changed.notify_all()
-                if window is None:
-                    self._unfinished -= 1
-                else:
-                    self._current = window
-                    self.add(window, 1)
+            if begins:
+                with self._lock:
+                    self._entering = 0
+                    if window is None:
+                        self._unfinished -= 1
+                    else:
+                        self._current = window
+                    self._entered.notify()
+                    if window is not None:
+                        self._take_place(window, joined)
         return window
 
     def _begin(self, operation: events.Operation) -> HookedWindow:
         """Run the plugins at the beginning of a window."""
         entered = None if self._enter is None else self._enter(operation)
-        shared: SharedHeaders | None = None
-        if self._ask_headers is not None:
-            try:
-                shared = self._ask_headers(operation)
-            except BaseException as error:
-                if entered is not None:
-                    entered.leave(None, error)
-                raise
-        return HookedWindow(entered, self._size, shared)
+        try:
+            shared = None if self._ask_headers is None else self._ask_headers(operation)
+            return HookedWindow(entered, self._size, shared)
+        except BaseException as error:
+            if entered is not None:
+                entered.leave(None, error)
+            raise
+
+    def _take_place(self, window: HookedWindow, joined: list[HookedWindow]) -> None:
+        """Count one message into *window* and record that in *joined*; the lock is held."""
+        window.open += 1
+        window.taken += 1
+        window.places -= 1
+        if window.places <= 0:
+            self._current = None
+        # Ctrl-C cannot strike between the first step and this call into C.
+        joined.append(window)
 
     def add(self, window: HookedWindow, count: int) -> None:
         """Count messages into *window*, which is the current one; the next one begins if full."""
-        with self._changed:
+        with self._lock:
             window.open += count
             window.taken += count
             window.places -= count
@@ -193,7 +226,7 @@ class PublishHooks:
             outcome: An ack, the name of their stream, or an error.
             count: How many messages.
         """
-        with self._changed:
+        with self._lock:
             window.open -= count
             if isinstance(outcome, PubAck):
                 window.stream = outcome.stream
@@ -209,13 +242,13 @@ class PublishHooks:
 
     def cut(self) -> None:
         """Let the next message begin a new window."""
-        refuse_reentry(self._changed)
-        with self._changed:
+        refuse_reentry(self._lock)
+        with self._lock:
             self._cut()
 
     def close(self) -> bool:
         """Begin no more windows; return whether all have been left."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._cut()
             return self._unfinished == 0 and not self.over
@@ -233,6 +266,6 @@ class PublishHooks:
 
     def take_over(self) -> list[HookedWindow]:
         """Return the windows that are over, once each."""
-        with self._changed:
+        with self._lock:
             over, self.over = self.over, []
         return over

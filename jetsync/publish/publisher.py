@@ -224,20 +224,31 @@ class Publisher:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
         if self._hooked:
             return self._send_hooked(item)
-        return self._send(item, None)
+        return self._send(item, PublishFuture(self._owner, item))
 
     def _send_hooked(self, item: Any) -> PublishFuture:
         """Send a message that plugins see, in a window that they may wrap."""
         hooks = self._hooks
-        hooked = hooks.join(self._operation) if hooks.wraps else None
+        joined: list[HookedWindow] = []
+        future: PublishFuture | None = None
         try:
-            return self._send(hooks.prepared_in(hooked, item), hooked)
+            hooked = hooks.join(self._operation, joined) if hooks.wraps else None
+            item = hooks.prepared_in(hooked, item)
+            future = PublishFuture(self._owner, item, hooked)
+            return self._send(item, future)
         except BaseException as error:
-            if hooked is not None:
-                hooks.part(hooked, error)
+            if joined:
                 with self._lock:
-                    self._wake_worker()
+                    # If Ctrl-C struck after the message was staged, it ends as all others do.
+                    if future is None or not self._was_staged(future):
+                        hooks.part(joined[0], error)
+                        self._wake_worker()
             raise
+
+    def _was_staged(self, future: PublishFuture) -> bool:
+        """Return whether a message is staged, in flight or has ended; the lock is held."""
+        staged = [token for _, token, _ in self._window.staged]
+        return future.done() or future in self._futures.values() or future in staged
 
     def _operation(self) -> events.PublishOperation:
         """Describe a window to plugins."""
@@ -245,10 +256,9 @@ class Publisher:
             messages=None, window=self._options.size, timeout=self._options.ack_timeout
         )
 
-    def _send(self, item: Any, hooked: HookedWindow | None) -> PublishFuture:
+    def _send(self, item: Any, future: PublishFuture) -> PublishFuture:
         """Stage a message and return its future; wait for room and for a connection."""
         window = self._window
-        future = PublishFuture(self._owner, item, hooked)
         deadline: Deadline | None = None
         while True:
             if (

@@ -137,11 +137,11 @@ class ScriptedContext(SimpleNamespace):
     What a publisher needs of a context and its connection.
     """
 
-    def __init__(self, lane):
+    def __init__(self, lane, plugins=()):
         super().__init__(
             lane=lane,
             state="open",
-            plugins=Plugins(),
+            plugins=Plugins.load(plugins, {}),
             server=SimpleNamespace(max_payload=1 << 20, version="2.15.1"),
             listen=lane.listen,
         )
@@ -176,14 +176,33 @@ def make(lane):
     """
     made = []
 
-    def make(*, on_report=None, size=4096, ack_timeout=20.0, **options):
+    def make(*, on_report=None, size=4096, ack_timeout=20.0, plugins=(), **options):
         options = WindowOptions(size=size, ack_timeout=ack_timeout, **options)
-        made.append(Publisher(ScriptedContext(lane), options, on_report))
+        made.append(Publisher(ScriptedContext(lane, plugins), options, on_report))
         return made[-1]
 
     yield make
     for publisher in made:
         publisher.close(timeout=0, _raise=False)
+
+
+class Windows:
+    """
+    A plugin that counts the windows that it wraps.
+    """
+
+    name = "windows"
+
+    def __init__(self):
+        self.entered = self.left = 0
+
+    @jetsync.hookimpl(wrapper=True)
+    def jetsync_publish(self):
+        self.entered += 1
+        try:
+            return (yield)
+        finally:
+            self.left += 1
 
 
 def reason(future):
@@ -423,6 +442,24 @@ class TestInterrupts:
             assert publisher.pending == 0
         payloads = [payload for payload in lane.payloads if payload]
         assert len(payloads) == len(set(payloads))
+        assert step > 50
+
+    def test_inside_a_window_that_plugins_wrap(self, lane, make):
+        """
+        Wherever Ctrl-C meets a publish, each window is left once, and the publisher can be closed.
+        """
+        lane.on_write = lane.ack
+        step, finished = 0, False
+        while not finished:
+            step += 1
+            plugin = Windows()
+            publisher = make(size=2, ack_timeout=0.05, plugins=[plugin])
+            finished = interrupted_at(step, lambda made=publisher: made.publish("a.b"))
+            publisher.publish("a.b").result(5)
+            with timed(0.0, 4.0):
+                publisher.close(timeout=5, _raise=False)
+            assert not publisher._worker.is_alive(), step
+            assert plugin.entered == plugin.left, step
         assert step > 50
 
 
