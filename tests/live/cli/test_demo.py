@@ -124,7 +124,7 @@ def test_the_batch_that_fails_stores_nothing(run):
     code, output = run("--limit", "1")
 
     assert "1 flights of 2013-1-1 in 1 atomic batches, one per aircraft: 1 stored" in output
-    assert "expects what is wrong: WrongLastSequenceError, 0 stored\n" in output
+    assert "with one failing expectation: WrongLastSequenceError, 0 stored\n" in output
     assert code == 0
 
 
@@ -152,7 +152,7 @@ def test_a_moment_of_the_past(run):
     code, output = run("--limit", "1000", expire=True)
 
     assert "2013-1-1 as it was at 18:00: 533 aircraft, 155 of them in the air\n" in output
-    assert "a key kept for 1 s: who watches it saw PUT, then MaxAge\n" in output
+    assert "a key kept for 1 s: a watch saw PUT, then MaxAge\n" in output
     assert "3 keys changed in one transaction: N0EGMQ, N11107, N11119\n" in output
     assert code == 0
 
