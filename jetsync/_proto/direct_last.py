@@ -1,22 +1,22 @@
 """
-Read the last message of each of many subjects as of one moment, in pages.
+Read a consistent snapshot of the last messages of many subjects, in pages.
 
 The engine does no I/O and reads no clock.
 
-The moment is a sequence: a server looks for the last message of each subject up to it. If one page
-is enough, the moment is where the server was, and the end of the page tells it.
+The *moment* of a snapshot is a sequence. Servers return the last message of each subject up to this
+sequence. If one page is enough, the server chooses the moment and reports it at the page's end.
 
-A read of several pages needs a moment that is fixed before. Several servers may answer it, and one
-that has not reached the moment would return older messages without notice. So the request asks for
-messages stored *before a time*: that of the first message after the moment. The end of a page then
-tells how far the server really looked. A page of another moment is dropped and requested again,
-which is why each page is kept back until its end.
+A read of several pages needs a fixed moment. Several servers may answer it. A server that has not
+reached the moment would return older messages without notice. So the request asks for messages
+stored *before a time*, which is the time of the first message after the moment. The end of a page
+then reports up to which sequence the server has looked. If that is another moment, the page is
+dropped and requested again. For this reason each page is held back until its end.
 
-An answer without a message does not tell who gave it, and a mirror may have less than the stream.
-Where that matters, such a page has to be confirmed by the leader.
+An empty answer does not tell which server sent it, and a mirror may have fewer messages than the
+stream. Where that matters, the leader has to confirm an empty page.
 
-A stream that keeps a limited number of messages per subject may lose one of that moment before its
-page is requested. The first message of a part tells how many there should be.
+A stream that limits the messages per subject may remove a message of the snapshot before its page
+is requested. The first message of a part tells how many messages the part should have.
 
 Implements ADR-31, with facts about servers 2.11 to 2.15.
 """
@@ -45,22 +45,22 @@ _UP_TO: Final = headers.UP_TO_SEQUENCE.encode()
 
 class LastRead(PagedRead):
     """
-    Read the last message of each of many subjects as of one moment, part by part.
+    Read a snapshot of the last messages of many subjects, part by part.
 
-    Without a given moment, a single page tells it. If one page is not enough, :attr:`cut` is set,
-    and the read has to begin again with a moment.
+    If no moment is given, it is known after the first page. If one page is not enough, :attr:`cut`
+    is set, and the read has to begin again with a given moment.
 
     Args:
         stream: The stream, for errors.
-        parts: The subjects and wildcards of each request, which may match 1024 subjects.
-        after: Only messages after this sequence, 0 for all.
-        moment: The sequence up to which to look.
-        time: A time that only messages after the moment have reached; ``None`` to trust that every
-            server has reached the moment.
-        up_to_time: The time before which to look, instead of a moment.
-        page: Messages of one request at most; ``None`` leaves it to the server.
-        page_bytes: Bytes of one request.
-        doubts: Whether a page without a message has to be confirmed.
+        parts: The subjects and wildcards of each request. One request may match 1024 subjects.
+        after: Only read messages after this sequence; 0 reads all.
+        moment: The sequence of the snapshot.
+        time: The time of the first message after the moment. ``None`` assumes that every server
+            has reached the moment.
+        up_to_time: Read messages before this time, instead of up to a moment.
+        page: The most messages of one request; ``None`` lets the server decide.
+        page_bytes: The most bytes of one request.
+        doubts: Whether an empty page has to be confirmed.
     """
 
     def __init__(
@@ -87,22 +87,22 @@ class LastRead(PagedRead):
         self._page_bytes = page_bytes
         self._doubts = doubts
         self._held: list[Frame] = []
-        # How many messages all parts should have that were begun.
+        # How many messages the parts should have, counting the parts that have begun.
         self._expected = 0
-        # The counters as they were when the open page was requested.
+        # The counters at the request of the open page.
         self._mark = (0, 0, False, b"", 0)
-        #: The sequence that the next page begins at.
+        #: The first sequence of the next page.
         self.position: int = after + 1
         #: The headers of all messages that arrived, to find the missing subjects.
         self.blocks: list[bytes] = []
-        #: The sequence that all messages are consistent with; None before it is known.
+        #: The sequence of the snapshot; None before it is known.
         self.moment = moment
-        #: Whether a moment has to be given: one page is not enough, or it was cut off because a
-        #: message was removed while the server read it.
+        #: Whether the read needs a given moment: one page is not enough, or the server ended it
+        #: early because a message was removed during the read.
         self.cut: bool = False
         #: Whether the last page was dropped because its server has not reached the moment.
         self.lagging: bool = False
-        #: Whether the last page had no message and has to be confirmed.
+        #: Whether the last page was empty and has to be confirmed.
         self.nothing: bool = False
         #: Whether more subjects match than a server accepts, and nothing was handed out yet.
         self.too_many: bool = False
@@ -114,26 +114,26 @@ class LastRead(PagedRead):
         return self._parts[self._part]
 
     def confirm(self) -> None:
-        """Learn that the last page was right to have no message."""
+        """Accept that the last page is empty, and continue with the next part."""
         self.nothing = False
         self._next_part()
 
     @property
     def vanished(self) -> int:
-        """How many messages are missing of those that the parts had when they were begun."""
+        """How many messages disappeared after the first page of their part."""
         return max(0, self._expected - self.received)
 
     def begin_again(self, moment: int, time: str | None = None) -> None:
-        """Begin again with a moment, while nothing was handed out."""
+        """Begin again with a moment. Only allowed before anything was handed out."""
         self._reset()
         self.cut = False
         self.moment = moment
         self._time = time
-        # There is nothing before the first sequence, and servers read 0 as "not given".
+        # No message has sequence 0, and servers would read 0 as "not given".
         self.done = not moment
 
     def release(self) -> Sequence[Frame]:
-        """Return the frames that are kept back of a single page, as it will not end."""
+        """Return the held-back frames of a single page that will not be completed."""
         held, self._held = self._held, []
         return held if self._time is None else ()
 
@@ -217,8 +217,8 @@ class LastRead(PagedRead):
         elif self._time is not None:
             reached = read_digits(told)
             if reached != self.moment:
-                # If the server is past the moment, the message with that time is gone by now. Then
-                # a sequence has to do, and this server has reached it.
+                # If the server has looked further, the message with that time has been removed. The
+                # next request uses the sequence instead, which this server has already reached.
                 self.lagging = reached < self.moment
                 self._time = self._time if self.lagging else None
                 self._drop()
@@ -232,8 +232,8 @@ class LastRead(PagedRead):
 
     def on_nothing(self, messages: Sequence[Frame], description: str) -> Sequence[Frame]:
         if not self.page_count and not description.startswith("Message"):
-            # "No Results": none of the subjects has a message. A server that is behind or a mirror
-            # without them sends the same answer.
+            # "No Results": none of the subjects has a message. A lagging server, or a mirror
+            # without these messages, sends the same answer.
             self.nothing = self._doubts
             if not self.nothing:
                 self._next_part()
@@ -245,7 +245,7 @@ class LastRead(PagedRead):
             self._reset()
             return ()
         if self._time is not None:
-            # Without an end it is unknown how far the server looked.
+            # The page has no end, so it is unknown up to which sequence the server has looked.
             self._time = None
             self._drop()
             return ()
@@ -271,10 +271,10 @@ class LastRead(PagedRead):
 
 def chunks(names: Sequence[str], room: int) -> list[tuple[str, ...]]:
     """
-    Split subjects into parts that fit one request each, in number and in *room* bytes.
+    Split subjects into parts for one request each: at most 1024 subjects and *room* bytes.
     """
     if 0 < len(names) <= MAX_SUBJECTS and 4 * sum(map(len, names)) + 3 * len(names) <= room:
-        # Small enough in any case: a character has four bytes at most.
+        # Always small enough, because a character has at most four bytes.
         return [tuple(names)]
     parts: list[tuple[str, ...]] = []
     part: list[str] = []

@@ -26,16 +26,16 @@ class Effect(enum.Enum):
     """What a status means for the pull that it answers."""
 
     ALIVE = "alive"
-    """The pull continues; this is a sign of life."""
+    """The pull continues, and the server is alive."""
 
     ENDED = "ended"
-    """The pull has ended normally: full, expired, or no message was there."""
+    """The pull has ended normally: it is complete, has expired, or there were no messages."""
 
     TRANSIENT = "transient"
     """The pull has ended for a temporary reason: pull again."""
 
     ABSENT = "absent"
-    """Nobody answers: the consumer has no leader at the moment, or does not exist."""
+    """No server answers: the consumer has no leader at the moment, or does not exist."""
 
     FAULT = "fault"
     """The pull has ended, and another pull would end the same way."""
@@ -52,15 +52,15 @@ class StatusRule:
     # The error for a fault, or for a temporary status that lasts.
     error: type[errors.StatusError] | None
     meaning: str
-    # Whether the server sends how many messages and bytes the pull still asked for.
+    # Whether the status tells how many messages and bytes of the pull are outstanding.
     pending: bool = attrs.field(default=False, kw_only=True)
-    # Whether the server refused the pull before it could bring anything.
+    # Whether the server refused the pull before it delivered anything.
     turned_away: bool = attrs.field(default=False, kw_only=True)
 
 
 @attrs.frozen
 class Status:
-    """A status line with what it means."""
+    """A status line with its rule."""
 
     code: int
     description: str
@@ -70,7 +70,7 @@ class Status:
 
     @property
     def effect(self) -> Effect:
-        """What it means for its pull."""
+        """The effect of the status on its pull."""
         return self.rule.effect
 
     def error(self, stream: str, consumer: str) -> errors.StatusError:

@@ -1,5 +1,5 @@
 """
-A bucket as its handles share it: where its keys are, and the single steps of reading and writing.
+The state that all handles of a bucket share, and the basic operations on its stream.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 class Bucket:
     """
-    What the handles of one bucket share; any thread.
+    The shared state of the handles of one bucket; any thread.
     """
 
     __slots__ = ("context", "layout", "name", "origin", "stream")
@@ -54,7 +54,7 @@ class Bucket:
         self.stream: Stream = Stream(context, info)
         self.layout: Final = layout_of(name, info.config, context.prefix)
         self.origin: Context = context
-        """The context in which the stream is found that stores what is written."""
+        """The context for requests to the origin stream, which stores written values."""
 
         if self.layout.origin_api != context.prefix:
             self.origin = Context(
@@ -66,16 +66,16 @@ class Bucket:
 
     @property
     def config(self) -> StreamConfig:
-        """The bucket's stream as it was when it was asked after last."""
+        """The configuration of the bucket's stream, as the server last sent it."""
         return self.stream.config
 
     @contextlib.contextmanager
     def named(self, *, origin: bool = False) -> Iterator[None]:
         """
-        Have an error about the missing stream say that there is no such bucket.
+        Replace a StreamNotFoundError by a BucketNotFoundError.
 
         Args:
-            origin: Whether it is about the bucket that stores what is written.
+            origin: Whether the error is about the bucket that stores written values.
         """
         try:
             yield
@@ -88,7 +88,7 @@ class Bucket:
     def not_found(
         self, key: str, entry: Entry | None = None, *, revision: int | None = None
     ) -> KeyNotFoundError:
-        """Make the error of a key without a value; *entry* is what stands in its place."""
+        """Return the error for a key without a value; *entry* is the key's marker, if any."""
         if entry is None:
             return KeyNotFoundError(self.name, key, revision=revision)
         return KeyNotFoundError(
@@ -101,8 +101,9 @@ class Bucket:
 
     def last_at_origin(self, key: str, deadline: Deadline) -> Entry | None:
         """
-        Return the last revision of a key, whatever it is, as the leader of the stream knows it that
-        stores what is written; None if there is none.
+        Return the last revision of a key, which may be a marker; None if there is none.
+
+        The leader of the origin stream answers, so the result is up to date.
         """
         layout = self.layout
         request = {"last_by_subj": layout.origin_subject(key)}
@@ -125,15 +126,15 @@ class Bucket:
         last: int | None = None,
     ) -> int:
         """
-        Store a revision of a key that was checked, and return its number.
+        Store a revision of a valid key, and return its number.
 
         Args:
             key: The key.
-            value: Its value.
-            deadline: Of the whole call.
-            headers: What it is, if it is no value.
-            ttl: Its time-to-live.
-            last: The revision that the key has to be at.
+            value: The value.
+            deadline: Deadline of the whole call.
+            headers: The headers of a marker; None for a value.
+            ttl: The time-to-live of the revision.
+            last: The expected revision of the key; None expects nothing.
         """
         storing = None if ttl is None else self.require_ttl(ttl, deadline)
         expect = None if last is None else Expect(last_subject_sequence=last)
@@ -145,24 +146,24 @@ class Bucket:
             self.check_exists(deadline)
             raise
         context = self.context
-        # A stream that is known by its subjects was looked at when it took the message.
+        # If jetsync knows the stream of the subject, publish_one has already reported a raised TTL.
         if storing is not None and context.streams.kept(subject, context.lane.epoch) is None:
             report_raised_ttl(context, storing, subject, ttl)
         return ack.sequence
 
     def require_ttl(self, ttl: Seconds | Literal["never"], deadline: Deadline) -> StreamConfig:
         """
-        Raise unless *ttl* is one, and the bucket takes it; return the stream that will store it.
+        Check *ttl*, and return the configuration of the stream that will store the value.
 
         Raises:
-            InvalidTtlError: It is none.
+            InvalidTtlError: *ttl* is not a valid time-to-live.
             NotSupportedError: The server is older than 2.11.
-            MessageTtlDisabledError: The bucket takes none.
+            MessageTtlDisabledError: The bucket does not allow a time-to-live per key.
         """
         ttl_header(ttl)
         config = self._storing(deadline, fresh=False)
         if not config.allow_msg_ttl:
-            # It may have been allowed since.
+            # The stream may have been changed since its configuration was fetched.
             config = self._storing(deadline, fresh=True)
         if config.allow_msg_ttl:
             return config
@@ -180,7 +181,7 @@ class Bucket:
         )
 
     def _storing(self, deadline: Deadline, *, fresh: bool) -> StreamConfig:
-        """Return the stream that stores what is written; that of the origin is kept, too."""
+        """Return the configuration of the stream that stores written values, from a cache."""
         if self.config.mirror is not None:
             with self.named(origin=True):
                 name = self.layout.origin_stream
@@ -192,9 +193,9 @@ class Bucket:
 
     def check_exists(self, deadline: Deadline) -> None:
         """
-        Raise if the bucket that nobody took a change for is gone.
+        Raise BucketNotFoundError if no stream stored a change because the bucket is gone.
 
-        Where that cannot be told in time, this is no reason to say anything else than before.
+        If jetsync cannot find out in time, this returns, and the caller raises the original error.
         """
         unknown = (JetStreamNotEnabledError, RequestTimeoutError, TransportError)
         with self.named(origin=True), contextlib.suppress(*unknown):

@@ -1,8 +1,8 @@
 """
-Read the last message of each of many subjects as of one moment, in as many requests as it takes.
+Read a consistent snapshot of the last messages of many subjects, in one or more requests.
 
-:class:`LastPlan` splits a read that one request cannot answer. It continues when a message is
-removed while the server reads it, and finds the subjects whose message of that moment is gone.
+:class:`LastPlan` splits a read that one request cannot answer. It continues if a message is removed
+during the read, and finds the subjects whose message of the snapshot is gone.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from jetsync.values.frame import Frame
     from jetsync.values.stored import StoredMessage
 
-# Bytes of subjects in one request at most, and at most half of the server's `max_payload`.
+# The most bytes of subjects in one request. Half of the server's `max_payload` is a limit too.
 REQUEST_ROOM: Final = 256 << 10
 
-# Up to so many subjects are looked up one by one, more in a list of all subjects of the stream.
+# Up to this many subjects are looked up one by one. For more, the stream's subjects are listed.
 FEW: Final = 16
 
 
@@ -38,8 +38,8 @@ class OnePage(ReadPlan):
     One request for last messages; an empty answer is confirmed by the leader.
 
     Args:
-        engine: What to request.
-        up_to_time: The time before which to look, if one was given.
+        engine: The engine of the read.
+        up_to_time: Read messages before this time; None for no limit.
     """
 
     engine: LastRead
@@ -55,20 +55,20 @@ class OnePage(ReadPlan):
         return "last" if now else "history"
 
     def recover(self, reader: PageReader) -> bool:
-        """Return whether the page has to be requested again, as a replica has less."""
+        """Return whether the page has to be requested again, because a replica has less."""
         if self.engine.cut:
             raise TooManySubjectsError(stream=reader.stream)
         return self.engine.nothing and self.confirm_nothing(reader)
 
     def confirm_nothing(self, reader: PageReader) -> bool:
-        """Ask the leader whether there is really nothing; return whether a page follows."""
+        """Ask the leader whether the page is really empty. Return whether a page follows."""
         engine = self.engine
         try:
             if self._has_any(reader):
                 reader.try_again(wait=reader.tries > 0)
                 return True
         except PermissionDeniedError:
-            # A user who may only read directly has to trust the replica that answers.
+            # A user who may not ask the leader has to trust the replica that answers.
             pass
         engine.confirm()
         return not engine.done
@@ -139,10 +139,10 @@ class LastPlan(OnePage):
         self.later: tuple[str, ...] = ()
         self.vanished: int = 0
         if split and len(chunks(subjects, self._room)) > 1:
-            # Too much for one request in any case: split it before the first one.
+            # Always too large for one request, so it is split before the first one.
             self.engine.done = self.engine.too_many = True
         elif moment is not None or page is not None:
-            # All pages have to be of one moment, whichever server answers them.
+            # All pages need the same moment, even if several servers answer them.
             self.engine.done = self.engine.cut = True
 
     def _engine(
@@ -164,11 +164,11 @@ class LastPlan(OnePage):
         return self.engine.release()
 
     def extend(self, reader: PageReader) -> bool:
-        """Return whether the read begins with a split or a moment instead of a first page."""
+        """Return whether a page follows: a read may begin with a split or a fixed moment."""
         return self.recover(reader)
 
     def recover(self, reader: PageReader) -> bool:
-        """Return whether a page has to be requested, again or in another way."""
+        """Handle the end of a page; return whether another request is needed."""
         engine = self.engine
         if engine.nothing:
             return self.confirm_nothing(reader)
@@ -183,14 +183,14 @@ class LastPlan(OnePage):
         return not self.engine.done
 
     def rest(self, reader: PageReader) -> list[StoredMessage]:
-        """Find the missing subjects, and return their messages of now if that was asked for."""
+        """Find the missing subjects. If requested, return their current messages."""
         if self._is_checked:
             return []
         self._is_checked = True
         return self._find_missing(reader)
 
     def _begin_with_moment(self, reader: PageReader) -> None:
-        """Begin again with a fixed moment, as one page is not enough."""
+        """Begin again with a fixed moment, because one page is not enough."""
         engine = self.engine
         if engine.moment is not None:
             engine.begin_again(engine.moment, self._time_after(engine.moment, reader))
@@ -203,14 +203,14 @@ class LastPlan(OnePage):
             engine.begin_again(before, self.up_to_time)
 
     def _last_before_time(self, reader: PageReader) -> int | None:
-        """Return the last sequence before `up_to_time`, None if that is not in the past."""
+        """Return the last sequence before `up_to_time`; None if no later message exists."""
         if self.up_to_time is None:
             return None
         first = reader.first_at_leader({"start_time": self.up_to_time, "next_by_subj": ">"})
         return None if first is None else first.sequence - 1
 
     def _time_after(self, moment: int, reader: PageReader) -> str | None:
-        """Return a time that only messages after a sequence have reached, None if unknown."""
+        """Return a time that separates *moment* from all later messages; None if unknown."""
         try:
             first = reader.first_at_leader({"seq": moment + 1, "next_by_subj": ">"})
         except PermissionDeniedError:
@@ -225,10 +225,10 @@ class LastPlan(OnePage):
 
     def _split(self, reader: PageReader) -> None:
         """
-        Ask for the subjects by name, in parts that a server accepts, all as of one moment.
+        Request the subjects by name, in parts that a server accepts, with the same moment.
 
-        The moment is fixed before the subjects are listed, so the list contains all subjects of
-        that moment. A subject that is newer has no message yet.
+        The moment is fixed before the subjects are listed. So the list contains all subjects that
+        had a message at that moment. Newer subjects in the list return no message.
         """
         moment = self.engine.moment
         if moment is None:
@@ -237,7 +237,7 @@ class LastPlan(OnePage):
         for each in filters or [None]:
             state = reader.info(each).state
             if self._since is None:
-                # Servers read these before they list the subjects.
+                # Servers read these two values before they list the subjects.
                 self._since, self._first_sequence = state.last_seq, state.first_seq
             self._counts.update(state.subjects)
         assert self._since is not None
@@ -254,8 +254,9 @@ class LastPlan(OnePage):
 
     def _find_missing(self, reader: PageReader) -> list[StoredMessage]:
         """
-        Find the subjects whose message of the moment is gone; return their messages of now if they
-        are to be read again.
+        Find the subjects whose message of the snapshot is gone.
+
+        If the plan rereads them, return their current messages.
         """
         engine, since = self.engine, self._since
         self.vanished = engine.vanished
@@ -275,7 +276,7 @@ class LastPlan(OnePage):
         missing = certain | found.keys()
         if missing != certain:
             new = self._new_subjects(missing - certain, reader)
-            # Name at least as many as have vanished for certain.
+            # Report at least as many subjects as messages have certainly vanished.
             if len(missing) - len(new) >= engine.vanished:
                 missing -= new
         self.vanished = max(self.vanished, len(missing))
@@ -286,10 +287,10 @@ class LastPlan(OnePage):
 
     def _new_subjects(self, names: set[str], reader: PageReader) -> set[str]:
         """
-        Return the subjects that were written for the first time after the moment.
+        Return the subjects whose first message was stored after the moment.
 
-        Only a stream that loses messages by its limits alone tells that. A message that somebody
-        deletes during the read is noticed only if no other is written in its place.
+        jetsync can only find out if the stream removes messages by its limit per subject alone. If
+        a message is deleted during the read, this is noticed only if no new one replaces it.
         """
         filters = self._wildcards
         if not names <= self._counts.keys() and (self._since is not None or not filters):
@@ -320,7 +321,7 @@ class LastPlan(OnePage):
         self, parts: list[tuple[str, ...]], after: int, came: set[str], reader: PageReader
     ) -> dict[str, StoredMessage]:
         """
-        Return the messages after a sequence of those subjects that had none in the read.
+        Return the messages after a sequence, for subjects that had no message in the read.
         """
         found: dict[str, StoredMessage] = {}
         left = list(reversed(parts))
@@ -344,13 +345,13 @@ class LastPlan(OnePage):
             named = ((message.subject, message) for message in messages)
             found.update(each for each in named if each[0] not in came)
             if engine.vanished:
-                # Replaced by newer messages once more. Each part has a moment of its own, so only
-                # messages that change while its one page is made are read again.
+                # Newer messages have replaced some of these. Each part has its own moment, so only
+                # messages that change while the server creates the page are read again.
                 left.append(part)
         return found
 
     def _list(self, subjects: tuple[str, ...], reader: PageReader) -> list[str]:
-        """Return the subjects that the stream has now."""
+        """Return the subjects that currently have messages in the stream."""
         listed: set[str] = set()
         for each in subjects:
             listed.update(reader.info(each).state.subjects if has_wildcard(each) else (each,))

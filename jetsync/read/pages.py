@@ -48,27 +48,27 @@ if TYPE_CHECKING:
     from jetsync.values.frame import Frame
     from jetsync.values.stream_info import StreamInfo
 
-# Messages of one request at most. Measured with payloads of 16 bytes to 64 KiB: pages of 1,000 to
+# The most messages of one request. Measured with payloads of 16 bytes to 64 KiB: pages of 1,000 to
 # 10,000 messages are equally fast on an idle machine, and smaller ones are faster on a busy one.
 PAGE: Final = 2000
 
-# Bytes of one request, without what servers add. There is no flow control, and a server drops a
-# connection with 64 MiB pending or one that reads nothing for ten seconds; 2 MiB fit into the
-# buffers of the sockets. Measured as above, 1 to 16 MiB are equally fast.
+# The most bytes of one request, without the headers that servers add. There is no flow control. A
+# server drops a connection with 64 MiB pending, or one that reads nothing for ten seconds. 2 MiB
+# fit into the buffers of the sockets. Measured as above, 1 to 16 MiB are equally fast.
 PAGE_BYTES: Final = 2 << 20
 
-# Seconds before the next request when no server answered; doubled each time up to the limit.
+# Seconds before the next request if no server answered; doubled each time up to the limit.
 PAGE_RETRY_WAIT: Final = 0.05
 PAGE_RETRY_WAIT_LIMIT: Final = 1.0
 
-# Requests for one page while replicas or mirrors answer that have less than the stream. If three of
-# four that answer are such mirrors, one in 100 million pages fails.
+# The most requests for one page if replicas or mirrors answer that have fewer messages than the
+# stream. If three of four answers come from such mirrors, one in 100 million pages fails.
 TRIES: Final = 64
 
-# Seconds before a replica that is behind is asked again; doubled each time up to PAGE_RETRY_WAIT.
+# Seconds before a lagging replica is asked again; doubled each time up to PAGE_RETRY_WAIT.
 LAG_WAIT: Final = 0.002
 
-# Seconds to wait for the stream's info when no server answered a request.
+# Seconds to wait for the stream's info if no server answered a request.
 PROBE_WAIT: Final = 1.0
 
 # Seconds of silence on an open page before the reader checks whether a replica is gone; doubled
@@ -88,7 +88,7 @@ T = TypeVar("T")
 
 def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
     """
-    Return what *call* returns, which only reads.
+    Return the result of *call*, which must only read.
 
     The call is repeated if the connection is lost or no server answers. A request that arrives
     during a change of leader never gets an answer.
@@ -119,15 +119,15 @@ def check_stream(
     Return the stream if its server is 2.11 or later and, with *direct*, it allows direct gets.
 
     Args:
-        context: Where to ask.
+        context: The context of the request.
         name: The stream.
-        deadline: Of the call that this is a part of.
-        feature: What the error says is not supported.
+        deadline: The deadline of the calling operation.
+        feature: The name of the unsupported feature, for the error.
         direct: Whether the stream has to allow direct gets.
         fresh: Ask the server even if the stream is known.
 
     Raises:
-        NotSupportedError: The server is older and might answer with another message.
+        NotSupportedError: The server is older. It might answer with a wrong message.
         DirectNotSupportedError: The stream does not allow direct gets.
         StreamNotFoundError: The stream does not exist.
     """
@@ -145,7 +145,7 @@ def check_stream(
 
 class ReadPlan:
     """
-    The engine of a read, and what the read does besides requesting pages.
+    The engine of a read, and the decisions between its pages.
     """
 
     def __init__(self, engine: PagedRead) -> None:
@@ -181,11 +181,11 @@ class PageReader:
     The pages of one read; one thread at a time.
 
     Args:
-        context: Where to read.
+        context: The context of the requests.
         stream: The stream.
-        plan: What to request and what the answers mean.
-        name: The method that reads, for plugins.
-        seconds: Seconds to wait for one page, without the time that the caller spends with it.
+        plan: Makes the requests and interprets the answers.
+        name: The name of the reading method, for plugins.
+        seconds: Seconds to wait for one page. The caller's own time does not count.
     """
 
     def __init__(
@@ -199,7 +199,8 @@ class PageReader:
         self.seconds = seconds
         # Seconds left for the open page.
         self.left: float = seconds
-        # How often a server answered the open page that has less than the stream, and which mirror.
+        # How many answers to the open page came from a server with fewer messages than the stream,
+        # and the mirror among these servers.
         self.tries: int = 0
         self._mirror: str | None = None
         self._lag_wait = LAG_WAIT
@@ -225,14 +226,14 @@ class PageReader:
 
     @property
     def description(self) -> str:
-        """What the reprs of its iterations show."""
+        """The text for the repr of an iteration."""
         engine = self.plan.engine
         state = "ended" if engine.done and not self._first else "open"
         return f"{self.name} of {self.stream!r} {state} received={engine.received}"
 
     def begin(self, deadline: Deadline) -> None:
         """
-        Request the first page and wait for its first messages, so that the call raises a refusal.
+        Request the first page and wait for its first messages. Raise if the request is refused.
         """
         self.left = deadline.remaining()
         try:
@@ -253,7 +254,7 @@ class PageReader:
         self._end(None)
 
     def messages(self) -> Generator[StoredMessage, None, None]:
-        """Yield the messages; every way out ends the read."""
+        """Yield the messages. Leaving the iteration in any way ends the read."""
         show = shown_by(self.context)
         with self._iteration():
             while run := self._next_run():
@@ -264,7 +265,7 @@ class PageReader:
                         yield show(message)
 
     def pages(self) -> Generator[StoredPage, None, None]:
-        """Yield the messages as non-empty pages; every way out ends the read."""
+        """Yield the messages as non-empty pages. Leaving the iteration in any way ends the read."""
         show = shown_by(self.context)
         with self._iteration():
             for page in self._joined():
@@ -276,7 +277,7 @@ class PageReader:
         number = 0
         while run := self._next_run():
             if page and self._run_began > number:
-                # The end of a page arrived alone, and these messages are of the next one.
+                # The end of a page arrived alone, and these messages belong to the next page.
                 yield page
                 page = []
             number = self._run_began
@@ -288,13 +289,13 @@ class PageReader:
             yield page
 
     def _next_run(self) -> list[StoredMessage]:
-        """Return the messages that arrived during the call, then those that arrive."""
+        """Return the messages that arrived during the call first, and then later ones."""
         run, self._first = self._first, None
         return self._next() if run is None else run
 
     @contextlib.contextmanager
     def _iteration(self) -> Iterator[None]:
-        """Raise after the block what ended the read; every way out ends it."""
+        """End the read after the block, and raise the error that ended it, if any."""
         error: BaseException | None = None
         try:
             yield
@@ -306,7 +307,7 @@ class PageReader:
             self._end(error)
 
     def read_all(self) -> list[StoredMessage]:
-        """Return all messages, without showing them to plugins, or raise why they did not come."""
+        """Return all messages without showing them to plugins, or raise the error of the read."""
         found: list[StoredMessage] = []
         try:
             while run := self._next():
@@ -328,7 +329,7 @@ class PageReader:
 
     def _next(self) -> list[StoredMessage]:
         """
-        Return the next messages, none at the end; errors are kept until all messages are out.
+        Return the next messages, or none at the end. Errors are kept until all messages are taken.
         """
         plan = self.plan
         run: list[StoredMessage] = []
@@ -388,7 +389,7 @@ class PageReader:
             self.left = self.seconds
             self.tries, self._lag_wait, self._mirror = 0, LAG_WAIT, None
         self._retry_wait, self._silence = PAGE_RETRY_WAIT, SILENCE
-        # Without a connection the request would wait, and keep back what has arrived.
+        # Without a connection, the request would wait and delay the messages that have arrived.
         if not engine.done and self.context.lane.state is LaneState.OPEN:
             self._ask()
 
@@ -397,7 +398,7 @@ class PageReader:
         context, engine = self.context, self.plan.engine
         if self._sid is None:
             self._sid, self._line = context.connection.listen(self._box)
-        # Each request has a subject of its own, so that late answers cannot be taken for others.
+        # Each request has its own reply subject, so that late answers are not mistaken for others.
         reply = b"%b.%x" % (self._inbox, next(self._numbers))
         self._box.take_denials()
         engine.trusted = known_answers(context, self.stream, self.plan.reading)
@@ -458,10 +459,10 @@ class PageReader:
 
     def _may_be_gone(self, deadline: Deadline) -> bool:
         """
-        Return whether the request may be lost together with the replica that had it.
+        Return whether the request may be lost together with the replica that received it.
 
-        No server reports that. A replica that is only slow, as it has much to search, must not be
-        asked twice.
+        No server reports such a loss. A replica that is only slow, because it searches many
+        messages, must not be asked twice.
         """
         try:
             info = stream_info(self.context, self.stream, deadline.at_most(PROBE_WAIT))
@@ -478,9 +479,9 @@ class PageReader:
 
     def _wait_for_server(self) -> None:
         """
-        Wait before the next request, as no server answers; raise if the stream never will.
+        Wait before the next request, because no server answers. Raise if none ever will.
 
-        That happens while a cluster elects a leader, or while a server restarts.
+        No server answers while a cluster elects a leader, or while a server restarts.
         """
         with self.page_time() as deadline:
             # Without a leader, this request is not answered either.
@@ -489,13 +490,14 @@ class PageReader:
                 check_stream(self.context, self.stream, probe, fresh=True)
             if deadline.remaining() <= self._retry_wait:
                 raise DirectNotSupportedError(
-                    self.stream, needs="a server that answers them, which none does at the moment"
+                    self.stream,
+                    needs="a server that answers them, but no server does at the moment",
                 )
             self.context.lane.wait(self._box, deadline.at_most(self._retry_wait))
         self._retry_wait = min(2.0 * self._retry_wait, PAGE_RETRY_WAIT_LIMIT)
 
     def _check_stranger(self, stranger: str) -> None:
-        """Let the page be requested again, as another stream has answered."""
+        """Request the page again, because another stream has answered."""
         reading = self.plan.reading
         with self.page_time() as deadline:
             if stranger and may_answer(self.context, stranger, self.stream, reading, deadline):
@@ -507,13 +509,13 @@ class PageReader:
 
     def try_again(self, *, wait: bool = False) -> None:
         """
-        Count one more request for the page, as the server that answered has less than the stream.
+        Count one more attempt, because the server that answered has fewer messages than the stream.
 
         Args:
-            wait: Whether to give that server a moment.
+            wait: Whether to wait until a lagging server may have caught up.
 
         Raises:
-            IncompleteMirrorError: There were too many.
+            IncompleteMirrorError: There were too many attempts, or no time is left.
         """
         self.tries += 1
         if self.tries > TRIES or self.left <= self._lag_wait:
@@ -522,7 +524,7 @@ class PageReader:
             self.wait_for_lag()
 
     def wait_for_lag(self) -> None:
-        """Wait a moment for a replica that is behind; raise if no time is left for that."""
+        """Wait briefly for a lagging replica; raise if not enough time is left."""
         with self.page_time() as deadline:
             if deadline.remaining() <= self._lag_wait:
                 raise RequestTimeoutError(self._target.decode(), self.seconds)
@@ -531,7 +533,7 @@ class PageReader:
 
     def first_at_leader(self, request: dict[str, object]) -> StoredMessage | None:
         """
-        Return the first message that the leader has for a request, None if there is none.
+        Return the leader's first message for a request; None if there is none.
 
         Raises:
             PermissionDeniedError: This user may not ask the leader.
@@ -543,7 +545,7 @@ class PageReader:
         return None
 
     def info(self, subjects: str | None = None) -> StreamInfo:
-        """Ask the leader for the stream, with the subjects that a wildcard matches."""
+        """Fetch the stream's info from the leader, with the subjects that a wildcard matches."""
         with self.page_time() as deadline:
             return repeated(
                 lambda until: stream_info(
@@ -554,7 +556,7 @@ class PageReader:
 
     @contextlib.contextmanager
     def page_time(self) -> Iterator[Deadline]:
-        """Give the time that is left for the page to the block, and subtract what it takes."""
+        """Yield a deadline with the page's remaining time, and subtract the time of the block."""
         started = time.monotonic()
         try:
             # Errors name the whole time.
@@ -562,16 +564,16 @@ class PageReader:
         finally:
             self.left -= time.monotonic() - started
 
-    # How it ends.
+    # The end of the read.
 
     def _end(self, error: BaseException | None) -> None:
-        """Request nothing more, drop what still arrives and tell the plugins."""
+        """Stop requesting, drop later answers and notify the plugins."""
         self.plan.engine.done = True
         self._unsubscribe()
         self._leave_plugins(error)
 
     def _leave_plugins(self, error: BaseException | None) -> None:
-        """Let the plugins around the page see its end."""
+        """Leave the wrapper hooks around the page with its outcome."""
         entered, self._entered = self._entered, None
         if entered is not None:
             entered.leave(self.plan.engine.received - self._received_before_page, error)
