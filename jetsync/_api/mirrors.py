@@ -1,12 +1,12 @@
 """
-Which mirrors may answer for the stream that they mirror.
+Decide which mirrors may answer direct gets for the stream that they mirror.
 
-Servers let every mirror of a stream answer its direct gets (ADR-31), even a mirror with a filter,
-which then answers with fewer messages or with none. The answer names the stream that gave it, and
-the configuration of a mirror tells what it can have.
+Servers let every mirror of a stream answer its direct gets (ADR-31). A mirror with a filter does so
+too, and answers with fewer messages or with none. The answer names the stream that sent it, and the
+configuration of a mirror shows which messages it can have.
 
-A mirror that may answer can still be slightly behind, and keeps messages that were deleted from the
-origin. Messages that somebody deletes from the mirror itself cannot be noticed.
+A mirror that may answer can still lag slightly, and it keeps messages that were deleted from the
+origin. jetsync cannot notice messages that were deleted from the mirror itself.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync.values.stream_config import StreamConfig
 
-# What is read: one message, by its sequence or as the last of one subject; the last messages of
-# many subjects; or all messages.
+# The kind of read: "message" is one message, by its sequence or as the last of a subject. "last" is
+# the last messages of many subjects. "history" is all messages.
 Reading: TypeAlias = Literal["message", "last", "history"]
 
-# Seconds after which the configuration of a mirror is asked for again.
+# Seconds after which the configuration of a mirror is fetched again.
 TRUSTED_FOR: Final = 30.0
 
-# Seconds to wait for the configuration. A mirror that cannot be asked for may not answer.
+# Seconds to wait for the configuration. If it cannot be fetched, the mirror may not answer.
 ANSWER_WAIT: Final = 1.0
 
 _LIMITS: Final = ("max_age", "max_bytes", "max_msgs", "max_msg_size")
@@ -48,9 +48,10 @@ def may_answer(
     context: Context, mirror: str, stream: str, reading: Reading, deadline: Deadline
 ) -> bool:
     """
-    Return whether the stream *mirror*, which answered for *stream*, has everything that is read.
+    Return whether *mirror*, which answered for *stream*, has all messages of this kind of read.
 
-    Both are asked for on the first answer of a mirror, and again after :data:`TRUSTED_FOR` seconds.
+    The configurations of both streams are fetched on the first answer of a mirror, and again after
+    :data:`TRUSTED_FOR` seconds.
     """
     try:
         until = deadline.at_most(ANSWER_WAIT)
@@ -62,7 +63,7 @@ def may_answer(
         TemporarilyUnavailableError,
         TransportError,
     ):
-        # It may be in another account, or this user may not ask for it.
+        # The mirror may be in another account, or this user has no permission for its info.
         return False
 
 
@@ -84,7 +85,7 @@ def known_answers(context: Context, stream: str, reading: Reading) -> frozenset[
 
 def agrees(mirror: StreamConfig, origin: StreamConfig, reading: Reading) -> bool:
     """
-    Return whether a stream with the configuration *mirror* has all that its *origin* has.
+    Return whether a mirror has all messages of its origin for this kind of read.
     """
     source = mirror.mirror
     if source is None or source.name != origin.name or source.subject_transforms:

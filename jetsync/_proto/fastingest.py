@@ -11,14 +11,15 @@ the server has forgotten the first.
 Behaviour of servers 2.14.6 and 2.15.1:
 
 - An ack covers everything up to its sequence and sets the flow, the number of messages per ack.
-- A gap names the first missing sequence and the one that came in its place. A ping that is ahead of
+- A gap names the first missing sequence and the one that arrived instead. A ping that is ahead of
   the messages gets the same answer, with the sequence that follows its own.
 - A refused message counts as stored, and no ack comes for it alone. Messages that are known to be
   lost or refused are therefore not in flight.
-- A sequence that goes backwards ends the batch. So jetsync uses none twice, except that of a commit
-  that the server certainly does not have.
-- The server forgets a batch after 10 s of silence. It answers everything for an unknown batch with
-  error 10208, except a ping with sequence 1, which starts a batch and reports a gap from 1 on.
+- A sequence that goes backwards ends the batch. So jetsync never reuses a sequence, except for a
+  commit that the server certainly does not have.
+- The server forgets a batch after 10 s of silence. It answers each message of an unknown batch with
+  error 10208. The exception is a ping with sequence 1, which starts a batch and reports a gap from
+  1 on.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
 
     from jetsync.values.frame import Frame
 
-# What a message does: the last but one token of its reply subject. END commits and stores nothing.
+# The operation of a message: the last but one token of its reply subject. END commits the batch
+# without storing its own message.
 OP_START: Final = 0
 OP_APPEND: Final = 1
 OP_COMMIT: Final = 2
@@ -168,10 +170,10 @@ class FastIngest:
             return max(min(room, wanted), 0)
         return 0
 
-    # What the owner does.
+    # Calls of the owner.
 
     def open(self, batch_id: str) -> None:
-        """Prepare a batch: what is encoded from now on belongs to it."""
+        """Prepare a batch. Messages that are encoded after this call belong to it."""
         self.ledger.batch_id = batch_id
         gap = b"ok" if self._gap_ok else b"fail"
         self.prefix = b"%b.%b.%d.%b." % (self._inbox, batch_id.encode(), self._asked_flow, gap)
@@ -201,18 +203,22 @@ class FastIngest:
             self.phase = Phase.NEW
 
     def give_up_start(self) -> None:
-        """Forget a first message that was not answered. It is not counted."""
+        """Forget the first message, which got no answer. It is not counted."""
         self.phase = Phase.NEW
         self.ledger.sent = 0
 
     def take_refusal(self) -> Exception | None:
-        """Return why no batch started, and drop it: its traceback would keep the caller alive."""
+        """
+        Return the error that prevented the batch, and forget it.
+
+        The error's traceback would keep the caller's frame alive.
+        """
         refusal, self.refusal = self.refusal, None
         return refusal
 
     def commit(self, now: float, *, store: bool) -> int:
         """Record that a commit is about to be sent, and return its sequence."""
-        # First, so that after Ctrl-C the commit counts as sent.
+        # This line comes first, so that after Ctrl-C the commit counts as sent.
         self.phase = Phase.COMMITTING
         self._committed = self.ledger.sent + 1
         if store:
@@ -237,7 +243,7 @@ class FastIngest:
         return not self._commits_out
 
     def take_ping(self, now: float) -> int | None:
-        """Return the sequence of a ping if the server has to be asked now, while a call waits."""
+        """Return the sequence of a ping if one is due while a call waits; None otherwise."""
         due = self._ping_due()
         if due is None or now < due:
             return None
@@ -246,7 +252,7 @@ class FastIngest:
         return self._ping(now)
 
     def keep_alive(self, now: float) -> int | None:
-        """Return the sequence of a ping for a quiet batch, None if no batch is open."""
+        """Return the sequence of a ping for a quiet batch; None if no batch is open."""
         return self._ping(now) if self.phase is Phase.OPEN else None
 
     def _ping(self, now: float) -> int:
@@ -256,7 +262,7 @@ class FastIngest:
 
     @property
     def _reached(self) -> int:
-        """The sequence that the server must have; not the commit's, which may be sent again."""
+        """The sequence that the server must have. A commit does not count: it may be repeated."""
         return self._committed - 1 if self.phase is Phase.COMMITTING else self.ledger.sent
 
     def due(self) -> float | None:
@@ -277,10 +283,10 @@ class FastIngest:
         self.stream = stream
         self.phase = Phase.DONE
 
-    # What comes.
+    # Answers and failures.
 
     def lost_connection(self, now: float) -> None:
-        """Handle the loss of the connection that everything so far was sent on."""
+        """Handle the loss of the connection over which all messages so far were sent."""
         if self.phase is Phase.STARTING or (self.phase is Phase.OPEN and not self._gap_ok):
             self.stop(self._unknown("the connection was lost"))
         elif self.phase is Phase.COMMITTING and not self._reached:
@@ -289,7 +295,7 @@ class FastIngest:
             self._recover(now, now)
 
     def closed(self, error: Exception) -> None:
-        """Handle that no more answers can come, for example because the client was closed."""
+        """Fail the batch because no more answers can arrive, for example after a close."""
         unknown = self._unknown(str(error))
         unknown.__cause__ = error
         self.stop(unknown)

@@ -1,8 +1,8 @@
 """
 Send an atomic batch, and send it again if its commit failed.
 
-A batch is sent again as a whole and under another id, and only if nothing of it can be stored or if
-message ids keep the stream from storing it twice.
+A batch is always sent again as a whole, with another id. This happens only if none of its messages
+can be stored already, or if message ids prevent the stream from storing them twice.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class AtomicOptions:
     ack_every: int = 0
     ttl: Seconds | Literal["never"] | None = None
     broken_servers: bool = False
-    # How often a batch that no stream took is sent again, and the seconds before each attempt.
+    # How often a batch is sent again if no stream answered, and the seconds before each attempt.
     retries: int = 0
     retry_wait: float = 0.25
 
@@ -150,7 +150,7 @@ class BatchSender:
         )
 
     def stage(self, known: KnownStream, wire: Wire) -> Staging:
-        """Return what checks the messages of the batch."""
+        """Return the object that checks and encodes the messages of the batch."""
         return Staging(self._context, known, wire.head_size, self._options.ttl)
 
     def admit(self, item: Any, deadline: Deadline) -> tuple[BatchRun, BatchItem]:
@@ -175,7 +175,7 @@ class BatchSender:
             ack_every=options.ack_every,
         )
         if run.watch is not None:
-            # If the caller drops the batch without ending it.
+            # Unsubscribe if the caller drops the batch without ending it.
             weakref.finalize(self, run.watch.close).atexit = False
         self._ids.add(self.id)
         self.run = run
@@ -254,10 +254,10 @@ class BatchSender:
         Commit, and try again as often as the options or a plugin ask for it and it is safe.
 
         Args:
-            batch: What a BatchOutcomeUnknownError gives to the caller.
+            batch: The batch, which a BatchOutcomeUnknownError refers to.
             send: Makes the first attempt.
             deadline: Deadline of all attempts together.
-            operation: What plugins see, if there are any.
+            operation: The operation for plugins; None without plugins.
         """
         attempt = 1
         while True:
@@ -307,7 +307,7 @@ class BatchSender:
         *,
         refused: bool,
     ) -> None:
-        """Wait before another attempt, or raise *failure* if no other is wanted or possible."""
+        """Wait before another attempt, or raise *failure* if there is no further attempt."""
         plugins, options = self._context.plugins, self._options
         delay = options.retry_wait if refused and attempt <= options.retries else None
         if operation is not None and plugins.retry is not None:
@@ -350,14 +350,14 @@ class BatchSender:
         ack = self._find_stored(deadline)
         if ack is None:
             raise self._still_unknown(
-                batch, error, "one of its ids is in the stream already, perhaps of another message"
+                batch, error, "an id is already in the stream, perhaps from another message"
             ) from error
         self._unknown = False
         return ack
 
     def _find_stored(self, deadline: Deadline) -> BatchAck | None:
         """
-        Return the ack of an earlier attempt if it is in the stream, None if that is not certain.
+        Return the ack of an earlier attempt if the stream has its messages; None if unsure.
 
         Stored messages carry the id of their batch and have consecutive sequences.
         """
@@ -402,4 +402,4 @@ class BatchSender:
 
 def connection_lost() -> ConnectionLostError:
     """Return the error of a batch whose connection was lost before its commit was sent."""
-    return ConnectionLostError(reason="the batch was lost with it; nothing of it is stored")
+    return ConnectionLostError(reason="the server dropped the batch, so nothing of it is stored")

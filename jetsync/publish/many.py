@@ -65,7 +65,7 @@ class BulkPublish:
         """The windows that plugins wrap, oldest first, and the number of the first message."""
 
         self._counted = (0, 0, 0)
-        """Counted out of those windows: failed messages, refused messages and acks."""
+        """The failed messages, refused messages and acks that earlier windows have counted."""
 
     def run(self, messages: Iterable[Any]) -> PublishReport:
         """Publish all messages, wait until each has ended, and return or raise the report."""
@@ -108,7 +108,7 @@ class BulkPublish:
 
     def _send_all(self, source: Iterator[Any]) -> None:
         """
-        Send until the source is exhausted, or until as many messages have failed as the window has.
+        Send until the source is exhausted, or until a full window of messages has failed.
         """
         window, size = self._window, self._options.size
         # Writing into a few free places would make the blocks ever smaller.

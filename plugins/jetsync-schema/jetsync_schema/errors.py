@@ -1,5 +1,5 @@
 """
-What goes wrong with contracts: a document that breaks one, or a contract that is none.
+Errors of contracts: a document that violates its contract, or an invalid contract.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ViolationError(jetsync.JetSyncError, ValueError):
     def __init__(self, subject: str, contract: str | None, violations: Sequence[Violation]) -> None:
         first = violations[0]
         more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-        # Without a contract there is no path.
+        # A violation without a contract has no path.
         said = f"breaks contract {contract!r}: {first}" if contract else first.reason
         super().__init__(f"subject {subject!r} {said}{more}")
         self.subject = subject
