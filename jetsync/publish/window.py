@@ -100,7 +100,7 @@ class Window:
         # Messages that failed, with their errors. The owner empties it.
         self.failures: list[tuple[int, Any, Exception]] = []
         # Failed attempts that have to be decided on.
-        self._setbacks: list[FailedAttempt] = []
+        self._failed_attempts: list[FailedAttempt] = []
         # Messages that wait for their retry, the next one first.
         self._waiting: list[FailedAttempt] = []
         # The previous attempt of messages that are in flight again.
@@ -248,7 +248,7 @@ class Window:
             self._send_retries()
         if pipeline.refused or self._tried:
             self._on_refused()
-        failed_attempts, self._setbacks = self._setbacks, []
+        failed_attempts, self._failed_attempts = self._failed_attempts, []
         return failed_attempts
 
     def _take_acks(self) -> None:
@@ -287,12 +287,12 @@ class Window:
         if before is None:
             began = time.monotonic() - ago
             size = len(payload_bytes(item[1] if isinstance(item, tuple) else item.data))
-            setback = FailedAttempt(number, item, 1, began, error, size, unknown=unknown)
+            attempt = FailedAttempt(number, item, 1, began, error, size, unknown=unknown)
         else:
-            setback = before
-            setback.attempts, setback.error, setback.unknown = before.attempts + 1, error, unknown
-            setback.delay = None
-        self._setbacks.append(setback)
+            attempt = before
+            attempt.attempts, attempt.error, attempt.unknown = before.attempts + 1, error, unknown
+            attempt.delay = None
+        self._failed_attempts.append(attempt)
 
     def decide_retries(self, failed_attempts: list[FailedAttempt]) -> None:
         """Set the delay of each message that will be sent again; calls plugins."""
