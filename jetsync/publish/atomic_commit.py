@@ -350,7 +350,7 @@ class BatchSender:
         ack = self._find_stored(deadline)
         if ack is None:
             raise self._still_unknown(
-                batch, error, "an id is already in the stream, perhaps from another message"
+                batch, error, "an id is in the stream already, perhaps from another message"
             ) from error
         self._unknown = False
         return ack
