@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jetsync._proto.consume import ConsumeOptions
     from jetsync._proto.pins import Pins
     from jetsync.consume.handlers import HandlerOptions
+    from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
 __all__ = ["Consumption", "ConsumptionStatistics"]
@@ -121,14 +122,15 @@ class Consumption:
         core = self._core
         if core.pool is not None or self._auto_ack:
             self._before_taking()
+        frame: Frame | None
         try:
             frame = core.buffer.popleft()
         except IndexError:
-            found = core.take_frame(None)
-            if found is None:
-                core.raise_error(iterating=True)
-                raise StopIteration from None
-            frame = found
+            frame = None
+        # Not in the `except` block: Ctrl-C would show the IndexError as its context.
+        if frame is None and (frame := core.take_frame(None)) is None:
+            core.raise_error(iterating=True)
+            raise StopIteration
         if len(core.buffer) <= core.low:
             core.refill()
         try:

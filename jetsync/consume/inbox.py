@@ -87,10 +87,13 @@ class PullInbox:
 
 def take_inbox(pool: list[PullInbox], context: Context) -> PullInbox:
     """Return an idle inbox of *pool*, or a new one; thread-safe."""
+    inbox: PullInbox | None
     try:
         inbox = pool.pop()
     except IndexError:
         # Not checked before: another thread may take the last inbox after the check.
+        inbox = None
+    if inbox is None:
         return PullInbox(context)
     # Publishes that were refused while the inbox was idle were not its own.
     inbox.box.take_denials()

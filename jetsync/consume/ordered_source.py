@@ -258,10 +258,10 @@ class OrderedSource:
                 failure = error
                 if cursor.failed() >= self._max_attempts >= 0:
                     raise ResetAttemptsExceededError(self.stream, cursor.failures) from error
-                over.wait(min(cursor.pause(), until.remaining()))
-                continue
-            self._report_reset(before, reason, attempts)
-            return
+            else:
+                self._report_reset(before, reason, attempts)
+                return
+            over.wait(min(cursor.pause(), until.remaining()))
 
     def _check_stream(self, deadline: Deadline) -> None:
         """Raise if another stream has the name, or if the stream has lost what was read."""

@@ -127,8 +127,8 @@ class KeyValue:
                 message = bucket.stream.get_last(subject, direct=direct, timeout=timeout)
             else:
                 message = bucket.stream.get_message(revision, direct=direct, timeout=timeout)
-        except MessageNotFoundError as error:
-            raise bucket.not_found(key, revision=revision) from error
+        except MessageNotFoundError:
+            raise bucket.not_found(key, revision=revision) from None
         except StreamNotFoundError as error:
             raise BucketNotFoundError(bucket.name) from error
         if revision is not None and message.subject != subject:

@@ -238,13 +238,11 @@ class Watch:
                     return None
                 if initial and until.expired():
                     raise WaitTimeoutError("an entry", until.total)
+                late = False
                 try:
                     entry = self._receive(until)
                 except WaitTimeoutError:
-                    if not self._is_current:
-                        self._look()
-                    if until.expired():
-                        raise
+                    late = True
                 except ConsumptionClosedError:
                     self._end()
                 except StreamNotFoundError as error:
@@ -260,15 +258,24 @@ class Watch:
                 else:
                     if not (self._ignore_deletes and entry.is_deleted):
                         return entry
+                # Not in the `except` block: Ctrl-C would show the timeout as its context.
+                if late and not self._is_current:
+                    self._look()
+                if late and until.expired():
+                    raise WaitTimeoutError("an entry", until.total)
             return None
 
     def _receive(self, until: Deadline) -> Entry:
         """Wait for an entry until *until*, or until it is time to ask the server."""
         messages = self._messages
+        message: Message | None
         try:
             # A buffered entry is returned even after the deadline, so most calls need no new one.
             message = messages.take(self._step)
         except WaitTimeoutError:
+            message = None
+        # Not in the `except` block: Ctrl-C would show the timeout as its context.
+        if message is None:
             longest = messages.options.expires if self._is_current else QUIET
             self._step = until.at_most(longest)
             message = messages.take(self._step)

@@ -108,9 +108,13 @@ class Encoder:
             subject, data = message.subject, message.data
             header, pairs = encode_message_headers(message, self._connection)
         payload = data if type(data) is bytes else bytes(payload_bytes(data))
+        target: bytes | None
         try:
             target = self.targets[subject]
         except (KeyError, TypeError):
+            target = None
+        # Not in the `except` block, so that errors about the subject have no context.
+        if target is None:
             target = self._learn(subject)
         size = len(header) + len(payload)
         if size > self._limit:
