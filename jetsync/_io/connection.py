@@ -38,6 +38,7 @@ from jetsync.errors import (
     ConnectionLostError,
     ConnectTimeoutError,
     ForkedProcessError,
+    InvalidTypeError,
     MaxPayloadError,
     NoRespondersError,
     PermissionDeniedError,
@@ -116,6 +117,13 @@ class Connection:
         self._stopped = False
         # Whether a loss was reported and no connection since, so that the events come in pairs.
         self._down = False
+
+    def __reduce__(self) -> NoReturn:
+        # Pickling or deep-copying any handle reaches its connection.
+        raise InvalidTypeError(
+            "a connection cannot be pickled or copied: "
+            "pass ConnectOptions to the other process and connect there"
+        )
 
     # Opening and closing.
 
