@@ -621,7 +621,7 @@ if not TYPE_CHECKING:  # Type checkers would accept every name.
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 _show_as_public([name for name in __all__ if name in globals()])

@@ -241,6 +241,7 @@ def test_names_before_they_are_loaded():
     printed = run_python(program)
 
     assert set(jetsync.__all__) - printed == set()
+    assert dir(jetsync) == sorted(jetsync.__all__)
     assert "False" in printed
     assert "nats" not in printed
 
