@@ -68,7 +68,7 @@ def as_seconds(value: Seconds, name: str = "timeout", *, minimum: float = 0.0) -
     elif 0.0 < seconds < SHORTEST:
         problem = f"must be seconds, and {seconds:g} is less than a nanosecond"
     elif seconds >= MAX_SECONDS and not isinstance(given, (dt.timedelta, ServerSeconds)):
-        problem = f"must be seconds or a timedelta, and {seconds:g} looks like nanoseconds"
+        problem = f"must be seconds or a timedelta, and {given} looks like nanoseconds"
     else:
         return seconds
     raise InvalidArgumentError(f"{name} {problem}", argument=name)

@@ -45,8 +45,11 @@ class TestAsSeconds:
     @pytest.mark.parametrize("value", [1_000_000_000, 30_000_000_000, 1e300])
     def test_nanoseconds(self, value):
         """A number of nanoseconds is refused; a timedelta of that length has its unit."""
-        with pytest.raises(InvalidArgumentError, match=r"expires must be seconds.*nanoseconds"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"expires must be seconds.*nanoseconds"
+        ) as caught:
             as_seconds(value, "expires")
+        assert f"and {value} looks like nanoseconds" in str(caught.value)
         assert as_seconds(dt.timedelta(days=36500), "expires") == 36500 * 86400.0
 
     @pytest.mark.parametrize("value", [1e-10, 5e-324])
