@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -32,8 +33,6 @@ from jetsync.values.outbound import payload_bytes
 from jetsync.values.subjects import api_prefix, validate_filter, validate_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from typing_extensions import Self, Unpack
 
     from jetsync._base.deadline import Seconds
@@ -85,10 +84,14 @@ def connect(
             not exist.
     """
     check_fields(ConnectOptions, fields, "connect()")
-    if isinstance(plugins, (str, type)):
-        raise InvalidTypeError("plugins must be a list of plugins", argument="plugins")
+    if isinstance(plugins, (str, type)) or not isinstance(plugins, Iterable):
+        raise _wrong_type("plugins", "a list of plugins", plugins)
+    if options is not None and not isinstance(options, ConnectOptions):
+        raise _wrong_type("options", "a ConnectOptions", options)
     given: dict[str, Any] = {**fields}
     if servers is not None:
+        if not isinstance(servers, Iterable):
+            raise _wrong_type("servers", "an address or a list of addresses", servers)
         given["servers"] = servers if isinstance(servers, str) else tuple(servers)
     options = ConnectOptions(**given) if options is None else attrs.evolve(options, **given)
     loaded = Plugins.load((*options.plugins, *plugins))
@@ -106,6 +109,10 @@ def connect(
             # The plugins have already been notified.
             loaded.close()
         raise
+
+
+def _wrong_type(name: str, wanted: str, given: object) -> InvalidTypeError:
+    return InvalidTypeError(f"{name} must be {wanted}, not {type(given).__name__}", argument=name)
 
 
 class Client:

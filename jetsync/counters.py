@@ -150,7 +150,7 @@ class Counter:
         """
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidTypeError(
-                f"value must be an int, not {type(value).__name__}", argument="value"
+                f"value must be a whole number, not {type(value).__name__}", argument="value"
             )
         context = self._context
         context.connection.check()

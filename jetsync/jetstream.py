@@ -10,7 +10,7 @@ from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.fields import check_count
+from jetsync._base.fields import check_count, check_function
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
 from jetsync.consume.consumer import Consumer
 from jetsync.errors import (
@@ -179,6 +179,7 @@ class JetStream:
         """
         context = self._context
         context.connection.check()
+        check_function("on_ack", on_ack)
         options = self._window_options(window, window_bytes, ack_timeout, retries, retry_wait)
         return BulkPublish(context, options, on_ack).run(messages)
 
@@ -208,6 +209,7 @@ class JetStream:
         """
         context = self._context
         context.connection.check()
+        check_function("on_report", on_report)
         options = self._window_options(window, window_bytes, ack_timeout, retries, retry_wait)
         return Publisher(context, options, on_report)
 
@@ -329,6 +331,7 @@ class JetStream:
             InvalidArgumentError, InvalidTypeError: An argument is invalid.
         """
         self._context.connection.check()
+        check_function("on_gap", on_gap)
         options = FastOptions(
             flow=flow,
             max_outstanding_acks=max_outstanding_acks,

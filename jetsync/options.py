@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from jetsync._base.deadline import as_seconds
-from jetsync._base.fields import check_count, check_fields
+from jetsync._base.fields import check_count, check_fields, check_function
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError, redact_url
 from jetsync.values.saved_context import context_fields
 from jetsync.values.server_urls import read_servers, user_info, wants_tls
@@ -129,7 +129,9 @@ def _text(_: object, field: _Field, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, str):
-        raise InvalidTypeError(f"{field.name} must be text", argument=field.name)
+        raise InvalidTypeError(
+            f"{field.name} must be text, not {type(value).__name__}", argument=field.name
+        )
     if not value and field.name not in {"password", "name"}:
         raise InvalidArgumentError(f"{field.name} is empty", argument=field.name)
 
@@ -144,8 +146,7 @@ def _public_key(_: object, field: _Field, value: object) -> None:
 
 
 def _function(_: object, field: _Field, value: object) -> None:
-    if value is not None and not callable(value):
-        raise InvalidTypeError(f"{field.name} must be a callable", argument=field.name)
+    check_function(field.name, value)
 
 
 def _or_callable(check: _Validator) -> _Validator:
@@ -154,7 +155,9 @@ def _or_callable(check: _Validator) -> _Validator:
 
 def _flag(_: object, field: _Field, value: object) -> None:
     if not isinstance(value, bool):
-        raise InvalidTypeError(f"{field.name} must be True or False", argument=field.name)
+        raise InvalidTypeError(
+            f"{field.name} must be True or False, not {type(value).__name__}", argument=field.name
+        )
 
 
 class ConnectFields(TypedDict, total=False):

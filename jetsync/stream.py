@@ -12,10 +12,11 @@ from jetsync._api import consumers as _consumer_admin
 from jetsync._api import messages as _messages
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import sequence_number
+from jetsync._base.fields import aware
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.ordered import open_ordered
 from jetsync.counters import Counter, read_entry
-from jetsync.errors import InvalidArgumentError
+from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.events import DirectReadOperation
 from jetsync.read import direct as _direct
 from jetsync.read.pages import check_stream
@@ -143,6 +144,11 @@ class Stream:
             NotSupportedError: The server ignored a field. It changed the others.
             ApiError: The server refused. Nothing was changed.
         """
+        if config is None and "name" in fields:
+            raise InvalidTypeError(
+                f"stream {self._name!r} cannot be renamed: servers do not support it",
+                argument="name",
+            )
         deadline = self._context.deadline(timeout)
         wanted = _stream_admin.changed_config(
             self._context,
@@ -391,11 +397,13 @@ class Stream:
             timeout: Seconds for all requests together.
 
         Raises:
+            InvalidTypeError, InvalidArgumentError: *until* is not an aware datetime.
             ConsumerNotFoundError: The stream has no consumer of that name.
             NotSupportedError: The server is older than 2.11.
         """
+        end = aware(until, "until")
         deadline = self._context.deadline(timeout)
-        return _consumer_admin.pause(self._context, self._name, name, until, deadline)
+        return _consumer_admin.pause(self._context, self._name, name, end, deadline)
 
     def resume_consumer(self, name: str, *, timeout: Seconds | None = None) -> PauseState:
         """

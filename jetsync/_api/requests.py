@@ -61,7 +61,9 @@ def config_of(
             f"{what} takes a name or a {cls.__name__}, not {type(given).__name__}", argument=key
         )
     if key in fields:
-        raise InvalidTypeError(f"{what} was given a name and {key}", argument=key)
+        raise InvalidTypeError(
+            f"{what} was given {key} twice: as the first argument and as a keyword", argument=key
+        )
     return cls(**{key: given}, **fields)
 
 
@@ -74,7 +76,9 @@ def sequence_number(value: int, name: str, *, minimum: int = 1) -> int:
         InvalidArgumentError: It is less than *minimum*.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidTypeError(f"{name} must be an int, not {type(value).__name__}", argument=name)
+        raise InvalidTypeError(
+            f"{name} must be a whole number, not {type(value).__name__}", argument=name
+        )
     number = operator.index(value)
     if number < minimum:
         raise InvalidArgumentError(

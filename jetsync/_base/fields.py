@@ -29,6 +29,7 @@ __all__ = [
     "aware",
     "check_count",
     "check_fields",
+    "check_function",
     "checked",
     "choose",
     "duration",
@@ -69,8 +70,17 @@ def known_or_new(cls: type[_C], value: str) -> _C:
 
 def aware(moment: dt.datetime, name: str) -> dt.datetime:
     """
-    Return a ``datetime`` that has a time zone, or raise InvalidArgumentError.
+    Return a ``datetime`` that has a time zone.
+
+    Raises:
+        InvalidTypeError: It is not a ``datetime``.
+        InvalidArgumentError: It has no time zone.
     """
+    given: object = moment
+    if not isinstance(given, dt.datetime):
+        raise InvalidTypeError(
+            f"{name} must be an aware datetime, not {type(given).__name__}", argument=name
+        )
     if moment.utcoffset() is None:
         raise InvalidArgumentError(
             f"{name} needs a time zone: a naive datetime is a different time on another machine",
@@ -104,11 +114,7 @@ def aware_time(value: dt.datetime | None) -> dt.datetime | None:
     """
     Return an aware ``datetime`` unchanged, and raise for anything else.
     """
-    if value is None:
-        return None
-    if not isinstance(value, dt.datetime):
-        raise InvalidTypeError(f"must be an aware datetime, not {type(value).__name__}")
-    return aware(value, "a time")
+    return None if value is None else aware(value, "a time")
 
 
 def choose(cls: type[_C], value: _C | str | None) -> _C | None:
@@ -156,7 +162,7 @@ def _whole(value: Any) -> int | None:
         return None
     # Accepts every type with __index__, such as numpy's integers, but neither 5.0 nor True.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidTypeError(f"must be an int, not {type(value).__name__}")
+        raise InvalidTypeError(f"must be a whole number, not {type(value).__name__}")
     return operator.index(value)
 
 
@@ -168,14 +174,16 @@ def _text_map(value: Any) -> dict[str | None, str | None] | None:
     return {_text(key): _text(item) for key, item in value.items()}
 
 
-def _model(value: Any) -> Any:
+def _model(value: Any, wanted: str) -> Any:
     if value is not None and not attrs.has(type(value)):
-        raise InvalidTypeError(f"must be a model, not {type(value).__name__}")
+        raise InvalidTypeError(f"must be a {wanted}, not {type(value).__name__}")
     return value
 
 
-def _models(value: Any) -> list[Any] | None:
-    return None if value is None else [_model(item) for item in _items(value, "models")]
+def _models(value: Any, wanted: str) -> list[Any] | None:
+    if value is None:
+        return None
+    return [_model(item, wanted) for item in _items(value, f"{wanted} objects")]
 
 
 _BY_ANNOTATION: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -202,7 +210,9 @@ def _with_check(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
     if field.name in {"extra", "_received"}:
         return field
     annotation = str(field.type)
-    nested = _models if annotation.startswith("list[") else _model
+    # The annotation is text, such as "list[StreamSource] | None".
+    wanted = annotation.removesuffix(" | None").removeprefix("list[").removesuffix("]")
+    nested = functools.partial(_models if annotation.startswith("list[") else _model, wanted=wanted)
     found = field.converter or _BY_ANNOTATION.get(annotation, nested)
     convert = cast("Callable[[Any], Any]", found)
 
@@ -215,7 +225,8 @@ def _with_check(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
             if type(error) not in {InvalidArgumentError, InvalidTypeError}:
                 # A more specific error, such as one about a name, already says what is wrong.
                 raise
-            raise type(error)(f"{field.name}: {error}", argument=field.name) from None
+            gap = " " if str(error).startswith("must ") else ": "
+            raise type(error)(f"{field.name}{gap}{error}", argument=field.name) from None
 
     return field.evolve(converter=named)
 
@@ -223,9 +234,28 @@ def _with_check(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
 def check_count(name: str, value: object, least: int) -> None:
     """Raise unless *value* is a whole number of at least *least*."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidTypeError(f"{name} must be a whole number", argument=name)
+        raise InvalidTypeError(
+            f"{name} must be a whole number, not {type(value).__name__}", argument=name
+        )
     if value < least:
         raise InvalidArgumentError(f"{name} must be at least {least}, not {value}", argument=name)
+
+
+def check_function(name: str, value: object) -> None:
+    """Raise unless *value* is a function or None."""
+    if value is not None and not callable(value):
+        raise InvalidTypeError(
+            f"{name} must be a function, not {type(value).__name__}", argument=name
+        )
+
+
+# Keywords that users of other clients write, whose spelling is closer to another field.
+_MEANT: Final[Mapping[str, str]] = {
+    "timeout": "connect_timeout",
+    "url": "servers",
+    "urls": "servers",
+    "host": "servers",
+}
 
 
 def check_fields(cls: type[attrs.AttrsInstance], names: Iterable[str], what: str) -> None:
@@ -240,6 +270,7 @@ def check_fields(cls: type[attrs.AttrsInstance], names: Iterable[str], what: str
     known = [item.name for item in attrs.fields(cls) if not item.name.startswith("_")]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            meant = _MEANT.get(name)
+            near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}"
             raise InvalidTypeError(f"{what} has no argument {name!r}; {hint}", argument=name)

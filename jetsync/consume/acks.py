@@ -5,6 +5,7 @@ Making messages of frames, acknowledging many in one write, and giving back unus
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from jetsync._io.connection import Connection
@@ -23,7 +24,7 @@ from jetsync.values.ack_subject import ACK_PREFIX, parse_ack_reply
 from jetsync.values.message import ACK, IN_PROGRESS, NAK, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
@@ -65,6 +66,11 @@ def ack_many(messages: Iterable[Message], *, timeout: Seconds | None = None) -> 
         DisconnectedError, ConnectionClosedError: A client had no connection. Its messages can still
             be acknowledged. With several clients, ``Message.is_acked`` tells which messages were.
     """
+    if not isinstance(messages, Iterable):
+        raise InvalidTypeError(
+            f"messages must be a list of Message objects, not {type(messages).__name__}",
+            argument="messages",
+        )
     return acknowledge_all(messages, timeout, skip_acked=False)
 
 

@@ -63,7 +63,7 @@ def _listed(keys: str | Sequence[str]) -> list[str]:
         return list(keys)
     except TypeError as error:
         raise InvalidTypeError(
-            f"keys must be a key or several, not {type(keys).__name__}", argument="keys"
+            f"keys must be a key or a list of keys, not {type(keys).__name__}", argument="keys"
         ) from error
 
 
@@ -73,5 +73,11 @@ def _moment(at: int | dt.datetime | None) -> dict[str, Any]:
         return {}
     if isinstance(at, dt.datetime):
         return {"up_to_time": aware(at, "at")}
+    given: object = at
+    if isinstance(given, str):
+        raise InvalidTypeError(
+            "at must be a revision or an aware datetime, not str; pass several keys as a list",
+            argument="at",
+        )
     check_count("at", at, 1)
     return {"up_to_sequence": at}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import attrs
 
 from jetsync._base.deadline import Seconds
+from jetsync._base.fields import check_count
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.values import headers as names
 from jetsync.values.headers import (
@@ -35,17 +36,15 @@ What may be published: bytes-like objects as they are, text as UTF-8. Anything e
 
 
 def _sequence(_: Expect, field: attrs.Attribute[Any], value: object) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidTypeError(f"{field.name} must be an integer", argument=field.name)
-    if value < 0:
-        raise InvalidArgumentError(f"{field.name} must not be negative", argument=field.name)
+    if value is not None:
+        check_count(field.name, value, 0)
 
 
 def _text(_: Expect, field: attrs.Attribute[Any], value: object) -> None:
     if value is not None and not isinstance(value, str):
-        raise InvalidTypeError(f"{field.name} must be text", argument=field.name)
+        raise InvalidTypeError(
+            f"{field.name} must be text, not {type(value).__name__}", argument=field.name
+        )
 
 
 @attrs.frozen(slots=True)

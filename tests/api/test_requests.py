@@ -162,7 +162,7 @@ class TestArguments:
         """
         A name and the keyword for it contradict each other.
         """
-        with pytest.raises(InvalidTypeError, match="given a name and durable_name"):
+        with pytest.raises(InvalidTypeError, match="given durable_name twice"):
             wanted_config("a", {"durable_name": "b"}, "create_consumer()")
 
     def test_keywords_are_laid_over_a_copy(self):

@@ -1,0 +1,112 @@
+"""
+Wrong arguments of the first calls that a new user makes: the error names the argument, and nothing
+is sent.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+import jetsync
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def stream(js, unique):
+    """A stream of its own."""
+    return js.create_stream(unique, subjects=[f"{unique}.>"])
+
+
+@pytest.fixture
+def kv(js, unique):
+    """A bucket of its own."""
+    return js.create_key_value(unique)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields", "text"),
+    [
+        ((), {"options": {"name": "x"}}, "options must be a ConnectOptions, not dict"),
+        ((4222,), {}, "servers must be an address or a list of addresses, not int"),
+        (([4222],), {}, "servers must be"),
+        ((), {"plugins": 5}, "plugins must be a list of plugins, not int"),
+        ((), {"timeout": 1}, r"connect\(\) has no argument 'timeout'; .*'connect_timeout'"),
+        ((), {"url": "nats://x"}, "did you mean 'servers'"),
+        ((), {"name": 5}, "name must be text, not int"),
+        ((), {"reconnect_attempts": "x"}, "did you mean|whole number, not str"),
+    ],
+)
+def test_connect(arguments, fields, text):
+    """A wrong argument of `connect` is refused by its name."""
+    with pytest.raises(jetsync.InvalidTypeError, match=text) as caught:
+        jetsync.connect(*arguments, **fields)
+    assert caught.value.argument is not None
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda js: jetsync.ack_many(5), "messages must be a list of Message objects, not int"),
+        (lambda js: js.publish_many([], on_ack=3), "on_ack must be a function, not int"),
+        (lambda js: js.publisher(on_report=5), "on_report must be a function, not int"),
+        (lambda js: js.fast_publisher(on_gap=5), "on_gap must be a function, not int"),
+        (lambda js: js.publish_many([], window="5"), "window must be a whole number, not str"),
+        (lambda js: js.create_stream("T", mirror="A"), "mirror must be a StreamSource, not str"),
+        (lambda js: js.create_stream("T", sources=["A"]), "sources must be a StreamSource, not"),
+        (lambda js: js.create_stream("T", max_msgs="5"), "max_msgs must be a whole number, not"),
+    ],
+)
+def test_context(js, call, text):
+    """A wrong argument of a context is refused by its name."""
+    with pytest.raises(jetsync.InvalidTypeError, match=text):
+        call(js)
+
+
+@pytest.mark.parametrize("until", [5, "x", None])
+def test_pause(stream, until):
+    """A pause ends at a datetime; a number would be nanoseconds since 1970."""
+    stream.create_consumer("w")
+    with pytest.raises(jetsync.InvalidTypeError, match="until must be an aware datetime, not"):
+        stream.pause_consumer("w", until)
+
+
+def test_a_stream_keeps_its_name(stream):
+    """An update cannot rename a stream, and says so."""
+    with pytest.raises(jetsync.InvalidTypeError, match="cannot be renamed"):
+        stream.update(name="X")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda kv: kv.get("a", "1"), "revision must be a whole number, not str"),
+        (lambda kv: kv.get_many("p", "q"), "pass several keys as a list"),
+        (lambda kv: kv.get_many(5), "keys must be a key or a list of keys, not int"),
+    ],
+)
+def test_keys(kv, call, text):
+    """A wrong argument of a bucket is refused by its own name."""
+    with pytest.raises(jetsync.InvalidTypeError, match=text):
+        call(kv)
+
+
+@pytest.mark.parametrize("kind", ["client", "js", "stream", "kv"])
+def test_pickling(request, kind):
+    """Handles stay in their process; the error says what to pass on instead."""
+    with pytest.raises(jetsync.InvalidTypeError, match="pass ConnectOptions"):
+        pickle.dumps(request.getfixturevalue(kind))
+
+
+def test_calls_in_the_guide_exist():
+    """The guide to buckets names only methods that exist, and their keywords as such."""
+    text = (DOCS / "howto" / "key-value.md").read_text(encoding="utf-8")
+    owners = (jetsync.JetStream, jetsync.KeyValue, jetsync.Transaction, jetsync.Watch)
+    called = set(re.findall(r"`(?:kv\.|js\.)?(\w+)\(", text))
+
+    assert {name for name in called if not any(hasattr(each, name) for each in owners)} == set()
+    assert re.findall(r"`(?:next|wait_current)\([^)=]+\)`|, last\)`", text) == []
