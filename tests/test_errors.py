@@ -369,6 +369,6 @@ def test_publish_many_names_the_first_failure():
 
 
 def test_invalid_ttl_keeps_text_only():
-    """An object that can not be pickled may be the value of an invalid ttl."""
+    """An object that cannot be pickled may be the value of an invalid ttl."""
     error = errors.InvalidTtlError(lambda: None)
     assert "lambda" in pickle.loads(pickle.dumps(error)).value

@@ -148,7 +148,7 @@ class TestServers:
         ],
     )
     def test_refused(self, servers):
-        """What can not be connected to is refused, WebSocket next to plain servers included."""
+        """What cannot be connected to is refused, WebSocket next to plain servers included."""
         with pytest.raises(InvalidArgumentError):
             ConnectOptions(servers=servers)
 
@@ -233,7 +233,7 @@ class TestFields:
         ],
     )
     def test_refused(self, fields, error):
-        """Options that can not work are refused when they are made, by name."""
+        """Options that cannot work are refused when they are made, by name."""
         with pytest.raises(error) as caught:
             ConnectOptions(**fields)
         assert caught.value.argument
@@ -458,7 +458,7 @@ class TestEnvironment:
         assert ConnectOptions.from_env({"NATS_URL": "", "NATS_CONTEXT": ""}) == ConnectOptions()
 
     def test_contradiction(self):
-        """Variables that can not work together are a ConfigurationError."""
+        """Variables that cannot work together are a ConfigurationError."""
         with pytest.raises(ConfigurationError, match="environment"):
             ConnectOptions.from_env({"NATS_PASSWORD": "p"})
 
@@ -538,7 +538,7 @@ class TestContext:
 
     @pytest.mark.parametrize("name", ["", "../x", "a/b", "a\\b"])
     def test_bad_name(self, contexts, name):
-        """A name can not leave the directory of contexts."""
+        """A name cannot leave the directory of contexts."""
         with pytest.raises(ConfigurationError, match="name"):
             ConnectOptions.from_context(name)
 
@@ -561,7 +561,7 @@ class TestContext:
             ConnectOptions.from_context("dev")
 
     def test_wrong_values(self, contexts):
-        """Values of the wrong type, or that can not work, are a ConfigurationError."""
+        """Values of the wrong type, or that cannot work, are a ConfigurationError."""
         contexts("dev", url=5)
         with pytest.raises(ConfigurationError, match="servers"):
             ConnectOptions.from_context("dev")

@@ -16,7 +16,7 @@ from jetsync.cli._output import json_option, print_json, print_table, say
 from jetsync.errors import ConfigurationError, JetSyncError
 
 UNCONFIGURED: Final = "unconfigured"
-"""State of a plugin that has to be configured, and can not be used by its name before."""
+"""State of a plugin that has to be configured, and cannot be used by its name before."""
 
 
 @click.command()
@@ -28,7 +28,7 @@ def plugins(*, as_json: bool) -> None:
     Each one is loaded to see whether it can be. Plugins that JETSYNC_PLUGINS adds to every client
     are marked `added`, those that JETSYNC_BLOCK_PLUGINS leaves out `blocked`, and those that have
     to be configured before they can be used `unconfigured`; what is missing stands behind what they
-    implement. The exit status is 1 where one is broken, or is added and can not be used.
+    implement. The exit status is 1 where one is broken, or is added and cannot be used.
     """
     rows = [describe(plugin) for plugin in installed_plugins()]
     missing = sorted(

@@ -8,7 +8,7 @@ not sent, while an explicit ``False``, ``0`` or ``[]`` is.
 An update replaces the whole configuration, so what came from a server must go back as it came. A
 model keeps the fields it does not know in ``extra`` and remembers the wire form of the others: a
 field that still has the value it was read with is sent in exactly the form it was read in, down to
-the last nanosecond that a float or a ``datetime`` can not hold.
+the last nanosecond that a float or a ``datetime`` cannot hold.
 
 No I/O and no clock in here.
 """
@@ -326,7 +326,7 @@ def from_wire(cls: type[_M], data: Mapping[str, Any]) -> _M:
                 known[key] = field.decode(value)
             except (TypeError, ValueError, KeyError, AttributeError) as error:
                 raise ProtocolError(
-                    f"{cls.__name__}.{key} can not be read from {reprlib.repr(value)}: {error}"
+                    f"{cls.__name__}.{key} cannot be read from {reprlib.repr(value)}: {error}"
                 ) from error
     if issubclass(cls, ConfigModel):
         known["_received"] = data

@@ -283,7 +283,7 @@ def _checked_id(msg_id: object) -> str:
         raise InvalidTypeError("msg_id must be text", argument="msg_id")
     if not msg_id.strip(" "):
         # Servers strip spaces and ignore an empty id, so there would be no deduplication.
-        raise InvalidArgumentError("msg_id must not be empty or blank", argument="msg_id")
+        raise InvalidArgumentError("msg_id must not be empty or only spaces", argument="msg_id")
     return msg_id
 
 

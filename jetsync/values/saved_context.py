@@ -52,7 +52,7 @@ def context_fields(name: str | None, environ: Mapping[str, str]) -> dict[str, An
     if name is None:
         name = _selected(folder)
     if not name or "/" in name or "\\" in name or ".." in name:
-        raise ConfigurationError(f"{name!r} can not be the name of a context")
+        raise ConfigurationError(f"{name!r} cannot be the name of a context")
     saved = _load(folder / "context", name)
     for field in _UNSUPPORTED:
         if saved.get(field):
@@ -82,7 +82,7 @@ def _selected(folder: Path) -> str:
         return (folder / "context.txt").read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ConfigurationError(
-            f"no context is selected: {folder / 'context.txt'} can not be read"
+            f"no context is selected: {folder / 'context.txt'} cannot be read"
         ) from error
 
 
@@ -94,7 +94,7 @@ def _load(folder: Path, name: str) -> Mapping[str, Any]:
         known = ", ".join(sorted(one.stem for one in folder.glob("*.json"))) or "none"
         raise ConfigurationError(f"no context {name!r} in {folder}; known: {known}") from None
     except OSError as error:
-        raise ConfigurationError(f"context {name!r} can not be read: {error.strerror}") from error
+        raise ConfigurationError(f"context {name!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
         # The cause would contain the whole text with its passwords.
         raise ConfigurationError(f"context {name!r} is not JSON: {type(error).__name__}") from None

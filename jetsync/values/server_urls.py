@@ -39,7 +39,7 @@ def read_servers(servers: str | Sequence[str]) -> list[str]:
     websocket = {urlsplit(url).scheme in WEBSOCKET_SCHEMES for url in urls}
     if len(websocket) > 1:
         raise InvalidArgumentError(
-            f"WebSocket and plain servers can not be mixed: {shown}", argument="servers"
+            f"WebSocket and plain servers cannot be mixed: {shown}", argument="servers"
         )
     return list(dict.fromkeys(urls))
 
@@ -64,7 +64,7 @@ def _complete(piece: str, shown: str) -> str:
         elif not host or " " in text or not text.isprintable():
             problem = "it has no host, or a space or control character in it"
         elif port == 0:
-            problem = "port 0 can not be connected to"
+            problem = "port 0 cannot be connected to"
         elif "@" in parts.path + parts.fragment or ("@" in parts.query and not websocket):
             # The part before it would be taken for the host and sent to a name server.
             problem = "it has a special character in user or password"

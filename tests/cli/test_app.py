@@ -261,7 +261,7 @@ class TestErrors:
     )
     def test_usage_errors_need_no_server(self, run, arguments, text):
         """
-        What can not work is said before anything is connected.
+        What cannot work is said before anything is connected.
         """
         result = run(*arguments)
 

@@ -193,7 +193,7 @@ class TestMisuse:
             DevServer(cluster=0)
 
     def test_cluster_with_a_port(self):
-        """One fixed port can not serve a cluster."""
+        """One fixed port cannot serve a cluster."""
         with pytest.raises(DevServerError, match="leave out"):
             DevServer(cluster=3, port=4222)
 

@@ -324,7 +324,7 @@ class TestWrappers:
 
     def test_hook_jetsync_shared_headers_has_to_give_headers(self):
         """
-        What can not be sent, or is no headers at all, is the plugin's fault.
+        What cannot be sent, or is no headers at all, is the plugin's fault.
         """
 
         def given(headers):
@@ -405,7 +405,7 @@ class TestWrappers:
 
     def test_a_swallowed_error_is_raised_all_the_same(self):
         """
-        Catching the error and returning nothing can not make a failed publish look like a success.
+        Catching the error and returning nothing cannot make a failed publish look like a success.
         """
 
         def jetsync_publish():
@@ -527,7 +527,7 @@ class TestWrappers:
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, StopIteration])
     def test_special_errors_pass(self, error):
         """
-        Interrupts, exits, and the one error that generators can not let through.
+        Interrupts, exits, and the one error that generators cannot let through.
         """
 
         def jetsync_publish():
@@ -788,7 +788,7 @@ class TestLoading:
 
     def test_the_same_object_under_two_names_is_refused(self, entry_points):
         """
-        One object can not be registered twice, whatever it is called.
+        One object cannot be registered twice, whatever it is called.
         """
         target = plugin("mine", jetsync_retry=lambda: None)
         entry_points("installed", "pkg:target", target)

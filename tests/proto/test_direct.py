@@ -315,7 +315,7 @@ class TestStatuses:
     @pytest.mark.parametrize("frames", [[(None, b"x")], [(None, b"x"), message(1)]])
     def test_an_answer_without_headers(self, frames):
         """
-        It can not come from a stream.
+        It cannot come from a stream.
         """
         engine = batch_read()
         assert answer(engine, *frames)[1] == []

@@ -349,7 +349,7 @@ class TestTtl:
 class TestIds:
     def test_all_have_one(self, stage):
         """
-        Only a batch of which every message has an id can not be stored twice.
+        Only a batch of which every message has an id cannot be stored twice.
         """
         part = stage()
         assert part.staging.has_message_ids is False

@@ -53,7 +53,7 @@ ALLOWED_GROWTH = 24 << 20
 
 
 def resident() -> int:
-    """Return the resident memory of this process in bytes; 0 where that can not be told."""
+    """Return the resident memory of this process in bytes; 0 where that cannot be told."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
         return 0

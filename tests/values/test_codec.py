@@ -394,7 +394,7 @@ class TestChecks:
 
     def test_assignment_is_checked_too(self):
         """
-        A model can not be made invalid later.
+        A model cannot be made invalid later.
         """
         thing = Thing()
         with pytest.raises(InvalidTypeError):

@@ -204,7 +204,7 @@ class TestEcho:
         ),
         (
             {"ack_policy": "flow_control"},
-            'invalid JSON: can not unmarshal "\\"flow_control\\""',
+            'invalid JSON: cannot unmarshal "\\"flow_control\\""',
             "ack_policy 'flow_control'",
             "2.14",
         ),

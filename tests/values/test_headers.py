@@ -136,7 +136,7 @@ class TestRefused:
         assert headers.get_all("A") == ["1"]
 
     def test_add(self):
-        """A value that would break the block can not be added."""
+        """A value that would break the block cannot be added."""
         headers = Headers()
         with pytest.raises(InvalidHeaderError):
             headers.add("A", "x\n")

@@ -81,7 +81,7 @@ class TestContents:
         assert message.headers is message.headers
 
     def test_headers_are_lazy(self):
-        """A header block that can not be read harms nobody who does not look at it."""
+        """A header block that cannot be read harms nobody who does not look at it."""
         message = Message(b"a", b"", b"noise", b"x")
         assert message.data == b"x"
         with pytest.raises(ProtocolError):
@@ -287,7 +287,7 @@ class TestNotFromAConsumer:
     @pytest.mark.parametrize("reply", [b"", b"_INBOX.x"])
     @pytest.mark.parametrize("acker", [None, RecordingAcker()])
     def test_can_not_be_acknowledged(self, call, reply, acker):
-        """A core message can not be acknowledged, whether it has a reply subject or not."""
+        """A core message cannot be acknowledged, whether it has a reply subject or not."""
         message = Message(b"a", reply, None, b"", acker)
         for _ in range(2):
             with pytest.raises(NotJetStreamMessageError):

@@ -135,7 +135,7 @@ class TestHeaderBlock:
         ],
     )
     def test_refused(self, fields, error):
-        """What can not be sent is refused before a byte is."""
+        """What cannot be sent is refused before a byte is."""
         with pytest.raises(error):
             sent(**fields)
 

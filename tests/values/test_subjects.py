@@ -127,6 +127,6 @@ class TestApiPrefix:
         ],
     )
     def test_refused(self, arguments):
-        """Both at once, and what can not be part of a subject, are refused."""
+        """Both at once, and what cannot be part of a subject, are refused."""
         with pytest.raises(InvalidArgumentError):
             api_prefix(**arguments)

@@ -77,7 +77,7 @@ class TestParse:
         ],
     )
     def test_values(self, text, ttl):
-        """Seconds and Go durations are read; zero and what can not be read are no time-to-live."""
+        """Seconds and Go durations are read; zero and what cannot be read are no time-to-live."""
         assert parse_ttl(text) == ttl
 
 

@@ -30,11 +30,11 @@ class Broken(TextMapPropagator):
 
     def inject(self, carrier, context=None, setter=None):
         """Fail."""
-        raise OSError("can not write")
+        raise OSError("cannot write")
 
     def extract(self, carrier, context=None, getter=None):
         """Fail."""
-        raise OSError("can not read")
+        raise OSError("cannot read")
 
 
 class BrokenProvider:
@@ -108,7 +108,7 @@ class BrokenEnd(SpanProcessor):
 
     def on_end(self, span):
         """Fail."""
-        raise OSError("can not export")
+        raise OSError("cannot export")
 
 
 @pytest.mark.parametrize("broken", ["propagator", "tracer", "end"])

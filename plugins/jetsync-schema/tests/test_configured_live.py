@@ -102,7 +102,7 @@ def test_a_bucket(environment, monkeypatch, bucket, stream, how):
 
 class Broken:
     """
-    A plugin that can not be made.
+    A plugin that cannot be made.
     """
 
     def __init__(self):

@@ -233,7 +233,7 @@ def test_a_contract_writes_its_own_definition(contract):
 
 def test_a_definition_imports_nothing_unless_it_is_a_file():
     """
-    Whoever can write a bucket can not run code by that.
+    Whoever can write a bucket cannot run code by that.
     """
     said = json.dumps({"subjects": "a", "kind": "pydantic", "model": "ipaddress:IPv4Address"})
 

@@ -3,7 +3,7 @@ What makes Spark find ``format("jetstream")`` without a call of ``jetsync_spark.
 
 Spark imports each top-level package named ``pyspark_*`` when a format is looked up that is not
 built in, and takes the class ``DefaultSource`` from it. One that raises breaks the look-up of every
-Python data source in the session. So importing this never fails: where the data source can not be
+Python data source in the session. So importing this never fails: where the data source cannot be
 had (PySpark 3.5, no pyarrow), there is no ``DefaultSource``.
 """
 

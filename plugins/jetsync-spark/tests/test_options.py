@@ -59,7 +59,7 @@ class TestRead:
 
     def test_servers_are_needed(self):
         """
-        Executors can not guess where the driver meant.
+        Executors cannot guess where the driver meant.
         """
         with pytest.raises(OptionError, match="option servers is missing"):
             read_settings(ConnectSettings, {})

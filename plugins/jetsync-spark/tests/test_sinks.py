@@ -144,7 +144,7 @@ class TestSink:
 
     def test_counts_are_checked_on_the_driver(self, rows, options, target):
         """
-        What can not work is told before a job runs.
+        What cannot work is told before a job runs.
         """
         jetsync_spark.JetStreamSink(options, stream=target.name).check(rows)
 

@@ -138,7 +138,7 @@ class TestBatch:
 
     def test_a_sequence_has_all_its_bits(self, spark, nats_server, target):
         """
-        What Spark's bigint can not hold comes as a decimal, and is what the server compares.
+        What Spark's bigint cannot hold comes as a decimal, and is what the server compares.
         """
         rows = spark.sql(
             f"select '{target.name}.a' as subject, 'x' as data, "

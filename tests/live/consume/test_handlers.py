@@ -173,7 +173,7 @@ class TestThreads:
 
     def test_not_iterated(self, worker):
         """
-        What goes to a handler is not there for others, and a handler can not wait for itself.
+        What goes to a handler is not there for others, and a handler cannot wait for itself.
         """
         with worker.consume(print) as running:
             with pytest.raises(jetsync.ConflictingUseError):

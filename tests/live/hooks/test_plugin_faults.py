@@ -1,5 +1,5 @@
 """
-What a plugin that fails, or is handed nonsense, can not do: hide what was sent or is stored, let a
+What a plugin that fails, or is handed nonsense, cannot do: hide what was sent or is stored, let a
 message past the others, or stay behind where there is no client.
 """
 
@@ -81,7 +81,7 @@ class TestHeaders:
     @pytest.mark.parametrize("make", [list, iter])
     def test_pairs_pass_no_plugin_by(self, nats_server, stream, make):
         """
-        Headers of a type that plugins can not read are refused on every path, before one looks.
+        Headers of a type that plugins cannot read are refused on every path, before one looks.
         """
         stream.update(allow_atomic=True)
         contract, subject = Contract(), f"{stream.name}.A"
@@ -105,7 +105,7 @@ class TestHeaders:
 
     def test_what_a_plugin_makes_is_looked_at_too(self, nats_server, stream):
         """
-        A plugin can not hand pairs on to the next one either.
+        A plugin cannot hand pairs on to the next one either.
         """
 
         class Pairs:

@@ -155,7 +155,7 @@ class TestSharedHeaders:
 
     def test_are_there_when_messages_are_prepared(self, nats_server, marks, stream):
         """
-        Plugins that look at messages see them, and can not change them for other messages.
+        Plugins that look at messages see them, and cannot change them for other messages.
         """
 
         class Spoiler:

@@ -289,7 +289,7 @@ class TestBlock:
 
     def test_it_is_over(self, batches):
         """
-        After its commit a batch takes neither messages nor a commit, and can not be sent again.
+        After its commit a batch takes neither messages nor a commit, and cannot be sent again.
         """
         batch = batches.js.atomic_batch()
         batch.add(batches("A"), b"1")
@@ -306,7 +306,7 @@ class TestBlock:
 
     def test_what_was_discarded_is_not_sent_again(self, batches):
         """
-        Messages of a batch that was never whole can not be sent as one.
+        Messages of a batch that was never whole cannot be sent as one.
         """
         batch = batches.js.atomic_batch()
         batch.add(batches("A"), b"1")
@@ -361,7 +361,7 @@ class TestIterables:
     @pytest.mark.parametrize("place", [0, 1])
     def test_that_give_nonsense(self, batches, item, error, place):
         """
-        What can not be sent is refused, first or not, and nothing is stored.
+        What cannot be sent is refused, first or not, and nothing is stored.
         """
         if isinstance(item, tuple) and item:
             item = (item[0].format(batches.name), *item[1:])

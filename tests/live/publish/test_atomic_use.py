@@ -467,7 +467,7 @@ class TestInput:
 
     def test_nobody_is_asked_about_a_bad_subject(self, js):
         """
-        A subject that can not be is refused before a byte is sent.
+        A subject that cannot be is refused before a byte is sent.
         """
         subjects = asked(js)
         for subject in ("a b", "a.*", "", "a..b"):

@@ -339,7 +339,7 @@ class TestExamples:
 
 class TestArguments:
     """
-    What can not be asked is refused before anything is sent.
+    What cannot be asked is refused before anything is sent.
     """
 
     NAIVE = dt.datetime(2026, 1, 1)  # noqa: DTZ001

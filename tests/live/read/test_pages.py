@@ -437,7 +437,7 @@ class TestManySubjects:
     def test_subjects_that_came_after_the_moment(self, any_client, unique, keep, by_name):
         """
         A subject that did not exist yet is not missing, as far as the stream's
-        history tells; where it keeps one message it can not be told.
+        history tells; where it keeps one message it cannot be told.
         """
         stream = make(any_client, unique, 1500, subjects=1500, max_msgs_per_subject=keep)
         subjects = [f"{unique}.>"]

@@ -48,7 +48,7 @@ def suite(pytester, monkeypatch):
     # Not by entry point: it is there only where jetsync is installed as a distribution.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(Path(jetsync.__file__).parents[1]))
-    # What an aborted session can not remove is in a folder that pytest removes.
+    # What an aborted session cannot remove is in a folder that pytest removes.
     monkeypatch.setenv("TMPDIR", str(pytester.path))
     pytester.makepyfile(SUITE)
     return pytester

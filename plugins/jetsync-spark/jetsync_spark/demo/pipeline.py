@@ -168,7 +168,7 @@ class WeeklyTotals:
 
     One transaction for each micro-batch: whoever reads the bucket sees all of it, or nothing. The
     number of the micro-batch is in the transaction, so that a replay finds that it is done, and a
-    driver that was thought dead can not write over what came later.
+    driver that was thought dead cannot write over what came later.
 
     Args:
         bucket: The bucket.
