@@ -363,7 +363,7 @@ class TestSecrets:
 def test_publish_many_names_the_first_failure():
     """The error of a bulk publish counts the failures, shows the first and carries the report."""
     error = jetsync.PublishManyError(ARGUMENTS["report"])
-    assert str(error) == "1 of 4 messages were not acknowledged; the first is number 7: no"
+    assert str(error) == "1 of 4 messages were not acknowledged; the first is messages[7]: no"
     assert error.report.failures == (FAILURE,)
     assert error.subject == "a.b"
 

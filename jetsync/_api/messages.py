@@ -47,7 +47,10 @@ def leader_get(
         MessageNotFoundError: There is no such message.
         StreamNotFoundError: The stream does not exist.
     """
-    answer = context.api(f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream)
+    try:
+        answer = context.api(f"STREAM.MSG.GET.{stream}", request, deadline, stream=stream)
+    except MessageNotFoundError:
+        raise _not_found(stream, request) from None
     message = answer.get("message")
     if not isinstance(message, dict):
         raise ProtocolError(f"the answer has no message: {reprlib.repr(answer)}")
@@ -102,11 +105,25 @@ def direct_get(
     if not code:
         return StoredMessage.from_direct(block, frame[3])
     if code == 404:
-        raise MessageNotFoundError(description=description or None, stream=stream)
+        raise _not_found(stream, request)
     error_class = {408: BadDirectRequestError, 412: RequiredApiLevelError}.get(
         code, UnknownStatusError
     )
     raise error_class(code=code, description=description, stream=stream)
+
+
+def _not_found(stream: str, request: Mapping[str, Any]) -> MessageNotFoundError:
+    """Return the error for a request without a result, which says what was looked for."""
+    sequence, last, following = map(request.get, ("seq", "last_by_subj", "next_by_subj"))
+    if last is not None:
+        text = f"no message on subject {last!r}"
+    elif following is not None:
+        text = f"no message on subject {following!r} from sequence {sequence or 1}"
+    elif sequence is not None:
+        text = f"message {sequence} not found"
+    else:
+        text = f"no message since {request.get('start_time')}"
+    return MessageNotFoundError(description=text, stream=stream)
 
 
 def confirmed_get(

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 # The code of a deletion that finds no message; reads get 10037.
 SEQUENCE_NOT_FOUND: Final = 10043
+DELETE_FAILED: Final = 10057
+
+# What a file store answers with DELETE_FAILED if it has no message with the sequence.
+_MISSING: Final = ("stream store EOF", "no message found", "deleted message")
 
 # Fields of an answer that do not describe the stream.
 _ENVELOPE: Final = ("type", "total", "offset", "limit", "did_create")
@@ -212,10 +216,15 @@ def delete_message(
     try:
         context.api(endpoint, request, deadline, stream=name)
     except ApiError as error:
-        if error.err_code != SEQUENCE_NOT_FOUND:
+        if error.err_code != SEQUENCE_NOT_FOUND and (
+            error.err_code != DELETE_FAILED or error.description not in _MISSING
+        ):
             raise
         raise MessageNotFoundError(
-            code=error.code, err_code=error.err_code, description=error.description, stream=name
+            code=error.code,
+            err_code=error.err_code,
+            description=f"message {sequence} not found",
+            stream=name,
         ) from None
 
 

@@ -38,6 +38,7 @@ class ApiError(JetSyncError):
     """
 
     usual: ClassVar[tuple[int, int, str]] = (500, 0, "JetStream error")
+    advice: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -54,16 +55,22 @@ class ApiError(JetSyncError):
         self.stream = stream
         self.consumer = consumer
         numbers = f"{self.code}, err_code {self.err_code}" if self.err_code else f"{self.code}"
-        super().__init__(f"{self._named()} ({numbers})")
+        advice = "" if self.advice is None else f"; {self.advice}"
+        super().__init__(f"{self._named()} ({numbers}){advice}")
 
-    def __init_subclass__(cls, *, usual: tuple[int, int, str] | None = None) -> None:
+    def __init_subclass__(
+        cls, *, usual: tuple[int, int, str] | None = None, advice: str | None = None
+    ) -> None:
         """
         Register the class for an ``err_code``.
 
         Args:
             usual: Status code, ``err_code`` and description of errors that jetsync itself raises,
                 for example if a direct get answers 404 without an ``err_code``.
+            advice: What the user can do, for the end of the text.
         """
+        if advice is not None:
+            cls.advice = advice
         if usual is not None:
             cls.usual = usual
             ERROR_CLASSES[usual[1]] = cls
@@ -141,13 +148,21 @@ class StreamNotFoundError(ApiError, usual=(404, 10059, "stream not found")):
     """
 
 
-class StreamNameInUseError(ApiError, usual=(400, 10058, "stream name already in use")):
+class StreamNameInUseError(
+    ApiError,
+    usual=(400, 10058, "stream name already in use"),
+    advice="use create_or_update_stream to change it, or create_or_update_key_value for a bucket",
+):
     """
     A stream with this name and another configuration exists.
     """
 
 
-class SubjectOverlapError(ApiError, usual=(400, 10065, "subjects overlap with an existing stream")):
+class SubjectOverlapError(
+    ApiError,
+    usual=(400, 10065, "subjects overlap with an existing stream"),
+    advice="stream_names(subject=...) lists the streams that have a subject",
+):
     """
     Another stream already captures one of the subjects.
     """
@@ -186,6 +201,10 @@ class MessageNotFoundError(ApiError, usual=(404, 10037, "no message found")):
     The stream has no message with that sequence, subject or time.
     """
 
+    def _named(self) -> str:
+        where = "" if self.stream is None else f" in stream {self.stream!r}"
+        return f"{self.description}{where}"
+
 
 class ConsumerNotFoundError(ApiError, usual=(404, 10014, "consumer not found")):
     """
@@ -193,7 +212,11 @@ class ConsumerNotFoundError(ApiError, usual=(404, 10014, "consumer not found")):
     """
 
 
-class ConsumerExistsError(ApiError, usual=(400, 10148, "consumer already exists")):
+class ConsumerExistsError(
+    ApiError,
+    usual=(400, 10148, "consumer already exists"),
+    advice="use create_or_update_consumer to change it",
+):
     """
     A consumer with this name and another configuration exists.
     """
@@ -362,7 +385,11 @@ class MessageTtlInvalidError(ApiError, usual=(400, 10165, "invalid per-message T
     """
 
 
-class MessageTtlDisabledError(ApiError, usual=(400, 10166, "per-message TTL is disabled")):
+class MessageTtlDisabledError(
+    ApiError,
+    usual=(400, 10166, "per-message TTL is disabled"),
+    advice="the stream needs allow_msg_ttl=True, a bucket needs limit_marker_ttl",
+):
     """
     The stream does not allow a time-to-live per message (``allow_msg_ttl``).
     """
@@ -699,7 +726,11 @@ class NoStreamResponseError(PublishError):
 
     def __init__(self, subject: str, *, attempts: int = 1) -> None:
         tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-        super().__init__(f"no response from a stream on {subject!r} after {tries}", subject=subject)
+        super().__init__(
+            f"no response from a stream on {subject!r} after {tries}: "
+            "no stream has this subject, or its leader is away",
+            subject=subject,
+        )
         self.attempts = attempts
 
 

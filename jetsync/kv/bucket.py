@@ -173,12 +173,7 @@ class Bucket:
                 needs="server 2.11 or later (API level 1)",
                 server=self.context.server.version,
             )
-        raise MessageTtlDisabledError(
-            description="per-message TTL is disabled: bucket "
-            f"{self.layout.origin_stream.removeprefix(STREAM_PREFIX)!r} needs limit_marker_ttl"
-            " (allow_msg_ttl of its stream)",
-            stream=self.layout.origin_stream,
-        )
+        raise MessageTtlDisabledError(stream=self.layout.origin_stream)
 
     def _storing(self, deadline: Deadline, *, fresh: bool) -> StreamConfig:
         """Return the configuration of the stream that stores written values, from a cache."""

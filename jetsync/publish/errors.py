@@ -66,7 +66,7 @@ class PublishManyError(PublishError):
         what = "message was" if total == 1 else "messages were"
         text = f"{len(failures)} of {total} {what} not acknowledged"
         if failures:
-            text += f"; the first is number {failures[0].index}: {failures[0].error}"
+            text += f"; the first is messages[{failures[0].index}]: {failures[0].error}"
         if not report.exhausted:
             text += "; no more messages were taken from the iterable"
         super().__init__(text, subject=failures[0].message.subject if failures else None)

@@ -66,3 +66,55 @@ class TestChains:
         with pytest.raises(jetsync.KeyNotFoundError) as caught:
             kv.get("x")
         assert chain(caught.value) == []
+
+
+class TestObjects:
+    """Errors name what was asked for."""
+
+    @pytest.mark.parametrize("allow_direct", [False, True])
+    def test_a_missing_message(self, js, unique, allow_direct):
+        stream = js.create_stream(unique, subjects=[f"{unique}.>"], allow_direct=allow_direct)
+        subject = f"{unique}.none"
+        for call, text in (
+            (lambda: stream.get_message(9999), "message 9999 not found"),
+            (lambda: stream.get_last(subject), f"no message on subject {subject!r}"),
+            (lambda: stream.get_next(subject, 5), f"no message on subject {subject!r} from sequ"),
+            (lambda: stream.get_at(3 * 10**18), "no message since 2065-01-24T05:20:00"),
+        ):
+            with pytest.raises(jetsync.MessageNotFoundError) as caught:
+                call()
+            assert str(caught.value).startswith(text)
+            assert f" in stream {unique!r} (404" in str(caught.value)
+
+    @pytest.mark.parametrize("storage", ["file", "memory"])
+    def test_a_message_to_delete(self, js, unique, storage):
+        stream = js.create_stream(unique, subjects=[unique], storage=storage)
+        for _ in range(3):
+            js.publish(unique, b"")
+        stream.delete_message(2)
+        for sequence in (2, 99):
+            with pytest.raises(jetsync.MessageNotFoundError) as caught:
+                stream.delete_message(sequence)
+            assert str(caught.value).startswith(f"message {sequence} not found in stream")
+
+
+class TestAdvice:
+    """Errors say what to do."""
+
+    def test_of_streams_and_consumers(self, js, unique):
+        stream = js.create_stream(unique, subjects=[unique], storage="memory")
+        stream.create_consumer("c")
+        for call, text in (
+            (lambda: js.publish(unique, b"", ttl=5), "the stream needs allow_msg_ttl=True"),
+            (lambda: js.create_stream(unique, subjects=["x"]), "use create_or_update_stream"),
+            (lambda: stream.create_consumer("c", ack_wait=5), "use create_or_update_consumer"),
+            (lambda: js.create_stream(f"{unique}B", subjects=[unique]), f"stream '{unique}B': "),
+        ):
+            with pytest.raises(jetsync.ApiError, match=text):
+                call()
+
+    def test_of_publishes(self, js, unique):
+        with pytest.raises(jetsync.NoStreamResponseError, match=r"s: no stream has this subject"):
+            js.publish(unique, b"")
+        with pytest.raises(jetsync.PublishManyError, match=r"the first is messages\[0\]: "):
+            js.publish_many([(unique, b"")])
