@@ -100,7 +100,9 @@ def _path(_: object, field: _Field, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, str):
-        raise InvalidTypeError(f"{field.name} must be a path", argument=field.name)
+        raise InvalidTypeError(
+            f"{field.name} must be a path, not {type(value).__name__}", argument=field.name
+        )
     if not value or _CONTENTS.search(value):
         raise InvalidArgumentError(f"{field.name} must be the path of a file", argument=field.name)
 

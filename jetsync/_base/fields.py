@@ -114,6 +114,8 @@ def aware_time(value: dt.datetime | None) -> dt.datetime | None:
     """
     Return an aware ``datetime`` unchanged, and raise for anything else.
     """
+    if value is not None and not isinstance(value, dt.datetime):
+        raise InvalidTypeError(f"must be an aware datetime, not {type(value).__name__}")
     return None if value is None else aware(value, "a time")
 
 
@@ -175,7 +177,7 @@ def _text_map(value: Any) -> dict[str | None, str | None] | None:
 
 
 def _model(value: Any, wanted: str) -> Any:
-    if value is not None and not attrs.has(type(value)):
+    if value is not None and wanted not in [cls.__name__ for cls in type(value).__mro__]:
         raise InvalidTypeError(f"must be a {wanted}, not {type(value).__name__}")
     return value
 

@@ -202,7 +202,9 @@ def handler_options(
                 f"handler must be a function; did you mean max_messages={given}?",
                 argument="handler",
             )
-        raise InvalidTypeError("handler must be a function", argument="handler")
+        raise InvalidTypeError(
+            f"handler must be a function, not {type(given).__name__}", argument="handler"
+        )
     if ack == "auto" and config.ack_policy is AckPolicy.ALL:
         raise InvalidArgumentError(
             "ack='auto' would acknowledge messages whose handler failed: the consumer's "
@@ -252,7 +254,7 @@ def _check_priorities(priorities: Priorities) -> None:
             f"priority must be from 0 to 9, not {priority}", argument="priority"
         )
     if group is not None and not isinstance(group, str):
-        raise InvalidTypeError("group must be text", argument="group")
+        raise InvalidTypeError(f"group must be text, not {type(group).__name__}", argument="group")
 
 
 def _check_group(

@@ -4,6 +4,7 @@ Configuration and status of key-value buckets.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import attrs
@@ -25,8 +26,6 @@ from jetsync.values.stream_config import (
 from jetsync.values.stream_info import StreamInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from jetsync._base.deadline import Seconds
     from jetsync.values.stream_config import StorageTypeInput
 
@@ -60,8 +59,8 @@ def _source(value: StreamSource | str | None) -> StreamSource | None:
 def _sources(value: Iterable[StreamSource | str] | None) -> tuple[StreamSource, ...] | None:
     if value is None:
         return None
-    if isinstance(value, (str, StreamSource)):
-        raise InvalidTypeError("a list of buckets is needed")
+    if isinstance(value, (str, StreamSource)) or not isinstance(value, Iterable):
+        raise InvalidTypeError(f"must be a list of buckets, not {type(value).__name__}")
     return tuple(source for source in map(_source, value) if source is not None)
 
 

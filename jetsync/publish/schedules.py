@@ -209,7 +209,7 @@ def _cron(pattern: str) -> str:
 def _line(text: str, name: str) -> str:
     """Return non-empty text of one line."""
     if not isinstance(text, str):
-        raise InvalidTypeError(f"{name} must be text", argument=name)
+        raise InvalidTypeError(f"{name} must be text, not {type(text).__name__}", argument=name)
     if not text.strip() or not text.isprintable():
         raise InvalidArgumentError(f"{name} must be one line of text", argument=name)
     return text

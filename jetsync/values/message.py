@@ -315,7 +315,9 @@ class Message:
             self._finish(TERM)
             return
         if not isinstance(reason, str):
-            raise InvalidTypeError("reason must be text", argument="reason")
+            raise InvalidTypeError(
+                f"reason must be text, not {type(reason).__name__}", argument="reason"
+            )
         if "\r" in reason or "\n" in reason:
             raise InvalidArgumentError("reason must be a single line", argument="reason")
         self._finish((TERM + b" " + reason.encode("utf-8", "replace")) if reason else TERM)

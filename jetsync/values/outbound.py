@@ -268,7 +268,9 @@ def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:
         own.append((names.TTL, ttl_header(ttl)))
     if expect is not None:
         if not isinstance(expect, Expect):
-            raise InvalidTypeError("expect must be an Expect", argument="expect")
+            raise InvalidTypeError(
+                f"expect must be an Expect, not {type(expect).__name__}", argument="expect"
+            )
         own += expect.pairs()
     if headers is None:
         return own
@@ -280,7 +282,9 @@ def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:
 
 def _checked_id(msg_id: object) -> str:
     if not isinstance(msg_id, str):
-        raise InvalidTypeError("msg_id must be text", argument="msg_id")
+        raise InvalidTypeError(
+            f"msg_id must be text, not {type(msg_id).__name__}", argument="msg_id"
+        )
     if not msg_id.strip(" "):
         # Servers strip spaces and ignore an empty id, so there would be no deduplication.
         raise InvalidArgumentError("msg_id must not be empty or only spaces", argument="msg_id")

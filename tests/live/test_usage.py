@@ -58,6 +58,11 @@ def test_connect(arguments, fields, text):
         (lambda js: js.publish_many([], window="5"), "window must be a whole number, not str"),
         (lambda js: js.create_stream("T", mirror="A"), "mirror must be a StreamSource, not str"),
         (lambda js: js.create_stream("T", sources=["A"]), "sources must be a StreamSource, not"),
+        (lambda js: js.publish("a", b"", msg_id=5), "msg_id must be text, not int"),
+        (lambda js: js.publish("a", b"", expect=5), "expect must be an Expect, not int"),
+        (lambda js: js.schedule("a", b"", target=5, at=0), "must be text, not int"),
+        (lambda js: js.create_stream("T", mirror=jetsync.StreamConfig()), "not StreamConfig"),
+        (lambda js: js.create_key_value("T", sources=5), "sources must be a list of buckets, not"),
         (lambda js: js.create_stream("T", max_msgs="5"), "max_msgs must be a whole number, not"),
     ],
 )
