@@ -372,3 +372,9 @@ def test_invalid_ttl_keeps_text_only():
     """An object that cannot be pickled may be the value of an invalid ttl."""
     error = errors.InvalidTtlError(lambda: None)
     assert "lambda" in pickle.loads(pickle.dumps(error)).value
+
+
+def test_a_missing_stream_of_a_consumer():
+    """The stream is the problem, so the text does not name the consumer."""
+    error = errors.StreamNotFoundError(stream="CC", consumer="f82e_7")
+    assert str(error) == "stream 'CC' not found (404, err_code 10059)"

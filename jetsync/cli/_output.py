@@ -96,7 +96,11 @@ def say(
 def confirm(question: str) -> None:
     """
     Ask whether to go on, and end the command unless the answer is yes.
+
+    Without a terminal, the command fails: a script has to say that it wants this.
     """
+    if not sys.stdin.isatty():
+        raise click.ClickException("there is no terminal to ask for confirmation: use --force")
     click.confirm(visible(question), abort=True)
 
 

@@ -80,6 +80,8 @@ class ApiError(JetSyncError):
         Return the description with the names of the stream and the consumer.
         """
         text = self.description
+        if self.stream is not None and text == "stream not found":
+            return f"stream {self.stream!r} not found"
         if self.consumer is not None:
             where = "" if self.stream is None else f" on stream {self.stream!r}"
             if text.startswith("consumer "):
@@ -87,8 +89,6 @@ class ApiError(JetSyncError):
             return f"consumer {self.consumer!r}{where}: {text}"
         if self.stream is None:
             return text
-        if text == "stream not found":
-            return f"stream {self.stream!r} not found"
         return f"stream {self.stream!r}: {text}"
 
 

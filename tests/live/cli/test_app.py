@@ -296,7 +296,7 @@ class TestTail:
 
 
 class TestStreams:
-    def test_create_show_list_purge_remove(self, run, unique):
+    def test_create_show_list_purge_remove(self, run, unique, terminal):
         """
         The life of a stream.
         """
@@ -346,7 +346,7 @@ class TestStreams:
         assert "allows   " in checked(run("stream", "info", unique))
         checked(run("stream", "rm", unique, "-f"))
 
-    def test_purge_asks(self, run, stream):
+    def test_purge_asks(self, run, stream, terminal):
         """
         Nothing is removed unless it is confirmed.
         """
@@ -357,9 +357,25 @@ class TestStreams:
         checked(run("stream", "purge", stream.name, "--subject", f"{stream.name}.a", input="y\n"))
         assert stream.info().state.messages == 0
 
+    @pytest.mark.parametrize("given", ["", "y\n"])
+    @pytest.mark.parametrize("command", ["rm", "purge"])
+    def test_a_script_needs_force(self, run, stream, command, given):
+        """
+        Nothing is removed without a terminal, whatever is piped.
+        """
+        checked(run("pub", f"{stream.name}.a", "x"))
+
+        refused = run("stream", command, stream.name, input=given)
+
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert refused.stderr == (
+            "Error: there is no terminal to ask for confirmation: use --force\n"
+        )
+        assert stream.info().state.messages == 1
+
 
 class TestConsumers:
-    def test_list_show_remove(self, run, stream):
+    def test_list_show_remove(self, run, stream, terminal):
         """
         The consumers of a stream.
         """

@@ -122,7 +122,7 @@ class TestKeys:
 
 
 class TestBuckets:
-    def test_life(self, kv, unique):
+    def test_life(self, kv, unique, terminal):
         """
         A bucket is made, listed, shown and removed.
         """
