@@ -28,7 +28,7 @@ from jetsync._io.bridge import Bridge
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING, LaneState
-from jetsync._io.translate import translate_closed, translate_connect_error
+from jetsync._io.translate import cause_of, translate_closed, translate_connect_error
 from jetsync._io.transport import ConnectionListener
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
@@ -145,9 +145,10 @@ class Connection:
                 self._bridge.call(self._connect, deadline=deadline)
             except WaitTimeoutError:
                 self._bridge.stop(STOP_TIMEOUT)
-                last = self._nats.last_error if self._nats is not None else None
+                server, last = self._nats.last_failure if self._nats is not None else (None, None)
                 reason = None if last is None else str(translate_connect_error(last))
-                raise ConnectTimeoutError(deadline.total, reason=reason) from last
+                cause = None if last is None else cause_of(last)
+                raise ConnectTimeoutError(deadline.total, server=server, reason=reason) from cause
             except BaseException as error:
                 if not isinstance(error, Exception):
                     # After Ctrl-C the connection may exist already.

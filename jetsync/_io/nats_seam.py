@@ -27,7 +27,7 @@ from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._io.mailbox import Waiter
 from jetsync._io.outbox import PING
-from jetsync._io.translate import no_server_error, translate_connect_error
+from jetsync._io.translate import cause_of, no_server_error, translate_connect_error
 from jetsync._io.transport import LaneTransport
 from jetsync._io.websocket import WebSocketLaneTransport
 from jetsync.errors import (
@@ -133,10 +133,10 @@ class NatsConnection:
             await self._abandon()
             if isinstance(failed.cause, ConfigurationError):
                 raise failed.cause from failed.cause.__cause__
-            raise no_server_error(self._failures) from failed.cause
+            raise no_server_error(self._failures) from cause_of(failed.cause)
         except nats.errors.Error as error:
             await self._abandon()
-            raise translate_connect_error(error) from error
+            raise translate_connect_error(error) from cause_of(error)
         except BaseException:
             # The time is over, or the caller was interrupted.
             self.transport.finish()
@@ -185,9 +185,11 @@ class NatsConnection:
         self.url = self.transport.attempt.target
 
     @property
-    def last_error(self) -> Exception | None:
-        """The last error, while connecting or connected."""
-        return self._last_error or self.transport.attempt.silence
+    def last_failure(self) -> tuple[str | None, Exception | None]:
+        """The server and the error of the last failed attempt of the first connect."""
+        if self._failures:
+            return self._failures[-1]
+        return self.transport.attempt.target, self.transport.attempt.silence
 
     async def _abandon(self) -> None:
         with contextlib.suppress(Exception):
@@ -244,10 +246,17 @@ class NatsConnection:
         self._listener.on_connected()
 
     async def _on_closed(self) -> None:
-        if not self._first:
-            self._listener.on_closed(
-                self._given_up or self.transport.attempt.server_error or self._client.last_error
-            )
+        if self._first:
+            return
+        attempt = self.transport.attempt
+        error = self._given_up or attempt.server_error or self._client.last_error
+        if isinstance(error, nats.errors.NoServersError):
+            reason = f"gave up reconnecting after max_reconnects={self._options.max_reconnects}"
+            if self._last_error is not None:
+                last = translate_connect_error(self._last_error, server=attempt.target)
+                reason += f" attempts; the last failed: {last}"
+            error = ConnectError(reason)
+        self._listener.on_closed(error)
 
     async def _on_discovered(self) -> None:
         # The servers that were listed in the handshake are no news.

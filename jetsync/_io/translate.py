@@ -6,6 +6,7 @@ Errors of nats-py are recognised by their module and text, so that it need not b
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -58,6 +59,16 @@ def translate_connect_error(error: Exception, *, server: str | None = None) -> C
     return ConnectError(text, server=server)
 
 
+def cause_of(error: Exception) -> BaseException | None:
+    """
+    Return what the ConnectError for *error* is raised from.
+
+    The frames of nats-py and asyncio do not help users. A ConnectError would say the same twice, so
+    its own cause takes its place.
+    """
+    return error.__cause__ if isinstance(error, ConnectError) else error.with_traceback(None)
+
+
 def tls_reason(error: BaseException) -> str | None:
     """
     Return what failed in TLS, and what may help. Return None if *error* is not about TLS.
@@ -83,6 +94,8 @@ def no_server_error(failures: Sequence[tuple[str | None, Exception]]) -> Connect
     """
     errors = [translate_connect_error(error, server=server) for server, error in failures]
     if len(errors) == 1:
+        if errors[0].reason == os.strerror(errno.ECONNREFUSED).lower():
+            errors[0].args = (f"{errors[0]}; is a server running there?",)
         return errors[0]
     kind = AuthenticationError if _has_refusal(errors) else ConnectError
     return kind("no server could be used: " + "; ".join(map(str, errors)))

@@ -334,7 +334,7 @@ class TestTranslation:
         """An error says which server it is about, in plain words."""
         refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('::1', 1)")
         found = no_server_error([("nats://one:1", refused)])
-        assert str(found) == "connection refused (nats://one:1)"
+        assert str(found) == "connection refused (nats://one:1); is a server running there?"
 
     def test_several_servers(self):
         """Each server has its reason, and a refused login decides what the error is."""
@@ -393,7 +393,7 @@ class TestConnection:
             with pytest.raises(ConnectError):
                 await start(connection)
             assert "connected" not in listener.notes
-            assert connection.last_error is not None
+            assert connection.last_failure[1] is not None
 
         run(main)
         until(lambda: server.peers and server.peers[0].ended.is_set(), "the end")

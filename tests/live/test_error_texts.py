@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
+import traceback
 
 import pytest
 
 import jetsync
+from jetsync.devserver import DevServer
 
 
 def chain(error):
@@ -65,6 +68,37 @@ class TestChains:
         kv = js.create_key_value(unique, storage="memory")
         with pytest.raises(jetsync.KeyNotFoundError) as caught:
             kv.get("x")
+        assert chain(caught.value) == []
+
+    def test_a_refused_connect(self):
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            url = f"nats://127.0.0.1:{unused.getsockname()[1]}"
+            with pytest.raises(jetsync.ConnectError) as caught:
+                jetsync.connect(url)
+        assert str(caught.value) == f"connection refused ({url}); is a server running there?"
+        (cause,) = chain(caught.value)
+        assert isinstance(cause, ConnectionRefusedError)
+        text = "".join(traceback.format_exception(caught.value))
+        assert "asyncio" not in text
+        assert "nats/aio" not in text.replace(os.sep, "/")
+
+    def test_a_refused_login(self):
+        config = {"authorization": {"user": "u", "password": "p"}}
+        with (
+            DevServer(jetstream=False, config=config) as server,
+            pytest.raises(jetsync.AuthenticationError) as caught,
+        ):
+            jetsync.connect(server.url, user="u", password="wrong")
+        assert chain(caught.value) == []
+
+    def test_a_silent_server(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
+            with pytest.raises(jetsync.ConnectTimeoutError) as caught:
+                jetsync.connect(url, connect_timeout=0.3)
+        reason = "no connection within 0.3 s: the server sends no first line"
+        assert str(caught.value) == f"{reason} ({url})"
         assert chain(caught.value) == []
 
 
