@@ -144,7 +144,7 @@ class TestValues:
         """
         row = {"subject": "s.a", "data": b"x", "expected_sequence": -1}
 
-        with pytest.raises(RowError, match="must not be negative"):
+        with pytest.raises(RowError, match="must be at least 0, not -1"):
             messages(way, [row])
 
     def test_headers_of_servers_are_refused(self, way):
