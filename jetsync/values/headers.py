@@ -114,7 +114,6 @@ _MAGIC: Final = b"NATS/1.0"
 
 LONGEST_STATUS: Final = 9
 """Digits of a status code at most; servers send three."""
-_EMPTY_BLOCK_END: Final = b"\r\n\r\n"
 
 
 class Headers:
