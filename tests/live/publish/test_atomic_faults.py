@@ -9,13 +9,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from retrying import RetryPlugin
 from streams import batch_stream, payloads
 from waiting import blocked, eventually, timed
 
 import jetsync
 from jetsync.devserver import DevServer
 from jetsync.events import BatchAbandonedEvent
-from jetsync.hookspecs import hookimpl
 from jetsync.testing import CutProxy, HookRecorder
 
 HASTY = {"timeout": "1s"}
@@ -43,24 +43,6 @@ def hasty():
     """
     with DevServer(config={"jetstream": {"limits": {"batch": HASTY}}}) as server:
         yield server
-
-
-class Again:
-    """
-    Ask for another attempt, whatever went wrong, and note what did.
-    """
-
-    def __init__(self, attempts=1, delay=0.05):
-        self.attempts = attempts
-        self.delay = delay
-        self.errors = []
-        self.operations = []
-
-    @hookimpl
-    def jetsync_retry(self, operation, error, attempt):
-        self.errors.append(error)
-        self.operations.append(operation)
-        return self.delay if attempt <= self.attempts else None
 
 
 class TestAbandoned:
@@ -246,7 +228,7 @@ class TestSlots:
         batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
         for batch in batches:
             batch.add(f"{stream.name}.A", b"1")
-        again = Again(attempts=100, delay=0.02)
+        again = RetryPlugin(attempts=100, delay=0.02)
         with jetsync.connect(nats_server.url, plugins=[again]) as client:
             timer = threading.Timer(0.1, batches[0].discard)
             timer.start()

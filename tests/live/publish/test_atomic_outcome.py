@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from retrying import RetryPlugin
 from streams import batch_stream, payloads
 from waiting import blocked, eventually, timed
 
@@ -47,24 +48,6 @@ def with_ids(stream, count=3):
         OutboundMessage(f"{stream.name}.A", b"%d" % number, msg_id=f"{stream.name}-{number}")
         for number in range(count)
     ]
-
-
-class Again:
-    """
-    Ask for another attempt, whatever went wrong, and note what did.
-    """
-
-    def __init__(self, attempts=1, delay=0.05):
-        self.attempts = attempts
-        self.delay = delay
-        self.errors = []
-        self.operations = []
-
-    @hookimpl
-    def jetsync_retry(self, operation, error, attempt):
-        self.errors.append(error)
-        self.operations.append(operation)
-        return self.delay if attempt <= self.attempts else None
 
 
 class TestUnknownOutcome:
@@ -169,7 +152,7 @@ class TestUnknownOutcome:
         """
         The retry hook is asked where ids make it safe, and the caller sees only the good end.
         """
-        again = Again()
+        again = RetryPlugin()
         js, proxy = proxied(again)
         js.publish_batch([(f"{stream.name}.warm", b"")])
         proxy.pause("to_client")
@@ -188,7 +171,7 @@ class TestUnknownOutcome:
         Between two attempts the batch is still that call's own.
         """
 
-        class Meddler(Again):
+        class Meddler(RetryPlugin):
             @hookimpl(specname="jetsync_retry")
             def meddle(self, operation, error, attempt):
                 with pytest.raises(jetsync.ConflictingUseError):
@@ -212,7 +195,7 @@ class TestUnknownOutcome:
         """
         The retry hook is not asked where another attempt might store the batch twice.
         """
-        again = Again()
+        again = RetryPlugin()
         js, proxy = proxied(again)
         self.lose_the_answer(js, proxy, stream, [(f"{stream.name}.A", b"1")] * 2, 3)
         assert again.errors == []
@@ -301,7 +284,7 @@ class TestRetries:
         """
         A plugin's word on retries counts, with the operation, from the first question on.
         """
-        again = Again(attempts=4, delay=0.01)
+        again = RetryPlugin(attempts=4, delay=0.01)
         with (
             jetsync.connect(nats_server.url, plugins=[again]) as client,
             pytest.raises(jetsync.NoStreamResponseError) as caught,
@@ -317,7 +300,7 @@ class TestRetries:
         """
         A refused batch is not sent again, and no plugin is asked.
         """
-        again = Again()
+        again = RetryPlugin()
         js.publish(f"{stream.name}.A")
         with jetsync.connect(nats_server.url, plugins=[again]) as client:
             message = OutboundMessage(
@@ -331,7 +314,7 @@ class TestRetries:
         """
         All of it, the last message too, is sent again for a plugin that wants that.
         """
-        again, recorder = Again(), HookRecorder("jetsync_status")
+        again, recorder = RetryPlugin(), HookRecorder("jetsync_status")
         with jetsync.connect(hasty.url, plugins=[again, recorder]) as client:
             js = client.jetstream()
             stream = batch_stream(js, unique)
