@@ -18,7 +18,8 @@ import attrs
 
 from jetsync._base.deadline import as_seconds
 from jetsync._base.fields import check_count, check_fields, check_function
-from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError, redact_url
+from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError
+from jetsync.errors.texts import redact_url
 from jetsync.values.saved_context import context_fields
 from jetsync.values.server_urls import read_servers, user_info, wants_tls
 from jetsync.values.subjects import api_prefix, validate_subject

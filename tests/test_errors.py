@@ -8,15 +8,9 @@ import pytest
 
 import jetsync
 from jetsync import errors
-from jetsync.errors import (
-    ERROR_CLASSES,
-    ApiError,
-    JetSyncError,
-    StatusError,
-    from_api_error,
-    redact_text,
-    redact_url,
-)
+from jetsync.errors import ApiError, JetSyncError, StatusError
+from jetsync.errors.answers import from_api_error
+from jetsync.errors.texts import redact_text, redact_url
 from jetsync.values.outbound import OutboundMessage, PublishFailure, PublishReport
 
 FAILURE = PublishFailure(7, OutboundMessage("a.b", memoryview(b"x")), ValueError("no"))
@@ -76,6 +70,20 @@ def state(error: JetSyncError) -> dict[str, object]:
     return {
         name: value for name, value in vars(error).items() if not isinstance(value, PublishReport)
     }
+
+
+def test_every_error_is_public():
+    """
+    `__all__` of `jetsync.errors` lists each error that its files define.
+    """
+    defined = {
+        name
+        for module in (errors.api, errors.base, errors.status, errors.transport, errors.usage)
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, JetSyncError)
+    }
+
+    assert defined == set(errors.__all__)
 
 
 @pytest.mark.parametrize("cls", all_classes())
@@ -156,11 +164,11 @@ def test_notes_survive_pickle():
 
 
 class TestApiErrors:
-    @pytest.mark.parametrize("err_code", sorted(ERROR_CLASSES))
+    @pytest.mark.parametrize("err_code", sorted(ApiError.classes))
     def test_class_by_err_code(self, err_code):
         """A server's error becomes the class of its err_code, with both numbers in the text."""
         error = from_api_error({"code": 418, "err_code": err_code, "description": "d"}, stream="S")
-        assert type(error) is ERROR_CLASSES[err_code]
+        assert type(error) is ApiError.classes[err_code]
         assert (error.code, error.err_code, error.stream) == (418, err_code, "S")
         assert error.description == "d"
         assert "418" in str(error)
@@ -176,7 +184,7 @@ class TestApiErrors:
             *(10196, 10198, 10199, 10200, 10201, 10204, 10205, 10206, 10207, 10208, 10209, 10210),
             *(10211, 10218),
         }
-        assert seen <= ERROR_CLASSES.keys()
+        assert seen <= ApiError.classes.keys()
 
     def test_no_err_code_twice(self):
         """Two classes never claim the same err_code; those of key-value claim none."""
@@ -186,8 +194,8 @@ class TestApiErrors:
             if issubclass(cls, ApiError) and "usual" in vars(cls)
         ]
         assert len(codes) == len(set(codes))
-        assert ERROR_CLASSES[10059] is errors.StreamNotFoundError
-        assert ERROR_CLASSES[10071] is errors.WrongLastSequenceError
+        assert ApiError.classes[10059] is errors.StreamNotFoundError
+        assert ApiError.classes[10071] is errors.WrongLastSequenceError
 
     def test_unknown_code(self):
         """An err_code that is not known gives a plain ApiError."""

@@ -65,23 +65,6 @@ def sort_key(name: str) -> tuple[int, str]:
     return (1 if name[:1].isupper() else 2), name
 
 
-def facade_groups() -> list[list[str]]:
-    """
-    Return `__all__` of the facade as it is written: groups with a comment above each.
-    """
-    lines = inspect.getsource(jetsync).splitlines()
-    groups: list[list[str]] = [[]]
-    for line in lines[lines.index("__all__ = [") + 1 :]:
-        text = line.strip()
-        if text == "]":
-            break
-        if text.startswith("#"):
-            groups.append([])
-        else:
-            groups[-1] += re.findall(r'"(\w+)"', text)
-    return [group for group in groups if group]
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_public_names_are_on_the_facade(module):
     """
@@ -106,25 +89,15 @@ def test_all_of_a_module_is_sorted(module):
 
 def test_facade_lists_each_name_once():
     """
-    No name is in `__all__` twice, and each one exists.
+    `__all__` is sorted, has no name twice, and each name exists.
     """
-    assert len(set(jetsync.__all__)) == len(jetsync.__all__)
+    assert sorted(set(jetsync.__all__)) == jetsync.__all__
     assert [name for name in jetsync.__all__ if not hasattr(jetsync, name)] == []
-
-
-def test_facade_groups_are_sorted():
-    """
-    The groups of `__all__` are in order, and together they are all of it.
-    """
-    groups = facade_groups()
-
-    assert [name for group in groups for name in group] == list(jetsync.__all__)
-    assert [sorted(group, key=sort_key) for group in groups] == groups
 
 
 def test_facade_has_nothing_else():
     """
-    What the facade shows without an underscore is in `__all__`, modules aside.
+    The facade's names without an underscore are in `__all__`, except modules.
     """
     shown = {
         name

@@ -17,6 +17,7 @@ from jetsync._proto.ordered import OrderedCursor
 from jetsync._proto.pipeline import Pipeline
 from jetsync._proto.puback import parse_ack
 from jetsync._proto.status import read_status
+from jetsync.errors.answers import from_api_error
 from jetsync.kv.entry import delivered_entry
 from jetsync.values.account import AccountInfo
 from jetsync.values.ack_subject import parse_ack_reply
@@ -120,7 +121,7 @@ class TestJson:
     @given(objects("code", "err_code", "description") | VALUES)
     def test_errors(self, error):
         """An error object is an error of ours."""
-        found = survives(errors.from_api_error, error)
+        found = survives(from_api_error, error)
         assert found is None or isinstance(found, errors.ApiError)
 
     @FEW

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._api.known_streams import StreamCache
 from jetsync._base.deadline import MAX_SECONDS, Deadline
-from jetsync.errors import JetStreamNotEnabledError, NoRespondersError, from_api_error
+from jetsync.errors import JetStreamNotEnabledError, NoRespondersError
+from jetsync.errors.answers import from_api_error
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:

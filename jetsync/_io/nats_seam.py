@@ -35,8 +35,8 @@ from jetsync.errors import (
     ConfigurationError,
     ConnectError,
     TransportError,
-    redact_url,
 )
+from jetsync.errors.texts import redact_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,12 +12,8 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from jetsync.errors import (
-    AuthenticationError,
-    ConnectError,
-    ConnectionClosedError,
-    redact_text,
-)
+from jetsync.errors import AuthenticationError, ConnectError, ConnectionClosedError
+from jetsync.errors.texts import redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

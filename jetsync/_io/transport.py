@@ -30,8 +30,8 @@ from jetsync.errors import (
     ConfigurationError,
     ConnectError,
     ProtocolError,
-    redact_url,
 )
+from jetsync.errors.texts import redact_url
 from jetsync.values.server_info import clean_info
 
 if TYPE_CHECKING:

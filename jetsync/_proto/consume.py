@@ -51,8 +51,8 @@ from jetsync.errors import (
     ProtocolError,
     RequiredApiLevelError,
     StreamNotFoundError,
-    from_api_error,
 )
+from jetsync.errors.answers import from_api_error
 from jetsync.events import PullOutcome
 from jetsync.values.server_info import decode_json
 from jetsync.values.ttl import parse_duration

@@ -41,8 +41,8 @@ from jetsync.errors import (
     NotSupportedError,
     ProtocolError,
     PublishOutcomeUnknownError,
-    from_api_error,
 )
+from jetsync.errors.answers import from_api_error
 from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:

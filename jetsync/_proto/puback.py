@@ -12,7 +12,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from jetsync._base.integers import parse_integer, read_count
-from jetsync.errors import ApiError, ProtocolError, from_api_error
+from jetsync.errors import ApiError, ProtocolError
+from jetsync.errors.answers import from_api_error
 from jetsync.values.headers import parse_status
 from jetsync.values.outbound import PubAck
 from jetsync.values.server_info import decode_json

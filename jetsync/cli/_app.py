@@ -12,7 +12,8 @@ import click
 
 import jetsync as package
 from jetsync.cli._output import say, visible
-from jetsync.errors import DevServerError, JetSyncError, redact_text
+from jetsync.errors import DevServerError, JetSyncError
+from jetsync.errors.texts import redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,24 +1,20 @@
 """
 Errors that a server answers with, and publishes without an answer.
 
-The server identifies an API error by its ``err_code``. ``ERROR_CLASSES`` maps each code to a class.
+The server identifies an API error by its ``err_code``. ``ApiError.classes`` maps it to a class.
 """
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
-from jetsync.errors.base import JetSyncError, trailing_number
-from jetsync.errors.transport import ProtocolError
+from jetsync.errors.base import JetSyncError
+from jetsync.errors.texts import trailing_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from typing_extensions import Unpack
-
-ERROR_CLASSES: dict[int, type[ApiError]] = {}
 
 
 class _Fields(TypedDict, total=False):
@@ -36,6 +32,9 @@ class ApiError(JetSyncError):
     Codes that jetsync does not know raise this class. ``stream`` and ``consumer`` are None if the
     request was not about one, or the server's answer does not show which.
     """
+
+    classes: ClassVar[dict[int, type[ApiError]]] = {}
+    """The class for each ``err_code``. Do not change it."""
 
     usual: ClassVar[tuple[int, int, str]] = (500, 0, "JetStream error")
     advice: ClassVar[str | None] = None
@@ -59,7 +58,11 @@ class ApiError(JetSyncError):
         super().__init__(f"{self._named()} ({numbers}){advice}")
 
     def __init_subclass__(
-        cls, *, usual: tuple[int, int, str] | None = None, advice: str | None = None
+        cls,
+        *,
+        usual: tuple[int, int, str] | None = None,
+        also: tuple[int, ...] = (),
+        advice: str | None = None,
     ) -> None:
         """
         Register the class for an ``err_code``.
@@ -67,13 +70,14 @@ class ApiError(JetSyncError):
         Args:
             usual: Status code, ``err_code`` and description of errors that jetsync itself raises,
                 for example if a direct get answers 404 without an ``err_code``.
+            also: Other codes that share the class.
             advice: What the user can do, for the end of the text.
         """
         if advice is not None:
             cls.advice = advice
         if usual is not None:
             cls.usual = usual
-            ERROR_CLASSES[usual[1]] = cls
+            cls.classes.update(dict.fromkeys((usual[1], *also), cls))
 
     def _named(self) -> str:
         """
@@ -104,7 +108,9 @@ class InvalidJsonError(ApiError, usual=(400, 10025, "invalid JSON")):
     """
 
 
-class JetStreamNotEnabledError(ApiError, usual=(503, 10039, "JetStream not enabled for account")):
+class JetStreamNotEnabledError(
+    ApiError, usual=(503, 10039, "JetStream not enabled for account"), also=(10076,)
+):
     """
     JetStream is not enabled on the server or for the account.
     """
@@ -118,7 +124,9 @@ class TemporarilyUnavailableError(
     """
 
 
-class InsufficientResourcesError(ApiError, usual=(503, 10023, "insufficient resources")):
+class InsufficientResourcesError(
+    ApiError, usual=(503, 10023, "insufficient resources"), also=(10002, 10028, 10047)
+):
     """
     The account or the server has too little memory or disk space left for the request.
     """
@@ -344,7 +352,7 @@ class WrongLastMessageIdError(ApiError, usual=(400, 10070, "wrong last msg ID"))
     """
 
 
-class WrongLastSequenceError(ApiError, usual=(400, 10071, "wrong last sequence")):
+class WrongLastSequenceError(ApiError, usual=(400, 10071, "wrong last sequence"), also=(10164,)):
     """
     The last sequence of the stream or subject is not the expected one.
     """
@@ -565,41 +573,6 @@ class FastBatchUnknownError(ApiError, usual=(400, 10208, "batch publish ID unkno
     """
     The fast-ingest batch has ended, timed out, or never started.
     """
-
-
-# Several codes share these classes.
-for _code in (10002, 10028, 10047):
-    ERROR_CLASSES[_code] = InsufficientResourcesError
-ERROR_CLASSES[10076] = JetStreamNotEnabledError
-ERROR_CLASSES[10164] = WrongLastSequenceError
-
-
-def from_api_error(
-    error: Mapping[str, Any], stream: str | None = None, consumer: str | None = None
-) -> ApiError:
-    """
-    Return the error for the ``error`` object of an API answer or a publish ack.
-
-    Missing and malformed fields get default values.
-
-    Raises:
-        ProtocolError: *error* is not a JSON object.
-    """
-    if not isinstance(error, Mapping):
-        raise ProtocolError(f"the error in an answer is not a JSON object: {reprlib.repr(error)}")
-    err_code = _as_int(error.get("err_code"), 0)
-    description = error.get("description")
-    return ERROR_CLASSES.get(err_code, ApiError)(
-        code=_as_int(error.get("code"), 500),
-        err_code=err_code,
-        description=description if isinstance(description, str) and description else None,
-        stream=stream,
-        consumer=consumer,
-    )
-
-
-def _as_int(value: object, default: int) -> int:
-    return value if type(value) is int and 0 <= value < 1 << 31 else default
 
 
 # Key-value errors name the bucket and the key instead of the stream and the subject.

@@ -4,7 +4,6 @@ The root of the error tree.
 
 from __future__ import annotations
 
-import re
 from typing import Any, ClassVar
 
 
@@ -36,11 +35,3 @@ class JetSyncError(Exception):
         # BaseException would call cls(*args), which does not fit constructors with keywords.
         # OSError would drop the attributes.
         return _rebuild, (type(self), self.args, dict(self.__dict__))
-
-
-def trailing_number(text: str) -> int | None:
-    """
-    Return the number at the end of a text that a server sent, such as a limit.
-    """
-    found = re.search(r"(?<![0-9])([0-9]{1,20})\s*$", text)
-    return int(found[1]) if found else None

@@ -7,7 +7,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from jetsync.errors.base import JetSyncError, trailing_number
+from jetsync.errors.base import JetSyncError
+from jetsync.errors.texts import trailing_number
 
 
 class StatusError(JetSyncError):

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from jetsync.errors import InvalidArgumentError, InvalidTypeError, redact_url
+from jetsync.errors import InvalidArgumentError, InvalidTypeError
+from jetsync.errors.texts import redact_url
 
 _DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 WEBSOCKET_SCHEMES: Final = frozenset({"ws", "wss"})

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 import jetsync
-from jetsync.errors import redact_url
+from jetsync.errors.texts import redact_url
 from jetsync_spark.common.errors import OptionError, explain
 from jetsync_spark.common.options import ConnectSettings
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import attrs
 
 import jetsync
-from jetsync.errors import redact_url
+from jetsync.errors.texts import redact_url
 from jetsync_spark.common.errors import OptionError
 
 if TYPE_CHECKING:
