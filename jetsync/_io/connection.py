@@ -48,6 +48,7 @@ from jetsync.errors import (
     TransportError,
     WaitTimeoutError,
 )
+from jetsync.values.message import ACK
 from jetsync.values.server_info import ServerInfo, Statistics, parse_info
 from jetsync.values.server_urls import without_login
 
@@ -70,9 +71,6 @@ STOP_TIMEOUT: Final = 1.0
 # Seconds to wait for any data after an ack or a heartbeat is late: much longer than a round trip,
 # and much shorter than ``ping_interval``. If the server was only slow, the price is a reconnect.
 PROBE_TIMEOUT: Final = 2.0
-
-# Bytes of an ack that need no comparison with the server's ``max_payload``.
-LONG_ACK: Final = 256
 
 _LISTENER: Final = tuple(name for name in vars(ConnectionListener) if name.startswith("on_"))
 
@@ -473,13 +471,19 @@ class Connection:
     # Acks.
 
     def acknowledge(self, message: Message, body: bytes) -> None:
-        """Send an ack soon, together with others; see ``Acker``."""
-        if self._bridge.forked:
-            raise ForkedProcessError
-        if len(body) > LONG_ACK:
-            self.check_size(len(body))
-        block = b"PUB %b  %d\r\n%b\r\n" % (message.raw_reply, len(body), body)
-        self.lane.post(block, self.options.request_timeout, lazy=True)
+        """Send an ack together with others, and everything else at once; see ``Acker``."""
+        lane, timeout = self.lane, self.options.request_timeout
+        if body == ACK:
+            lane.ack(message.raw_reply, timeout)
+            return
+        self.check_process()
+        self.check_size(len(body))
+        block = frames.answers((message.raw_reply,), body)
+        if lane.outbox.held_here():
+            # A signal handler has interrupted a write of its own thread. The loop sends it.
+            lane.post_nowait(block, keep=timeout)
+        else:
+            lane.write(block, Deadline.after(timeout))
 
     def acknowledge_sync(self, message: Message, body: bytes, timeout: Seconds | None) -> None:
         """Send an ack and wait until the server has stored it; see ``Acker``."""

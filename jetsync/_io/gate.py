@@ -13,19 +13,22 @@ import select
 import socket
 from typing import TYPE_CHECKING, Final
 
+from jetsync._io.outbox import ACK_DELAY
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from jetsync._io.outbox import Outbox
     from jetsync._proto.frames import Splitter
 
 # Seconds of one poll: a day. Poll accepts no more milliseconds than a C int holds.
 LONGEST_POLL: Final = 86_400.0
 
-# Seconds after which the loop checks whether threads have stopped reading: 10 ms. That is long
+# Seconds after which the loop checks whether threads have stopped reading: 5 ms. That is long
 # enough for the loop thread of a busy program to sleep. A PING of the server, or a message that no
-# thread waits for, is read at most 20 ms late.
-CHECK_INTERVAL: Final = 0.01
+# thread waits for, is read at most 10 ms late. The check also sends the acks that are collected.
+CHECK_INTERVAL: Final = ACK_DELAY
 
 
 class Poller:
@@ -89,7 +92,7 @@ class ReadGate:
         loop: The event loop of the connection.
         on_readable: Reads, in the loop thread.
         watch_if_free: Calls :meth:`watch` unless a thread reads, and returns whether it did.
-        on_check: Called in the loop thread at each check whether threads still read.
+        outbox: Asked at each check to send what is collected.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class ReadGate:
         *,
         on_readable: Callable[[], None],
         watch_if_free: Callable[[ReadGate], bool],
-        on_check: Callable[[], None],
+        outbox: Outbox,
     ) -> None:
         self.sock = sock
         self.splitter = splitter
@@ -115,7 +118,7 @@ class ReadGate:
         self.can_lead = hasattr(select, "epoll")
         self._loop = loop
         self._watch_if_free = watch_if_free
-        self._on_check = on_check
+        self._outbox = outbox
         self._fd = self._loop_fd = sock.fileno()
         self._closed = False
         if self.can_lead:
@@ -154,12 +157,13 @@ class ReadGate:
         if not self.check_pending:
             self.check_pending = True
             try:
+                self._outbox.flush_due = True
                 self._loop.call_soon_threadsafe(self._check)
             except RuntimeError:
                 pass  # The loop is closed.
             except BaseException:
                 # Ctrl-C: one check too many does no harm, but one must come.
-                self.check_pending = False
+                self.check_pending = self._outbox.flush_due = False
                 raise
 
     def _check(self) -> None:
@@ -168,12 +172,12 @@ class ReadGate:
         self.check_pending = False
         if self._closed:
             return
-        self._on_check()
+        self._outbox.flush_on_time()
         if self.watched:
             return
         if self.led or not self._watch_if_free(self):
             self.led = False
-            self.check_pending = True
+            self.check_pending = self._outbox.flush_due = True
             self._loop.call_later(CHECK_INTERVAL, self._check)
 
     def has_input(self) -> bool:

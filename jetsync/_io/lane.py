@@ -97,6 +97,7 @@ class Lane:
         # Bound here, so that a write costs no second call.
         self.write: Final = self.outbox.write
         self.post: Final = self.outbox.post
+        self.ack: Final = self.outbox.ack
         self.post_nowait: Final = self.outbox.post_nowait
         self.control: Final = self.outbox.control
         self._own_lock()
@@ -240,8 +241,9 @@ class Lane:
         """
         if self.reads_here() or self.outbox.held_here() or self._unchecked is not None:
             self.prepare_wait()
-        if self.outbox.posted:
-            self.outbox.flush_posted()
+        outbox = self.outbox
+        if outbox.acks or outbox.posted:
+            outbox.flush_posted()
         followers = self._followers
         while not receiver.ready:
             remaining = deadline.remaining()
@@ -508,15 +510,14 @@ class Lane:
         self.outbox.attach(sock=sock)
         if received:
             self.feed(received)
-        self._gate = gate = ReadGate(
+        self._gate = ReadGate(
             sock,
             self._splitter,
             self._loop,
             on_readable=self._on_readable,
             watch_if_free=self._watch_if_free,
-            on_check=self._flush_posted,
+            outbox=self.outbox,
         )
-        self.outbox.will_flush = lambda: gate.check_pending
 
     def attach_stream(
         self, stream: Callable[[bytes], Awaitable[None]], max_payload: int = 0
@@ -524,11 +525,6 @@ class Lane:
         """Use a WebSocket: *stream* sends a block, and :meth:`feed` gets what arrives."""
         self._begin(max_payload)
         self.outbox.attach(stream=stream)
-
-    def _flush_posted(self) -> None:
-        """Send the acks of threads that have not come back to read."""
-        if self.outbox.posted:
-            self.outbox.flush_posted()
 
     def _begin(self, max_payload: int) -> None:
         # A new splitter: a thread in a signal handler may still use that of the last connection.

@@ -22,17 +22,20 @@ import ssl
 import threading
 import time
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import owner_check, take
 from jetsync._io.mailbox import Notifier
+from jetsync._proto import frames
 from jetsync.errors import (
     CallInSignalHandlerError,
     ConnectionLostError,
     DisconnectedError,
     ForkedProcessError,
 )
+from jetsync.values.message import ACK
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,6 +48,12 @@ OUT_LIMIT: Final = 4 << 20
 
 # Bytes of posted blocks that are collected before they are sent: 32 KiB.
 POST_LIMIT: Final = 32 << 10
+
+# Acks that are collected before the acknowledging thread sends them.
+ACK_LIMIT: Final = 512
+
+# Seconds after which the loop sends acks if no thread has sent anything meanwhile: 5 ms.
+ACK_DELAY: Final = 0.005
 
 PING: Final = b"PING\r\n"
 
@@ -66,6 +75,9 @@ class LaneState(enum.Enum):
     DOWN = "down"
     OPEN = "open"
     CLOSED = "closed"
+
+
+_OPEN: Final = LaneState.OPEN
 
 
 class Outbox:
@@ -97,9 +109,11 @@ class Outbox:
         # The PINGs that wait for a PONG, oldest first; None for those of nats-py.
         self.pings: deque[Waiter | None] = deque()
         self.posted: list[bytes] = []
+        # The reply subjects of messages to acknowledge. Threads append without the lock.
+        self.acks: deque[bytes] = deque()
         self.bytes_out: int = 0
-        # Whether the loop will send posted blocks soon without being asked.
-        self.will_flush: Callable[[], bool] = lambda: False
+        # Whether the loop will call `flush_on_time` within :data:`ACK_DELAY` seconds.
+        self.flush_due: bool = False
         self._loop = loop
         self._on_stream_lost = on_stream_lost
         self._on_ping_lost = on_ping_lost
@@ -215,10 +229,39 @@ class Outbox:
         self._posted_size += len(block)
         if self._posted_size >= POST_LIMIT:
             self._send(b"")
-        elif not self._post_scheduled and not (lazy and self.will_flush()):
+        elif not self._post_scheduled and not (lazy and self.flush_due):
             # In this order: after Ctrl-C in between, the next block is scheduled once more.
             self._loop.call_soon_threadsafe(self.flush_posted)
             self._post_scheduled = True
+
+    def ack(self, reply: bytes, timeout: float) -> None:
+        """
+        Acknowledge a message with the next block, in at most :data:`ACK_DELAY` seconds.
+
+        Any thread. If there is no connection, or no room, waits up to *timeout* seconds as
+        :meth:`post` does.
+        """
+        acks = self.acks
+        acks.append(reply)
+        # Checked after the ack is listed: a flush clears the flag before it takes the acks.
+        if self.flush_due and self.state is _OPEN and len(acks) < ACK_LIMIT:
+            return
+        if self.state is _OPEN and self.size < OUT_LIMIT:
+            if len(acks) >= ACK_LIMIT:
+                self.flush_posted()
+            if not self.flush_due:
+                loop = self._loop
+                try:
+                    self.flush_due = True
+                    loop.call_soon_threadsafe(loop.call_later, ACK_DELAY, self.flush_on_time)
+                except BaseException:
+                    # Ctrl-C: the next ack schedules a flush, even if there is one already.
+                    self.flush_due = False
+                    raise
+            return
+        with contextlib.suppress(ValueError):  # Another thread has just sent it.
+            acks.remove(reply)
+            self.post(frames.answers((reply,), ACK), timeout)
 
     def post_nowait(self, block: bytes, epoch: int | None = None, *, keep: float = 0.0) -> None:
         """
@@ -262,16 +305,34 @@ class Outbox:
             self._send(block)
 
     def flush_posted(self) -> None:
-        """Send posted blocks; any thread. If this interrupted a write, that write sends them."""
+        """
+        Send acks and posted blocks; any thread.
+
+        If this is a signal handler that interrupted a write, the loop sends them afterwards.
+        """
         if self.held_here():
+            self._loop.call_soon_threadsafe(self.flush_posted)
             return
         with self.lock:
             self._post_scheduled = False
             self._send(b"")
 
+    def flush_on_time(self) -> None:
+        """Do what :attr:`flush_due` announces; loop thread."""
+        # Cleared first, see `ack`.
+        self.flush_due = False
+        if self.acks or self.posted:
+            self.flush_posted()
+
     def _send(self, block: bytes) -> None:
-        """Send posted blocks and *block*, or queue them behind what waits; the lock is held."""
+        """Send acks, posted blocks and *block*, or queue them; the lock is held."""
         assert self.held_here()
+        acks = self.acks
+        # Before the lane is open, the subscriptions come first.
+        if acks and self.state is _OPEN:
+            # Other threads may append, so this takes only as many as it counted.
+            replies = islice(iter(acks.popleft, None), len(acks))
+            self.posted.append(frames.answers(replies, ACK))
         if self.posted:
             self.posted.append(block)
             block = b"".join(self.posted)
@@ -398,6 +459,8 @@ class Outbox:
             self._kept_size = 0
             self._send(b"".join([block, *kept]))
             self.state = LaneState.OPEN
+            # Acks that were not sent on the last connection.
+            self._send(b"")
             self.why_down = None
             self._changed.notify()
 
@@ -435,6 +498,7 @@ class Outbox:
         self._inherited = self.sock
         self.sock = self.stream = None
         self._own_lock()
+        self.acks = deque()
         self._changed = Notifier()
         self.reason = ForkedProcessError()
         self.state = LaneState.CLOSED
@@ -447,6 +511,7 @@ class Outbox:
             self.reason = reason
             self.state = LaneState.CLOSED
             self._kept.clear()
+            self.acks.clear()
             self._changed.notify()
             return True
 

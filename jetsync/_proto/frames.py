@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from jetsync.errors import MaxControlLineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from jetsync.values.frame import Frame
 
@@ -248,6 +248,15 @@ def message(
 ) -> bytes:
     """Build ``PUB``, or ``HPUB`` if there is a header block."""
     return pub(subject, reply, payload) if header is None else hpub(subject, reply, header, payload)
+
+
+def answers(replies: Iterable[bytes], body: bytes) -> bytes:
+    """
+    Build the block that sends *body* to each of the reply subjects; empty without any.
+    """
+    end = b"  %d\r\n%b\r\n" % (len(body), body)
+    subjects = (end + b"PUB ").join(replies)
+    return b"PUB " + subjects + end if subjects else b""
 
 
 def sub(subject: bytes, sid: bytes, queue: bytes = b"") -> bytes:

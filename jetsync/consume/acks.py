@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from jetsync._io.connection import Connection
 from jetsync._io.outbox import LaneState
+from jetsync._proto.frames import answers
 from jetsync.errors import (
     AcksNotWantedError,
     CallInSignalHandlerError,
@@ -139,12 +140,6 @@ def answer_soon(lane: Lane, message: Message, body: bytes) -> None:
     with contextlib.suppress(MessageAlreadyAckedError, NotJetStreamMessageError):
         message._take_acker()  # noqa: SLF001
         lane.post_nowait(answers([message.raw_reply], body), keep=KEEP_ACKS)
-
-
-def answers(replies: Iterable[bytes], body: bytes) -> bytes:
-    """Return the block that sends *body* to each of the reply subjects."""
-    end = b"  %d\r\n%b\r\n" % (len(body), body)
-    return b"".join([b"PUB " + reply + end for reply in replies])
 
 
 def give_back(lane: Lane, frames: Iterable[Frame]) -> None:

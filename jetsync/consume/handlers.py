@@ -24,8 +24,9 @@ import attrs
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.locks import Latch, keep_interrupts
+from jetsync._proto.frames import answers
 from jetsync._proto.pull import message_size
-from jetsync.consume.acks import answer_soon, answers, nak_body
+from jetsync.consume.acks import answer_soon, nak_body
 from jetsync.errors import JetSyncError, NotJetStreamMessageError
 from jetsync.values.message import ACK, IN_PROGRESS, Message
 

@@ -56,7 +56,7 @@ class StubLane:
         self.wake_ups = 0
         self.busy_here = False
         self.answer = lambda block: None
-        self.outbox = types.SimpleNamespace(why_down=None, reason=None)
+        self.outbox = types.SimpleNamespace(why_down=None, reason=None, held_here=lambda: False)
         self._sids = itertools.count(1_000_000)
 
     def new_sid(self):
@@ -76,9 +76,10 @@ class StubLane:
         self.answer(block)
         return self.epoch
 
-    def post(self, block, timeout, *, lazy=False):
-        self.posted.append((block, timeout))
-        return self.epoch
+    def ack(self, reply, timeout):
+        if self.outbox.reason is not None:
+            raise_failure(self.outbox.reason)
+        self.posted.append((reply, timeout))
 
     def wait(self, receiver, deadline):
         return receiver.ready
@@ -408,6 +409,7 @@ class TestAsk:
     def test_forked(self, connection):
         """In a forked child nothing is sent."""
         connection._bridge.forked = True
+        connection.lane.outbox.reason = ForkedProcessError()
         message = types.SimpleNamespace(raw_reply=b"r")
         for call in (
             connection.check,
@@ -427,9 +429,14 @@ class TestAsk:
 
 class TestAcks:
     def test_soon(self, connection):
-        """An ack is posted, within the time of a request."""
+        """An ack is collected, within the time of a request."""
         connection.acknowledge(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"+ACK")
-        assert connection.lane.posted == [(b"PUB $JS.ACK.x  4\r\n+ACK\r\n", 5.0)]
+        assert connection.lane.posted == [(b"$JS.ACK.x", 5.0)]
+
+    def test_now(self, connection):
+        """Everything else is written at once."""
+        connection.acknowledge(types.SimpleNamespace(raw_reply=b"$JS.ACK.x"), b"-NAK")
+        assert connection.lane.written == [b"PUB $JS.ACK.x  4\r\n-NAK\r\n"]
 
     def test_sync(self, connection, replies):
         """An ack may be a request, whose empty answer says that it was stored."""

@@ -20,7 +20,7 @@ from jetsync._io import gate as _gate
 from jetsync._io import lane as _lane
 from jetsync._io.lane import SID_RANGE, Lane
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
-from jetsync._io.outbox import OUT_LIMIT, PING, POST_LIMIT, LaneState
+from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, LaneState
 from jetsync.errors import CallInSignalHandlerError, ConnectionClosedError, DisconnectedError
 
 LONG = 10.0
@@ -379,14 +379,14 @@ class TestPost:
     def test_lazily_while_threads_read(self, rig):
         """While threads keep coming back to read, the loop sends posted blocks at its next look."""
         assert not rig.lane.wait(Mailbox(), soon(0.001))
-        until(rig.lane.outbox.will_flush, "the first look")
+        until(lambda: rig.lane.outbox.flush_due, "the first look")
         assert rig.lane.post(b"ack", 1.0, lazy=True) == 1
         assert not rig.lane.outbox._post_scheduled
         assert rig.receive(3) == b"ack"
 
     def test_lazily_while_nobody_reads(self, rig):
         """Without a look to come, the loop is asked to send."""
-        until(lambda: not rig.lane.outbox.will_flush(), "the last look")
+        until(lambda: not rig.lane.outbox.flush_due, "the last look")
         rig.lane.post(b"ack", 1.0, lazy=True)
         assert rig.receive(3) == b"ack"
 
@@ -443,6 +443,72 @@ class TestPost:
         rig.settle()
         assert rig.receive(3) == b"new"
         assert rig.nothing_more()
+
+
+ONE, TWO = b"PUB 1  4\r\n+ACK\r\n", b"PUB 2  4\r\n+ACK\r\n"
+
+
+class TestAcks:
+    def test_sent_by_the_loop(self, rig):
+        """The loop sends acks if no thread sends anything, and sends later acks again."""
+        for ack in (ONE, TWO):
+            rig.lane.ack(ack[4:5], 1.0)
+            assert rig.receive(len(ack)) == ack
+            until(lambda: not rig.lane.outbox.flush_due, "the end of the timer")
+
+    def test_collected(self, rig):
+        """Nothing is sent before the next write, which sends all acks in front of its block."""
+        release = rig.stall()
+        rig.lane.ack(b"1", 1.0)
+        rig.lane.ack(b"2", 1.0)
+        assert rig.nothing_more()
+        rig.lane.write(b"block", soon())
+        assert rig.receive(len(ONE + TWO) + 5) == ONE + TWO + b"block"
+        release.set()
+
+    def test_sent_by_a_wait(self, rig):
+        """A thread that begins to wait for messages sends the acks first."""
+        rig.stall()
+        rig.lane.ack(b"1", 1.0)
+        assert not rig.lane.wait(Mailbox(), soon(0))
+        assert rig.receive(len(ONE)) == ONE
+
+    def test_many(self, rig):
+        """The acknowledging thread sends every 512 acks."""
+        rig.stall()
+        for _ in range(ACK_LIMIT):
+            rig.lane.ack(b"1", 1.0)
+        assert rig.receive(len(ONE) * ACK_LIMIT) == ONE * ACK_LIMIT
+
+    def test_kept_for_the_next_connection(self, rig):
+        """Acks that were not sent before a loss are sent after the subscriptions are back."""
+        box = Mailbox(b"a")
+        sub = rig.lane.listen(rig.lane.new_sid(), box)
+
+        def ack_and_lose():
+            rig.lane.ack(b"1", 1.0)
+            rig.lane.detach()
+
+        rig.do(ack_and_lose)
+        rig.connect()
+        assert rig.receive(len(sub + ONE)) == sub + ONE
+
+    def test_waits_for_a_connection(self, idle):
+        """An ack waits for a connection, and fails with nothing left to send."""
+        with pytest.raises(DisconnectedError):
+            idle.lane.ack(b"1", 0.01)
+        waiting = Background(idle.lane.ack, b"2", LONG)
+        until(lambda: idle.lane.outbox._changed._signals, "the wait for a connection")
+        idle.connect()
+        waiting.get()
+        assert idle.receive(len(TWO)) == TWO
+        assert idle.nothing_more()
+
+    def test_closed(self, rig):
+        """An ack on a closed lane raises."""
+        rig.lane.close(ConnectionClosedError())
+        with pytest.raises(ConnectionClosedError):
+            rig.lane.ack(b"1", 1.0)
 
 
 class TestRefused:
