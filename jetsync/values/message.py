@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-import attrs
-
 from jetsync._base.deadline import as_seconds
 from jetsync.errors import (
     InvalidArgumentError,
@@ -19,14 +17,11 @@ from jetsync.errors import (
     MessageAlreadyAckedError,
     NotJetStreamMessageError,
 )
-from jetsync.values.ack_subject import ACK_PREFIX, AckReply, parse_ack_reply
+from jetsync.values.ack_subject import ACK_PREFIX, Metadata, parse_ack_reply
 from jetsync.values.headers import Headers
-from jetsync.values.stored import time_of
 from jetsync.values.ttl import marker_in, ttl_in
 
 if TYPE_CHECKING:
-    import datetime as dt
-
     from jetsync._base.deadline import Seconds
     from jetsync.values.ttl import MarkerReason
 
@@ -70,37 +65,6 @@ TERM: Final = b"+TERM"
 def _decode(raw: bytes) -> str:
     # Servers accept any bytes in a subject. Those that are not UTF-8 become surrogates.
     return raw.decode("utf-8", "surrogateescape")
-
-
-@attrs.frozen(slots=True)
-class Metadata:
-    """
-    The origin of a consumer's message, and how it was delivered.
-    """
-
-    stream: str
-    """The stream that stores the message."""
-    consumer: str
-    """The consumer that delivered it."""
-    stream_sequence: int
-    """Its sequence in the stream."""
-    consumer_sequence: int
-    """Its sequence among the consumer's deliveries; each redelivery has a new one."""
-    delivered: int
-    """How often it was delivered, including this time."""
-    pending: int
-    """How many messages the consumer still had to deliver after this one."""
-    timestamp_ns: int
-    """When it was stored, in nanoseconds since 1970."""
-    domain: str | None = None
-    """The JetStream domain, if the server sends it."""
-
-    @property
-    def timestamp(self) -> dt.datetime:
-        """
-        When the message was stored, as an aware datetime with a resolution of 1 microsecond.
-        """
-        return time_of(self.timestamp_ns)
 
 
 class Message:
@@ -192,18 +156,11 @@ class Message:
         try:
             return self._metadata
         except AttributeError:
-            said = self._ack_reply()
-            self._metadata = Metadata(
-                stream=said.stream,
-                consumer=said.consumer,
-                stream_sequence=said.stream_sequence,
-                consumer_sequence=said.consumer_sequence,
-                delivered=said.delivered,
-                pending=said.pending,
-                timestamp_ns=said.timestamp_ns,
-                domain=said.domain,
-            )
-            return self._metadata
+            found = parse_ack_reply(self.raw_reply)
+            if found is None:
+                raise NotJetStreamMessageError(self.subject, self.reply) from None
+            self._metadata = found
+            return found
 
     @property
     def sequence(self) -> int:
@@ -213,7 +170,8 @@ class Message:
         Raises:
             NotJetStreamMessageError: The message is not from a consumer.
         """
-        return self._ack_reply().stream_sequence
+        # Faster than `metadata` on first use, which is often the only one.
+        return (parse_ack_reply(self.raw_reply) or self.metadata).stream_sequence
 
     @property
     def marker(self) -> MarkerReason | None:
@@ -355,18 +313,13 @@ class Message:
             raise NotJetStreamMessageError(self.subject, self.reply)
         return acker
 
-    def _ack_reply(self) -> AckReply:
-        said = parse_ack_reply(self.raw_reply)
-        if said is None:
-            raise NotJetStreamMessageError(self.subject, self.reply)
-        return said
-
     def __repr__(self) -> str:
         said = parse_ack_reply(self.raw_reply)
-        if said is None:
-            return f"<Message {self.subject!r} {len(self.data)} bytes>"
-        state = "acked" if self.is_acked else "open"
-        origin = f"stream {said.stream!r} sequence {said.stream_sequence}"
-        delivery = f"consumer {said.consumer!r} delivery {said.delivered}"
-        size = len(self.data)
-        return f"<Message {self.subject!r} {size} bytes, {origin}, {delivery}, {state}>"
+        origin = ""
+        if said is not None:
+            state = "acked" if self.is_acked else "open"
+            origin = (
+                f", stream {said.stream!r} sequence {said.stream_sequence}"
+                f", consumer {said.consumer!r} delivery {said.delivered}, {state}"
+            )
+        return f"<Message {self.subject!r} {len(self.data)} bytes{origin}>"
