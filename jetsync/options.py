@@ -4,24 +4,25 @@ How to connect: all options in one frozen object that can be sent to other proce
 
 from __future__ import annotations
 
-import datetime as dt
+import functools
 import os
 import pickle
 import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 from urllib.parse import urlsplit
 
 import attrs
 
 from jetsync._base.deadline import as_seconds
-from jetsync._base.fields import check_count, check_fields, check_function
+from jetsync._base.fields import check_count, check_fields, checked
 from jetsync.errors import ConfigurationError, InvalidArgumentError, InvalidTypeError
 from jetsync.errors.texts import redact_url
 from jetsync.values.saved_context import context_fields
-from jetsync.values.server_urls import read_servers, user_info, wants_tls
+from jetsync.values.server_urls import read_servers, wants_tls
 from jetsync.values.subjects import api_prefix, validate_subject
 
 if TYPE_CHECKING:
@@ -50,14 +51,24 @@ _ENVIRONMENT: Final = {
     "NATS_KEY": "tls_key",
 }
 _TLS: Final = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_hostname", "tls_first")
+# Options that have no effect without one of the others.
+_NEEDS: Final = {
+    "password": ("user",),
+    "nkey": ("nkey_signature",),
+    "nkey_signature": ("nkey", "credentials"),
+    "tls_key": ("tls_cert",),
+}
+_HINTS: Final = {"password": "; a login in a URL and one in the options are not combined"}
+# Options of which only one can be used.
+_EXCLUDES: Final = {
+    "nkey": ("nkey_seed", "credentials"),
+    "tls": ("tls_ca", "tls_cert"),
+}
 _LOGIN: Final = ("user", "password", "token", "credentials", "nkey_seed")
 _CALLABLE: Final = ("user", "password", "token", "credentials", "nkey_signature")
 
 
-_Field: TypeAlias = "attrs.Attribute[Any]"
-_Validator: TypeAlias = Callable[[object, _Field, object], None]
-
-# Converters and validators.
+# Converters and checks of the fields. `checked` adds the name of the field to their errors.
 
 
 def _secret(value: object) -> str:
@@ -83,84 +94,68 @@ def _servers(value: str | Sequence[str] | None) -> str | Sequence[str] | None:
 def _plugins(value: Sequence[object | str]) -> tuple[object | str, ...]:
     given: object = value
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise InvalidTypeError("plugins must be a list of objects or names", argument="plugins")
+        raise InvalidTypeError("must be a list of objects or names")
     return tuple(given)
 
 
-# A converter does not know its field. It returns values that it cannot convert, and the validator,
-# which runs next and knows the name, refuses them.
-
-
-def _to_path(value: Any) -> Any:
-    if isinstance(value, os.PathLike) or (value and isinstance(value, str)):
-        return str(Path(value).expanduser())
-    return value
-
-
-def _path(_: object, field: _Field, value: object) -> None:
+def _path(value: Any) -> Any:
     if value is None:
-        return
-    if not isinstance(value, str):
-        raise InvalidTypeError(
-            f"{field.name} must be a path, not {type(value).__name__}", argument=field.name
-        )
-    if not value or _CONTENTS.search(value):
-        raise InvalidArgumentError(f"{field.name} must be the path of a file", argument=field.name)
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise InvalidTypeError(f"must be a path, not {type(value).__name__}")
+    if not value or _CONTENTS.search(str(value)):
+        raise InvalidArgumentError("must be the path of a file")
+    return str(Path(value).expanduser())
 
 
-def _to_seconds(value: Seconds) -> float:
-    if isinstance(value, dt.timedelta):
-        return value.total_seconds()
-    return float(value) if type(value) is int else value
+def _path_or_callable(value: Any) -> Any:
+    return value if callable(value) else _path(value)
 
 
-def _duration(_: object, field: _Field, value: float) -> None:
-    as_seconds(value, field.name)
+def _instance(words: str, *kinds: Any) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        # An error does not show the value, which may be a password.
+        if isinstance(value, kinds):
+            return value
+        raise InvalidTypeError(f"must be {words}, not {type(value).__name__}")
+
+    return check
 
 
-def _positive(_: object, field: _Field, value: float) -> None:
-    if not as_seconds(value, field.name):
-        raise InvalidArgumentError(f"{field.name} must be more than 0", argument=field.name)
+def _public_key(value: str | None) -> str | None:
+    given: object = value
+    if given is None or (isinstance(given, str) and _PUBLIC_KEY.fullmatch(given)):
+        return value
+    # Not shown: it may be the seed.
+    raise InvalidArgumentError("must be the public key of a user, 56 characters that begin with U")
 
 
-def _at_least(least: int) -> _Validator:
+def _seconds(value: Seconds) -> float:
+    return as_seconds(value, "")
+
+
+def _positive(value: Seconds) -> float:
+    if not as_seconds(value, ""):
+        raise InvalidArgumentError("must be more than 0")
+    return as_seconds(value, "")
+
+
+def _at_least(least: int) -> Callable[[object, attrs.Attribute[int], int], None]:
     return lambda _, field, value: check_count(field.name, value, least)
 
 
-def _text(_: object, field: _Field, value: object) -> None:
-    # The value is not shown: it may be a password.
-    if value is None:
-        return
-    if not isinstance(value, str):
-        raise InvalidTypeError(
-            f"{field.name} must be text, not {type(value).__name__}", argument=field.name
-        )
-    if not value and field.name not in {"password", "name"}:
-        raise InvalidArgumentError(f"{field.name} is empty", argument=field.name)
+def _loop(value: Any) -> Any:
+    if value in ("auto", "asyncio", "uvloop"):
+        return value
+    raise InvalidArgumentError(f'must be "auto", "asyncio" or "uvloop", not {value!r}')
 
 
-def _public_key(_: object, field: _Field, value: object) -> None:
-    # Not shown: it may be the seed.
-    if value is not None and not (isinstance(value, str) and _PUBLIC_KEY.fullmatch(value)):
-        raise InvalidArgumentError(
-            f"{field.name} must be the public key of a user, 56 characters that begin with U",
-            argument=field.name,
-        )
-
-
-def _function(_: object, field: _Field, value: object) -> None:
-    check_function(field.name, value)
-
-
-def _or_callable(check: _Validator) -> _Validator:
-    return lambda options, field, value: None if callable(value) else check(options, field, value)
-
-
-def _flag(_: object, field: _Field, value: object) -> None:
-    if not isinstance(value, bool):
-        raise InvalidTypeError(
-            f"{field.name} must be True or False, not {type(value).__name__}", argument=field.name
-        )
+_CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "bool": _instance("True or False", bool),
+    "str | os.PathLike[str] | None": _path,
+    "str | Callable[[], str] | None": _instance("text or a callable", str, Callable, NoneType),
+    "Callable[[bytes], bytes] | None": _instance("a function", Callable, NoneType),
+}
 
 
 class ConnectFields(TypedDict, total=False):
@@ -207,7 +202,9 @@ class OptionsFields(ConnectFields, total=False):
     plugins: Sequence[object | str]
 
 
-@attrs.frozen(slots=True, kw_only=True)
+@attrs.frozen(
+    slots=True, kw_only=True, field_transformer=functools.partial(checked, checks=_CHECKS)
+)
 class ConnectOptions:
     """
     All options of a connection.
@@ -225,139 +222,95 @@ class ConnectOptions:
     )
     """One URL, several separated by commas, or a list. ``None`` means ``$NATS_URL``, or
     ``nats://127.0.0.1:4222`` if that is not set. Schemes: ``nats``, ``tls``, ``ws``, ``wss``."""
-    name: str | None = attrs.field(default=None, validator=_text)
+    name: str | None = None
     """Name of the connection in the server's monitoring."""
 
-    user: str | Callable[[], str] | None = attrs.field(
-        default=None, validator=_or_callable(_text), repr=_shown
-    )
+    user: str | Callable[[], str] | None = attrs.field(default=None, repr=_shown)
     """User name, or a callable that returns it."""
-    password: str | Callable[[], str] | None = attrs.field(
-        default=None, validator=_or_callable(_text), repr=_secret
-    )
+    password: str | Callable[[], str] | None = attrs.field(default=None, repr=_secret)
     """Password of ``user``, or a callable that returns it."""
-    token: str | Callable[[], str] | None = attrs.field(
-        default=None, validator=_or_callable(_text), repr=_secret
-    )
+    token: str | Callable[[], str] | None = attrs.field(default=None, repr=_secret)
     """Token, or a callable that returns it. It may be sent together with an NKey or a JWT."""
     credentials: str | os.PathLike[str] | Callable[[], str | bytes | os.PathLike[str]] | None = (
-        attrs.field(default=None, converter=_to_path, validator=_or_callable(_path), repr=_shown)
+        attrs.field(default=None, converter=_path_or_callable, repr=_shown)
     )
     """Path of a credentials file: a JWT and a seed. A callable returns either a path, as an
     ``os.PathLike``, or the contents of such a file, as text or bytes."""
-    nkey_seed: str | None = attrs.field(default=None, validator=_text, repr=_secret)
+    nkey_seed: str | None = attrs.field(default=None, repr=_secret)
     """Seed of an NKey, or the path of a file with one."""
-    nkey: str | None = attrs.field(default=None, validator=_public_key)
+    nkey: str | None = attrs.field(default=None, converter=_public_key)
     """Public key of an NKey, ``U...``, if ``nkey_signature`` signs for it."""
-    nkey_signature: Callable[[bytes], bytes] | None = attrs.field(
-        default=None, validator=_function, repr=_shown
-    )
+    nkey_signature: Callable[[bytes], bytes] | None = attrs.field(default=None, repr=_shown)
     """A callable that gets the server's nonce and returns the 64 bytes of its Ed25519 signature. It
     signs for ``nkey``, or for the JWT of ``credentials`` in place of the seed there."""
-    retry_refused_logins: bool = attrs.field(default=False, validator=_flag)
+    retry_refused_logins: bool = False
     """Keep reconnecting although a server has refused the same login twice in a row."""
 
     tls: ssl.SSLContext | None = None
     """A TLS context, for settings that the fields below do not cover. It cannot be pickled."""
-    tls_ca: str | os.PathLike[str] | None = attrs.field(
-        default=None, converter=_to_path, validator=_path
-    )
+    tls_ca: str | os.PathLike[str] | None = None
     """Path of the trusted certificate authorities, PEM. ``None`` means those of the system."""
-    tls_cert: str | os.PathLike[str] | None = attrs.field(
-        default=None, converter=_to_path, validator=_path
-    )
+    tls_cert: str | os.PathLike[str] | None = None
     """Path of the client certificate, PEM, for servers that verify clients."""
-    tls_key: str | os.PathLike[str] | None = attrs.field(
-        default=None, converter=_to_path, validator=_path
-    )
+    tls_key: str | os.PathLike[str] | None = None
     """Path of the key of ``tls_cert``. ``None`` if it is in the same file."""
-    tls_hostname: str | None = attrs.field(default=None, validator=_text)
+    tls_hostname: str | None = None
     """Expected name in the server's certificate. ``None`` means the host in the URL."""
-    tls_first: bool = attrs.field(default=False, validator=_flag)
+    tls_first: bool = False
     """Start TLS before the server sends its INFO (``handshake_first``)."""
 
-    inbox_prefix: str = attrs.field(default="_INBOX", validator=_text)
+    inbox_prefix: str = "_INBOX"
     """Prefix of reply subjects, for users with restricted permissions."""
-    jetstream_domain: str | None = attrs.field(default=None, validator=_text)
+    jetstream_domain: str | None = None
     """Default domain of ``client.jetstream()``."""
-    jetstream_prefix: str | None = attrs.field(default=None, validator=_text)
+    jetstream_prefix: str | None = None
     """Default API prefix of ``client.jetstream()``."""
 
-    connect_timeout: float = attrs.field(default=5.0, converter=_to_seconds, validator=_positive)
+    connect_timeout: float = attrs.field(default=5.0, converter=_positive)
     """Seconds for the first connection, over all servers and attempts."""
-    retry_on_failed_connect: bool = attrs.field(default=False, validator=_flag)
+    retry_on_failed_connect: bool = False
     """Retry within ``connect_timeout`` if no server can be reached."""
     max_reconnects: int = attrs.field(default=-1, validator=_at_least(-1))
     """Reconnect attempts per server; -1 means no limit, 0 means none."""
-    reconnect_wait: float = attrs.field(default=1.0, converter=_to_seconds, validator=_duration)
+    reconnect_wait: float = attrs.field(default=1.0, converter=_seconds)
     """Seconds between two attempts to reach the same server."""
-    ping_interval: float = attrs.field(default=30.0, converter=_to_seconds, validator=_positive)
+    ping_interval: float = attrs.field(default=30.0, converter=_positive)
     """Seconds between two pings to the server."""
     max_outstanding_pings: int = attrs.field(default=2, validator=_at_least(1))
     """Unanswered pings after which the connection counts as lost."""
-    echo: bool = attrs.field(default=True, validator=_flag)
+    echo: bool = True
     """Whether subscriptions receive messages that this client publishes."""
-    request_timeout: float = attrs.field(default=5.0, converter=_to_seconds, validator=_positive)
+    request_timeout: float = attrs.field(default=5.0, converter=_positive)
     """Default timeout of calls, in seconds."""
-    drain_timeout: float = attrs.field(default=30.0, converter=_to_seconds, validator=_positive)
+    drain_timeout: float = attrs.field(default=30.0, converter=_positive)
     """Default timeout of ``drain``, in seconds."""
 
-    loop: Literal["auto", "asyncio", "uvloop"] = "auto"
+    loop: Literal["auto", "asyncio", "uvloop"] = attrs.field(default="auto", converter=_loop)
     """Event loop of the background thread; ``auto`` uses uvloop if it is installed."""
     plugins: Sequence[object | str] = attrs.field(default=(), converter=_plugins)
     """Plugins: objects, or names of entry points in the group ``jetsync``."""
 
     def __attrs_post_init__(self) -> None:
+        for field in attrs.fields(ConnectOptions):
+            if getattr(self, field.name) == "" and field.name not in {
+                "servers",
+                "password",
+                "name",
+            }:
+                raise InvalidArgumentError(f"{field.name} is empty", argument=field.name)
         if self.servers is not None:
-            self._check_login(self.server_list())
-        if self.password is not None and self.user is None:
-            raise InvalidArgumentError("password needs user", argument="password")
-        self._check_nkey()
-        if self.tls_key is not None and self.tls_cert is None:
-            raise InvalidArgumentError("tls_key needs tls_cert", argument="tls_key")
-        if self.tls is not None:
-            if not isinstance(self.tls, ssl.SSLContext):
-                raise InvalidTypeError("tls must be an ssl.SSLContext", argument="tls")
-            if self.tls_ca or self.tls_cert:
+            self.server_list()
+        for name, other in _NEEDS.items():
+            if getattr(self, name) is not None and all(getattr(self, one) is None for one in other):
+                hint = _HINTS.get(name, "")
                 raise InvalidArgumentError(
-                    "give either tls or tls_ca, tls_cert and tls_key", argument="tls"
+                    f"{name} needs {' or '.join(other)}{hint}", argument=name
                 )
-        if self.loop not in {"auto", "asyncio", "uvloop"}:
-            raise InvalidArgumentError(
-                f'loop must be "auto", "asyncio" or "uvloop", not {self.loop!r}', argument="loop"
-            )
+        for name, others in _EXCLUDES.items():
+            if getattr(self, name) is not None and any(getattr(self, one) for one in others):
+                raise InvalidArgumentError(f"{name} excludes {' and '.join(others)}", argument=name)
         validate_subject(self.inbox_prefix)
         api_prefix(self.jetstream_domain, self.jetstream_prefix)
-
-    def _check_scheme(self, urls: Sequence[str]) -> None:
-        """Raise if an option asks for TLS and a URL begins with ``ws://``, which has none."""
-        asked = [name for name in _TLS if getattr(self, name)]
-        if asked and any(urlsplit(url).scheme == "ws" for url in urls):
-            raise InvalidArgumentError(
-                f"{asked[0]} has no effect with ws://: use wss://", argument=asked[0]
-            )
-
-    def _check_login(self, urls: Sequence[str]) -> None:
-        """Raise if a password belongs to the user of a URL: they are not combined."""
-        if self.password is not None and self.user is None and any(user_info(url) for url in urls):
-            raise InvalidArgumentError(
-                "a login in the URL and one in the options are not combined:"
-                " give user and password together",
-                argument="password",
-            )
-
-    def _check_nkey(self) -> None:
-        if self.nkey is not None:
-            if self.nkey_signature is None:
-                raise InvalidArgumentError("nkey needs nkey_signature", argument="nkey")
-            if self.nkey_seed is not None or self.credentials is not None:
-                raise InvalidArgumentError(
-                    "give only one of nkey, nkey_seed and credentials", argument="nkey"
-                )
-        elif self.nkey_signature is not None and self.credentials is None:
-            raise InvalidArgumentError(
-                "nkey_signature needs nkey or credentials", argument="nkey_signature"
-            )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> ConnectOptions:
@@ -428,16 +381,21 @@ class ConnectOptions:
             ConfigurationError: ``servers`` is not set, and ``$NATS_URL`` is invalid or contradicts
                 these options.
         """
-        if self.servers is not None:
-            urls = read_servers(self.servers)
-            self._check_scheme(urls)
-            return urls
+        servers = self.servers
         try:
-            urls = read_servers(os.environ.get("NATS_URL") or DEFAULT_URL)
-            self._check_scheme(urls)
-            return urls
+            if servers is None:
+                servers = os.environ.get("NATS_URL") or DEFAULT_URL
+            urls = read_servers(servers)
+            asked = [name for name in _TLS if getattr(self, name)]
+            if asked and any(urlsplit(url).scheme == "ws" for url in urls):
+                raise InvalidArgumentError(
+                    f"{asked[0]} has no effect with ws://: use wss://", argument=asked[0]
+                )
         except InvalidArgumentError as error:
+            if self.servers is not None:
+                raise
             raise ConfigurationError(f"$NATS_URL: {error}") from error
+        return urls
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """

@@ -93,11 +93,8 @@ def duration(value: Seconds | None) -> float | None:
     """
     Convert seconds or a ``timedelta`` to float seconds.
     """
-    return (
-        value
-        if value is None or isinstance(value, ServerSeconds)
-        else as_seconds(value, "a duration")
-    )
+    # The caller adds the name of the field to an error.
+    return value if value is None or isinstance(value, ServerSeconds) else as_seconds(value, "")
 
 
 def durations(value: Iterable[Seconds] | None) -> list[float] | None:
@@ -116,7 +113,7 @@ def aware_time(value: dt.datetime | None) -> dt.datetime | None:
     """
     if value is not None and not isinstance(value, dt.datetime):
         raise InvalidTypeError(f"must be an aware datetime, not {type(value).__name__}")
-    return None if value is None else aware(value, "a time")
+    return None if value is None else aware(value, "")
 
 
 def choose(cls: type[_C], value: _C | str | None) -> _C | None:
@@ -145,12 +142,12 @@ def _items(value: Any, what: str) -> Iterable[Any]:
 
 def _text(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise InvalidTypeError(f"must be a string, not {type(value).__name__}")
+        raise InvalidTypeError(f"must be text, not {type(value).__name__}")
     return value
 
 
 def _texts(value: Any) -> list[str | None] | None:
-    return None if value is None else [_text(item) for item in _items(value, "strings")]
+    return None if value is None else [_text(item) for item in _items(value, "texts")]
 
 
 def _flag(value: Any) -> bool | None:
@@ -189,33 +186,47 @@ def _models(value: Any, wanted: str) -> list[Any] | None:
 
 
 _BY_ANNOTATION: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "str": _text,
     "str | None": _text,
     "list[str] | None": _texts,
     "bool | None": _flag,
+    "int": _whole,
     "int | None": _whole,
     "dict[str, str] | None": _text_map,
     "dt.datetime | None": aware_time,
 }
 
 
-def checked(_: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+def checked(
+    _: type,
+    fields: list[attrs.Attribute[Any]],
+    checks: Mapping[str, Callable[[Any], Any]] = _BY_ANNOTATION,
+) -> list[attrs.Attribute[Any]]:
     """
-    Add type checks to the fields of a model; use it as the ``field_transformer``.
+    Add type checks to the fields of a class; use it as the ``field_transformer``.
 
     Fields with a converter keep it. The other fields get the check for their annotation. Every
     error names the field. The checks run in the constructor and on assignment.
+
+    Args:
+        fields: The fields.
+        checks: Converters by annotation, before the ones for the fields of models.
     """
-    return [_with_check(field) for field in fields]
+    return [_with_check(field, {**_BY_ANNOTATION, **checks}) for field in fields]
 
 
-def _with_check(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
+def _with_check(
+    field: attrs.Attribute[Any], checks: Mapping[str, Callable[[Any], Any]]
+) -> attrs.Attribute[Any]:
     if field.name in {"extra", "_received"}:
         return field
     annotation = str(field.type)
     # The annotation is text, such as "list[StreamSource] | None".
     wanted = annotation.removesuffix(" | None").removeprefix("list[").removesuffix("]")
-    nested = functools.partial(_models if annotation.startswith("list[") else _model, wanted=wanted)
-    found = field.converter or _BY_ANNOTATION.get(annotation, nested)
+    nested = functools.partial(
+        _models if annotation.startswith("list[") else _model, wanted=wanted.rpartition(".")[2]
+    )
+    found = field.converter or checks.get(annotation, nested)
     convert = cast("Callable[[Any], Any]", found)
 
     # wraps: __init__ keeps the annotation of the converter.
@@ -227,8 +238,10 @@ def _with_check(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
             if type(error) not in {InvalidArgumentError, InvalidTypeError}:
                 # A more specific error, such as one about a name, already says what is wrong.
                 raise
-            gap = " " if str(error).startswith("must ") else ": "
-            raise type(error)(f"{field.name}{gap}{error}", argument=field.name) from None
+            kind, text = type(error), str(error).strip()
+        # Raised here, so that the error has no context.
+        gap = " " if text.startswith(("must ", "needs ")) else ": "
+        raise kind(f"{field.name}{gap}{text}", argument=field.name)
 
     return field.evolve(converter=named)
 
