@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import re
 import secrets
 import threading
 import time
@@ -49,7 +50,7 @@ from jetsync.errors import (
     WaitTimeoutError,
 )
 from jetsync.values.message import ACK
-from jetsync.values.server_info import ServerInfo, Statistics, parse_info
+from jetsync.values.server_info import ServerInfo, Statistics
 from jetsync.values.server_urls import without_login
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ PROBE_TIMEOUT: Final = 2.0
 
 _LISTENER: Final = tuple(name for name in vars(ConnectionListener) if name.startswith("on_"))
 
-_DENIED_PREFIX: Final = "Permissions Violation for "
+_DENIED: Final = re.compile(r'Permissions Violation for (\w+) to "([^"]*)"')
 
 _TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
 
@@ -104,8 +105,8 @@ class Connection:
         self._drop: weakref.finalize[Any, Connection] | None = None
         # When the last probe began, on the monotonic clock.
         self._probed = 0.0
-        self._info_line = b"INFO {}"
-        self._info: tuple[bytes, str | None, ServerInfo] = (b"", None, ServerInfo())
+        # The server that the client is or was connected to last.
+        self.server: ServerInfo = ServerInfo()
         self._inboxes = itertools.count(1)
         self._batches = itertools.count(1)
         self._close_lock = threading.RLock()
@@ -353,31 +354,13 @@ class Connection:
         _logger.warning(_log.SILENT, server=self.server.url, seconds=PROBE_TIMEOUT)
         lane.abort()
 
-    # The server.
-
-    @property
-    def server(self) -> ServerInfo:
-        """The server that the client is or was connected to last."""
-        line, url, info = self._info
-        if line is not self._info_line or url != self._url:
-            line, url = self._info_line, self._url
-            info = parse_info(line, url)
-            self._info = (line, url, info)
-        return info
-
-    @property
-    def _url(self) -> str | None:
-        """The address of the current or last server."""
-        return None if self._nats is None else self._nats.url
-
     def check_size(self, size: int) -> None:
         """
         Raise MaxPayloadError if headers and payload of *size* bytes exceed the server's limit.
         """
-        if size > self._info[2].max_payload or self._info[0] is not self._info_line:
-            limit = self.server.max_payload
-            if size > limit:
-                raise MaxPayloadError(size, limit)
+        limit = self.server.max_payload
+        if size > limit:
+            raise MaxPayloadError(size, limit)
 
     # Requests.
 
@@ -527,16 +510,17 @@ class Connection:
         if is_reconnect:
             self.reconnects += 1
             self._down = False
-            _logger.info(_log.RECONNECTED, server=self._url)
-            self.emit(events.ReconnectedEvent(server=self._url, reconnects=self.reconnects))
+            url = self.server.url
+            _logger.info(_log.RECONNECTED, server=url)
+            self.emit(events.ReconnectedEvent(server=url, reconnects=self.reconnects))
 
     def on_disconnected(self) -> None:
         """Report a loss once. The lane knows it already."""
         if self.closed.is_set() or self._exiting or self._down:
             return
         self._down = True
-        _logger.info(_log.DISCONNECTED, server=self._url)
-        self.emit(events.DisconnectedEvent(server=self._url))
+        _logger.info(_log.DISCONNECTED, server=self.server.url)
+        self.emit(events.DisconnectedEvent(server=self.server.url))
 
     def on_closed(self, cause: Exception | None) -> None:
         """Announce the end: nats-py gave up, or was stopped."""
@@ -544,17 +528,16 @@ class Connection:
 
     def on_lame_duck(self) -> None:
         """Report that the server will close the connection soon."""
-        _logger.info(_log.LAME_DUCK, server=self._url)
-        self.emit(events.LameDuckEvent(server=self._url))
+        _logger.info(_log.LAME_DUCK, server=self.server.url)
+        self.emit(events.LameDuckEvent(server=self.server.url))
 
-    def on_discovered(self) -> None:
+    def on_discovered(self, urls: tuple[str, ...]) -> None:
         """Report servers that have joined the cluster."""
-        urls = self._nats.discovered() if self._nats is not None else ()
         self.emit(events.ServersDiscoveredEvent(servers=urls))
 
-    def on_info(self, line: bytes) -> None:
-        """Keep the server's INFO line. It is parsed on demand."""
-        self._info_line = line
+    def on_info(self, server: ServerInfo) -> None:
+        """Keep the server's last INFO."""
+        self.server = server
 
     def on_server_error(self, text: str) -> None:
         """Pass an ``-ERR`` line about a permission to the calls that it answers."""
@@ -650,12 +633,10 @@ def parse_denied(text: str) -> tuple[Any, str] | None:
     The texts are ``-ERR 'Permissions Violation for Publish to "subject"'`` and ``... Subscription
     to "subject"``, to which the server may add `` using queue "name"``.
     """
-    _, found, rest = text.partition(_DENIED_PREFIX)
-    verb, to, rest = rest.partition(' to "')
-    subject, quote, _ = rest.partition('"')
-    if not found or not to or not quote:
+    found = _DENIED.search(text)
+    if found is None:
         return None
-    return ("publish" if verb == "Publish" else "subscribe"), subject
+    return ("publish" if found[1] == "Publish" else "subscribe"), found[2]
 
 
 def nats_arguments(options: ConnectOptions) -> dict[str, Any]:

@@ -55,7 +55,7 @@ except ImportError:  # Windows
 if TYPE_CHECKING:
     import asyncio
     import socket
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from jetsync._base.deadline import Deadline
     from jetsync._io.mailbox import ReplyRouter, Waiter
@@ -93,7 +93,7 @@ class Lane:
     ) -> None:
         self._loop = loop
         self._on_control = on_control
-        self.outbox: Outbox = Outbox(loop, lambda: self.feed(b""), self.abort)
+        self.outbox: Outbox = Outbox(loop)
         # Bound here, so that a write costs no second call.
         self.write: Final = self.outbox.write
         self.post: Final = self.outbox.post
@@ -189,8 +189,7 @@ class Lane:
             return
         self.post_nowait(frames.unsub(sid))
         if grace and self.state is LaneState.OPEN:
-            with contextlib.suppress(RuntimeError):  # The loop is closed: nothing comes any more.
-                self._loop.call_soon_threadsafe(self._loop.call_later, grace, self.drop, sid)
+            self.later(grace, self.drop, sid)
         else:
             self.drop(sid)
 
@@ -438,10 +437,6 @@ class Lane:
                 parts.append(sock.recv(READ_SIZE))
         return b"".join(parts)
 
-    def feed(self, data: bytes) -> None:
-        """Deliver what a WebSocket has received; empty data is the end of the connection."""
-        self._deliver(data, self._splitter)
-
     def _deliver(self, data: bytes, splitter: frames.Splitter) -> None:
         """Deliver the frames in *data*; empty data is the end of the connection."""
         if not data:
@@ -506,10 +501,14 @@ class Lane:
             received: What the server has sent since the end of the handshake.
             max_payload: The limit that the server announced, in bytes.
         """
-        self._begin(max_payload)
-        self.outbox.attach(sock=sock)
+        # A new splitter: a thread in a signal handler may still use that of the last connection.
+        self._strays += self._splitter.strays
+        self._splitter = frames.Splitter(self._boxes, max_payload)
+        self._control.clear()
+        self.fault = None
+        self.outbox.attach(sock)
         if received:
-            self.feed(received)
+            self._deliver(received, self._splitter)
         self._gate = ReadGate(
             sock,
             self._splitter,
@@ -518,20 +517,6 @@ class Lane:
             watch_if_free=self._watch_if_free,
             outbox=self.outbox,
         )
-
-    def attach_stream(
-        self, stream: Callable[[bytes], Awaitable[None]], max_payload: int = 0
-    ) -> None:
-        """Use a WebSocket: *stream* sends a block, and :meth:`feed` gets what arrives."""
-        self._begin(max_payload)
-        self.outbox.attach(stream=stream)
-
-    def _begin(self, max_payload: int) -> None:
-        # A new splitter: a thread in a signal handler may still use that of the last connection.
-        self._strays += self._splitter.strays
-        self._splitter = frames.Splitter(self._boxes, max_payload)
-        self._control.clear()
-        self.fault = None
 
     def open(self) -> None:
         """Write all subscriptions again and allow writes: the server has accepted the login."""
@@ -609,5 +594,3 @@ class Lane:
         sock = self.outbox.sock
         if sock is not None:
             break_connection(sock)
-        elif self.outbox.stream is not None:
-            self.feed(b"")

@@ -40,7 +40,6 @@ from jetsync.errors.texts import redact_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from urllib.parse import ParseResult
 
     from jetsync._io.transport import ConnectionListener
     from jetsync.options import ConnectOptions
@@ -102,8 +101,6 @@ class NatsConnection:
         self._given_up: Exception | None = None
         self._closing: asyncio.Task[None] | None = None
         self._last_error: Exception | None = None
-        # The address of the current or last server, without user name and password.
-        self.url: str | None = None
 
     async def start(self, arguments: Mapping[str, Any], *, persist: bool) -> None:
         """
@@ -130,19 +127,18 @@ class NatsConnection:
                 **arguments,
             )
         except _FirstConnectFailedError as failed:
-            await self._abandon()
+            await self.stop()
             if isinstance(failed.cause, ConfigurationError):
                 raise failed.cause from failed.cause.__cause__
             raise no_server_error(self._failures) from cause_of(failed.cause)
         except nats.errors.Error as error:
-            await self._abandon()
+            await self.stop()
             raise translate_connect_error(error) from cause_of(error)
         except BaseException:
             # The time is over, or the caller was interrupted.
             self.transport.finish()
             raise
         self._first = False
-        self._note_connection()
         self._listener.on_connected()
 
     async def stop(self) -> None:
@@ -169,33 +165,12 @@ class NatsConnection:
         """Drop the connection and make a new one."""
         await self._client.force_reconnect()
 
-    def discovered(self) -> tuple[str, ...]:
-        """Return the servers of the cluster that are new since the last call."""
-        new = self._new_servers()
-        self.transport.known.update(url.netloc for url in new)
-        return tuple(redact_url(self.transport.resolve(url).geturl()) for url in new)
-
-    def _new_servers(self) -> list[ParseResult]:
-        known = self.transport.known
-        return [url for url in self._client.discovered_servers if url.netloc not in known]
-
-    def _note_connection(self) -> None:
-        """Record the server of a new connection."""
-        self._refused.clear()
-        self.url = self.transport.attempt.target
-
     @property
     def last_failure(self) -> tuple[str | None, Exception | None]:
         """The server and the error of the last failed attempt of the first connect."""
         if self._failures:
             return self._failures[-1]
         return self.transport.attempt.target, self.transport.attempt.silence
-
-    async def _abandon(self) -> None:
-        with contextlib.suppress(Exception):
-            await self._client.close()
-        self.transport.finish()
-        await self.transport.wait_closed()
 
     # nats-py's callbacks.
 
@@ -242,7 +217,7 @@ class NatsConnection:
             self._listener.on_disconnected()
 
     async def _on_reconnected(self) -> None:
-        self._note_connection()
+        self._refused.clear()
         self._listener.on_connected()
 
     async def _on_closed(self) -> None:
@@ -260,8 +235,12 @@ class NatsConnection:
 
     async def _on_discovered(self) -> None:
         # The servers that were listed in the handshake are no news.
-        if self._new_servers():
-            self._listener.on_discovered()
+        known = self.transport.known
+        new = [url for url in self._client.discovered_servers if url.netloc not in known]
+        known.update(url.netloc for url in new)
+        if new:
+            urls = (redact_url(self.transport.resolve(url).geturl()) for url in new)
+            self._listener.on_discovered(tuple(urls))
 
     async def _on_lame_duck(self) -> None:
         self._listener.on_lame_duck()

@@ -39,7 +39,7 @@ from jetsync.values.message import ACK
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from jetsync._io.mailbox import Signal, Waiter
 
@@ -86,16 +86,9 @@ class Outbox:
 
     Args:
         loop: The event loop of the connection.
-        on_stream_lost: Called in the loop thread if a WebSocket cannot send any more.
-        on_ping_lost: Called in the loop thread if Ctrl-C interrupted a PING.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        on_stream_lost: Callable[[], None],
-        on_ping_lost: Callable[[], None],
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._own_lock()
         self.state: LaneState = LaneState.DOWN
         self.epoch: int = 0
@@ -103,9 +96,7 @@ class Outbox:
         self.reason: Exception | None = None
         # Why the last attempt to connect failed, None while there is a connection.
         self.why_down: str | None = None
-        # Either a socket or, for a WebSocket, a function that sends a block.
         self.sock: socket.socket | None = None
-        self.stream: Callable[[bytes], Awaitable[None]] | None = None
         # The PINGs that wait for a PONG, oldest first; None for those of nats-py.
         self.pings: deque[Waiter | None] = deque()
         self.posted: list[bytes] = []
@@ -115,8 +106,6 @@ class Outbox:
         # Whether the loop will call `flush_on_time` within :data:`ACK_DELAY` seconds.
         self.flush_due: bool = False
         self._loop = loop
-        self._on_stream_lost = on_stream_lost
-        self._on_ping_lost = on_ping_lost
         # Notifies if the state has changed or there is room again.
         self._changed = Notifier()
         # What waits for the socket, and how many bytes that is.
@@ -196,8 +185,8 @@ class Outbox:
             self._send(block)
         except BaseException:
             # Ctrl-C before the PING was sent: later PONGs would go to the wrong waiters.
-            if pong in self.pings:
-                self._loop.call_soon_threadsafe(self._on_ping_lost)
+            if pong in self.pings and self.sock is not None:
+                break_connection(self.sock)
             raise
 
     def post(
@@ -338,9 +327,6 @@ class Outbox:
             block = b"".join(self.posted)
             self.posted.clear()
             self._posted_size = 0
-        if self.stream is not None and block:
-            self._send_later(block)
-            return
         sock = self.sock
         if sock is None or not block:
             return
@@ -397,55 +383,12 @@ class Outbox:
                 self._writing = False
                 self._loop.remove_writer(sock.fileno())
 
-    # A WebSocket.
-
-    def _send_later(self, block: bytes) -> None:
-        """Queue *block* for the task that feeds the WebSocket; the lock is held."""
-        self._out.append(block)
-        self.size += len(block)
-        if not self._writing:
-            assert self.stream is not None
-            # In this order, because of Ctrl-C: the feeder needs the lock, so it cannot end before.
-            self._loop.call_soon_threadsafe(self._start_feeding, self.stream)
-            self._writing = True
-
-    def _start_feeding(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
-        if stream is self.stream:
-            self._feeder = self._loop.create_task(self._feed_stream(stream))
-
-    async def _feed_stream(self, stream: Callable[[bytes], Awaitable[None]]) -> None:
-        """Send what is queued; loop thread."""
-        while True:
-            with self.lock:
-                if stream is not self.stream:
-                    return
-                block = b"".join(self._out)
-                self._out.clear()
-                if not block:
-                    self._writing = False
-                    return
-            try:
-                await stream(block)
-            except Exception:  # noqa: BLE001 - aiohttp's errors; each means that the connection is gone.
-                # A feeder may outlive its connection, and must not end the next one.
-                if stream is self.stream:
-                    self._on_stream_lost()
-                return
-            with self.lock:
-                self.bytes_out += len(block)
-                self.size = sum(map(len, self._out))
-                self._changed.notify()
-
     # The life of a connection; loop thread.
 
-    def attach(
-        self,
-        sock: socket.socket | None = None,
-        stream: Callable[[bytes], Awaitable[None]] | None = None,
-    ) -> None:
+    def attach(self, sock: socket.socket) -> None:
         """Send on this connection from now on. Until :meth:`open`, only nats-py does."""
         with self.lock:
-            self.sock, self.stream = sock, stream
+            self.sock = sock
 
     def open(self, block: bytes) -> None:
         """Send *block* before all others, and allow writes."""
@@ -471,7 +414,7 @@ class Outbox:
                 if self._writing:
                     self._loop.remove_writer(self.sock.fileno())
                 self.sock.close()
-            self.sock = self.stream = None
+            self.sock = None
             self._writing = False
             self._out.clear()
             self.posted.clear()
@@ -496,7 +439,7 @@ class Outbox:
         """
         # Kept alive: closing it would affect the parent.
         self._inherited = self.sock
-        self.sock = self.stream = None
+        self.sock = None
         self._own_lock()
         self.acks = deque()
         self._changed = Notifier()

@@ -93,7 +93,8 @@ def no_server_error(failures: Sequence[tuple[str | None, Exception]]) -> Connect
         if errors[0].reason == os.strerror(errno.ECONNREFUSED).lower():
             errors[0].args = (f"{errors[0]}; is a server running there?",)
         return errors[0]
-    kind = AuthenticationError if _has_refusal(errors) else ConnectError
+    refused = any(isinstance(error, AuthenticationError) for error in errors)
+    kind = AuthenticationError if refused else ConnectError
     return kind("no server could be used: " + "; ".join(map(str, errors)))
 
 
@@ -116,10 +117,6 @@ def ends_connection(reason: str) -> bool:
     """Return whether the server ends the connection after an ``-ERR`` line with this text."""
     text = reason.lower()
     return not any(words in text for words in _HARMLESS)
-
-
-def _has_refusal(errors: Sequence[ConnectError]) -> bool:
-    return any(isinstance(error, AuthenticationError) for error in errors)
 
 
 def _text_of(error: Exception) -> str:

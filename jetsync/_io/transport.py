@@ -32,7 +32,7 @@ from jetsync.errors import (
     ProtocolError,
 )
 from jetsync.errors.texts import redact_url
-from jetsync.values.server_info import clean_info
+from jetsync.values.server_info import ServerInfo, clean_info
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -63,8 +63,8 @@ class ConnectionListener(Protocol):
     def on_disconnected(self) -> None: ...
     def on_closed(self, cause: Exception | None) -> None: ...
     def on_lame_duck(self) -> None: ...
-    def on_discovered(self) -> None: ...
-    def on_info(self, line: bytes) -> None: ...
+    def on_discovered(self, urls: tuple[str, ...]) -> None: ...
+    def on_info(self, server: ServerInfo) -> None: ...
     def on_server_error(self, text: str) -> None: ...
     def on_error(self, error: Exception) -> None: ...
 
@@ -83,9 +83,8 @@ class Attempt:
     # What nats-py has written, and what the server has sent that was not read as a line yet.
     outgoing: bytearray = attrs.field(factory=bytearray)
     received: bytearray = attrs.field(factory=bytearray)
-    # The server's INFO line, its fields, and the fields that nats-py got.
-    line: bytes = b""
-    info: dict[str, Any] | None = None
+    # The server's INFO, and the fields of it that nats-py got.
+    info: ServerInfo | None = None
     greeting: dict[str, Any] = attrs.field(factory=dict)
     # The servers of the cluster that the server has listed as ``connect_urls``.
     listed: list[str] = attrs.field(factory=list)
@@ -98,11 +97,6 @@ class Attempt:
     refused: bool = False
     # The last error that the server has reported, also after the handshake.
     server_error: Exception | None = None
-
-    @property
-    def max_payload(self) -> int:
-        """The limit that the server announced, in bytes; 0 if none."""
-        return int((self.info or {}).get("max_payload") or 0)
 
 
 class LaneTransport:
@@ -346,15 +340,15 @@ class LaneTransport:
             raise self._refusal(line)
         if not line.startswith(b"INFO "):
             raise ConnectError(f"not a NATS server: the first line is {line[:40]!r}")
-        info, raw = clean_info(line)
+        info, server = clean_info(line, attempt.target)
         required = info["tls_required"] or self._had_tls or self.ssl_context is not None
         if required and not attempt.secure:
-            if not info["tls_required"] and not raw.get("tls_available"):
+            if not info["tls_required"] and not server.raw.get("tls_available"):
                 raise ConnectError("the server offers no TLS, which this client asks for")
             self._refuse_plaintext()
             # nats-py starts TLS only if the server requires it.
             info["tls_required"] = True
-        attempt.info, attempt.line = raw, line
+        attempt.info = server
         # An attacker may have written this line, and nats-py would send the login to the servers
         # that it lists. nats-py gets the list after the server has accepted the login.
         attempt.listed = info.pop("connect_urls", [])
@@ -378,9 +372,8 @@ class LaneTransport:
             if line.startswith(b"-ERR"):
                 raise self._refusal(line)
             if line.startswith(b"INFO "):
-                info, _ = clean_info(line)
+                info, attempt.info = clean_info(line, attempt.target)
                 attempt.listed = info.get("connect_urls", attempt.listed)
-                attempt.line = line
             elif line == b"PING\r\n":
                 await self._in_time(self._send(b"PONG\r\n"))
             elif not line.startswith(b"+OK"):
@@ -388,7 +381,8 @@ class LaneTransport:
         self._had_tls = self._had_tls or attempt.secure
         self._handshaking = False
         self._eof = False
-        self._listener.on_info(attempt.line)
+        assert attempt.info is not None
+        self._listener.on_info(attempt.info)
         if attempt.listed:
             self._tell({**attempt.greeting, "connect_urls": attempt.listed, "ldm": False})
             self.known.update(attempt.listed)
@@ -396,12 +390,13 @@ class LaneTransport:
 
     def _attach(self) -> None:
         """Let the lane read and write from now on."""
-        sock, received = self._sock, self.attempt.received
+        sock, received, info = self._sock, self.attempt.received, self.attempt.info
         assert sock is not None
+        assert info is not None
         # The rest of a decrypted record waits inside the object, where poll does not see it.
         while isinstance(sock, ssl.SSLSocket) and sock.pending():
             received += sock.recv(HANDSHAKE_READ)
-        self.lane.attach(sock, bytes(received), self.attempt.max_payload)
+        self.lane.attach(sock, bytes(received), info.max_payload)
         received.clear()
 
     def _refusal(self, line: bytes) -> ConnectError:
@@ -422,7 +417,7 @@ class LaneTransport:
             await asyncio.wait({self._making})
         # In a thread of its own: it may read files, and call functions of the application.
         self._making = _in_thread(
-            make_login, self._options, attempt.server, attempt.info.get("nonce") or None
+            make_login, self._options, attempt.server, attempt.info.raw.get("nonce") or None
         )
         attempt.login = login = await asyncio.shield(self._making)
         fields = {**json.loads(line.removeprefix(b"CONNECT ")), **login.fields}
@@ -506,11 +501,11 @@ class LaneTransport:
                 self._listener.on_error(lane.fault)
         elif line.startswith(b"INFO "):
             try:
-                info, _ = clean_info(line)
+                info, server = clean_info(line, self.attempt.target)
             except ProtocolError as error:
                 self._listener.on_error(error)
                 return
-            self._listener.on_info(line)
+            self._listener.on_info(server)
             self._tell(info)
         elif line.startswith(b"-ERR"):
             # nats-py would close the client. If the server ends the connection, that is noticed.

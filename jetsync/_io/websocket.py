@@ -1,16 +1,20 @@
 """
 WebSocket connections, on aiohttp.
 
-Everything runs in the loop thread. aiohttp is an extra, and is imported with the first connection.
+The lane reads and writes sockets, so it gets one end of a pair of sockets. Two tasks of the loop
+pass the bytes between the other end and aiohttp. aiohttp is an extra, and is imported with the
+first connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+import socket
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
+from jetsync._io.outbox import break_connection
 from jetsync._io.transport import LaneTransport, retryable
 from jetsync.errors import ConfigurationError, ConnectError
 
@@ -27,6 +31,9 @@ MAX_MESSAGE: Final = 128 << 20
 
 # Seconds to wait for the closing handshake. A server that hangs does not take part in it.
 CLOSING_WAIT: Final = 1.0
+
+# Bytes of one WebSocket message to send: 256 KiB.
+CHUNK: Final = 1 << 18
 
 # Rounds of the loop in which it closes an abandoned socket.
 CLOSING_ROUNDS: Final = 3
@@ -54,17 +61,18 @@ class WebSocket:
         self._socket: Any = None
         # The asyncio transport that carries the WebSocket.
         self._below: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def open(
         self, url: str, ssl_context: ssl.SSLContext | None, hostname: str | None
-    ) -> None:
+    ) -> socket.socket:
         """
-        Connect; raises OSError. The caller limits the time.
+        Connect and return the socket for the lane; raises OSError. The caller limits the time.
 
         The certificate is checked against *hostname*, or against the host of the URL without one.
         """
         try:
-            self._socket = await self._session.ws_connect(
+            found = await self._session.ws_connect(
                 url,
                 ssl=True if ssl_context is None else ssl_context,
                 server_hostname=hostname,
@@ -85,29 +93,43 @@ class WebSocket:
                 reason = type(error).__name__
             raise OSError(f"WebSocket handshake failed: {reason}") from None
         with contextlib.suppress(AttributeError):
-            self._below = self._socket._response.connection.transport
+            self._below = cast("Any", found)._response.connection.transport
+        return self.carry(found)
 
-    async def receive(self) -> bytes:
-        """Return the next message; empty at the end of the connection."""
-        if self._socket is None:
-            return b""
-        message = await self._socket.receive()
-        if message.type is self._aiohttp.WSMsgType.BINARY:
-            data: bytes = message.data
-            return data
-        # A closing frame, an error or text. A NATS server sends no text.
-        return b""
+    def carry(self, web: Any) -> socket.socket:
+        """Return a socket whose bytes go to and come from the WebSocket *web* of aiohttp."""
+        self._socket = web
+        sock, self._pair = socket.socketpair()
+        sock.setblocking(False)
+        self._pair.setblocking(False)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._send_all()), loop.create_task(self._receive_all())]
+        return sock
 
-    async def send(self, block: bytes) -> None:
-        """Send *block* as one message."""
-        if self._socket is None:
-            raise OSError("not connected")
-        await self._socket.send_bytes(block)
+    async def _send_all(self) -> None:
+        """Send what the lane writes until it closes its end."""
+        loop = asyncio.get_running_loop()
+        # aiohttp has errors of its own. Each means that the connection is gone.
+        with contextlib.suppress(Exception):
+            while block := await loop.sock_recv(self._pair, CHUNK):
+                await self._socket.send_bytes(block)
+        break_connection(self._pair)
+
+    async def _receive_all(self) -> None:
+        """Pass what the server sends to the lane until the WebSocket ends."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(Exception):
+            # Another type is a closing frame, an error or text. A NATS server sends no text.
+            while (message := await self._socket.receive()).type is self._aiohttp.WSMsgType.BINARY:
+                await loop.sock_sendall(self._pair, message.data)
+        break_connection(self._pair)
 
     async def close(self) -> None:
-        """Close the connection. Can be called repeatedly."""
+        """Send what the lane has written, and close the connection."""
         try:
-            if self._socket is not None:
+            if self._tasks:
+                self._tasks[1].cancel()
+                await asyncio.wait(self._tasks, timeout=CLOSING_WAIT)
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(self._socket.close(), CLOSING_WAIT)
         finally:
@@ -115,6 +137,11 @@ class WebSocket:
             # that may have ended by then.
             if self._below is not None:
                 self._below.abort()
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+                self._pair.close()
             await self._session.close()
             for _ in range(CLOSING_ROUNDS):
                 await asyncio.sleep(0)
@@ -127,9 +154,7 @@ async def _refuse_redirect(*_: object) -> None:
 
 class WebSocketLaneTransport(LaneTransport):
     """
-    A WebSocket behind the lane.
-
-    The loop does all reads and writes. This is slower than a plain socket but behaves the same.
+    A WebSocket behind the lane. It is slower than a plain socket and behaves the same.
     """
 
     def __init__(
@@ -140,9 +165,7 @@ class WebSocketLaneTransport(LaneTransport):
     ) -> None:
         super().__init__(loop, listener, options)
         self._scheme = urlsplit(options.server_list()[0]).scheme
-        self._web: WebSocket | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._opening: asyncio.Task[None] | None = None
+        self._web: tuple[WebSocket, asyncio.Task[socket.socket]] | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
@@ -154,15 +177,17 @@ class WebSocketLaneTransport(LaneTransport):
             address = self.resolve(uri)
             self._scheme = address.scheme
             context = self.ssl_context if address.scheme == "wss" else None
-            self._web = web = WebSocket()
-            self._opening = opening = self._loop.create_task(
+            web = WebSocket()
+            opening = self._loop.create_task(
                 web.open(address.geturl(), context, self._options.tls_hostname)
             )
+            self._web = current = web, opening
             # Not cancelled at the end of its time, because aiohttp would leave the socket of a TLS
             # handshake open. close() waits for it.
-            await self._in_time(asyncio.shield(opening))
-            if self._web is not web:
+            sock = await self._in_time(asyncio.shield(opening))
+            if self._web is not current:
                 raise ConnectError("the connection was closed during its handshake")
+            self._sock = sock
 
     async def connect_tls(
         self,
@@ -181,48 +206,14 @@ class WebSocketLaneTransport(LaneTransport):
             return uri
         return uri._replace(scheme=self._scheme)
 
-    async def _receive(self) -> bytes:
-        return await self._connected(self._web).receive()
-
-    async def _send(self, block: bytes) -> None:
-        if self._web is None:
-            raise OSError("not connected")
-        # If the server has ended the connection, the lines that it sent before say why.
-        with contextlib.suppress(OSError):
-            await self._web.send(block)
-
-    def _attach(self) -> None:
-        web = self._web
-        assert web is not None
-        self.lane.attach_stream(web.send, self.attempt.max_payload)
-        if self.attempt.received:
-            self.lane.feed(bytes(self.attempt.received))
-            self.attempt.received.clear()
-        self._reader = self._loop.create_task(self._read_web(web))
-
-    async def _read_web(self, web: WebSocket) -> None:
-        data = b"-"
-        while data:
-            try:
-                data = await web.receive()
-            except (OSError, RuntimeError):
-                data = b""
-            if web is not self._web:
-                return
-            self.lane.feed(data)
-
     def close(self) -> None:
         """Close the connection, or end the attempt to make one. Can be called repeatedly."""
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.cancel()
+        super().close()
         web, self._web = self._web, None
-        opening, self._opening = self._opening, None
-        if web is not None and opening is not None:
-            closing = self._loop.create_task(_close_web(web, opening))
+        if web is not None:
+            closing = self._loop.create_task(_close_web(*web))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-        super().close()
 
     async def wait_closed(self) -> None:
         """
@@ -234,14 +225,15 @@ class WebSocketLaneTransport(LaneTransport):
             await asyncio.wait(self._closing, timeout=CLOSING_WAIT)
 
 
-async def _close_web(web: WebSocket, opening: asyncio.Task[None]) -> None:
+async def _close_web(web: WebSocket, opening: asyncio.Task[socket.socket]) -> None:
     """Close a WebSocket once the task that opens it has ended."""
     try:
         await asyncio.wait({opening}, timeout=CLOSING_WAIT)
         if not opening.done():
             opening.cancel()
             await asyncio.wait({opening})
-        if not opening.cancelled():
-            opening.exception()
+        if not opening.cancelled() and opening.exception() is None:
+            # The transport did not take it if the attempt was over.
+            opening.result().close()
     finally:
         await web.close()

@@ -157,9 +157,9 @@ def parse_info(line: bytes, url: str | None) -> ServerInfo:
     )
 
 
-def clean_info(line: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+def clean_info(line: bytes, url: str | None) -> tuple[dict[str, Any], ServerInfo]:
     """
-    Check an ``INFO`` line. Return the fields that nats-py needs, and all fields.
+    Read the ``INFO`` line of the server at *url*. Return the fields that nats-py needs, and all.
 
     nats-py does not check the types of the fields, and an error there would end its reconnects. It
     gets no nonce, because jetsync adds the login. It gets only valid server addresses.
@@ -167,8 +167,8 @@ def clean_info(line: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         ProtocolError: The line is not a JSON object, or a field has the wrong type.
     """
-    raw = decode_json(line[4:])
-    parse_info(line, None)
+    server = parse_info(line, url)
+    raw = server.raw
     if not isinstance(raw.get("nonce") or "", str):
         raise ProtocolError("the nonce of INFO is not text")
     info = {name: raw[name] for name in _PASSED_ON if raw.get(name) is not None}
@@ -177,7 +177,7 @@ def clean_info(line: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         info["connect_urls"] = [url for url in urls if _can_be_dialled(url)]
     for flag in ("tls_required", "ldm"):
         info[flag] = raw.get(flag) is True
-    return info, raw
+    return info, server
 
 
 _PASSED_ON: Final = ("server_id", "version", "max_payload", "headers", "client_id")

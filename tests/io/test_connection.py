@@ -385,13 +385,13 @@ class TestAsk:
 
     def test_size(self, connection):
         """A request larger than the server takes is refused before it is sent."""
-        connection.on_info(b'INFO {"max_payload":4}\r\n')
+        connection.on_info(ServerInfo(max_payload=4))
         with pytest.raises(MaxPayloadError) as caught:
             connection.exchange(b"a", None, b"12345", soon())
         assert (caught.value.size, caught.value.limit) == (5, 4)
         assert connection.lane.written == []
         connection.check_size(4)
-        connection.on_info(b'INFO {"max_payload":5}\r\n')
+        connection.on_info(ServerInfo(max_payload=5))
         connection.check_size(5)
 
     def test_closed(self, connection):
@@ -595,14 +595,6 @@ class TestListener:
         connection.on_error(ValueError("odd"))
         (event,) = connection.plugins.dispatcher.events
         assert type(event) is events.AsyncErrorEvent
-
-    def test_info(self, connection):
-        """The server's words are parsed when somebody asks, and once."""
-        connection.on_info(b'INFO {"version":"2.14.0"}\r\n')
-        assert connection.server.version == "2.14.0"
-        assert connection.server is connection.server
-        connection.on_info(b'INFO {"version":"2.15.1"}\r\n')
-        assert connection.server.version == "2.15.1"
 
     def test_statistics(self, connection):
         """The counters are the lane's."""

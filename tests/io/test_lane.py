@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import threading
 import time
+import types
 
 import pytest
 from interrupts import interrupted_at
@@ -21,6 +22,7 @@ from jetsync._io import lane as _lane
 from jetsync._io.lane import SID_RANGE, Lane
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.outbox import ACK_LIMIT, OUT_LIMIT, PING, POST_LIMIT, LaneState
+from jetsync._io.websocket import WebSocket
 from jetsync.errors import CallInSignalHandlerError, ConnectionClosedError, DisconnectedError
 
 LONG = 10.0
@@ -117,6 +119,10 @@ class Rig:
             return function(*arguments)
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(LONG)
+
+    def wait_for(self, coroutine):
+        """Run a coroutine in the loop thread and return its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(LONG)
 
     def connect(self, *, opened=True, buffer=None):
         """Attach one end of a new pair of sockets; the other one is the server."""
@@ -1157,98 +1163,123 @@ class TestClose:
         assert repr(rig.lane) == "<Lane open epoch=1 subscriptions=1 out=0>"
 
 
-class TestStream:
-    """A WebSocket: somebody else sends and receives."""
+class StubWeb:
+    """aiohttp's side of a connection: keeps what is sent, and receives what a test says."""
 
-    def test_both_ways(self, idle):
-        """Blocks go to the sender in order, and what comes is cut as from a socket."""
-        sent, release = [], asyncio.Event()
+    def __init__(self):
+        self.sent = bytearray()
+        self.incoming = asyncio.Queue()
+        self.may_send = asyncio.Event()
+        self.may_send.set()
+        self.failure = None
+        self.closed = False
 
-        async def send(block):
-            sent.append(block)
-            await release.wait()
+    async def send_bytes(self, block):
+        await self.may_send.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.sent += block
 
+    async def receive(self):
+        return await self.incoming.get()
+
+    def say(self, data, kind="BINARY"):
+        kind = getattr(pytest.importorskip("aiohttp").WSMsgType, kind)
+        self.incoming.put_nowait(types.SimpleNamespace(type=kind, data=data))
+
+    async def close(self):
+        self.closed = True
+
+
+class Carried:
+    """A lane on a WebSocket."""
+
+    def __init__(self, rig):
+        self.rig = rig
+        self.lane = rig.lane
+        self.web, self.socket, self.sock = rig.wait_for(self._open())
+
+    async def _open(self):
+        web, socket = StubWeb(), WebSocket()
+        return web, socket, socket.carry(web)
+
+    def begin(self):
+        self.rig.do(self.lane.attach, self.sock)
+        self.rig.do(self.lane.open)
+
+    def close(self):
+        self.rig.do(self.lane.detach)
+        self.rig.wait_for(self.socket.close())
+
+
+@pytest.fixture
+def carried(idle):
+    """A lane on a WebSocket, not begun yet."""
+    pytest.importorskip("aiohttp")
+    carried = Carried(idle)
+    yield carried
+    carried.close()
+    assert carried.web.closed
+
+
+class TestWebSocket:
+    """A WebSocket: the lane has a socket, and aiohttp sends and receives."""
+
+    def test_both_ways(self, carried):
+        """Blocks go to the server in order, and what comes is split as from a socket."""
         box = Mailbox()
-        sid = idle.listen(box)
-        idle.do(idle.lane.attach_stream, send)
-        idle.do(idle.lane.open)
-        until(lambda: sent, "the subscriptions")
-        idle.lane.write(b"a", soon())
-        idle.lane.write(b"b", soon())
-        idle.do(release.set)
-        until(lambda: len(sent) == 2, "the blocks")
-        assert sent == [b"SUB s  1000000\r\n", b"ab"]
-        until(lambda: idle.lane.bytes_out == 18, "the count")
-        idle.do(idle.lane.feed, msg(sid, b"x") + b"PING\r\n")
-        assert idle.lane.wait(box, soon())
+        sid = carried.rig.listen(box)
+        carried.begin()
+        carried.lane.write(b"a", soon())
+        carried.lane.write(b"b", soon())
+        until(lambda: carried.web.sent == b"SUB s  %b\r\nab" % sid, "the blocks")
+        carried.rig.do(carried.web.say, msg(sid, b"x") + b"PING\r\n")
+        assert carried.lane.wait(box, soon())
         assert box.drain()[0][3] == b"x"
-        assert idle.foreign[0][1] == b"PING\r\n"
+        until(lambda: carried.rig.foreign, "the line of nats-py")
+        assert carried.rig.foreign[0][1] == b"PING\r\n"
 
-    def test_back_pressure(self, idle):
-        """The same bound holds as for a socket."""
-        release = asyncio.Event()
-
-        async def send(block):
-            await release.wait()
-
-        idle.do(idle.lane.attach_stream, send)
-        idle.do(idle.lane.open)
-        idle.lane.write(b"1" * OUT_LIMIT, soon())
+    def test_back_pressure(self, carried):
+        """A server that takes nothing makes writers wait, as on a plain socket."""
+        carried.begin()
+        carried.rig.do(carried.web.may_send.clear)
+        for _ in range(3):
+            carried.lane.write(b"1" * (OUT_LIMIT // 2), soon())
+        until(lambda: carried.lane.outbox.size > OUT_LIMIT, "the full outbox")
         with pytest.raises(DisconnectedError):
-            idle.lane.write(b"2", soon(0.01))
-        idle.do(release.set)
-        assert idle.lane.write(b"3", soon()) == 1
+            carried.lane.write(b"2", soon(0.01))
+        carried.rig.do(carried.web.may_send.set)
+        assert carried.lane.write(b"3", soon()) == 1
 
-    def test_stale_sender(self, idle):
-        """A sender that outlives its connection does not end the next one when it fails."""
-        waiting, release, sent = threading.Event(), asyncio.Event(), []
+    def test_rest_is_sent(self, carried):
+        """What the lane has written before it closes its end still goes out."""
+        carried.begin()
+        carried.rig.do(carried.web.may_send.clear)
+        carried.lane.write(b"last words", soon())
+        carried.rig.do(carried.lane.detach)
+        carried.rig.do(carried.web.may_send.set)
+        carried.rig.wait_for(carried.socket.close())
+        assert carried.web.sent == b"last words"
 
-        async def stale(block):
-            waiting.set()
-            await release.wait()
-            raise RuntimeError("closed")
-
-        async def fresh(block):
-            sent.append(block)
-
-        idle.do(idle.lane.attach_stream, stale)
-        idle.do(idle.lane.open)
-        idle.lane.write(b"old", soon())
-        assert waiting.wait(LONG)
-        idle.do(idle.lane.detach)
-        idle.do(idle.lane.attach_stream, fresh)
-        idle.do(idle.lane.open)
-        idle.settle()
-        idle.foreign.clear()
-        idle.do(release.set)
-        idle.settle()
-        idle.lane.write(b"new", soon())
-        until(lambda: sent == [b"new"], "the block")
-        assert (idle.lane.state, idle.foreign) == (LaneState.OPEN, [])
-
-    def test_failed_send(self, idle):
-        """An error of the sender is the end of the connection."""
-
-        async def send(block):
-            raise RuntimeError("aiohttp says no")
-
+    @pytest.mark.parametrize("end", ["send", "receive", "text"])
+    def test_end(self, carried, end):
+        """An error of aiohttp and the end of the WebSocket are the end of the connection."""
         box = Mailbox()
-        idle.listen(box)
-        idle.do(idle.lane.attach_stream, send)
-        idle.do(idle.lane.open)
-        assert idle.lane.wait(box, soon())
+        carried.rig.listen(box)
+        if end == "send":
+            carried.web.failure = RuntimeError("closed")
+        carried.begin()
+        if end != "send":
+            kind = "TEXT" if end == "text" else "CLOSED"
+            carried.rig.do(carried.web.say, b"", kind)
+        assert carried.lane.wait(box, soon())
         assert box.take_lost() == 1
 
-    def test_garbage(self, idle):
-        """Bytes that are no protocol end the connection as they do on a socket."""
-
-        async def send(block):
-            """Take it."""
-
-        idle.do(idle.lane.attach_stream, send)
-        idle.do(idle.lane.open)
-        idle.do(idle.lane.feed, b"MSG 5\r\n")
-        until(lambda: idle.lane.state is LaneState.DOWN, "the loss")
+    def test_garbage(self, carried):
+        """Bytes that are not the NATS protocol end the connection as they do on a socket."""
+        carried.begin()
+        carried.rig.do(carried.web.say, b"MSG 5\r\n")
+        until(lambda: carried.lane.state is LaneState.DOWN, "the loss")
 
 
 @pytest.fixture(scope="session")

@@ -172,11 +172,12 @@ class Listener:
     def on_lame_duck(self):
         self.notes.append("lame duck")
 
-    def on_discovered(self):
-        self.notes.append("discovered")
+    def on_discovered(self, urls):
+        self.notes.append(urls)
 
-    def on_info(self, line):
-        self.notes.append(f"info {json.loads(line[5:]).get('server_id')}")
+    def on_info(self, server):
+        self.server = server
+        self.notes.append(f"info {server.server_id}")
 
     def on_server_error(self, text):
         self.notes.append(text)
@@ -370,7 +371,7 @@ class TestConnection:
             connection = connection_of(listener, server)
             await start(connection)
             assert connection._client._transport is connection.transport
-            assert connection.url == server.url
+            assert listener.server.url == server.url
             assert listener.notes == ["info S", "connected"]
             await connection.flush(LONG)
             await connection.stop()
@@ -507,9 +508,8 @@ class TestConnection:
             await eventually(lambda: connection._client.discovered_servers)
             await asyncio.to_thread(server.close)
             await eventually(lambda: listener.notes.count("connected") == 3)
-            assert connection.url == listed.url
-            assert "discovered" not in listener.notes
-            assert connection.discovered() == ()
+            assert listener.server.url == listed.url
+            assert not [note for note in listener.notes if isinstance(note, tuple)]
             await connection.stop()
 
         run(main)
@@ -650,9 +650,8 @@ class TestConnection:
             server.peers[0].send(b"INFO " + json.dumps(news).encode() + b"\r\n")
             await eventually(lambda: "lame duck" in listener.notes)
             assert listener.notes[2] == "info T"
-            assert "discovered" in listener.notes
-            assert connection.discovered() == ("nats://10.0.0.1:4222",)
-            assert connection.discovered() == ()
+            found = [note for note in listener.notes if isinstance(note, tuple)]
+            assert found == [("nats://10.0.0.1:4222",)]
             denied = "-ERR 'Permissions Violation for Publish to \"a\"'"
             server.peers[0].send(denied.encode() + b"\r\n")
             server.peers[0].send(b"-ERR 'maximum subscriptions exceeded'\r\n")
