@@ -346,7 +346,7 @@ class Stream:
             self._name,
             self._info,
             self._context.deadline(timeout),
-            filter_subjects=filter_subjects,
+            filter_subjects,
             deliver_policy=deliver_policy,
             opt_start_seq=opt_start_seq,
             opt_start_time=opt_start_time,
@@ -355,7 +355,7 @@ class Stream:
             headers_only=headers_only,
             max_reset_attempts=max_reset_attempts,
             name_prefix=name_prefix,
-            metadata=metadata,
+            metadata=None if metadata is None else dict(metadata),
         )
 
     def delete_consumer(self, name: str, *, timeout: Seconds | None = None) -> None:

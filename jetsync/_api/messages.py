@@ -101,13 +101,13 @@ def direct_get(
     block = frame[2]
     if block is None:
         raise ProtocolError("an answer to a direct get has no headers")
-    code, description = parse_status(block)
-    if not code:
+    if block.startswith(b"NATS/1.0\r\n"):
         return StoredMessage.from_direct(block, frame[3])
+    code, description = parse_status(block)
     if code == 404:
         raise _not_found(stream, request)
     error_class = {408: BadDirectRequestError, 412: RequiredApiLevelError}.get(
-        code, UnknownStatusError
+        code or 0, UnknownStatusError
     )
     raise error_class(code=code, description=description, stream=stream)
 

@@ -45,6 +45,10 @@ class Order(enum.Enum):
     GAP = "gap"
 
 
+# Looking up a member of an enumeration costs more than a global name.
+NEXT: Final = Order.NEXT
+
+
 class OrderedCursor:
     """
     Keep the position of one ordered consumer.
@@ -87,7 +91,8 @@ class OrderedCursor:
         """Return the configuration of the next consumer, and expect its messages from now on."""
         self.number += 1
         self.name = f"{self._prefix}_{self.number}"
-        self._token = self.name.encode()
+        # Every message is delivered once.
+        self._token = f".{self.name}.1.".encode()
         self._expected = 1
         named = attrs.evolve(self._wanted, name=self.name)
         if self.last is None:
@@ -134,27 +139,25 @@ class OrderedCursor:
         Raises:
             ProtocolError: The reply subject is not that of a consumer's message.
         """
-        tokens = reply.split(b".")
-        # $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>. ..., with a
-        # domain and an account before the stream in the longer form.
-        first = 3 if len(tokens) == 9 else 5
-        if tokens[first : first + 1] != [self._token]:
+        # $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>. ...,
+        # with a domain and an account before the stream in the longer form.
+        numbers = reply.partition(self._token)[2].split(b".", 2)
+        if numbers == [b""]:
             return Order.REPEAT
-        if len(tokens) <= first + 3:
+        if len(numbers) < 3:
             raise ProtocolError(f"not the reply subject of a message: {reply[:80]!r}")
         expected, last = self._expected, self.last
-        if tokens[first + 3] != b"%d" % expected:
-            read_digits(tokens[first + 3])
+        if numbers[1] != b"%d" % expected:
+            read_digits(numbers[1])
             return Order.GAP
+        sequence = read_digits(numbers[0])
         self._expected = expected + 1
-        sequence = read_digits(tokens[first + 2])
         if last is not None and sequence <= last:
             return Order.REPEAT
-        self._last_before = last
-        self.last = sequence
+        self._last_before, self.last = last, sequence
         self.delivered += 1
         self._pause = 0.0
-        return Order.NEXT
+        return NEXT
 
     def put_back(self) -> None:
         """

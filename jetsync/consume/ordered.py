@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -38,8 +38,7 @@ from jetsync.values.consumer_config import ConsumerConfig, DeliverPolicy
 from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from typing_extensions import Self
 
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
     from jetsync._proto.pull import PullRequest
     from jetsync.consume.inbox import PullInbox
-    from jetsync.values.consumer_config import DeliverPolicyInput, ReplayPolicyInput
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
     from jetsync.values.stream_info import StreamInfo
@@ -81,55 +79,53 @@ def open_ordered(
     stream: str,
     known: StreamInfo,
     deadline: Deadline,
-    *,
     filter_subjects: str | Sequence[str] | None,
-    deliver_policy: DeliverPolicyInput | None,
-    opt_start_seq: int | None,
-    opt_start_time: dt.datetime | None,
-    replay_policy: ReplayPolicyInput | None,
-    inactive_threshold: Seconds | None,
-    headers_only: bool | None,
-    max_reset_attempts: int,
-    name_prefix: str | None,
-    metadata: Mapping[str, str] | None,
+    *,
+    max_reset_attempts: int = -1,
+    name_prefix: str | None = None,
     keep_to_stream: bool = False,
+    **wanted: Any,
 ) -> OrderedConsumer:
     """
     Check the options, create the first consumer and return the handle.
 
-    With *keep_to_stream*, it ends when the stream is deleted, even if a stream with the same name
-    is created later.
+    Args:
+        context: The context of its requests.
+        stream: The stream.
+        known: What is known about the stream.
+        deadline: The deadline of the calling operation.
+        filter_subjects: Subjects and wildcards.
+        max_reset_attempts: As for ``Stream.ordered_consumer``.
+        name_prefix: As for ``Stream.ordered_consumer``.
+        keep_to_stream: End when the stream is deleted, even if a stream with the same name is
+            created later.
+        **wanted: Other fields of the consumer's configuration.
     """
-    if opt_start_seq is not None and opt_start_time is not None:
+    starts = {
+        "opt_start_seq": DeliverPolicy.BY_START_SEQUENCE,
+        "opt_start_time": DeliverPolicy.BY_START_TIME,
+    }
+    given = [name for name in starts if wanted.get(name) is not None]
+    if len(given) > 1:
         raise InvalidArgumentError(
             "opt_start_seq and opt_start_time exclude each other: give one of them",
             argument="opt_start_seq",
         )
-    if opt_start_seq is not None:
-        check_count("opt_start_seq", opt_start_seq, 1)
+    if "opt_start_seq" in given:
+        check_count("opt_start_seq", wanted["opt_start_seq"], 1)
     check_count("max_reset_attempts", max_reset_attempts, -1)
     prefix = secrets.token_hex(8) if name_prefix is None else name_prefix
     validate_name("consumer", prefix)
     filters = [filter_subjects] if isinstance(filter_subjects, str) else list(filter_subjects or ())
     config = ConsumerConfig(
-        opt_start_seq=opt_start_seq,
-        opt_start_time=opt_start_time,
-        inactive_threshold=inactive_threshold,
-        headers_only=headers_only,
         filter_subject=filters[0] if len(filters) == 1 else None,
         filter_subjects=filters if len(filters) > 1 else None,
-        metadata=None if metadata is None else dict(metadata),
-        deliver_policy=deliver_policy,
-        replay_policy=replay_policy,
+        **wanted,
     )
-    starts = (
-        (DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq", opt_start_seq),
-        (DeliverPolicy.BY_START_TIME, "opt_start_time", opt_start_time),
-    )
-    for policy, name, start in starts:
-        if start is not None and config.deliver_policy is None:
-            config = attrs.evolve(config, deliver_policy=policy)
-        if (start is None) is (config.deliver_policy is policy):
+    if given and config.deliver_policy is None:
+        config = attrs.evolve(config, deliver_policy=starts[given[0]])
+    for name, policy in starts.items():
+        if (name in given) is not (config.deliver_policy is policy):
             raise InvalidArgumentError(
                 f"{name} and deliver_policy={policy.value!r} need each other", argument=name
             )

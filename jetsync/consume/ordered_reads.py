@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, owner_check, refuse_reentry
+from jetsync._base.locks import Latch
 from jetsync._io.connection import raise_failure
-from jetsync._proto.ordered import Order
+from jetsync._proto.ordered import NEXT, Order
 from jetsync._proto.pull import message_size
 from jetsync.consume.acks import message_maker
 from jetsync.consume.core import ConsumptionCore, is_own_close
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from jetsync.consume.inbox import PullInbox
     from jetsync.consume.ordered_source import OrderedSource
     from jetsync.events import ResetReason
+    from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
 __all__ = ["OrderedBatch", "OrderedConsumption"]
@@ -69,9 +70,8 @@ class OrderedConsumption:
         self._received = 0
         self._over = Latch()
         self._draining = False
-        # Held by the thread that takes a message.
-        self._taking = threading.RLock()
-        self._taking_here = owner_check(self._taking)
+        # The thread that takes a message. A lock would cost as much as the rest of taking one.
+        self._taker: int | None = None
         self._error: JetSyncError | None = None
         self._error_raised = False
         # What pulls from the newest consumer; None when that has to be replaced.
@@ -154,7 +154,7 @@ class OrderedConsumption:
         and safe to repeat.
         """
         self._over.set()
-        core = self._core
+        core, self._core = self._core, None
         if core is not None:
             core.close()
 
@@ -183,41 +183,42 @@ class OrderedConsumption:
                 message. It would wait for itself.
         """
         deadline = Deadline.after(timeout)
-        if not self._over.is_set():
-            refuse_reentry(self._taking)
+        if not self._over.is_set() and self._taker == threading.get_ident():
+            raise CallInSignalHandlerError
         return self._over.wait(deadline.remaining())
 
     def _take(self, deadline: Deadline | None) -> Message | None:
         """Return the next message, None at the end; raises WaitTimeoutError at the deadline."""
-        if self._taking_here():
-            raise CallInSignalHandlerError
-        source = self._source
-        taken: list[bool] = []
+        cursor, me = self._source.cursor, threading.get_ident()
+        frame: Frame | None
+        if self._taker is not None:
+            if self._taker == me:
+                raise CallInSignalHandlerError
+            raise ConflictingUseError(
+                "another thread is taking a message of this ordered consumption"
+            )
         try:
-            # As `take` in `_base.locks`, without the cost of that call for each message.
-            taken.extend(map(self._taking.acquire, (False,)))
-            if not taken[0]:
-                raise ConflictingUseError(
-                    "another thread is taking a message of this ordered consumption"
-                )
-            while not self._over.is_set():
-                core = self._core
-                if core is None:
-                    self._replace(deadline)
-                    continue
-                frame = core.take_now() or core.take_frame(deadline)
+            # No call stands between the check and this line, so no other thread runs in between.
+            self._taker = me
+            while (core := self._core or self._wait(deadline)) is not None:
+                try:
+                    frame = core.buffer.popleft()
+                except IndexError:
+                    frame = None
+                # Not in the `except` block: Ctrl-C would show the IndexError as its context.
                 if frame is None:
-                    self._see_end(core, deadline)
+                    if self._wait(deadline) is None:
+                        break
                     continue
                 if len(core.buffer) <= core.low:
                     core.refill()
-                order = source.cursor.take(frame[1])
-                if order is Order.NEXT:
+                order = cursor.take(frame[1])
+                if order is NEXT:
                     try:
                         message = self._make(frame)
                     except BaseException:
                         # A plugin refuses it. The next use of the consumer gets it again.
-                        source.cursor.put_back()
+                        cursor.put_back()
                         raise
                     self._received += 1
                     if self._received == self.options.stop_after or (
@@ -234,17 +235,24 @@ class OrderedConsumption:
             self._error = error
             self._over.set()
         finally:
-            if True in taken:
-                self._taking.release()
+            self._taker = None
         if self._core is not None:
             self._core.end_seen.set()
         return None
 
-    def _replace(self, deadline: Deadline | None) -> None:
-        """Create another consumer and pull from it."""
-        self._source.remake(deadline, self._reason, self._over)
-        if not self._over.is_set():
-            self._begin()
+    def _wait(self, deadline: Deadline | None) -> ConsumptionCore | None:
+        """Wait for a message, and return what buffers it; None at the end."""
+        while not self._over.is_set():
+            core = self._core
+            if core is None:
+                self._source.remake(deadline, self._reason, self._over)
+                if not self._over.is_set():
+                    self._begin()
+            elif core.wait_for_frame(deadline):
+                return core
+            else:
+                self._see_end(core, deadline)
+        return None
 
     def _begin(self) -> None:
         """Pull from a fresh consumer."""
@@ -416,7 +424,7 @@ class OrderedBatch:
                         return False
                     # If all that was asked for has arrived, the consumer has sent nothing else.
                     source.fresh = seen == asked.max_messages and source.is_current
-                    if order is Order.NEXT:
+                    if order is NEXT:
                         try:
                             message = make(frame)
                         except BaseException:

@@ -11,7 +11,7 @@ import attrs
 
 from jetsync._base.integers import read_digits
 from jetsync._proto.kv import KeyOperation, operation_of
-from jetsync.values.stored import time_of
+from jetsync.values.stored import quick_parts, time_of
 from jetsync.values.ttl import MarkerReason
 
 if TYPE_CHECKING:
@@ -65,12 +65,13 @@ class Entry:
 
 def stored_entry(bucket: str, key: str, message: StoredMessage) -> Entry:
     """Return the entry that a message of the bucket is."""
-    sequence, created = message.sequence, message.timestamp
-    headers = message.headers
-    if not headers:
-        return Entry(bucket, key, message.data, sequence, created)
-    operation, marker = operation_of(headers)
-    return Entry(bucket, key, message.data, sequence, created, operation, 0, marker, message.ttl)
+    sequence, moment, has_headers = quick_parts(message)
+    if not has_headers:
+        return Entry(bucket, key, message.data, sequence, time_of(moment))
+    operation, marker = operation_of(message.headers)
+    return Entry(
+        bucket, key, message.data, sequence, time_of(moment), operation, 0, marker, message.ttl
+    )
 
 
 def delivered_entry(bucket: str, key: str, message: Message) -> Entry:

@@ -535,16 +535,10 @@ class KeyValue:
                 bucket.stream.name,
                 bucket.stream.cached_info,
                 deadline,
-                filter_subjects=filters,
+                filters,
                 deliver_policy=policy,
                 opt_start_seq=from_revision,
-                opt_start_time=None,
-                replay_policy=None,
-                inactive_threshold=None,
                 headers_only=meta_only or None,
-                max_reset_attempts=-1,
-                name_prefix=None,
-                metadata=None,
                 keep_to_stream=True,
             )
             return Watch(bucket, ordered, updates_only=updates_only, ignore_deletes=ignore_deletes)

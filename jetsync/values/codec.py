@@ -44,7 +44,7 @@ _UTC: Final = dt.timezone.utc
 UNIX_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=_UTC)
 
 _RFC3339: Final = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))"
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-]\d\d:\d\d))"
 )
 
 
@@ -87,19 +87,15 @@ def parse_time_ns(text: str) -> int:
     found = _RFC3339.fullmatch(text)
     if found is None:
         raise ProtocolError(f"not an RFC 3339 time: {text!r}")
-    year, month, day, hour, minute, second = map(int, found.group(1, 2, 3, 4, 5, 6))
+    day, minute, second, fraction, offset = found.groups()
     try:
-        # Seconds are added, not passed: a leap second is 60.
-        moment = dt.datetime(year, month, day, hour, minute, tzinfo=_UTC)
+        # Seconds are added, not parsed: a leap second is 60.
+        moment = dt.datetime.fromisoformat(f"{day}T{minute}{offset or '+00:00'}")
     except ValueError as error:
         raise ProtocolError(f"not an RFC 3339 time: {text!r}") from error
     since = moment - UNIX_EPOCH
-    seconds = since.days * 86400 + since.seconds + second
-    if found[8] is not None:
-        offset = int(found[9]) * 3600 + int(found[10]) * 60
-        seconds -= offset if found[8] == "+" else -offset
-    fraction = (found[7] or "")[:9].ljust(9, "0")
-    return seconds * _NS_PER_SECOND + int(fraction)
+    seconds = since.days * 86400 + since.seconds + int(second)
+    return seconds * _NS_PER_SECOND + int((fraction or "")[:9].ljust(9, "0"))
 
 
 def parse_time(text: str) -> dt.datetime:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredMessage", "StoredPage"]
 
-_SERVER_LINES = b"\r\nNats-Stream: "
+_SERVER_LINES: Final = b"\r\nNats-Stream: "
 
 # What servers add to an answer, in their order, up to the end of the block. Each block has it once,
 # whatever headers the message has itself.
@@ -310,6 +310,21 @@ def _fast_columns(
             for second, fraction in zip(seconds, fractions, strict=True)
         ],
     )
+
+
+def quick_parts(message: StoredMessage) -> tuple[int, int, bool]:
+    """
+    Return the sequence, the time in nanoseconds, and whether the message may have headers.
+
+    Half the cost of asking for each of them.
+    """
+    block = message.raw_headers
+    added = None if block is None else _ADDED.search(block)
+    if block is None or added is None:
+        return message.sequence, message.timestamp_ns, True
+    seconds, fraction = added.group(3, 4)
+    moment = parse_time_ns(f"{seconds.decode()}.{fraction.decode() or 0}Z")
+    return int(added[2]), moment, block.rfind(_SERVER_LINES) != len(b"NATS/1.0")
 
 
 def stored_messages(frames: Sequence[Frame]) -> list[StoredMessage]:

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from domains import domain_link
-from interrupts import is_locked
 from streams import fill
 from waiting import blocked, eventually, timed
 
@@ -413,7 +412,7 @@ class TestUse:
         messages = ordered.consume()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(messages.next, timeout=5)
-            eventually(lambda: is_locked(messages._taking))
+            eventually(lambda: messages._taker is not None)
             with pytest.raises(jetsync.ConflictingUseError, match="another thread"):
                 next(messages)
             fill(js, stream, 1)
