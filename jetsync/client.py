@@ -228,7 +228,7 @@ class Client:
     @property
     def plugins(self) -> tuple[PluginInfo, ...]:
         """The plugins of this client, in loading order."""
-        return self._connection.plugins.describe()
+        return self._connection.plugins.infos
 
     def statistics(self) -> Statistics:
         """Return the traffic of the connection so far."""

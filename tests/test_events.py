@@ -15,7 +15,7 @@ import pytest
 
 from jetsync import events
 from jetsync._hooks import dispatcher as _eventthread
-from jetsync._hooks.dispatcher import EVENT_THREAD, Dispatcher, DispatcherStatistics
+from jetsync._hooks.dispatcher import EVENT_THREAD, Dispatcher
 from jetsync._hooks.manager import Plugins
 from jetsync.events import ClosedEvent, LameDuckEvent, ReconnectedEvent, StatusKind
 from jetsync.hookspecs import hookimpl
@@ -155,7 +155,7 @@ class TestDispatcher:
 
         assert dispatcher.close(10)
         assert seen == [(number, EVENT_THREAD) for number in range(100)]
-        assert dispatcher.statistics() == DispatcherStatistics(100, 0, 0)
+        assert repr(dispatcher) == "<Dispatcher closed, 0 pending, 0 dropped>"
 
     def test_no_thread_without_an_event(self):
         """
@@ -218,7 +218,7 @@ class TestDispatcher:
             for _ in range(5):
                 dispatcher.emit_later(ClosedEvent())
 
-        assert dispatcher.statistics() == DispatcherStatistics(0, 3, 2)
+        assert repr(dispatcher) == "<Dispatcher running, 3 pending, 2 dropped>"
         assert [record.event for record in caplog.records] == ["events.dropped"]
         gate.set()
         dispatcher.close(10)

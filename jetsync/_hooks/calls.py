@@ -8,11 +8,7 @@ returns a plain function. Many threads may call it at once. No lock is held whil
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
-
-import attrs
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from jetsync._base.deadline import as_seconds
 from jetsync._base.log import PLUGIN_FAILED, get_logger
@@ -21,22 +17,21 @@ from jetsync.errors import InvalidHeaderError
 from jetsync.values.headers import MSG_ID, Headers, SharedHeaders
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from jetsync.events import Operation
 
 T = TypeVar("T")
 M = TypeVar("M")
 
-# Prefixes of headers that messages cannot share. With one id, for example, the stream would drop
-# all messages but the first as duplicates.
+# Prefixes of headers that apply to one message. If messages shared an id, for example, the stream
+# would drop all but the first as duplicates.
 NOT_SHARED: Final = (MSG_ID, "Nats-Expected-", "Nats-Batch-")
 
 _log = get_logger("jetsync.plugins")
 
 
-@attrs.frozen
-class Step:
+class Step(NamedTuple):
     """
     One implementation of a hook: its plugin, and the function with the arguments of the hook.
     """
@@ -68,28 +63,39 @@ class FaultLog:
     A plugin that fails at every event would otherwise flood the log. Thread-safe.
     """
 
-    __slots__ = ("_lock", "_seen")
+    __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._seen: set[tuple[str, str, type[BaseException]]] = set()
+        self._seen: dict[tuple[str, str, type[BaseException]], object] = {}
 
     def report(self, plugin: str, hook: str, error: BaseException) -> None:
         """
         Log *error*, unless this hook of the plugin has failed with the same class of error before.
         """
-        kind = (plugin, hook, type(error))
-        with self._lock:
-            if kind in self._seen:
-                return
-            self._seen.add(kind)
-        _log.error(
-            PLUGIN_FAILED,
-            plugin=plugin,
-            hook=hook,
-            error=f"{type(error).__name__}: {error}",
-            exc_info=error,
-        )
+        mine = object()
+        # One step in C: of two threads, one stores its object.
+        if self._seen.setdefault((plugin, hook, type(error)), mine) is mine:
+            text = f"{type(error).__name__}: {error}"
+            _log.error(PLUGIN_FAILED, plugin=plugin, hook=hook, error=text, exc_info=error)
+
+
+class Blaming:
+    """
+    Turn an ``Exception`` inside a ``with`` block into the ``PluginError`` of a plugin.
+    """
+
+    __slots__ = ("_hook", "_plugin")
+
+    def __init__(self, plugin: str, hook: str) -> None:
+        self._plugin = plugin
+        self._hook = hook
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, PluginError):
+            raise plugin_error(self._plugin, self._hook, error) from error
 
 
 def plugin_error(plugin: str, hook: str, error: BaseException) -> PluginError:
@@ -115,7 +121,7 @@ def transform(
         `PluginError` if a plugin raises or returns an object of another class.
     """
 
-    def transformed(function: Callable[..., Any], plugin: str) -> Transform:
+    def transformed(plugin: str, function: Callable[..., Any]) -> Transform:
         def run(message: M, /) -> M:
             if check is not None:
                 check(message)
@@ -134,7 +140,7 @@ def transform(
 
         return run
 
-    runs = tuple(transformed(step.function, step.plugin) for step in steps)
+    runs = tuple(transformed(*step) for step in steps)
     if len(runs) == 1:
         return runs[0]
 
@@ -150,10 +156,9 @@ def observe(hook: str, steps: Sequence[Step], faults: FaultLog) -> Callable[...,
     """
     Build the call of a hook that only observes; it never raises an `Exception`.
     """
-    pairs = tuple((step.function, step.plugin) for step in steps)
 
     def run(*arguments: object) -> None:
-        for function, plugin in pairs:
+        for plugin, function in steps:
             try:
                 function(*arguments)
             except Exception as exc:  # noqa: BLE001 - an observer must not stop the traffic.
@@ -171,35 +176,23 @@ def collect_headers(
     If several plugins return the same name, the values of the first one count. The headers of one
     plugin form a group.
     """
-    pairs = tuple((step.function, step.plugin) for step in steps)
 
     def run(operation: Operation) -> SharedHeaders | None:
         parts: list[Headers] = []
-        for function, plugin in pairs:
-            try:
+        for plugin, function in steps:
+            with Blaming(plugin, hook):
                 given = function(operation)
                 if given is None:
                     continue
                 own = SharedHeaders(given)
-                _check_shared(own)
-            except PluginError:
-                raise
-            except Exception as exc:
-                raise plugin_error(plugin, hook, exc) from exc
+                for name in own:
+                    if name.startswith(NOT_SHARED):
+                        raise InvalidHeaderError(name, "it applies to one message only")
             known = {name for part in parts for name in part}
             parts.append(Headers(pair for pair in own.items() if pair[0] not in known))
         return SharedHeaders(*parts) if any(parts) else None
 
     return run
-
-
-def _check_shared(headers: Headers) -> None:
-    """
-    Raise for headers that servers process and that can apply to one message only.
-    """
-    for name in headers:
-        if name.startswith(NOT_SHARED):
-            raise InvalidHeaderError(name, "it applies to one message and cannot be shared")
 
 
 def first_delay(
@@ -208,18 +201,13 @@ def first_delay(
     """
     Build the call of `jetsync_retry`. The first plugin that returns a delay decides.
     """
-    pairs = tuple((step.function, step.plugin) for step in steps)
 
     def run(operation: Operation, error: Exception, attempt: int) -> float | None:
-        for function, plugin in pairs:
-            try:
+        for plugin, function in steps:
+            with Blaming(plugin, hook):
                 answer = function(operation, error, attempt)
                 if answer is not None:
                     return as_seconds(answer, hook)
-            except PluginError:
-                raise
-            except Exception as exc:
-                raise plugin_error(plugin, hook, exc) from exc
         return None
 
     return run
@@ -256,18 +244,19 @@ def entering(hook: str, steps: Sequence[Step]) -> Callable[[Operation], Entered]
     acknowledged or has failed. The caller enters, does its work, and leaves with the outcome. The
     rules of :func:`wrap` apply.
     """
-    pairs = tuple((step.function, step.plugin) for step in steps)
 
     def enter(operation: Operation) -> Entered:
         entered = Entered(hook)
-        for function, plugin in pairs:
+        for plugin, function in steps:
             generator = function(operation)
             try:
-                _start(generator, plugin, hook)
+                with Blaming(plugin, hook):
+                    if next(generator, entered) is entered:
+                        raise PluginError(plugin=plugin, hook=hook, reason="did not yield")
             except BaseException as error:
                 entered.leave(None, error)
                 raise
-            entered.started.append((generator, plugin))
+            entered.started.append((plugin, generator))
         return entered
 
     return enter
@@ -282,14 +271,14 @@ class Entered:
 
     def __init__(self, hook: str) -> None:
         self._hook = hook
-        self.started: list[tuple[Generator[None, Any, Any], str]] = []
+        self.started: list[tuple[str, Generator[None, Any, Any]]] = []
 
     def leave(self, result: Any, error: BaseException | None) -> Any:
         """
         Pass the outcome to the wrappers, innermost first. Return or raise the final outcome.
         """
         while self.started:
-            generator, plugin = self.started.pop()
+            plugin, generator = self.started.pop()
             try:
                 replaced = _finish(generator, plugin, self._hook, result, error)
             except BaseException as exc:  # noqa: BLE001 - as above
@@ -304,17 +293,6 @@ class Entered:
         finally:
             # Otherwise the traceback, this frame and the error would form a cycle.
             del error
-
-
-def _start(generator: Generator[None, Any, Any], plugin: str, hook: str) -> None:
-    try:
-        next(generator)
-    except StopIteration:
-        raise PluginError(plugin=plugin, hook=hook, reason="did not yield") from None
-    except PluginError:
-        raise
-    except Exception as exc:
-        raise plugin_error(plugin, hook, exc) from exc
 
 
 def _finish(

@@ -33,7 +33,9 @@ ARGUMENTS: Final = {
 """The arguments of each hook, in the order of the call."""
 
 
-def check_implementations(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
+def check_implementations(
+    manager: pluggy.PluginManager, plugin: object, name: str
+) -> tuple[str, ...]:
     """
     Raise unless the functions of a plugin fit the hooks.
 
@@ -42,28 +44,56 @@ def check_implementations(manager: pluggy.PluginManager, plugin: object, name: s
         plugin: The plugin, which is not registered yet.
         name: Name of the plugin, for the error.
 
+    Returns:
+        The hooks that the plugin implements, sorted.
+
     Raises:
         ConfigurationError: The plugin implements no hook, or implements one wrongly.
     """
-    implemented = 0
-    for attribute in dir(plugin):
-        options = manager.parse_hookimpl_opts(plugin, attribute)
-        if options is None:
-            if attribute.startswith("jetsync_"):
-                _check_unmarked(plugin, attribute, name)
-            continue
-        hook = options.get("specname") or attribute
+    hooks = implemented(manager, plugin)
+    for attribute, (hook, options) in hooks.items():
+        where = f"plugin {name!r}: {hook}"
         if hook not in HOOKS:
-            if options.get("optionalhook"):
-                # The author declares that this hook may belong to another version.
-                continue
-            raise ConfigurationError(f"plugin {name!r}: {_unknown(hook)}")
-        _check_function(hook, getattr(plugin, attribute), options, f"plugin {name!r}: {hook}")
-        implemented += 1
-    if not implemented:
+            near = difflib.get_close_matches(hook, HOOKS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(HOOKS)}"
+            raise ConfigurationError(f"plugin {name!r}: there is no hook {hook}; {hint}")
+        if options is None:
+            raise ConfigurationError(
+                f"{where} never runs, because it is not marked with @jetsync.hookimpl"
+            )
+        _check_function(hook, getattr(plugin, attribute), options, where)
+    if not hooks:
         raise ConfigurationError(
             f"plugin {name!r} implements no hook; there are {', '.join(HOOKS)}"
         )
+    return tuple(sorted({hook for hook, _ in hooks.values()}))
+
+
+def implemented(
+    manager: pluggy.PluginManager, plugin: object
+) -> dict[str, tuple[str, pluggy.HookimplOpts | None]]:
+    """
+    Find the functions of a plugin that are marked as implementations, or named like one.
+
+    Optional hooks that this version does not have are left out.
+
+    Returns:
+        By attribute: the name of the hook, and the options of the mark, None without a mark.
+    """
+    found: dict[str, tuple[str, pluggy.HookimplOpts | None]] = {}
+    for attribute in dir(plugin):
+        options = manager.parse_hookimpl_opts(plugin, attribute)
+        if options is not None:
+            hook = options.get("specname") or attribute
+            if hook in HOOKS or not options.get("optionalhook"):
+                found[attribute] = hook, options
+        elif attribute.startswith("jetsync_") and isinstance(
+            # Not a module or a constant whose name starts with jetsync_.
+            inspect.getattr_static(plugin, attribute, None),
+            (types.FunctionType, types.MethodType, staticmethod, classmethod),
+        ):
+            found[attribute] = attribute, None
+    return found
 
 
 def adapt(hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,44 +114,30 @@ def adapt(hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _check_unmarked(plugin: object, attribute: str, name: str) -> None:
-    found = inspect.getattr_static(plugin, attribute, None)
-    if not isinstance(found, (types.FunctionType, types.MethodType, staticmethod, classmethod)):
-        # A module or a constant whose name starts with jetsync_.
-        return
-    if attribute in HOOKS:
-        raise ConfigurationError(
-            f"plugin {name!r}: {attribute} is not marked with @jetsync.hookimpl and would never run"
-        )
-    raise ConfigurationError(f"plugin {name!r}: {_unknown(attribute)}")
-
-
 def _check_function(
     hook: str, function: Callable[..., Any], options: pluggy.HookimplOpts, where: str
 ) -> None:
-    if options.get("hookwrapper"):
-        raise ConfigurationError(f"{where} is an old-style wrapper; use @hookimpl(wrapper=True)")
     wrapper = bool(options.get("wrapper"))
-    if hook in WRAPPERS and not wrapper:
-        raise ConfigurationError(
-            f"{where} wraps an operation: mark it with @hookimpl(wrapper=True)"
-            " and yield once, where the operation runs"
-        )
-    if hook not in WRAPPERS and wrapper:
-        raise ConfigurationError(f"{where} has nothing to wrap: mark it with @hookimpl alone")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError(f"{where} is async; hooks are plain functions that may block")
-    if wrapper != inspect.isgeneratorfunction(function):
-        raise ConfigurationError(
-            f"{where} does not yield" if wrapper else f"{where} yields, but it is not a wrapper"
-        )
-    offered = ARGUMENTS[hook]
+    yields = inspect.isgeneratorfunction(function)
+    arguments = ", ".join(ARGUMENTS[hook])
+    faults = {
+        "is an old-style wrapper; use @hookimpl(wrapper=True)": options.get("hookwrapper"),
+        "wraps an operation: mark it with @hookimpl(wrapper=True) and yield once, where the"
+        " operation runs": hook in WRAPPERS and not wrapper,
+        "has nothing to wrap: mark it with @hookimpl alone": wrapper and hook not in WRAPPERS,
+        "is async, but hooks are plain functions, which may block": (
+            inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        ),
+        "does not yield": wrapper and not yields,
+        "yields, but it is not a wrapper": yields and not wrapper,
+    }
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.name not in offered or parameter.kind in _REFUSED:
-            raise ConfigurationError(
-                f"{where} declares {parameter}, which does not exist;"
-                f" its arguments are {', '.join(offered)}"
-            )
+        faults[f"declares {parameter}, but the hook's arguments are {arguments}"] = (
+            parameter.name not in ARGUMENTS[hook] or parameter.kind in _REFUSED
+        )
+    for fault, is_there in faults.items():
+        if is_there:
+            raise ConfigurationError(f"{where} {fault}")
 
 
 # Arguments are matched by name and passed by position.
@@ -130,9 +146,3 @@ _REFUSED: Final = (
     inspect.Parameter.VAR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
 )
-
-
-def _unknown(hook: str) -> str:
-    near = difflib.get_close_matches(hook, HOOKS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(HOOKS)}"
-    return f"there is no hook {hook}; {hint}"

@@ -19,8 +19,6 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import attrs
-
 from jetsync._base.locks import keep_interrupts
 from jetsync._base.log import PLUGIN_FAILED, get_logger
 
@@ -41,22 +39,6 @@ _log = get_logger("jetsync.events")
 _Entry: TypeAlias = "StatusEvent | Callable[[], StatusEvent | None]"
 
 
-@attrs.frozen
-class DispatcherStatistics:
-    """
-    Counters of a dispatcher.
-    """
-
-    delivered: int
-    """Events that the plugins have received."""
-
-    pending: int
-    """Events in the queue."""
-
-    dropped: int
-    """Events that were dropped because `MAX_EVENTS` others were in the queue."""
-
-
 class Dispatcher:
     """
     Deliver status events to the plugins. Thread-safe; the worker thread is a daemon.
@@ -72,8 +54,8 @@ class Dispatcher:
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._delivered = 0
-        self._dropped = 0
+        self.dropped: int = 0
+        """Events that were dropped because `MAX_EVENTS` others were in the queue."""
 
     def emit_later(self, event: _Entry) -> None:
         """
@@ -86,13 +68,12 @@ class Dispatcher:
             # No plugin runs and no call waits while this lock is held.
             if self._closed:
                 return
-            if self._queue.qsize() >= MAX_EVENTS:
-                self._dropped += 1
-                first = self._dropped == 1
-            else:
-                first = False
+            if self._queue.qsize() < MAX_EVENTS:
                 self._queue.put(event)
                 self._start()
+                return
+            self.dropped += 1
+            first = self.dropped == 1
         if first:
             _log.warning("events.dropped", pending=MAX_EVENTS)
 
@@ -120,15 +101,9 @@ class Dispatcher:
         thread.join(timeout)
         return not thread.is_alive()
 
-    def statistics(self) -> DispatcherStatistics:
-        """
-        Return the counters as they are now.
-        """
-        return DispatcherStatistics(self._delivered, self._queue.qsize(), self._dropped)
-
     def __repr__(self) -> str:
         state = "closed" if self._closed else "running" if self._thread else "idle"
-        return f"<Dispatcher {state}, {self._queue.qsize()} pending, {self._dropped} dropped>"
+        return f"<Dispatcher {state}, {self._queue.qsize()} pending, {self.dropped} dropped>"
 
     def _start(self) -> None:
         if self._thread is not None:
@@ -151,4 +126,3 @@ class Dispatcher:
                     self._status(made)
             except BaseException as exc:  # noqa: BLE001 - a plugin's SystemExit must not end this thread.
                 _log.error(PLUGIN_FAILED, hook="jetsync_status", error=repr(exc), exc_info=exc)
-            self._delivered += 1

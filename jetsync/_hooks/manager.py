@@ -19,15 +19,19 @@ import importlib.metadata
 import inspect
 import os
 import types
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import pluggy
 
 from jetsync import hookspecs
 from jetsync._hooks.calls import (
+    Entered,
     FaultLog,
     Step,
+    Transform,
+    Wrap,
     collect_headers,
     entering,
     first_delay,
@@ -35,23 +39,20 @@ from jetsync._hooks.calls import (
     transform,
     wrap,
 )
-from jetsync._hooks.check import HOOKS, adapt, check_implementations
+from jetsync._hooks.check import HOOKS, adapt, check_implementations, implemented
 from jetsync._hooks.dispatcher import Dispatcher
-from jetsync._hooks.trace import enable, traced
+from jetsync._hooks.trace import traced
 from jetsync.errors import ConfigurationError, InvalidTypeError
-from jetsync.events import ClosedEvent
-from jetsync.values.outbound import check_readable
+from jetsync.events import ClosedEvent, Operation, StatusEvent
+from jetsync.values.headers import SharedHeaders
+from jetsync.values.message import Message
+from jetsync.values.outbound import OutboundMessage, check_readable
+from jetsync.values.stored import StoredMessage
+from jetsync.values.ttl import MarkerReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from jetsync._hooks.calls import Entered, Transform, Wrap
-    from jetsync.events import Operation, StatusEvent
-    from jetsync.values.headers import SharedHeaders
-    from jetsync.values.message import Message
-    from jetsync.values.outbound import OutboundMessage
-    from jetsync.values.stored import StoredMessage
-    from jetsync.values.ttl import MarkerReason
 
 _Call = TypeVar("_Call")
 
@@ -88,81 +89,33 @@ class InstalledPlugin:
     version: str | None = None
 
 
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class Plugins:
     """
     The plugins of one client, with one attribute per hook. Any thread.
 
     The attribute is `None` if no plugin implements the hook. Events of the loop thread go to
     `dispatcher`, which is `None` if `status` is.
-
-    Args:
-        infos: The loaded plugins, in the order of loading.
-        steps: The implementations of each hook, in the order of calling.
-        blocked: The requested plugins that were left out.
     """
 
-    __slots__ = (
-        "blocked",
-        "dispatcher",
-        "enter_fetch",
-        "enter_publish",
-        "infos",
-        "prepare",
-        "received",
-        "retry",
-        "shared_headers",
-        "status",
-        "ttl_marker",
-        "wrap_batch_commit",
-        "wrap_fetch",
-        "wrap_publish",
-    )
+    infos: tuple[PluginInfo, ...] = ()
+    """The loaded plugins, in the order of loading."""
 
-    def __init__(
-        self,
-        infos: tuple[PluginInfo, ...] = (),
-        steps: Mapping[str, tuple[Step, ...]] | None = None,
-        blocked: tuple[str, ...] = (),
-    ) -> None:
-        self.infos: tuple[PluginInfo, ...] = infos
-        self.blocked: tuple[str, ...] = blocked
-        known = {} if steps is None else steps
-        faults = FaultLog()
+    blocked: tuple[str, ...] = ()
+    """The requested plugins that were left out."""
 
-        def build(hook: str, builder: Callable[..., _Call], *more: object) -> _Call | None:
-            found = known.get(hook)
-            return builder(hook, found, *more) if found else None
-
-        self.prepare: Callable[[OutboundMessage], OutboundMessage] | None
-        self.received: Transform | None
-        self.wrap_publish: Wrap | None
-        self.wrap_batch_commit: Wrap | None
-        self.wrap_fetch: Wrap | None
-        self.enter_publish: Callable[[Operation], Entered] | None
-        self.enter_fetch: Callable[[Operation], Entered] | None
-        self.status: Callable[[StatusEvent], None] | None
-        self.ttl_marker: Callable[[Message | StoredMessage, MarkerReason], None] | None
-        self.retry: Callable[[Operation, Exception, int], float | None] | None
-        self.shared_headers: Callable[[Operation], SharedHeaders | None] | None
-
-        self.prepare = build("jetsync_prepare_message", transform, check_readable)
-        self.received = build("jetsync_message_received", transform)
-        self.wrap_publish = build("jetsync_publish", wrap)
-        self.wrap_batch_commit = build("jetsync_batch_commit", wrap)
-        self.wrap_fetch = build("jetsync_fetch", wrap)
-        self.enter_publish = build("jetsync_publish", entering)
-        self.enter_fetch = build("jetsync_fetch", entering)
-        self.status = build("jetsync_status", observe, faults)
-        self.ttl_marker = build("jetsync_ttl_marker", observe, faults)
-        self.retry = build("jetsync_retry", first_delay)
-        self.shared_headers = build("jetsync_shared_headers", collect_headers)
-        if self.shared_headers is not None and self.wrap_publish is None:
-            # Shared headers are collected inside a wrapped operation.
-            self.wrap_publish = wrap("jetsync_publish", ())
-            self.enter_publish = entering("jetsync_publish", ())
-        self.dispatcher: Dispatcher | None = (
-            None if self.status is None else Dispatcher(self.status)
-        )
+    prepare: Callable[[OutboundMessage], OutboundMessage] | None = None
+    received: Transform | None = None
+    shared_headers: Callable[[Operation], SharedHeaders | None] | None = None
+    enter_publish: Callable[[Operation], Entered] | None = None
+    wrap_publish: Wrap | None = None
+    wrap_batch_commit: Wrap | None = None
+    enter_fetch: Callable[[Operation], Entered] | None = None
+    wrap_fetch: Wrap | None = None
+    retry: Callable[[Operation, Exception, int], float | None] | None = None
+    status: Callable[[StatusEvent], None] | None = None
+    ttl_marker: Callable[[Message | StoredMessage, MarkerReason], None] | None = None
+    dispatcher: Dispatcher | None = None
 
     @classmethod
     def load(cls, plugins: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
@@ -187,47 +140,50 @@ class Plugins:
         if not wanted and not added:
             return cls()
         blocked = _names(env, "JETSYNC_BLOCK_PLUGINS")
-        left_out: list[str] = []
+        # All entry points are loaded before the first plugin is created, because plugins may open
+        # resources. A blocked plugin is not even imported: the import may be why it is blocked.
+        names = [each for each in (*wanted, *added) if isinstance(each, str)]
+        found = {name: _from_entry_point(name) for name in names if name not in blocked}
         manager = pluggy.PluginManager("jetsync")
         manager.add_hookspecs(hookspecs)
-        # All names are resolved before the first plugin is created, because plugins may open
-        # resources.
-        found: dict[str, object] = {}
-        for asked in [*wanted, *added]:
-            # A blocked plugin is not even imported: the import may be why it is blocked.
-            if isinstance(asked, str) and asked not in blocked and asked not in found:
-                found[asked] = _from_entry_point(asked)
-        trace = _is_set(env)
-        try:
-            for position, asked in enumerate([*wanted, *added]):
-                if isinstance(asked, str) and asked in blocked:
-                    left_out.append(asked)
-                    continue
-                if position >= len(wanted) and manager.has_plugin(str(asked)):
-                    # The environment names a plugin that was also passed as an argument.
-                    continue
-                plugin, name = _resolve(asked, found)
-                if name in blocked:
-                    left_out.append(name)
-                elif not manager.has_plugin(name):
-                    check_implementations(manager, plugin, name)
-                    _register(manager, plugin, name)
-                else:
-                    raise ConfigurationError(
-                        f"plugin {name!r} is given twice; two plugins of one class need different"
-                        " `name` attributes"
-                    )
-        except BaseException as error:
-            cls((), _steps(manager, trace=trace)).give_up(error)
-            raise
-        infos = tuple(_describe(manager, plugin, name) for name, plugin in _listed(manager))
-        return cls(infos, _steps(manager, trace=trace), tuple(dict.fromkeys(left_out)))
+        infos: list[PluginInfo] = []
+        left_out: list[str] = []
 
-    def describe(self) -> tuple[PluginInfo, ...]:
-        """
-        Return the loaded plugins, in the order of loading.
-        """
-        return self.infos
+        def add(asked: object) -> None:
+            if isinstance(asked, str) and asked in blocked:
+                left_out.append(asked)
+                return
+            plugin, name, source = _create(asked, found)
+            if name in blocked:
+                left_out.append(name)
+                return
+            if manager.has_plugin(name):
+                raise ConfigurationError(
+                    f"plugin {name!r} is given twice; two plugins of one class need different"
+                    " `name` attributes"
+                )
+            hooks = check_implementations(manager, plugin, name)
+            try:
+                manager.register(plugin, name=name)
+            except ValueError as exc:
+                raise ConfigurationError(f"plugin {name!r} cannot be registered: {exc}") from exc
+            infos.append(PluginInfo(name, hooks, source))
+
+        try:
+            for asked in wanted:
+                add(asked)
+            for name in added:
+                # The plugin may have been passed as an argument, too.
+                if not manager.has_plugin(name):
+                    add(name)
+        except BaseException as error:
+            cls(**_calls(manager, env)).give_up(error)
+            raise
+        return cls(
+            infos=tuple(infos),
+            blocked=tuple(dict.fromkeys(left_out)),
+            **_calls(manager, env),
+        )
 
     def close(self, timeout: float | None = 1.0) -> bool:
         """
@@ -255,6 +211,46 @@ class Plugins:
         return f"<Plugins {', '.join(info.name for info in self.infos) or 'none'}>"
 
 
+def _calls(manager: pluggy.PluginManager, env: Mapping[str, str]) -> dict[str, Any]:
+    """
+    Build the calls of all implemented hooks, by the attributes of `Plugins`.
+    """
+    trace = env.get("JETSYNC_TRACE_HOOKS", "").strip().lower()
+    traces = trace not in {"", "0", "false", "no", "off"}
+    faults = FaultLog()
+
+    def build(hook: str, builder: Callable[..., _Call], *more: object) -> _Call | None:
+        steps = []
+        # pluggy keeps them in reverse order.
+        for impl in reversed(getattr(manager.hook, hook).get_hookimpls()):
+            function = adapt(hook, impl.function)
+            if traces:
+                function = traced(impl.plugin_name, hook, function)
+            steps.append(Step(impl.plugin_name, function))
+        return builder(hook, tuple(steps), *more) if steps else None
+
+    calls: dict[str, Any] = {
+        "prepare": build("jetsync_prepare_message", transform, check_readable),
+        "received": build("jetsync_message_received", transform),
+        "shared_headers": build("jetsync_shared_headers", collect_headers),
+        "enter_publish": build("jetsync_publish", entering),
+        "wrap_publish": build("jetsync_publish", wrap),
+        "wrap_batch_commit": build("jetsync_batch_commit", wrap),
+        "enter_fetch": build("jetsync_fetch", entering),
+        "wrap_fetch": build("jetsync_fetch", wrap),
+        "retry": build("jetsync_retry", first_delay),
+        "status": build("jetsync_status", observe, faults),
+        "ttl_marker": build("jetsync_ttl_marker", observe, faults),
+    }
+    if calls["shared_headers"] is not None and calls["wrap_publish"] is None:
+        # Shared headers are collected inside a wrapped operation.
+        calls["wrap_publish"] = wrap("jetsync_publish", ())
+        calls["enter_publish"] = entering("jetsync_publish", ())
+    if calls["status"] is not None:
+        calls["dispatcher"] = Dispatcher(calls["status"])
+    return calls
+
+
 def installed_plugins() -> tuple[InstalledPlugin, ...]:
     """
     List the installed plugins by name, without importing them.
@@ -279,14 +275,8 @@ def declared_hooks(name: str) -> tuple[str, ...]:
     Raises:
         ConfigurationError: The plugin is not installed or cannot be imported.
     """
-    found = _from_entry_point(name)
-    manager = pluggy.PluginManager("jetsync")
-    hooks = set()
-    for attribute in dir(found):
-        options = manager.parse_hookimpl_opts(found, attribute)
-        if options is not None:
-            hooks.add(options.get("specname") or attribute)
-    return tuple(sorted(hooks.intersection(HOOKS)))
+    found = implemented(pluggy.PluginManager("jetsync"), _from_entry_point(name)).values()
+    return tuple(sorted({hook for hook, options in found if options and hook in HOOKS}))
 
 
 def _names(env: Mapping[str, str], variable: str) -> tuple[str, ...]:
@@ -297,21 +287,27 @@ def _names(env: Mapping[str, str], variable: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _is_set(env: Mapping[str, str]) -> bool:
-    return env.get("JETSYNC_TRACE_HOOKS", "").strip().lower() not in {"", "0", "false", "no", "off"}
-
-
-def _resolve(asked: object, found: Mapping[str, object]) -> tuple[object, str]:
+def _create(asked: object, found: Mapping[str, object]) -> tuple[object, str, str]:
     """
-    Return the requested plugin, created if necessary, and its name.
+    Return the requested plugin, created if necessary, its name, and its module or class.
     """
-    if isinstance(asked, str):
-        return _instance(found[asked], asked), asked
-    plugin = _instance(asked, getattr(asked, "__name__", repr(asked)))
+    plugin = found[asked] if isinstance(asked, str) else asked
+    if inspect.isclass(plugin):
+        try:
+            plugin = plugin()
+        except Exception as exc:
+            name = getattr(asked, "__name__", asked)
+            raise ConfigurationError(
+                f"plugin {name!r} cannot be created without arguments: {type(exc).__name__}: {exc}"
+            ) from exc
+    kind = type(plugin)
     if isinstance(plugin, types.ModuleType):
-        return plugin, plugin.__name__
-    name = getattr(plugin, "name", None)
-    return plugin, name if isinstance(name, str) and name else type(plugin).__name__
+        name = source = plugin.__name__
+    else:
+        given = getattr(plugin, "name", None)
+        name = given if isinstance(given, str) and given else kind.__name__
+        source = f"{kind.__module__}:{kind.__qualname__}"
+    return plugin, asked if isinstance(asked, str) else name, source
 
 
 def _from_entry_point(name: str) -> object:
@@ -326,58 +322,3 @@ def _from_entry_point(name: str) -> object:
                 ) from exc
     known = ", ".join(sorted({entry.name for entry in entries})) or "none"
     raise ConfigurationError(f"there is no plugin {name!r}; installed: {known}")
-
-
-def _instance(plugin: object, name: str) -> object:
-    if not inspect.isclass(plugin):
-        return plugin
-    try:
-        return plugin()
-    except Exception as exc:
-        raise ConfigurationError(
-            f"plugin {name!r} cannot be created without arguments: {type(exc).__name__}: {exc}"
-        ) from exc
-
-
-def _register(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
-    try:
-        manager.register(plugin, name=name)
-    except (ValueError, pluggy.PluginValidationError) as exc:
-        raise ConfigurationError(f"plugin {name!r} cannot be registered: {exc}") from exc
-
-
-def _listed(manager: pluggy.PluginManager) -> Iterator[tuple[str, object]]:
-    for name, plugin in manager.list_name_plugin():
-        if plugin is not None:
-            yield name, plugin
-
-
-def _describe(manager: pluggy.PluginManager, plugin: object, name: str) -> PluginInfo:
-    callers = manager.get_hookcallers(plugin) or []
-    hooks = tuple(sorted(caller.name for caller in callers if caller.name in HOOKS))
-    if isinstance(plugin, types.ModuleType):
-        return PluginInfo(name, hooks, plugin.__name__)
-    kind = type(plugin)
-    return PluginInfo(name, hooks, f"{kind.__module__}:{kind.__qualname__}")
-
-
-def _steps(manager: pluggy.PluginManager, *, trace: bool) -> dict[str, tuple[Step, ...]]:
-    """
-    Return the implementations of each hook, in the order of calling.
-    """
-    if trace:
-        enable()
-    steps: dict[str, tuple[Step, ...]] = {}
-    for hook in HOOKS:
-        # pluggy keeps them in reverse order.
-        found = reversed(getattr(manager.hook, hook).get_hookimpls())
-        steps[hook] = tuple(
-            Step(
-                impl.plugin_name,
-                traced(impl.plugin_name, hook, adapt(hook, impl.function))
-                if trace
-                else adapt(hook, impl.function),
-            )
-            for impl in found
-        )
-    return steps

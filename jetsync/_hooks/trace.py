@@ -7,9 +7,9 @@ tracing costs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
-import logging
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -17,41 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from jetsync._hooks.check import WRAPPERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-_LOGGER: Final = logging.getLogger("jetsync.hooks")
+    from collections.abc import Callable, Generator, Iterator
 
 # Characters shown of a value: enough for a subject, and few enough for one line.
 _WIDTH: Final = 60
-
-
-class _Stderr(logging.Handler):
-    """
-    Write to the current `sys.stderr`, not to the one at import time.
-    """
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            sys.stderr.write(f"{self.format(record)}\n")
-        except Exception:  # noqa: BLE001 - a closed stderr must not fail the traced call
-            self.handleError(record)
-
-
-_HANDLER: Final = _Stderr()
-_HANDLER.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-
-
-def enable() -> None:
-    """
-    Send the trace to stderr, whatever logging the application has configured. Safe to repeat.
-
-    This is the only logger of the package with its own handler. It does not propagate, so each line
-    is written once.
-    """
-    _LOGGER.setLevel(logging.DEBUG)
-    _LOGGER.propagate = False
-    if _HANDLER not in _LOGGER.handlers:
-        _LOGGER.addHandler(_HANDLER)
 
 
 def traced(plugin: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,38 +30,40 @@ def traced(plugin: str, hook: str, function: Callable[..., Any]) -> Callable[...
     A wrapper hook writes two lines: one when it starts and one when the operation has ended.
     """
 
+    @contextlib.contextmanager
+    def lines(arguments: tuple[object, ...]) -> Iterator[list[object]]:
+        shown = f"{plugin} {hook}({', '.join(map(_brief, arguments))})"
+        start = time.perf_counter()
+        results: list[object] = []
+        if hook in WRAPPERS:
+            _write(shown, "started", start)
+        try:
+            yield results
+        except BaseException as exc:
+            _write(shown, f"raised {_brief(exc)}", start)
+            raise
+        _write(shown, f"returned {_brief(results[0])}", start)
+
     @functools.wraps(function)
     def call(*arguments: object) -> Any:
-        start = time.perf_counter()
-        try:
-            result = function(*arguments)
-        except BaseException as exc:
-            _line(plugin, hook, arguments, f"raised {_brief(exc)}", start)
-            raise
-        _line(plugin, hook, arguments, f"returned {_brief(result)}", start)
-        return result
+        with lines(arguments) as results:
+            results.append(function(*arguments))
+        return results[0]
 
     @functools.wraps(function)
     def wrapper(*arguments: object) -> Generator[None, Any, Any]:
-        start = time.perf_counter()
-        _line(plugin, hook, arguments, "started", start)
-        try:
-            result = yield from function(*arguments)
-        except BaseException as exc:
-            _line(plugin, hook, arguments, f"raised {_brief(exc)}", start)
-            raise
-        _line(plugin, hook, arguments, f"returned {_brief(result)}", start)
-        return result
+        with lines(arguments) as results:
+            results.append((yield from function(*arguments)))
+        return results[0]
 
     return wrapper if hook in WRAPPERS else call
 
 
-def _line(
-    plugin: str, hook: str, arguments: tuple[object, ...], outcome: str, start: float
-) -> None:
+def _write(call: str, outcome: str, start: float) -> None:
     micros = (time.perf_counter() - start) * 1e6
-    shown = ", ".join(_brief(argument) for argument in arguments)
-    _LOGGER.debug("%s %s(%s) %s [%.0f us]", plugin, hook, shown, outcome, micros)
+    # A closed stderr must not fail the traced call.
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"jetsync.hooks: {call} {outcome} [{micros:.0f} us]\n")
 
 
 def _brief(value: object) -> str:

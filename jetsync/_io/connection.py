@@ -193,8 +193,7 @@ class Connection:
         finally:
             if True in taken:
                 self._close_lock.release()
-        if self.plugins.dispatcher is not None:
-            self.plugins.dispatcher.close(max(deadline.remaining(), 0.1))
+        self.plugins.close(max(deadline.remaining(), 0.1))
 
     def _close(self, deadline: Deadline) -> None:
         """Send what is outstanding, announce the end, and end the connection and the thread."""
@@ -596,8 +595,7 @@ async def _end(bridge: Bridge, nats: NatsConnection | None, plugins: Plugins, gr
             await nats.stop()
     finally:
         bridge.stop(0.0)
-        if plugins.dispatcher is not None:
-            plugins.dispatcher.close(0.0)
+        plugins.close(0.0)
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:

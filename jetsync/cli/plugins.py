@@ -77,7 +77,7 @@ def describe(plugin: InstalledPlugin) -> dict[str, Any]:
         row["state"] = "blocked"
         return row
     try:
-        (info,) = Plugins.load([plugin.name], {}).describe()
+        (info,) = Plugins.load([plugin.name], {}).infos
     except JetSyncError as error:
         row["error"] = str(error)
         with contextlib.suppress(JetSyncError):

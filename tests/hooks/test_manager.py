@@ -119,7 +119,7 @@ class TestNoPlugins:
         hooks += (plugins.ttl_marker, plugins.wrap_publish, plugins.wrap_batch_commit)
         hooks += (plugins.wrap_fetch, plugins.dispatcher)
         assert {None} == set(hooks)
-        assert plugins.describe() == ()
+        assert plugins.infos == ()
         assert plugins.close()
         assert repr(plugins) == "<Plugins none>"
 
@@ -743,7 +743,7 @@ class TestLoading:
         named = Sample()
         named.name = "mine"
 
-        infos = load(named, Sample, module).describe()
+        infos = load(named, Sample, module).infos
 
         hooks = ("jetsync_prepare_message", "jetsync_retry")
         source = f"{__name__}:Sample"
@@ -809,9 +809,9 @@ class TestLoading:
         [
             (
                 lambda mesage: None,
-                "declares mesage, which does not exist; its arguments are message",
+                "declares mesage, but the hook's arguments are message",
             ),
-            (lambda message, mode=1: None, "declares mode=1, which"),
+            (lambda message, mode=1: None, "declares mode=1, but"),
             (lambda *messages: None, r"declares \*messages"),
             (lambda **anything: None, r"declares \*\*anything"),
             (lambda *, message: None, "declares message"),
@@ -853,7 +853,7 @@ class TestLoading:
         """
         unmarked = types.SimpleNamespace(name="p", jetsync_status=lambda event: None)
 
-        with pytest.raises(ConfigurationError, match="jetsync_status is not marked"):
+        with pytest.raises(ConfigurationError, match="never runs, because it is not marked"):
             load(unmarked)
 
     def test_what_is_not_a_function_may_have_any_name(self):
@@ -872,7 +872,7 @@ class TestLoading:
         extra = plugin("p", jetsync_retry=lambda: None)
         extra.jetsync_tomorrow = hookimpl(optionalhook=True)(lambda: None)
 
-        assert load(extra).describe()[0].hooks == ("jetsync_retry",)
+        assert load(extra).infos[0].hooks == ("jetsync_retry",)
 
     def test_a_function_of_another_name_may_be_meant(self):
         """
@@ -916,7 +916,7 @@ class TestEntryPoints:
         """
         entry_points("sample", "pkg_sample:Sample", Sample)
 
-        (info,) = load("sample").describe()
+        (info,) = load("sample").infos
 
         assert info.name == "sample"
 
@@ -975,7 +975,7 @@ class TestEntryPoints:
 
         plugins = load("b", JETSYNC_PLUGINS=" a, b,,a ")
 
-        assert [info.name for info in plugins.describe()] == ["b", "a"]
+        assert [info.name for info in plugins.infos] == ["b", "a"]
 
     def test_environment_makes_no_second_one(self, entry_points):
         """
@@ -1004,7 +1004,7 @@ class TestEntryPoints:
 
         plugins = load("gone", Sample, JETSYNC_PLUGINS="gone", JETSYNC_BLOCK_PLUGINS="gone,Sample")
 
-        assert plugins.describe() == ()
+        assert plugins.infos == ()
         assert plugins.blocked == ("gone", "Sample")
         assert plugins.prepare is None
 

@@ -116,9 +116,8 @@ class Watcher:
 @pytest.fixture
 def connection():
     """A connection on a lane that is a stub."""
-    connection = Connection(ConnectOptions(loop="asyncio"), Plugins.load((), {}))
+    connection = Connection(ConnectOptions(loop="asyncio"), Plugins(dispatcher=Watcher()))
     connection.lane = StubLane()
-    connection.plugins.dispatcher = Watcher()
     connection.lane.listen(connection.lane.new_sid(), connection.router)
     return connection
 
