@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["Login", "make_login"]
 
 _JWT: Final = re.compile(r"^\s*(eyJ[\w-]+\.[\w-]+\.[\w-]+)\s*$", re.ASCII | re.MULTILINE)
-_SEED: Final = re.compile(r"^\s*(S[A-Z2-7]{57})\s*$", re.MULTILINE)
+_SEED_LINE: Final = re.compile(r"^\s*(S[A-Z2-7]{57})\s*$", re.MULTILINE)
 _SIGNATURE_BYTES: Final = 64
 
 # Identities are compared within one process. Without the key, they are of no use for guessing.
-_KEY: Final = secrets.token_bytes(32)
+_IDENTITY_KEY: Final = secrets.token_bytes(32)
 
 
 @attrs.frozen
@@ -74,7 +74,7 @@ def make_login(options: ConnectOptions, url: str, nonce: str | None) -> Login:
     fields = fields or _url_login(options, url)
     lasting = {name: value for name, value in fields.items() if name != "sig"}
     text = json.dumps(lasting, sort_keys=True).encode()
-    return Login(fields, hashlib.blake2b(text, key=_KEY).digest())
+    return Login(fields, hashlib.blake2b(text, key=_IDENTITY_KEY).digest())
 
 
 def _url_login(options: ConnectOptions, url: str) -> dict[str, str]:
@@ -107,7 +107,7 @@ def _signed_login(options: ConnectOptions, nonce: bytes) -> dict[str, str]:
 
 def _jwt_login(options: ConnectOptions, nonce: bytes) -> dict[str, str]:
     text, source = _read_credentials(options.credentials)
-    jwt, seed = _JWT.search(text), _SEED.search(text)
+    jwt, seed = _JWT.search(text), _SEED_LINE.search(text)
     if not text.strip():
         raise AuthenticationError(f"{source} is empty")
     if jwt is None and seed is None:

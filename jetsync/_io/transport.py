@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
+import os
 import socket
 import ssl
 import threading
@@ -168,7 +170,7 @@ class LaneTransport:
                 sock, server_hostname=hostname, do_handshake_on_connect=False
             )
             self._sock = secure
-            await self._in_time(self._start_tls(secure))
+            await self._in_time(self._step(lambda _: secure.do_handshake()))
             self.attempt.secure = True
 
     async def readline(self) -> bytes:
@@ -294,9 +296,7 @@ class LaneTransport:
             # A silent address leaves time for the others.
             share = (self.attempt.ends - self._loop.time()) / (len(addresses) - index)
             try:
-                self._sock = await asyncio.wait_for(
-                    self._dial_one(family, kind, protocol, address), share
-                )
+                await asyncio.wait_for(self._dial_one(family, kind, protocol, address), share)
             except asyncio.TimeoutError:
                 last = self._late()
             except OSError as error:
@@ -306,27 +306,26 @@ class LaneTransport:
                 return
         raise last or OSError(f"no address for {uri.hostname}")
 
-    async def _dial_one(self, family: int, kind: int, protocol: int, address: Any) -> socket.socket:
-        """Return a socket that is connected to *address*."""
-        sock = socket.socket(family, kind, protocol)
+    async def _dial_one(self, family: int, kind: int, protocol: int, address: Any) -> None:
+        """Connect the socket to *address*."""
+        self._sock = sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
-            await self._loop.sock_connect(sock, address)
+            # Not with the loop, because uvloop would resolve the address once more. That starts
+            # threads that crash a forked child at its exit.
+            code = sock.connect_ex(address)
+            if code in {errno.EINPROGRESS, errno.EWOULDBLOCK}:
+                await self._wait_socket(writing=True)
+                self._check_over()
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
         except BaseException:
+            self._sock = None
             sock.close()
             raise
-        return sock
-
-    async def _start_tls(self, secure: ssl.SSLSocket) -> None:
-        while True:
-            try:
-                secure.do_handshake()
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as want:
-                await self._wait_socket(want)
-            else:
-                return
 
     async def _read_info(self) -> bytes:
         """Check the server's first line and return it as nats-py gets it."""
@@ -441,39 +440,36 @@ class LaneTransport:
 
     async def _receive(self) -> bytes:
         """Return what the server sends next in the handshake; empty at the end."""
-        while True:
-            sock = self._connected(self._sock)
-            try:
-                return sock.recv(HANDSHAKE_READ)
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as want:
-                await self._wait_socket(want)
+        return await self._step(lambda sock: sock.recv(HANDSHAKE_READ))
 
     async def _send(self, block: bytes) -> None:
         """Send bytes of the handshake."""
-        while block:
-            sock = self._connected(self._sock)
+        # If the server has ended the connection, the lines that it sent before say why.
+        with contextlib.suppress(OSError):
+            while block:
+                rest = block
+                sent = await self._step(lambda sock: sock.send(rest), writing=True)  # noqa: B023
+                block = block[sent:]
+
+    async def _step(self, step: Callable[[socket.socket], T], *, writing: bool = False) -> T:
+        """Return the result of *step*, which is repeated until it does not block."""
+        while True:
+            if self._sock is None:
+                self._check_over()
+                raise ConnectError("the connection was closed during its handshake")
             try:
-                block = block[sock.send(block) :]
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as want:
-                await self._wait_socket(want, writing=True)
-            except OSError:
-                # The server has ended the connection. The lines that it sent before say why.
-                return
+                return step(self._sock)
+            except BlockingIOError:
+                await self._wait_socket(writing=writing)
+            except ssl.SSLWantReadError:
+                await self._wait_socket(writing=False)
+            except ssl.SSLWantWriteError:
+                await self._wait_socket(writing=True)
 
-    def _connected(self, connection: T | None) -> T:
-        """Return *connection*, or raise if it was closed."""
-        if connection is None:
-            self._check_over()
-            raise ConnectError("the connection was closed during its handshake")
-        return connection
-
-    async def _wait_socket(self, want: Exception, *, writing: bool = False) -> None:
-        """Wait until the socket is ready for what *want* asks for."""
-        fd = self._connected(self._sock).fileno()
-        writing = isinstance(want, ssl.SSLWantWriteError) or (
-            writing and not isinstance(want, ssl.SSLWantReadError)
-        )
-        loop = self._loop
+    async def _wait_socket(self, *, writing: bool) -> None:
+        """Wait until the socket is readable or writable."""
+        assert self._sock is not None
+        fd, loop = self._sock.fileno(), self._loop
         ready: asyncio.Future[None] = loop.create_future()
         (loop.add_writer if writing else loop.add_reader)(fd, _settle, ready)
         remove = loop.remove_writer if writing else loop.remove_reader

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_MESSAGE: Final = 128 << 20
 
 # Seconds to wait for the closing handshake. A server that hangs does not take part in it.
-CLOSING_WAIT: Final = 1.0
+WS_CLOSE_WAIT: Final = 1.0
 
 # Bytes of one WebSocket message to send: 256 KiB.
 CHUNK: Final = 1 << 18
@@ -77,7 +77,7 @@ class WebSocket:
                 ssl=True if ssl_context is None else ssl_context,
                 server_hostname=hostname,
                 max_msg_size=MAX_MESSAGE,
-                timeout=self._aiohttp.ClientWSTimeout(ws_close=CLOSING_WAIT),
+                timeout=self._aiohttp.ClientWSTimeout(ws_close=WS_CLOSE_WAIT),
             )
         except (ConnectionResetError, self._aiohttp.ServerDisconnectedError) as error:
             raise OSError(_ENDED) from error
@@ -129,9 +129,9 @@ class WebSocket:
         try:
             if self._tasks:
                 self._tasks[1].cancel()
-                await asyncio.wait(self._tasks, timeout=CLOSING_WAIT)
+                await asyncio.wait(self._tasks, timeout=WS_CLOSE_WAIT)
                 with contextlib.suppress(Exception):
-                    await asyncio.wait_for(self._socket.close(), CLOSING_WAIT)
+                    await asyncio.wait_for(self._socket.close(), WS_CLOSE_WAIT)
         finally:
             # Also if the loop ends first and cancels this. aiohttp leaves the end of TLS to a loop
             # that may have ended by then.
@@ -222,13 +222,13 @@ class WebSocketLaneTransport(LaneTransport):
         The wait is short, because a server that hangs does not take part in them.
         """
         if self._closing:
-            await asyncio.wait(self._closing, timeout=CLOSING_WAIT)
+            await asyncio.wait(self._closing, timeout=WS_CLOSE_WAIT)
 
 
 async def _close_web(web: WebSocket, opening: asyncio.Task[socket.socket]) -> None:
     """Close a WebSocket once the task that opens it has ended."""
     try:
-        await asyncio.wait({opening}, timeout=CLOSING_WAIT)
+        await asyncio.wait({opening}, timeout=WS_CLOSE_WAIT)
         if not opening.done():
             opening.cancel()
             await asyncio.wait({opening})

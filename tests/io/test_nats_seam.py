@@ -581,16 +581,17 @@ class TestConnection:
 
         async def main():
             connection = connection_of(Listener(), server, connect_timeout=2.0)
-            loop = asyncio.get_running_loop()
-            connect = loop.sock_connect
+            transport = connection.transport
+            wait = transport._wait_socket
 
-            async def connect_second(sock, address):
-                tried.append(sock)
+            async def wait_second(*, writing):
+                if writing:
+                    tried.append(transport._sock)
                 if len(tried) == 1:
-                    await loop.create_future()
-                await connect(sock, address)
+                    await asyncio.get_running_loop().create_future()
+                await wait(writing=writing)
 
-            loop.sock_connect = connect_second
+            transport._wait_socket = wait_second
             await start(connection)
             await connection.stop()
 
@@ -732,22 +733,21 @@ class TestConnection:
         run(main)
 
     def test_the_end_while_dialling(self, server):
-        """A socket that is connected at the moment of the end is closed."""
+        """A socket is closed if the client is closed at the moment when it is connected."""
         dialled = []
 
         async def main():
-            connection = connection_of(Listener(), server)
-            loop = asyncio.get_running_loop()
-            connect = loop.sock_connect
+            transport = connection_of(Listener(), server).transport
+            dial = transport._dial_one
 
-            async def connect_late(sock, address):
-                dialled.append(sock)
-                await connect(sock, address)
-                connection.transport.finish()
+            async def dial_late(*address):
+                await dial(*address)
+                dialled.append(transport._sock)
+                transport.finish()
 
-            loop.sock_connect = connect_late
+            transport._dial_one = dial_late
             with pytest.raises(asyncio.CancelledError):
-                await connection.transport.connect(urlparse(server.url), 1024, LONG)
+                await transport.connect(urlparse(server.url), 1024, LONG)
 
         run(main)
         assert dialled[0].fileno() == -1
