@@ -1,5 +1,5 @@
 """
-One connection: requests, acks, events, and the way it opens and closes.
+One connection: how it opens and closes, requests, acks and events.
 
 ``connect`` makes a :class:`Connection`, and every handle holds it. The handles of a JetStream
 context reach it through ``jetsync._api.context.Context``.
@@ -84,7 +84,7 @@ _logger = _log.get_logger("jetsync.connection")
 
 class Connection:
     """
-    One connection to a cluster, as all handles share it.
+    One connection to a cluster. All handles of a client share it.
     """
 
     def __init__(self, options: ConnectOptions, plugins: Plugins) -> None:
@@ -110,11 +110,11 @@ class Connection:
         self._inboxes = itertools.count(1)
         self._batches = itertools.count(1)
         self._close_lock = threading.RLock()
-        # Whether the interpreter ends.
+        # Whether the interpreter is exiting.
         self._exiting = False
-        # Whether the thread was stopped. It was not if nats-py has given up.
+        # Whether the thread was stopped. It still runs after nats-py has given up.
         self._stopped = False
-        # Whether a loss was reported and no connection since, so that the events come in pairs.
+        # Whether the last reported event was a loss, so that losses and reconnects alternate.
         self._down = False
 
     def __reduce__(self) -> NoReturn:
@@ -134,7 +134,7 @@ class Connection:
 
         Raises:
             ConnectError: No server could be reached, or TLS failed.
-            ConnectTimeoutError: The time was over before.
+            ConnectTimeoutError: No server accepted the connection in time.
             AuthenticationError: A server refused the credentials.
         """
         deadline = Deadline.after(self.options.connect_timeout)
@@ -294,7 +294,7 @@ class Connection:
 
     def flush(self, deadline: Deadline) -> float:
         """
-        Wait until the server has processed everything written before; return the seconds it took.
+        Wait until the server has processed all earlier writes, and return the seconds it took.
 
         Raises:
             DisconnectedError, ConnectionLostError, WaitTimeoutError: The server did not confirm it

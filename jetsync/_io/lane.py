@@ -3,10 +3,10 @@ The lane: jetsync's way in and out of the one socket that nats-py keeps connecte
 
 In. The thread that reads the socket splits the bytes into frames. It puts the frames of jetsync's
 subscriptions into their mailboxes, and passes everything else to nats-py. Normally the loop thread
-reads. A thread that waits for a frame takes the reading over while it waits (:meth:`Lane.wait`).
-Its answer then needs no thread switch, so a blocking call costs less than an awaited one. The read
-lock lets one thread read at a time, and :mod:`jetsync._io.gate` keeps the loop from being woken for
-the same bytes.
+reads. A thread that waits for a frame reads by itself while it waits (:meth:`Lane.wait`). Its
+answer then needs no thread switch, so a blocking call costs less than an awaited one. The read lock
+lets one thread read at a time, and :mod:`jetsync._io.gate` keeps the loop from being woken for the
+same bytes.
 
 Out. See :mod:`jetsync._io.outbox`.
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from jetsync._base.deadline import Deadline
     from jetsync._io.mailbox import ReplyRouter, Waiter
 
-# Arguments with which one call into C tries a lock without waiting, and releases it; see Lane.wait.
+# Arguments to try a lock without waiting, and to release it, in one call into C; see Lane.wait.
 _WITHOUT_WAITING: Final = (False,)
 _NO_ARGUMENTS: Final = ((),)
 
@@ -107,7 +107,7 @@ class Lane:
         self._delivering = False
         # A gate whose reader was interrupted before it checked for waiting threads.
         self._unchecked: ReadGate | None = None
-        # The receivers whose threads wait while another thread reads.
+        # The receivers of threads that wait while another thread reads.
         self._followers: set[object] = set()
         self._boxes: dict[bytes, Any] = {}
         # By subscription id: the SUB line to write again after a reconnect, and how many
@@ -165,9 +165,9 @@ class Lane:
 
     def listen(self, sid: bytes, box: Mailbox | ReplyRouter, queue: bytes = b"") -> bytes:
         """
-        Route the frames of *sid* to *box* and return the ``SUB`` line to write.
+        Route the frames of *sid* to *box* and return the ``SUB`` line to write; any thread.
 
-        From here on the line is written again after each reconnect. Any thread.
+        The lane writes the line again after each reconnect.
         """
         line = frames.sub(box.interest, sid, queue)
         self._boxes[sid] = box
@@ -198,22 +198,22 @@ class Lane:
         self._boxes.pop(sid, None)
 
     def receivers(self) -> list[Mailbox | ReplyRouter]:
-        """Return all mailboxes that are listened for; any thread."""
+        """Return the receivers of all subscriptions; any thread."""
         return list(self._boxes.values())
 
     @property
     def strays(self) -> int:
-        """How many frames came for a subscription that had been dropped."""
+        """How many frames arrived for dropped subscriptions."""
         return self._strays + self._splitter.strays
 
     def take_refused(self) -> Mailbox | None:
         """
         Remove and return the subscription that the server refused because there are too many.
 
-        The server does not name it. It counts in the order in which the lines are written, so it
-        refused the one with the most others before it. If several threads subscribe at the same
-        moment, this may return another one of theirs. It never returns the reply subscription. Any
-        thread.
+        The server does not name the subscription. It counts them in the order in which it reads the
+        lines, so it has refused the one with the most others before it. If several threads
+        subscribe at the same moment, this may return the wrong one of theirs. It never returns the
+        reply subscription. Any thread.
         """
         last, before = None, -1
         for sid, count in list(self._ranks.items()):
@@ -248,9 +248,9 @@ class Lane:
             remaining = deadline.remaining()
             if remaining <= 0.0:
                 return False
-            # Ctrl-C may strike after the lock is taken and before the next step. A lock that no
-            # code knows of would end all reading. Ctrl-C never strikes inside one call into C, so
-            # such a call takes the lock and records that in the list.
+            # Ctrl-C may strike between two steps of Python code. If it struck after the lock was
+            # taken and before that was recorded, the lock would never be released. Ctrl-C never
+            # strikes inside one call into C, so such a call takes the lock and records that.
             taken: list[bool | None] = []
             gate = None
             try:
@@ -576,7 +576,7 @@ class Lane:
         self.wake_reader()
 
     def delivered(self) -> int:
-        """Return how many sent bytes the system has delivered, if it tells."""
+        """Return how many sent bytes the server's system has received, if ours knows."""
         sock = self.outbox.sock
         if sock is not None and fcntl is not None:
             with contextlib.suppress(OSError, ValueError):

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 QUICK: Final = 0.5
 
 # Seconds without an answer after which a probe is repeated.
-PROBE_WAIT: Final = 1.0
+PROBE_INTERVAL: Final = 1.0
 
 # Seconds for which pulls may stay silent after the probe has shown that their consumer exists.
 STRIKE_WAIT: Final = 1.0
@@ -253,7 +253,7 @@ class ConsumeEngine:
         self._wants_probe = False
         self._probes += 1
         self._probe = b"%bi%d" % (self.pulls.prefix, self._probes)
-        self._probe_again = now + PROBE_WAIT
+        self._probe_again = now + PROBE_INTERVAL
         return self._probe
 
     def next_look(self) -> float | None:

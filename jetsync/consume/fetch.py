@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["MessageBatch"]
 
 # Seconds to wait for the consumer's info if no server answered a pull.
-PROBE_WAIT: Final = 1.0
+INFO_TIMEOUT: Final = 1.0
 
 # Seconds of silence after which a fetch with `no_wait` asks for the consumer's info. Servers answer
 # such a pull within a millisecond. Only while `max_ack_pending` is reached, they keep it and send
@@ -389,7 +389,7 @@ class Fetch:
             answer = self.context.api(
                 f"CONSUMER.INFO.{self.stream}.{self.consumer}",
                 None,
-                self._deadline.at_most(PROBE_WAIT),
+                self._deadline.at_most(INFO_TIMEOUT),
                 stream=self.stream,
                 consumer=self.consumer,
             )

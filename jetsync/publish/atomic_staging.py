@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     # Subject, header lines that follow those of the batch, payload.
     BatchItem = tuple[bytes, bytes, bytes]
 
-_MAGIC: Final = b"NATS/1.0\r\n"
+_FIRST_LINE: Final = b"NATS/1.0\r\n"
 _NO_HEADERS: Final = b"\r\n"
 
 # Bytes of the commit header, and of the largest sequence of a batch.
@@ -41,7 +41,7 @@ class Wire:
 
     def __init__(self, batch_id: str) -> None:
         self.batch_id: str = batch_id
-        head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_MAGIC, batch_id.encode())
+        head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_FIRST_LINE, batch_id.encode())
         self._head = head
         self._size = len(head) + len(b"\r\n")
         self.head_size: int = self._size + _SEQUENCE_SIZE + _COMMIT_SIZE
@@ -140,7 +140,7 @@ class Staging:
             item = with_ttl(item, self._ttl)
         self._deadline = deadline
         target, header, payload, pairs = self._encoder.encode(item)
-        tail = header[len(_MAGIC) :] or _NO_HEADERS
+        tail = header[len(_FIRST_LINE) :] or _NO_HEADERS
         subject = subject_of(item)
         size = len(tail) + len(payload)
         if size > self._room:

@@ -69,7 +69,7 @@ TRIES: Final = 64
 LAG_WAIT: Final = 0.002
 
 # Seconds to wait for the stream's info if no server answered a request.
-PROBE_WAIT: Final = 1.0
+INFO_TIMEOUT: Final = 1.0
 
 # Seconds of silence on an open page before the reader checks whether a replica is gone; doubled
 # each time that the page is requested again.
@@ -94,7 +94,7 @@ def repeated(call: Callable[[Deadline], T], deadline: Deadline) -> T:
     during a change of leader never gets an answer.
     """
     while True:
-        attempt = deadline.at_most(max(PROBE_WAIT, deadline.remaining() / 2.0))
+        attempt = deadline.at_most(max(INFO_TIMEOUT, deadline.remaining() / 2.0))
         try:
             return call(attempt)
         except (ConnectionLostError, TemporarilyUnavailableError):
@@ -465,7 +465,7 @@ class PageReader:
         messages, must not be asked twice.
         """
         try:
-            info = stream_info(self.context, self.stream, deadline.at_most(PROBE_WAIT))
+            info = stream_info(self.context, self.stream, deadline.at_most(INFO_TIMEOUT))
         except TRANSIENT:
             return False
         cluster = info.cluster
@@ -486,7 +486,7 @@ class PageReader:
         with self.page_time() as deadline:
             # Without a leader, this request is not answered either.
             with contextlib.suppress(*TRANSIENT):
-                probe = deadline.at_most(PROBE_WAIT)
+                probe = deadline.at_most(INFO_TIMEOUT)
                 check_stream(self.context, self.stream, probe, fresh=True)
             if deadline.remaining() <= self._retry_wait:
                 raise DirectNotSupportedError(
