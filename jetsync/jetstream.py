@@ -6,13 +6,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._api.requests import config_of
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, check_function
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
-from jetsync.consume.consumer import Consumer
 from jetsync.errors import (
     BucketNotFoundError,
     InvalidBucketError,
@@ -35,6 +33,8 @@ from jetsync.values.account import AccountInfo
 from jetsync.values.codec import from_wire
 from jetsync.values.outbound import OutboundMessage
 from jetsync.values.stream_config import StreamConfig
+from jetsync.values.stream_info import StreamInfo
+from jetsync.values.subjects import validate_name
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
+    from jetsync.consume.consumer import Consumer
     from jetsync.events import BatchGapEvent
     from jetsync.kv.config import KeyValueFields
     from jetsync.publish.publisher import DeliveryReport
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import BatchAck, Expect, Payload, PubAck, PublishReport
     from jetsync.values.stream_config import StreamFields
-    from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["JetStream"]
 
@@ -581,11 +581,7 @@ class JetStream:
 
         A filter costs one more request, which compares it with the stream's subjects.
         """
-        deadline = self._context.deadline(timeout)
-        wanted = _consumer_admin.wanted_config(consumer, fields, "create_consumer()")
-        info = _consumer_admin.create(self._context, stream, wanted, deadline)
-        _consumer_admin.warn_about_filters(self._context, info, None, deadline)
-        return Consumer(self._context, stream, info)
+        return self._named(stream).create_consumer(consumer, timeout=timeout, **fields)
 
     def update_consumer(
         self,
@@ -598,9 +594,7 @@ class JetStream:
         """
         Change the configuration of an existing consumer, as :meth:`Stream.update_consumer`.
         """
-        context, deadline = self._context, self._context.deadline(timeout)
-        wanted = _consumer_admin.changed_config(context, stream, consumer, fields, deadline)
-        return Consumer(context, stream, _consumer_admin.update(context, stream, wanted, deadline))
+        return self._named(stream).update_consumer(consumer, timeout=timeout, **fields)
 
     def create_or_update_consumer(
         self,
@@ -615,11 +609,7 @@ class JetStream:
 
         As :meth:`Stream.create_or_update_consumer`.
         """
-        deadline = self._context.deadline(timeout)
-        wanted = _consumer_admin.wanted_config(consumer, fields, "create_or_update_consumer()")
-        info = _consumer_admin.create_or_update(self._context, stream, wanted, deadline)
-        _consumer_admin.warn_about_filters(self._context, info, None, deadline)
-        return Consumer(self._context, stream, info)
+        return self._named(stream).create_or_update_consumer(consumer, timeout=timeout, **fields)
 
     def consumer(self, stream: str, name: str, *, timeout: Seconds | None = None) -> Consumer:
         """
@@ -629,9 +619,7 @@ class JetStream:
             ConsumerNotFoundError: The consumer does not exist.
             StreamNotFoundError: The stream does not exist.
         """
-        deadline = self._context.deadline(timeout)
-        info = _consumer_admin.info(self._context, stream, name, deadline)
-        return Consumer(self._context, stream, info)
+        return self._named(stream).consumer(name, timeout=timeout)
 
     def delete_consumer(self, stream: str, name: str, *, timeout: Seconds | None = None) -> None:
         """
@@ -640,8 +628,12 @@ class JetStream:
         Raises:
             ConsumerNotFoundError: The consumer does not exist.
         """
-        deadline = self._context.deadline(timeout)
-        _consumer_admin.delete(self._context, stream, name, deadline)
+        self._named(stream).delete_consumer(name, timeout=timeout)
+
+    def _named(self, stream: str) -> Stream:
+        """Return a stream that the server was not asked for."""
+        config = StreamConfig(name=validate_name("stream", stream))
+        return Stream(self._context, StreamInfo(config=config))
 
     # Key-value buckets
 

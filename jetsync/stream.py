@@ -11,16 +11,25 @@ import attrs
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import messages as _messages
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import sequence_number
-from jetsync._base.fields import aware
+from jetsync._base.fields import aware, whole_number
+from jetsync._proto.direct import BatchRead
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.ordered import open_ordered
 from jetsync.counters import Counter, read_entry
 from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.events import DirectReadOperation
-from jetsync.read import direct as _direct
-from jetsync.read.pages import check_stream
+from jetsync.read.direct import (
+    DirectBatch,
+    SequencePlan,
+    StreamScan,
+    beginning,
+    optional_number,
+    subject_filters,
+)
+from jetsync.read.last import LastPlan
+from jetsync.read.pages import PAGE, PAGE_BYTES, PageReader, check_stream, repeated
 from jetsync.values.codec import time_text
+from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.subjects import validate_filter
 
 if TYPE_CHECKING:
@@ -29,13 +38,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from jetsync._api.consumers import Action
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline, Seconds
     from jetsync.consume.ordered import OrderedConsumer
     from jetsync.counters import CounterEntry
-    from jetsync.read.direct import DirectBatch, StreamScan
+    from jetsync.read.pages import ReadPlan
     from jetsync.values.consumer_config import (
-        ConsumerConfig,
         ConsumerFields,
         DeliverPolicyInput,
         ReplayPolicyInput,
@@ -239,11 +248,7 @@ class Stream:
             ConsumerExistsError: A consumer of that name has another configuration.
             NotSupportedError: The server ignored a field. The consumer exists without it.
         """
-        deadline = self._context.deadline(timeout)
-        wanted = _consumer_admin.wanted_config(consumer, fields, "create_consumer()")
-        info = _consumer_admin.create(self._context, self._name, wanted, deadline)
-        _consumer_admin.warn_about_filters(self._context, info, self._info.config, deadline)
-        return self._consumer(info)
+        return self._put_consumer("create", consumer, fields, timeout)
 
     def update_consumer(
         self,
@@ -268,9 +273,7 @@ class Stream:
             ConsumerDoesNotExistError, ConsumerNotFoundError: The consumer does not exist.
             ApiError: The server refused, for example to change the deliver policy.
         """
-        context, deadline = self._context, self._context.deadline(timeout)
-        wanted = _consumer_admin.changed_config(context, self._name, consumer, fields, deadline)
-        return self._consumer(_consumer_admin.update(context, self._name, wanted, deadline))
+        return self._put_consumer("update", consumer, fields, timeout)
 
     def create_or_update_consumer(
         self,
@@ -284,11 +287,7 @@ class Stream:
 
         Args, Raises: as :meth:`create_consumer`, without ``ConsumerExistsError``.
         """
-        deadline = self._context.deadline(timeout)
-        wanted = _consumer_admin.wanted_config(consumer, fields, "create_or_update_consumer()")
-        info = _consumer_admin.create_or_update(self._context, self._name, wanted, deadline)
-        _consumer_admin.warn_about_filters(self._context, info, self._info.config, deadline)
-        return self._consumer(info)
+        return self._put_consumer("create_or_update", consumer, fields, timeout)
 
     def consumer(self, name: str, *, timeout: Seconds | None = None) -> Consumer:
         """
@@ -446,6 +445,25 @@ class Stream:
         deadline = self._context.deadline(timeout)
         return _consumer_admin.reset(self._context, self._name, name, sequence, deadline)
 
+    def _put_consumer(
+        self,
+        action: Action,
+        given: str | ConsumerConfig | None,
+        fields: Mapping[str, Any],
+        timeout: Seconds | None,
+    ) -> Consumer:
+        context, stream, deadline = self._context, self._name, self._context.deadline(timeout)
+        # Checks the fields before anything is sent.
+        config = _consumer_admin.wanted_config(given, fields, f"{action}_consumer()")
+        name = config.durable_name or config.name
+        if action == "update" and name and not isinstance(given, ConsumerConfig):
+            now = _consumer_admin.info(context, stream, name, deadline).config
+            config = attrs.evolve(now, **fields)
+        info = _consumer_admin.create(context, stream, config, deadline, action)
+        if action != "update":
+            _consumer_admin.warn_about_filters(context, info, self._info.config, deadline)
+        return self._consumer(info)
+
     def _consumer(self, info: ConsumerInfo) -> Consumer:
         return Consumer(self._context, self._name, info)
 
@@ -469,7 +487,7 @@ class Stream:
             MessageNotFoundError: The message was removed or never existed.
             DirectNotSupportedError: ``direct=True``, and the stream does not allow direct gets.
         """
-        request = {"seq": sequence_number(sequence, "sequence")}
+        request = {"seq": whole_number("sequence", sequence)}
         return self._read("get_message", request, self._context.deadline(timeout), direct=direct)
 
     def get_last(
@@ -512,7 +530,7 @@ class Stream:
             DirectNotSupportedError: ``direct=True``, and the stream does not allow direct gets.
         """
         request = {
-            "seq": sequence_number(sequence, "sequence"),
+            "seq": whole_number("sequence", sequence),
             "next_by_subj": validate_filter(subject),
         }
         return self._read("get_next", request, self._context.deadline(timeout), direct=direct)
@@ -580,16 +598,19 @@ class Stream:
             NotSupportedError: The server is older than 2.11.
             InvalidArgumentError: The arguments exclude each other or are not valid.
         """
-        return _direct.get_batch(
-            self._context,
+        deadline = self._context.deadline(timeout)
+        engine = BatchRead(
             self._name,
-            batch,
-            sequence=sequence,
-            subject=subject,
-            start_time=start_time,
-            max_bytes=max_bytes,
-            timeout=timeout,
+            limit=whole_number("batch", batch),
+            size_limit=optional_number("max_bytes", max_bytes),
+            page=PAGE,
+            page_bytes=PAGE_BYTES,
+            subject=None if subject is None else validate_filter(subject),
+            **beginning(sequence, start_time, "sequence"),
         )
+        known = check_stream(self._context, self._name, deadline)
+        plan = SequencePlan(engine, alone=(known.config.num_replicas or 1) == 1)
+        return DirectBatch(self._open_reader("get_batch", plan, deadline))
 
     def get_last_for(
         self,
@@ -635,18 +656,31 @@ class Stream:
             NotSupportedError: The server is older than 2.11.
             InvalidArgumentError: There is no subject, or the arguments exclude each other.
         """
-        return _direct.get_last_for(
+        deadline = self._context.deadline(timeout)
+        names = subject_filters(subjects)
+        if up_to_sequence is not None and up_to_time is not None:
+            raise InvalidArgumentError(
+                "up_to_sequence and up_to_time exclude each other: give one of them",
+                argument="up_to_time",
+            )
+        moment = optional_number("up_to_sequence", up_to_sequence)
+        before = None if up_to_time is None else time_text(up_to_time, "up_to_time")
+        page = optional_number("batch", batch)
+        check_stream(self._context, self._name, deadline)
+        if moment is not None and moment > self._info.state.last_seq:
+            # With a sequence in the future, the next page would contain newer messages.
+            moment = min(moment, self._last_sequence(deadline)) or None
+        plan = LastPlan(
             self._context,
             self._name,
-            subjects,
-            up_to_sequence=up_to_sequence,
-            up_to_time=up_to_time,
-            batch=batch,
+            names,
+            moment=moment,
+            up_to_time=before,
+            page=page,
             split=split,
             reread=reread,
-            timeout=timeout,
-            known_last=self._info.state.last_seq,
         )
+        return DirectBatch(self._open_reader("get_last_for", plan, deadline), plan)
 
     def scan(
         self,
@@ -684,17 +718,34 @@ class Stream:
             NotSupportedError: The server is older than 2.11.
             InvalidArgumentError: The arguments exclude each other or are not valid.
         """
-        return _direct.scan(
-            self._context,
-            self._name,
-            start=start,
-            end=end,
-            start_time=start_time,
-            subject=subject,
-            page=page,
-            max_bytes=max_bytes,
-            timeout=timeout,
+        deadline = self._context.deadline(timeout)
+        where = beginning(start, start_time, "start")
+        last = optional_number("end", end, 0)
+        page_size = optional_number("page", page) or PAGE
+        page_bytes = optional_number("max_bytes", max_bytes) or PAGE_BYTES
+        wanted = None if subject is None else validate_filter(subject)
+        check_stream(self._context, self._name, deadline)
+        if last is None:
+            last = self._last_sequence(deadline)
+        engine = BatchRead(
+            self._name, subject=wanted, end=last, page=page_size, page_bytes=page_bytes, **where
         )
+        engine.done = engine.reached_end or not last
+        plan = SequencePlan(engine, end=last)
+        return StreamScan(self._open_reader("scan", plan, deadline))
+
+    def _last_sequence(self, deadline: Deadline) -> int:
+        """Ask the server for the stream's last sequence."""
+        info = repeated(
+            lambda until: _stream_admin.info(self._context, self._name, until), deadline
+        )
+        return info.state.last_seq
+
+    def _open_reader(self, call: str, plan: ReadPlan, deadline: Deadline) -> PageReader:
+        """Start a read and wait for its first messages."""
+        reader = PageReader(self._context, self._name, plan, name=call, seconds=deadline.total)
+        reader.begin(deadline)
+        return reader
 
     # Counters
 

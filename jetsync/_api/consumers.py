@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from typing import TYPE_CHECKING, Any, Final
-
-import attrs
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import config_of, pages, sequence_number
+from jetsync._api.requests import config_of, pages
 from jetsync._base import log as _log
+from jetsync._base.fields import whole_number
 from jetsync._base.integers import read_count
 from jetsync.errors import (
     InvalidArgumentError,
@@ -52,6 +51,9 @@ _logger = _log.get_logger("jetsync.consumer")
 # Log event: a consumer was created that will never get a message.
 FILTER_OUTSIDE_SUBJECTS: Final = "filter_outside_subjects"
 
+# What a request does; ADR-37 calls it the action.
+Action: TypeAlias = Literal["create", "update", "create_or_update"]
+
 # Seconds that are reserved to find out why a command was not answered.
 _PROBE_SECONDS: Final = 1.0
 
@@ -68,33 +70,6 @@ def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
 # Create, update, delete
 
 
-def create(
-    context: Context, stream: str, config: ConsumerConfig, deadline: Deadline
-) -> ConsumerInfo:
-    """
-    Create a consumer, or do nothing if it exists with the same configuration.
-    """
-    return _put(context, stream, config, "create", deadline)
-
-
-def update(
-    context: Context, stream: str, config: ConsumerConfig, deadline: Deadline
-) -> ConsumerInfo:
-    """
-    Replace the whole configuration of an existing consumer.
-    """
-    return _put(context, stream, config, "update", deadline)
-
-
-def create_or_update(
-    context: Context, stream: str, config: ConsumerConfig, deadline: Deadline
-) -> ConsumerInfo:
-    """
-    Create a consumer, or replace the whole configuration of the existing one.
-    """
-    return _put(context, stream, config, None, deadline)
-
-
 def wanted_config(
     given: str | ConsumerConfig | None, fields: Mapping[str, Any], what: str
 ) -> ConsumerConfig:
@@ -105,34 +80,18 @@ def wanted_config(
     return config_of(ConsumerConfig, base, fields, what, key="durable_name")
 
 
-def changed_config(
-    context: Context,
-    stream: str,
-    given: str | ConsumerConfig | None,
-    fields: Mapping[str, Any],
-    deadline: Deadline,
-) -> ConsumerConfig:
-    """
-    Return the configuration that an update sends: the given object, or the current configuration
-    with the given changes.
-    """
-    # Checks the fields before anything is sent.
-    wanted = wanted_config(given, fields, "update_consumer()")
-    if isinstance(given, ConsumerConfig):
-        return wanted
-    name = wanted.durable_name or wanted.name
-    if name is None:
-        raise InvalidArgumentError("update_consumer() needs the consumer's name", argument="name")
-    return attrs.evolve(info(context, stream, name, deadline).config, **fields)
-
-
-def _put(
+def create(
     context: Context,
     stream: str,
     config: ConsumerConfig,
-    action: str | None,
     deadline: Deadline,
+    action: Action = "create",
 ) -> ConsumerInfo:
+    """
+    Create a consumer, or replace the whole configuration of the existing one.
+
+    Nothing changes if it exists with the same configuration.
+    """
     validate_name("stream", stream)
     name = _validate(config)
     asked = to_wire(config)
@@ -148,7 +107,7 @@ def _put(
         # The filter is part of the request's subject, so that permissions can restrict it.
         endpoint += f".{config.filter_subject}"
     request: dict[str, Any] = {"stream_name": stream, "config": asked}
-    if action is not None:
+    if action != "create_or_update":
         request["action"] = action
     server = context.server.version
     try:
@@ -158,7 +117,7 @@ def _put(
         if reason is None:
             raise
         raise reason from error
-    done = "updated" if action == "update" else "created" if action else "created or updated"
+    done = {"create": "created", "update": "updated"}.get(action, "created or updated")
     made = consumer_info(answer)
     check_consumer_reply(asked, answer.get("config") or {}, server=server, name=name, done=done)
     return made
@@ -316,7 +275,7 @@ def reset(
     """
     Move a consumer to its acknowledgement floor or to a sequence.
     """
-    body = None if sequence is None else {"seq": sequence_number(sequence, "sequence")}
+    body = None if sequence is None else {"seq": whole_number("sequence", sequence)}
     answer = _command(context, "RESET", (stream, name), body, deadline)
     return ConsumerReset(
         reset_seq=read_count(answer.get("reset_seq"), "reset_seq"), info=consumer_info(answer)

@@ -4,7 +4,6 @@ What management calls share: configurations given as objects or keywords, number
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
@@ -12,7 +11,7 @@ import attrs
 from jetsync._base import log as _log
 from jetsync._base.fields import check_fields
 from jetsync._base.integers import read_count
-from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
+from jetsync.errors import InvalidTypeError, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -65,26 +64,6 @@ def config_of(
             f"{what} was given {key} twice: as the first argument and as a keyword", argument=key
         )
     return cls(**{key: given}, **fields)
-
-
-def sequence_number(value: int, name: str, *, minimum: int = 1) -> int:
-    """
-    Return a stream sequence or a count as an int.
-
-    Raises:
-        InvalidTypeError: The value is not an integer.
-        InvalidArgumentError: It is less than *minimum*.
-    """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidTypeError(
-            f"{name} must be a whole number, not {type(value).__name__}", argument=name
-        )
-    number = operator.index(value)
-    if number < minimum:
-        raise InvalidArgumentError(
-            f"{name} must be at least {minimum}, not {number}", argument=name
-        )
-    return number
 
 
 def pages(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from jetsync._api.requests import config_of, pages, sequence_number
+from jetsync._api.requests import config_of, pages
+from jetsync._base.fields import whole_number
 from jetsync._base.integers import read_count
 from jetsync.errors import (
     ApiError,
@@ -51,18 +52,33 @@ def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
     return from_wire(StreamInfo, described)
 
 
-def create(context: Context, config: StreamConfig, deadline: Deadline) -> StreamInfo:
+def create(
+    context: Context, config: StreamConfig, deadline: Deadline, action: str = "CREATE"
+) -> StreamInfo:
     """
     Create a stream, or do nothing if it exists with the same configuration.
     """
-    return _put(context, "CREATE", config, deadline)
+    name = validate_config(config)
+    asked = to_wire(config)
+    server = context.server.version
+    try:
+        answer = context.api(f"STREAM.{action}.{name}", asked, deadline, stream=name)
+    except InvalidJsonError as error:
+        reason = explain_refusal(error, asked, STREAM_NEEDS, server)
+        if reason is None:
+            raise
+        raise reason from error
+    done = "created" if action == "CREATE" else "updated"
+    made = stream_info(answer)
+    check_stream_reply(asked, answer.get("config") or {}, server=server, name=name, done=done)
+    return made
 
 
 def update(context: Context, config: StreamConfig, deadline: Deadline) -> StreamInfo:
     """
     Replace the whole configuration of an existing stream.
     """
-    return _put(context, "UPDATE", config, deadline)
+    return create(context, config, deadline, "UPDATE")
 
 
 def create_or_update(context: Context, config: StreamConfig, deadline: Deadline) -> StreamInfo:
@@ -102,23 +118,6 @@ def changed_config(
     if isinstance(given, str):
         return attrs.evolve(info(context, given, deadline).config, **fields)
     return whole
-
-
-def _put(context: Context, action: str, config: StreamConfig, deadline: Deadline) -> StreamInfo:
-    name = validate_config(config)
-    asked = to_wire(config)
-    server = context.server.version
-    try:
-        answer = context.api(f"STREAM.{action}.{name}", asked, deadline, stream=name)
-    except InvalidJsonError as error:
-        reason = explain_refusal(error, asked, STREAM_NEEDS, server)
-        if reason is None:
-            raise
-        raise reason from error
-    done = "created" if action == "CREATE" else "updated"
-    made = stream_info(answer)
-    check_stream_reply(asked, answer.get("config") or {}, server=server, name=name, done=done)
-    return made
 
 
 def validate_config(config: StreamConfig) -> str:
@@ -193,13 +192,13 @@ def purge(
     """
     request: dict[str, Any] = {} if subject is None else {"filter": validate_filter(subject)}
     if sequence is not None:
-        request["seq"] = sequence_number(sequence, "sequence", minimum=0)
+        request["seq"] = whole_number("sequence", sequence, 0)
     if keep is not None:
         if sequence is not None:
             raise InvalidArgumentError(
                 "sequence and keep exclude each other: give one of them", argument="keep"
             )
-        request["keep"] = sequence_number(keep, "keep", minimum=0)
+        request["keep"] = whole_number("keep", keep, 0)
     endpoint = f"STREAM.PURGE.{validate_name('stream', name)}"
     answer = context.api(endpoint, request or None, deadline, stream=name)
     return read_count(answer.get("purged", 0), "the number of purged messages")
@@ -211,7 +210,7 @@ def delete_message(
     """
     Delete one message; with *secure*, overwrite it on disk.
     """
-    request = {"seq": sequence_number(sequence, "sequence"), "no_erase": not secure}
+    request = {"seq": whole_number("sequence", sequence), "no_erase": not secure}
     endpoint = f"STREAM.MSG.DELETE.{validate_name('stream', name)}"
     try:
         context.api(endpoint, request, deadline, stream=name)

@@ -14,7 +14,7 @@ import enum
 import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeVar, cast
 
 import attrs
 
@@ -35,6 +35,7 @@ __all__ = [
     "duration",
     "durations",
     "known_or_new",
+    "whole_number",
 ]
 
 _C = TypeVar("_C", bound="Choice")
@@ -157,12 +158,7 @@ def _flag(value: Any) -> bool | None:
 
 
 def _whole(value: Any) -> int | None:
-    if value is None:
-        return None
-    # Accepts every type with __index__, such as numpy's integers, but neither 5.0 nor True.
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidTypeError(f"must be a whole number, not {type(value).__name__}")
-    return operator.index(value)
+    return None if value is None else whole_number("", value, -(1 << 63))
 
 
 def _text_map(value: Any) -> dict[str | None, str | None] | None:
@@ -246,14 +242,34 @@ def _with_check(
     return field.evolve(converter=named)
 
 
-def check_count(name: str, value: object, least: int) -> None:
-    """Raise unless *value* is a whole number of at least *least*."""
-    if not isinstance(value, int) or isinstance(value, bool):
+def whole_number(name: str, value: object, least: int = 1) -> int:
+    """
+    Return a sequence or a count as an int. Servers keep most of them in 63 bits.
+
+    Raises:
+        InvalidTypeError: *value* is no integer.
+        InvalidArgumentError: It is less than *least*, or 2**63 or more.
+    """
+    # Accepts every type with __index__, such as numpy's integers, but neither 5.0 nor True.
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise InvalidTypeError(
             f"{name} must be a whole number, not {type(value).__name__}", argument=name
         )
-    if value < least:
-        raise InvalidArgumentError(f"{name} must be at least {least}, not {value}", argument=name)
+    number = operator.index(cast("SupportsIndex", value))
+    if number < least:
+        raise InvalidArgumentError(f"{name} must be at least {least}, not {number}", argument=name)
+    if number >= 1 << 63:
+        raise InvalidArgumentError(f"{name} must be less than 2**63, not {number}", argument=name)
+    return number
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Raise unless *value* is an int of at least *least*."""
+    if not isinstance(value, int):
+        raise InvalidTypeError(
+            f"{name} must be a whole number, not {type(value).__name__}", argument=name
+        )
+    whole_number(name, value, least)
 
 
 def check_function(name: str, value: object) -> None:

@@ -9,9 +9,8 @@ import time
 from typing import TYPE_CHECKING, Final, Literal
 
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import sequence_number
 from jetsync._base.deadline import Deadline, as_seconds
-from jetsync._base.fields import check_count
+from jetsync._base.fields import check_count, whole_number
 from jetsync._proto.kv import (
     DELETED,
     PURGED,
@@ -127,7 +126,7 @@ class KeyValue:
             if revision is None:
                 message = bucket.stream.get_last(subject, direct=direct, timeout=timeout)
             else:
-                number = sequence_number(revision, "revision")
+                number = whole_number("revision", revision)
                 message = bucket.stream.get_message(number, direct=direct, timeout=timeout)
         except MessageNotFoundError:
             raise bucket.not_found(key, revision=revision) from None

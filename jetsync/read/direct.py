@@ -11,17 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from jetsync._api.requests import sequence_number
-from jetsync._api.streams import info as stream_info
-from jetsync._proto.direct import BatchRead
+from jetsync._base.fields import whole_number
 from jetsync.errors import (
     ConflictingUseError,
     InvalidArgumentError,
     InvalidTypeError,
     PermissionDeniedError,
 )
-from jetsync.read.last import LastPlan
-from jetsync.read.pages import PAGE, PAGE_BYTES, PageReader, ReadPlan, check_stream, repeated
+from jetsync.read.pages import ReadPlan
 from jetsync.values.codec import time_text
 from jetsync.values.subjects import validate_filter
 
@@ -31,8 +28,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from jetsync._api.context import Context
-    from jetsync._base.deadline import Seconds
+    from jetsync._proto.direct import BatchRead
+    from jetsync.read.last import LastPlan
+    from jetsync.read.pages import PageReader
     from jetsync.values.stored import StoredMessage, StoredPage
 
 __all__ = ["DirectBatch", "StreamScan"]
@@ -246,125 +244,14 @@ class SequencePlan(ReadPlan):
         return found
 
 
-def get_batch(
-    context: Context,
-    stream: str,
-    batch: int,
-    *,
-    sequence: int | None,
-    subject: str | None,
-    start_time: dt.datetime | int | None,
-    max_bytes: int | None,
-    timeout: Seconds | None,
-) -> DirectBatch:
-    """
-    Start a read of up to *batch* messages; see :meth:`jetsync.Stream.get_batch`.
-    """
-    deadline = context.deadline(timeout)
-    engine = BatchRead(
-        stream,
-        limit=_number(batch, "batch"),
-        size_limit=_optional(max_bytes, "max_bytes"),
-        page=PAGE,
-        page_bytes=PAGE_BYTES,
-        subject=None if subject is None else validate_filter(subject),
-        **_beginning(sequence, start_time, "sequence"),
-    )
-    known = check_stream(context, stream, deadline)
-    plan = SequencePlan(engine, alone=(known.config.num_replicas or 1) == 1)
-    reader = PageReader(context, stream, plan, name="get_batch", seconds=deadline.total)
-    reader.begin(deadline)
-    return DirectBatch(reader)
-
-
-def get_last_for(
-    context: Context,
-    stream: str,
-    subjects: Iterable[str] | str,
-    *,
-    up_to_sequence: int | None,
-    up_to_time: dt.datetime | int | None,
-    batch: int | None,
-    split: bool,
-    reread: bool,
-    timeout: Seconds | None,
-    known_last: int,
-) -> DirectBatch:
-    """
-    Start a read of the last message of each subject; see :meth:`jetsync.Stream.get_last_for`.
-
-    The caller knows that the stream has reached the sequence *known_last*.
-    """
-    deadline = context.deadline(timeout)
-    names = _filters(subjects)
-    if up_to_sequence is not None and up_to_time is not None:
-        raise InvalidArgumentError(
-            "up_to_sequence and up_to_time exclude each other: give one of them",
-            argument="up_to_time",
-        )
-    moment = _optional(up_to_sequence, "up_to_sequence")
-    time = None if up_to_time is None else time_text(up_to_time, "up_to_time")
-    page = _optional(batch, "batch")
-    check_stream(context, stream, deadline)
-    if moment is not None and moment > known_last:
-        # With a sequence in the future, the next page would contain newer messages than the first.
-        info = repeated(lambda until: stream_info(context, stream, until), deadline)
-        moment = min(moment, info.state.last_seq) or None
-    plan = LastPlan(
-        context,
-        stream,
-        names,
-        moment=moment,
-        up_to_time=time,
-        page=page,
-        split=split,
-        reread=reread,
-    )
-    reader = PageReader(context, stream, plan, name="get_last_for", seconds=deadline.total)
-    reader.begin(deadline)
-    return DirectBatch(reader, plan)
-
-
-def scan(
-    context: Context,
-    stream: str,
-    *,
-    start: int | None,
-    end: int | None,
-    start_time: dt.datetime | int | None,
-    subject: str | None,
-    page: int | None,
-    max_bytes: int | None,
-    timeout: Seconds | None,
-) -> StreamScan:
-    """
-    Start a read of a stream in pages; see :meth:`jetsync.Stream.scan`.
-    """
-    deadline = context.deadline(timeout)
-    beginning = _beginning(start, start_time, "start")
-    last = _optional(end, "end", minimum=0)
-    page = _optional(page, "page") or PAGE
-    page_bytes = _optional(max_bytes, "max_bytes") or PAGE_BYTES
-    subject = None if subject is None else validate_filter(subject)
-    check_stream(context, stream, deadline)
-    if last is None:
-        info = repeated(lambda until: stream_info(context, stream, until), deadline)
-        last = info.state.last_seq
-    engine = BatchRead(
-        stream, subject=subject, end=last, page=page, page_bytes=page_bytes, **beginning
-    )
-    engine.done = engine.reached_end or not last
-    plan = SequencePlan(engine, end=last)
-    reader = PageReader(context, stream, plan, name="scan", seconds=deadline.total)
-    reader.begin(deadline)
-    return StreamScan(reader)
-
-
-def _beginning(
+def beginning(
     sequence: int | None, start_time: dt.datetime | int | None, name: str
 ) -> dict[str, Any]:
+    """
+    Return where a :class:`BatchRead` begins, from the arguments of a public call.
+    """
     if start_time is None:
-        return {"sequence": 1 if sequence is None else _number(sequence, name)}
+        return {"sequence": 1 if sequence is None else whole_number(name, sequence)}
     if sequence is not None:
         raise InvalidArgumentError(
             f"{name} and start_time exclude each other: give one of them",
@@ -373,26 +260,12 @@ def _beginning(
     return {"start_time": time_text(start_time, "start_time")}
 
 
-def _number(value: int, name: str, *, minimum: int = 1) -> int:
-    """
-    Return an integer that servers accept.
-
-    Raises:
-        InvalidTypeError: The value is not an integer.
-        InvalidArgumentError: It is less than *minimum*, or 2**63 or more.
-    """
-    given = sequence_number(value, name, minimum=minimum)
-    if given >= 1 << 63:
-        raise InvalidArgumentError(f"{name} must be less than 2**63, not {given}", argument=name)
-    return given
-
-
-def _optional(value: int | None, name: str, *, minimum: int = 1) -> int | None:
+def optional_number(name: str, value: int | None, least: int = 1) -> int | None:
     """Return an integer that servers accept, or None."""
-    return None if value is None else _number(value, name, minimum=minimum)
+    return None if value is None else whole_number(name, value, least)
 
 
-def _filters(subjects: Iterable[str] | str) -> tuple[str, ...]:
+def subject_filters(subjects: Iterable[str] | str) -> tuple[str, ...]:
     """
     Return subjects and wildcards, each once.
 

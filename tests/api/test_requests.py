@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from jetsync._api.consumers import wanted_config
-from jetsync._api.requests import config_of, pages, sequence_number
+from jetsync._api.requests import config_of, pages
 from jetsync._base.deadline import Deadline
+from jetsync._base.fields import whole_number
 from jetsync.errors import (
     InvalidArgumentError,
     InvalidTypeError,
@@ -199,7 +200,7 @@ class TestArguments:
 
     @pytest.mark.parametrize(
         ("value", "error"),
-        [(0, InvalidArgumentError), (-1, InvalidArgumentError)]
+        [(value, InvalidArgumentError) for value in (0, -1, 2**63, 2**64)]
         + [(value, InvalidTypeError) for value in (True, 1.0, "1", None)],
     )
     def test_sequences_are_whole_numbers_from_one(self, value, error):
@@ -207,4 +208,4 @@ class TestArguments:
         A stream's first message is number 1.
         """
         with pytest.raises(error, match="sequence"):
-            sequence_number(value, "sequence")
+            whole_number("sequence", value)
