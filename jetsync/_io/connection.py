@@ -17,9 +17,8 @@ import re
 import secrets
 import threading
 import time
-import types
 import weakref
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from jetsync import events
 from jetsync._base import log as _log
@@ -30,7 +29,6 @@ from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
 from jetsync._io.nats_seam import NatsConnection
 from jetsync._io.outbox import PING, LaneState
 from jetsync._io.translate import cause_of, translate_closed, translate_connect_error
-from jetsync._io.transport import ConnectionListener
 from jetsync._proto import frames
 from jetsync._proto.puback import is_no_responders
 from jetsync.errors import (
@@ -72,8 +70,6 @@ STOP_TIMEOUT: Final = 1.0
 # Seconds to wait for any data after an ack or a heartbeat is late: much longer than a round trip,
 # and much shorter than ``ping_interval``. If the server was only slow, the price is a reconnect.
 PROBE_TIMEOUT: Final = 2.0
-
-_LISTENER: Final = tuple(name for name in vars(ConnectionListener) if name.startswith("on_"))
 
 _DENIED: Final = re.compile(r'Permissions Violation for (\w+) to "([^"]*)"')
 
@@ -140,7 +136,8 @@ class Connection:
         deadline = Deadline.after(self.options.connect_timeout)
         with _log.beats(_logger, _log.CONNECT, client=self.options.name):
             try:
-                self._bridge.start(_weakly(self._close_at_exit), _weakly(self._after_fork))
+                weak: Any = WeakCalls(self)
+                self._bridge.start(weak.close_at_exit, weak.after_fork)
                 self._bridge.call(self._connect, deadline=deadline)
             except WaitTimeoutError:
                 self._bridge.stop(STOP_TIMEOUT)
@@ -158,10 +155,7 @@ class Connection:
     async def _connect(self) -> None:
         options = self.options
         # The loop holds no reference to this object, so an unused client is collected and closed.
-        listener = types.SimpleNamespace(
-            **{name: _weakly(getattr(self, name)) for name in _LISTENER}
-        )
-        nats = NatsConnection(listener, options)
+        nats = NatsConnection(cast("Connection", WeakCalls(self)), options)
         self._drop = weakref.finalize(
             self, self._bridge.spawn, _end, self._bridge, nats, self.plugins, DROP_GRACE
         )
@@ -228,7 +222,7 @@ class Connection:
         """
         self._bridge.spawn(_end, self._bridge, self._nats, self.plugins, grace)
 
-    def _close_at_exit(self, timeout: float) -> None:
+    def close_at_exit(self, timeout: float) -> None:
         """
         Send what is outstanding and end the thread, because the interpreter ends.
 
@@ -249,7 +243,7 @@ class Connection:
             self._bridge.stop(max(deadline.remaining(), 0.1))
             self.plugins.close(max(deadline.remaining(), 0.1))
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """Leave the connection to the parent process; this one is a forked child."""
         if self._nats is not None:
             self.lane.after_fork()
@@ -598,16 +592,19 @@ async def _end(bridge: Bridge, nats: NatsConnection | None, plugins: Plugins, gr
         plugins.close(0.0)
 
 
-def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that calls a bound method while its object exists."""
-    weak = weakref.WeakMethod(method)
+class WeakCalls:
+    """Has the methods of an object. They do nothing once the object was collected."""
 
-    def call(*arguments: object) -> None:
-        bound = weak()
-        if bound is not None:
-            bound(*arguments)
+    def __init__(self, target: object) -> None:
+        self._target = weakref.ref(target)
 
-    return call
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def call(*arguments: object) -> None:
+            target = self._target()
+            if target is not None:
+                getattr(target, name)(*arguments)
+
+        return call
 
 
 def was_sent(error: Exception) -> bool:

@@ -41,7 +41,7 @@ from jetsync.errors.texts import redact_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from jetsync._io.transport import ConnectionListener
+    from jetsync._io.connection import Connection
     from jetsync.options import ConnectOptions
 
 # Seconds between two checks whether a PONG has arrived.
@@ -79,7 +79,7 @@ class _Client(nats.aio.client.Client):
 class NatsConnection:
     """A nats-py client on the lane's transport, with callbacks and errors translated."""
 
-    def __init__(self, listener: ConnectionListener, options: ConnectOptions) -> None:
+    def __init__(self, listener: Connection, options: ConnectOptions) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._listener = listener

@@ -19,7 +19,7 @@ import os
 import socket
 import ssl
 import threading
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from urllib.parse import ParseResult
 
+    from jetsync._io.connection import Connection
     from jetsync.options import ConnectOptions
 
 # Receive buffer to ask for: 1 MiB has room for a burst of frames while the last one is processed.
@@ -54,21 +55,6 @@ MAX_HANDSHAKE_LINE: Final = 1 << 20
 T = TypeVar("T")
 
 _logger = _log.get_logger("jetsync.transport")
-
-
-class ConnectionListener(Protocol):
-    """
-    Receives what happens to the connection, in the loop thread. Its methods must not block.
-    """
-
-    def on_connected(self) -> None: ...
-    def on_disconnected(self) -> None: ...
-    def on_closed(self, cause: Exception | None) -> None: ...
-    def on_lame_duck(self) -> None: ...
-    def on_discovered(self, urls: tuple[str, ...]) -> None: ...
-    def on_info(self, server: ServerInfo) -> None: ...
-    def on_server_error(self, text: str) -> None: ...
-    def on_error(self, error: Exception) -> None: ...
 
 
 @attrs.define
@@ -111,7 +97,7 @@ class LaneTransport:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        listener: ConnectionListener,
+        listener: Connection,
         options: ConnectOptions,
     ) -> None:
         self.lane = Lane(loop, self._on_control)

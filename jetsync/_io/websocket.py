@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import ssl
     from urllib.parse import ParseResult
 
-    from jetsync._io.transport import ConnectionListener
+    from jetsync._io.connection import Connection
     from jetsync.options import ConnectOptions
 
 # Bytes of one WebSocket message: 128 MiB. A server sends all pending data of a client as one
@@ -62,6 +62,8 @@ class WebSocket:
         # The asyncio transport that carries the WebSocket.
         self._below: Any = None
         self._tasks: list[asyncio.Task[None]] = []
+        # Runs :meth:`open`.
+        self.opening: asyncio.Task[socket.socket] | None = None
 
     async def open(
         self, url: str, ssl_context: ssl.SSLContext | None, hostname: str | None
@@ -125,8 +127,15 @@ class WebSocket:
         break_connection(self._pair)
 
     async def close(self) -> None:
-        """Send what the lane has written, and close the connection."""
+        """Close the connection when it is open and what the lane has written is sent."""
         try:
+            if self.opening is not None:
+                await asyncio.wait({self.opening}, timeout=WS_CLOSE_WAIT)
+                self.opening.cancel()
+                (opened,) = await asyncio.gather(self.opening, return_exceptions=True)
+                if isinstance(opened, socket.socket):
+                    # The transport did not take it if the attempt was over.
+                    opened.close()
             if self._tasks:
                 self._tasks[1].cancel()
                 await asyncio.wait(self._tasks, timeout=WS_CLOSE_WAIT)
@@ -160,12 +169,12 @@ class WebSocketLaneTransport(LaneTransport):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        listener: ConnectionListener,
+        listener: Connection,
         options: ConnectOptions,
     ) -> None:
         super().__init__(loop, listener, options)
         self._scheme = urlsplit(options.server_list()[0]).scheme
-        self._web: tuple[WebSocket, asyncio.Task[socket.socket]] | None = None
+        self._web: WebSocket | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
@@ -177,15 +186,14 @@ class WebSocketLaneTransport(LaneTransport):
             address = self.resolve(uri)
             self._scheme = address.scheme
             context = self.ssl_context if address.scheme == "wss" else None
-            web = WebSocket()
-            opening = self._loop.create_task(
+            self._web = web = WebSocket()
+            web.opening = self._loop.create_task(
                 web.open(address.geturl(), context, self._options.tls_hostname)
             )
-            self._web = current = web, opening
             # Not cancelled at the end of its time, because aiohttp would leave the socket of a TLS
             # handshake open. close() waits for it.
-            sock = await self._in_time(asyncio.shield(opening))
-            if self._web is not current:
+            sock = await self._in_time(asyncio.shield(web.opening))
+            if self._web is not web:
                 raise ConnectError("the connection was closed during its handshake")
             self._sock = sock
 
@@ -211,7 +219,7 @@ class WebSocketLaneTransport(LaneTransport):
         super().close()
         web, self._web = self._web, None
         if web is not None:
-            closing = self._loop.create_task(_close_web(*web))
+            closing = self._loop.create_task(web.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
@@ -223,17 +231,3 @@ class WebSocketLaneTransport(LaneTransport):
         """
         if self._closing:
             await asyncio.wait(self._closing, timeout=WS_CLOSE_WAIT)
-
-
-async def _close_web(web: WebSocket, opening: asyncio.Task[socket.socket]) -> None:
-    """Close a WebSocket once the task that opens it has ended."""
-    try:
-        await asyncio.wait({opening}, timeout=WS_CLOSE_WAIT)
-        if not opening.done():
-            opening.cancel()
-            await asyncio.wait({opening})
-        if not opening.cancelled() and opening.exception() is None:
-            # The transport did not take it if the attempt was over.
-            opening.result().close()
-    finally:
-        await web.close()
