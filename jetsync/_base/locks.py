@@ -107,7 +107,9 @@ class Locked:
             raise CallInSignalHandlerError
         taken: list[bool] = []
         try:
-            if not take(lock, taken, deadline.remaining()):
+            # As in `take`. Most locks are free, and then the remaining time does not matter.
+            taken.extend(map(lock.acquire, (False,)))
+            if True not in taken and not take(lock, taken, deadline.remaining()):
                 raise WaitTimeoutError(self._what, deadline.total)
         except BaseException:
             if True in taken:

@@ -41,6 +41,9 @@ Item = TypeVar("Item")
 # Messages of a batch, unless the operator of the server changed it (ADR-50).
 USUAL_LIMIT: Final = 1000
 
+# More messages than any batch has.
+NEVER: Final = 1 << 62
+
 # Values of the commit header: on a message that is stored, and on a marker that is not stored.
 STORED: Final = b"1"
 END_OF_BATCH: Final = b"eob"
@@ -63,17 +66,17 @@ class BatchState(enum.Enum):
 
 # Not frozen, because that would double the cost of making one.
 @attrs.define(eq=False)
-class Entry(Generic[Item]):
-    """A message of a batch that is to be written."""
+class Part(Generic[Item]):
+    """Messages of a batch that are written together."""
 
-    # From 1.
-    sequence: int
-    # None for the marker at the end of a batch.
-    item: Item | None
-    # The value of the commit header; empty if the message does not commit.
-    commit: bytes = b""
-    # Whether the batch waits for the server's answer.
+    # The sequence of the first one, counted from 1.
+    first: int
+    # Empty for the marker at the end of a batch.
+    items: list[Item]
+    # Whether the batch waits for the server's answer to the last one.
     asks: bool = False
+    # The value of the commit header of the last one; empty if it does not commit.
+    commit: bytes = b""
 
 
 class AtomicBatchEngine(Generic[Item]):
@@ -101,27 +104,19 @@ class AtomicBatchEngine(Generic[Item]):
         self.state: BatchState = BatchState.OPEN
         # All messages that were added, in order.
         self.items: list[Item] = []
+        # How many of them were returned to be written.
+        self.sent: int = 0
         self.ack: BatchAck | None = None
         self._hold_back = hold_back
         self._ack_first = ack_first
         self._ack_every = ack_every
         self._limit = limit
-        self._sent = 0
         # Whether the commit was returned to the caller; nothing can follow it.
         self._complete = False
+        self._plan()
 
     def __repr__(self) -> str:
-        return f"<AtomicBatchEngine {self.state.value} {self._sent} of {len(self.items)} sent>"
-
-    @property
-    def started(self) -> bool:
-        """Whether the server may have messages of the batch."""
-        return self._sent > 0
-
-    @property
-    def next_sequence(self) -> int:
-        """The sequence of the next message to be sent."""
-        return self._sent + 1
+        return f"<AtomicBatchEngine {self.state.value} {self.sent} of {len(self.items)} sent>"
 
     def check_room(self, count: int = 1) -> None:
         """
@@ -140,18 +135,26 @@ class AtomicBatchEngine(Generic[Item]):
                 f"{self._limit}"
             )
 
-    def add(self, item: Item) -> Entry[Item] | None:
-        """Add a message and return what to write now, if anything."""
+    def add(self, item: Item) -> bool:
+        """Add a message; return whether the caller has to write :meth:`take` now."""
         self.check_room()
         self.items.append(item)
-        if self._hold_back:
-            if self._sent == len(self.items) - 1:
-                return None
-            item = self.items[self._sent]
-        self._sent += 1
-        return Entry(self._sent, item, asks=self._asks(self._sent))
+        return len(self.items) > self.quiet
 
-    def commit(self, *items: Item) -> list[Entry[Item]]:
+    def take(self) -> list[Part[Item]]:
+        """Return all messages to write, up to the next message that asks in each part."""
+        end = len(self.items)
+        if self._hold_back and not self._complete:
+            end -= 1
+        parts = []
+        while self.sent < end:
+            stop = min(end, self._ask)
+            parts.append(Part(self.sent + 1, self.items[self.sent : stop], stop == self._ask))
+            self.sent = stop
+            self._plan()
+        return parts
+
+    def commit(self, *items: Item) -> list[Part[Item]]:
         """
         Add the last messages and return what to write to commit the batch.
 
@@ -163,34 +166,32 @@ class AtomicBatchEngine(Generic[Item]):
         if not self.items:
             raise BatchClosedError(reason="it has no messages")
         self._complete = True
-        if self._sent == len(self.items):
-            return [Entry(self._sent + 1, None, END_OF_BATCH, asks=True)]
-        rest = self.items[self._sent :] if self._sent else self.items
-        entries = [Entry(number, item) for number, item in enumerate(rest, self._sent + 1)]
-        self._sent = len(self.items)
-        if self._ack_first or self._ack_every or self._sent > USUAL_LIMIT:
-            for entry in entries:
-                entry.asks = self._asks(entry.sequence)
-        last = entries[-1]
-        last.commit, last.asks = STORED, True
-        return entries
+        parts = self.take()
+        if not parts:
+            return [Part(self.sent + 1, [], asks=True, commit=END_OF_BATCH)]
+        parts[-1].asks, parts[-1].commit = True, STORED
+        return parts
 
-    def _asks(self, sequence: int) -> bool:
-        return (
-            (sequence == 1 and self._ack_first)
-            or (self._ack_every > 0 and sequence % self._ack_every == 0)
+    def _plan(self) -> None:
+        """Find the next message that asks for an answer."""
+        following, every, limit = self.sent + 1, self._ack_every, self._limit
+        ask = following + -following % every if every else NEVER
+        if limit is None and following <= USUAL_LIMIT + 1:
             # The server may refuse this one and all that follow.
-            or (self._limit is None and sequence == USUAL_LIMIT + 1)
-        )
+            ask = min(ask, USUAL_LIMIT + 1)
+        self._ask = 1 if self._ack_first and following == 1 else ask
+        # While there are fewer messages, the caller may extend `items` without calling `add`: there
+        # is room for the message, and it does not ask for an answer.
+        self.quiet: int = min(self._ask - 1 + self._hold_back, NEVER if limit is None else limit)
 
-    def lost(self, entry: Entry[Item]) -> BatchState:
-        """Record that *entry* was sent and not answered, and return the new state."""
-        self.state = BatchState.UNKNOWN if entry.commit else BatchState.FAILED
+    def lost(self, part: Part[Item]) -> BatchState:
+        """Record that *part* was sent and not answered, and return the new state."""
+        self.state = BatchState.UNKNOWN if part.commit else BatchState.FAILED
         return self.state
 
-    def answered(self, entry: Entry[Item], frame: Frame, subject: str) -> None:
+    def answered(self, part: Part[Item], frame: Frame, subject: str) -> None:
         """
-        Read the answer to *entry*, which was sent to *subject*.
+        Read the answer to the last message of *part*, which was sent to *subject*.
 
         Raises:
             NoStreamResponseError, ApiError: The batch has ended, and nothing of it is stored.
@@ -201,15 +202,15 @@ class AtomicBatchEngine(Generic[Item]):
             self.state = BatchState.FAILED
             raise NoStreamResponseError(subject)
         data = frame[3]
-        if not data and not entry.commit:
+        if not data and not part.commit:
             return
-        self.state = BatchState.UNKNOWN if entry.commit else BatchState.FAILED
+        self.state = BatchState.UNKNOWN if part.commit else BatchState.FAILED
         ack = parse_ack(data)
         if isinstance(ack, ApiError):
             self.state = BatchState.FAILED
             raise ack
         stored = len(self.items)
-        if not entry.commit or ack.batch_id != self.batch_id or ack.batch_size != stored:
+        if not part.commit or ack.batch_id != self.batch_id or ack.batch_size != stored:
             # A server without support for batches, or for this kind of commit.
             self.state = BatchState.SPLIT
             raise AtomicityError(self.batch_id, stream=ack.stream, sequence=ack.sequence)
@@ -234,7 +235,7 @@ class HeaderRules:
     _MANAGED: Final = frozenset({names.BATCH_ID, names.BATCH_SEQUENCE, names.BATCH_COMMIT})
 
     def __init__(self, *, counters: bool) -> None:
-        self._counters = counters
+        self.counters = counters
         # Whether a message of the batch changes a counter.
         self.changes_counters = False
         self._subjects: set[str] = set()
@@ -269,7 +270,7 @@ class HeaderRules:
             raise BatchRuleError(
                 names.EXPECTED_LAST_SEQUENCE, "only the first message of a batch can have it"
             )
-        if names.INCREMENT in found and not self._counters:
+        if names.INCREMENT in found and not self.counters:
             raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
         if names.EXPECTED_LAST_SUBJECT_SEQUENCE in found:
             # The server compares a wildcard with the stream as it was before the batch, so several

@@ -295,7 +295,12 @@ class Transaction:
         """Send the changes, and send them again if keys to create have markers of old values."""
         expected = {change.key: change.last for change in self._changes if change.last is not None}
         options = AtomicOptions(
-            timeout=deadline.total, retries=PUBLISH_RETRIES, retry_wait=PUBLISH_RETRY_WAIT
+            timeout=deadline.total,
+            retries=PUBLISH_RETRIES,
+            retry_wait=PUBLISH_RETRY_WAIT,
+            # If the bucket is in another domain, no stream of this domain has its subjects. So the
+            # stream is looked up by its name.
+            find_stream=partial(known_stream, self._bucket),
         )
         prefix = self._bucket.layout.write_prefix
         for _ in range(ATTEMPTS):
@@ -305,10 +310,7 @@ class Transaction:
                 change.message(prefix, left.pop(change.key, None)) for change in self._changes
             ]
             try:
-                # If the bucket is in another domain, no stream of this domain has its subjects. So
-                # the stream is looked up by its name.
-                find = partial(known_stream, self._bucket)
-                return publish_batch(self._bucket.context, messages, options, deadline, find)
+                return publish_batch(self._bucket.context, messages, options, deadline)
             except WrongLastSequenceError as error:
                 refusal = error
                 expected |= self._look(refusal, deadline)

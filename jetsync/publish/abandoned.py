@@ -40,11 +40,11 @@ class AbandonWatch:
         "_batch_id",
         "_box",
         "_connection",
-        "_line",
         "_on_denied",
-        "_sid",
         "_stream",
         "frames",
+        "line",
+        "sid",
     )
 
     def __init__(
@@ -59,21 +59,13 @@ class AbandonWatch:
         self.frames: deque[Frame] = self._box.frames
         self._box.push = self._receive
         self._box.on_failure = self._on_failure
-        self._sid, self._line = connection.listen(self._box)
-
-    def take_line(self) -> bytes:
-        """Return the SUB line once, to be written with the first message."""
-        line, self._line = self._line, b""
-        return line
+        # The id of the subscription, and the SUB line to write with the first message.
+        self.sid, self.line = connection.listen(self._box)
 
     def _on_failure(self, error: Exception) -> None:
         """If permission was denied, report it, so that later batches do not subscribe."""
         if isinstance(error, PermissionDeniedError):
             self._on_denied()
-
-    def close(self) -> None:
-        """Unsubscribe. Can be called repeatedly."""
-        self._connection.lane.unsubscribe(self._sid)
 
     def abandoned(self) -> str | None:
         """Return the server's reason for dropping the batch, or None."""

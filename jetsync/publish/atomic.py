@@ -9,30 +9,45 @@ jetsync checks that the stream supports batches before it sends anything.
 from __future__ import annotations
 
 import threading
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync import events
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Locked
+from jetsync._proto.batch import BatchState
 from jetsync.errors import (
     BatchClosedError,
     CallInSignalHandlerError,
     ConflictingUseError,
     ConnectionLostError,
+    DuplicateMessageIdError,
     ForkedProcessError,
     InvalidArgumentError,
     InvalidTypeError,
+    JetSyncError,
+    NoStreamResponseError,
     WaitTimeoutError,
 )
-from jetsync.publish.atomic_commit import BatchSender, connection_lost
-from jetsync.publish.atomic_staging import Wire
+from jetsync.publish.atomic_attempt import Attempt
+from jetsync.publish.atomic_commit import (
+    NO_STREAM,
+    SAFE_TO_REPEAT,
+    connection_lost,
+    find_stored,
+    find_stream,
+    still_unknown,
+    wait_for_retry,
+)
+from jetsync.publish.atomic_messages import BatchMessages, Wire
+from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.hooks import PublishHooks
 from jetsync.values.outbound import (
     OutboundMessage,
     final_message,
     message_iterator,
-    valid_subject,
+    subject_of,
 )
 
 if TYPE_CHECKING:
@@ -41,9 +56,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._api.context import Context
+    from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Seconds
-    from jetsync.publish.atomic_commit import AtomicOptions, FindStream
-    from jetsync.publish.atomic_wire import BatchRun
+    from jetsync.publish.atomic_commit import AtomicOptions
+    from jetsync.publish.atomic_messages import BatchItem
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import BatchAck, Expect, Payload
 
@@ -69,16 +85,19 @@ class AtomicBatch:
     batch is closed.
     """
 
-    def __init__(
-        self, context: Context, options: AtomicOptions, find_stream: FindStream | None = None
-    ) -> None:
+    def __init__(self, context: Context, options: AtomicOptions) -> None:
         self._context = context
         self._connection = context.connection
-        self._timeout = options.timeout
+        self._options = options
+        self._id = options.batch_id or context.connection.new_batch_id()
         # One call at a time uses the batch. Plugins run, and a commit waits, without the lock.
         self._lock = threading.RLock()
-        self._sender = BatchSender(context, options, find_stream)
         self._plugins = PublishHooks(context.plugins)
+        # The current attempt, None before the first message, and the ids of all attempts.
+        self._attempt: Attempt | None = None
+        self._ids: set[str] = set()
+        # Whether an earlier attempt may have been stored although no answer came.
+        self._unknown = False
         self._ack: BatchAck | None = None
         # Why the batch takes no more messages.
         self._closed: str | None = None
@@ -111,13 +130,12 @@ class AtomicBatch:
     @property
     def id(self) -> str:
         """The id of the batch; :meth:`resend` changes it."""
-        return self._sender.id
+        return self._id
 
     @property
     def size(self) -> int:
         """The number of messages added."""
-        run = self._sender.run
-        return 0 if run is None else len(run.engine.items)
+        return 0 if self._attempt is None else len(self._attempt.engine.items)
 
     @property
     def ack(self) -> BatchAck | None:
@@ -167,7 +185,7 @@ class AtomicBatch:
             BatchClosedError: The batch is closed.
             PluginError: A plugin vetoed the message. The batch is unchanged.
         """
-        deadline = Deadline.after(self._timeout if timeout is None else timeout)
+        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         self._connection.check()
         # Most messages are a plain pair, which costs less to make and to encode.
         item: Any = (subject, data)
@@ -179,23 +197,14 @@ class AtomicBatch:
             with Locked(self._lock, deadline, "another call on the batch"):
                 if self._closed is not None or self._discarding:
                     raise self._closed_error()
-                run = self._sender.run
-                dropped = None if run is None else run.abandoned()
-                if dropped is not None:
-                    self._lose(dropped)
-                    raise dropped
-                taken = False
+                attempt = self._attempt
                 try:
-                    run, staged = self._sender.admit(item, deadline)
-                    taken = True
-                    run.add(staged, deadline)
+                    # The start of the call is recent enough as the time.
+                    if attempt is None or not attempt.stage(item, deadline.at - deadline.total):
+                        self._add(item, deadline)
                 except BaseException as error:
-                    if isinstance(error, ConnectionLostError) and not error.sent:
-                        lost = connection_lost()
-                        self._lose(lost)
-                        raise lost from None
                     # After Ctrl-C a message of the batch may be missing.
-                    if taken or not isinstance(error, Exception):
+                    if not isinstance(error, Exception):
                         self._lose(error)
                     raise
         finally:
@@ -239,16 +248,23 @@ class AtomicBatch:
                 time was up. Nothing of the batch is stored.
             BatchClosedError: The batch is closed.
         """
-        deadline = Deadline.after(self._timeout if timeout is None else timeout)
+        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         self._connection.check()
         item: Any = final_message(subject, data, headers, msg_id, ttl, expect)
         if item is not None and self._plugins.active:
             item = self._plugins.prepared(item, self._operation)
 
-        def begin() -> Callable[[], BatchRun]:
+        def begin() -> Callable[[], None]:
             if self._closed is not None or self._discarding:
                 raise self._closed_error()
-            return self._sender.begin_commit(item, deadline)
+            attempt = self._attempt
+            final: tuple[BatchItem, ...] = ()
+            if item is not None:
+                attempt, admitted = self._admit(item, deadline)
+                final = (admitted,)
+            if attempt is None:
+                raise InvalidArgumentError("a batch needs at least one message")
+            return partial(attempt.send, attempt.engine.commit(*final), deadline)
 
         return self._commit(begin, deadline, subject=subject)
 
@@ -289,37 +305,50 @@ class AtomicBatch:
                 stream and jetsync cannot tell whether this batch stored it.
             ApiError, ...: As for :meth:`commit`.
         """
-        deadline = Deadline.after(self._timeout if timeout is None else timeout)
+        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         self._connection.check()
 
-        def begin() -> Callable[[], BatchRun]:
+        def begin() -> Callable[[], None]:
             if self._committing is not None:
                 raise ConflictingUseError("another call is committing the batch")
             if self._lost and not self._complete:
                 raise ConflictingUseError(
                     "build a new batch: an add failed, so a message of this one may be missing"
                 )
-            if not self._complete:
+            attempt = self._attempt
+            state = BatchState.OPEN if attempt is None else attempt.engine.state
+            if (
+                attempt is None
+                or not self._complete
+                or state not in {BatchState.FAILED, BatchState.UNKNOWN}
+            ):
                 raise ConflictingUseError("only a batch whose commit failed can be sent again")
-            return self._sender.begin_resend(deadline)
+            self._unknown |= state is BatchState.UNKNOWN
+            if self._unknown and not attempt.all_have_ids:
+                raise InvalidArgumentError(
+                    "sending a batch again whose outcome is unknown needs a msg_id on every message"
+                )
+            # Plugins see the id of the attempt, so it is chosen before they are called.
+            self._id = self._connection.new_batch_id()
+            return partial(self._send_again, deadline)
 
         return self._commit(begin, deadline)
 
     def _publish(self, items: Sequence[Any], deadline: Deadline) -> BatchAck:
-        """Add all messages and commit, in one write unless they are larger than a few MiB."""
+        """Add all messages and commit."""
         if not items:
             raise InvalidArgumentError("a batch needs at least one message", argument="messages")
         if self._plugins.active:
             items = _each(partial(self._plugins.prepared, operation=self._operation), items)
-        (first,) = _each(valid_subject, items[:1])
+        first = ""
+        if self._context.plugins.infos:
+            (first,) = _each(subject_of, items[:1])
 
-        def send() -> BatchRun:
-            sender = self._sender
-            known = sender.find_stream(first, deadline)
-            wire = Wire(sender.id)
-            staging = sender.stage(known, wire)
-            staged = _each(partial(staging.admit, deadline=deadline), items)
-            return sender.send_whole(known, wire, staging, staged, deadline)
+        def send() -> None:
+            wire, messages = self._begin()
+            admitted = _each(partial(messages.admit, deadline=deadline), items)
+            assert messages.known is not None
+            self._send_whole(messages.known, wire, messages, admitted, deadline)
 
         return self._commit(lambda: send, deadline, size=len(items), first=first)
 
@@ -342,8 +371,88 @@ class AtomicBatch:
             size=size,
             subject=subject,
             stream=stream,
-            timeout=self._timeout if timeout is None else timeout,
+            timeout=self._options.timeout if timeout is None else timeout,
         )
+
+    def _begin(self) -> tuple[Wire, BatchMessages]:
+        """Return what makes the frames, and what checks the messages."""
+        wire = Wire(self._id)
+        return wire, BatchMessages(self._context, self._options, wire.added)
+
+    def _admit(self, item: Any, deadline: Deadline) -> tuple[Attempt, BatchItem]:
+        """Check a message, and start the batch if it is the first one."""
+        attempt, options = self._attempt, self._options
+        if attempt is not None:
+            attempt.engine.check_room()
+            return attempt, attempt.messages.admit(item, deadline)
+        # The first valid message decides which stream the batch belongs to.
+        wire, messages = self._begin()
+        admitted = messages.admit(item, deadline)
+        assert messages.known is not None
+        attempt = Attempt(
+            self._context,
+            messages.known,
+            self._id,
+            wire,
+            messages,
+            whole=False,
+            ack_first=options.ack_first,
+            ack_every=options.ack_every,
+        )
+        # Unsubscribe if the caller drops the batch without ending it.
+        weakref.finalize(self, attempt.stop_listening).atexit = False
+        self._ids.add(self._id)
+        self._attempt = attempt
+        return attempt, admitted
+
+    def _add(self, item: Any, deadline: Deadline) -> None:
+        """Add a message that needs more than to be staged; the lock is held."""
+        size = self.size
+        dropped = None if self._attempt is None else self._attempt.abandoned()
+        if dropped is not None:
+            self._lose(dropped)
+            raise dropped
+        try:
+            attempt, admitted = self._admit(item, deadline)
+            attempt.add(admitted, deadline)
+        except Exception as error:
+            if isinstance(error, ConnectionLostError) and not error.sent:
+                lost = connection_lost()
+                self._lose(lost)
+                raise lost from None
+            if self.size > size:
+                self._lose(error)
+            raise
+
+    def _send_whole(
+        self,
+        known: KnownStream,
+        wire: Wire,
+        messages: BatchMessages,
+        items: Sequence[BatchItem],
+        deadline: Deadline,
+    ) -> None:
+        """Send all messages and the commit in one go."""
+        attempt = Attempt(self._context, known, self._id, wire, messages, whole=True)
+        parts = attempt.engine.commit(*items)
+        self._ids.add(self._id)
+        # Another attempt takes the messages from this one, so it needs them from here on.
+        self._attempt = attempt
+        attempt.send(parts, deadline)
+
+    def _send_again(self, deadline: Deadline) -> None:
+        """Send all messages and the commit in one go, as a batch of its own."""
+        before = self._attempt
+        assert before is not None
+        self._unknown |= before.engine.state is BatchState.UNKNOWN
+        before.stop_listening()
+        items = before.engine.items
+        known = find_stream(self._context, self._options, items[0][0].decode(), deadline)
+        if self._id == before.id:
+            self._id = self._connection.new_batch_id()
+        wire = Wire(self._id)
+        before.messages.check_again(known, wire.added, items)
+        self._send_whole(known, wire, before.messages, items, deadline)
 
     def _discard_now(self) -> None:
         """Carry out a discard, unless another call is using the batch: it does so when it ends."""
@@ -353,8 +462,8 @@ class AtomicBatch:
                     self._lost = False
                     if self._closed is None:
                         self._closed = DISCARDED
-                        if self._sender.run is not None:
-                            self._sender.run.discard()
+                        if self._attempt is not None:
+                            self._attempt.discard()
                     self._discarding = False
             except (WaitTimeoutError, CallInSignalHandlerError):
                 return
@@ -362,22 +471,19 @@ class AtomicBatch:
     def _lose(self, error: BaseException) -> None:
         """Close the batch because adding a message failed; the lock is held."""
         self._lost = True
-        if self._sender.run is not None and not isinstance(error, Exception):
+        if self._attempt is not None and not isinstance(error, Exception):
             # Ctrl-C: the server may have the batch and would keep it for 10 s.
-            self._sender.run.discard()
+            self._attempt.discard()
         self._close(error)
 
     def _close(self, error: BaseException) -> None:
         self._closed = str(error) or type(error).__name__
-        self._end_run()
-
-    def _end_run(self) -> None:
-        if self._sender.run is not None:
-            self._sender.run.end()
+        if self._attempt is not None:
+            self._attempt.end()
 
     def _commit(
         self,
-        begin: Callable[[], Callable[[], BatchRun]],
+        begin: Callable[[], Callable[[], None]],
         deadline: Deadline,
         *,
         size: int = 0,
@@ -412,11 +518,11 @@ class AtomicBatch:
             finally:
                 if self._discarding:
                     self._discard_now()
-            commit = partial(self._sender.commit, self, send, deadline)
-            plugins, run = self._context.plugins, self._sender.run
+            commit = partial(self._send_until_stored, send, deadline)
+            plugins, attempt = self._context.plugins, self._attempt
             if plugins.infos:
                 streams, epoch = self._context.streams, self._context.lane.epoch
-                known = streams.kept(first, epoch) if run is None else run.known
+                known = streams.kept(first, epoch) if attempt is None else attempt.known
                 operation = self._operation(
                     size=self.size or size,
                     timeout=deadline.total,
@@ -429,13 +535,94 @@ class AtomicBatch:
             self._ack = ack = commit()
         except BaseException as error:
             if self._committing is this_call:
-                self._ack = self._sender.fail_commit()
+                attempt = self._attempt
+                if attempt is not None:
+                    # A plugin may have failed after the commit.
+                    self._ack = attempt.engine.ack
+                    self._unknown |= attempt.engine.state is BatchState.UNKNOWN
+                    if attempt.engine.state is BatchState.OPEN:
+                        # A plugin or Ctrl-C prevented the first attempt.
+                        attempt.discard()
                 self._close(error)
             raise
         finally:
             if self._committing is this_call:
                 self._committing = None
-        self._end_run()
+        if self._attempt is not None:
+            self._attempt.end()
+        return ack
+
+    def _send_until_stored(
+        self,
+        send: Callable[[], None],
+        deadline: Deadline,
+        operation: events.BatchCommitOperation | None = None,
+    ) -> BatchAck:
+        """
+        Commit, and try again as often as the options or a plugin ask for it and it is safe.
+
+        Args:
+            send: Makes the first attempt.
+            deadline: Deadline of all attempts together.
+            operation: The operation for plugins; None without plugins.
+        """
+        number = 1
+        while True:
+            failure: JetSyncError
+            refused = False
+            try:
+                send()
+                self._unknown = False
+                assert self._attempt is not None
+                ack = self._attempt.engine.ack
+                assert ack is not None
+                return ack
+            except DuplicateMessageIdError as error:
+                return self._after_duplicate(error, deadline)
+            except BatchOutcomeUnknownError as error:
+                error.batch = self
+                if not error.has_message_ids:
+                    raise
+                self._unknown, failure = True, error
+            except JetSyncError as error:
+                failure, refused = error, isinstance(error, NO_STREAM)
+                if isinstance(error, NoStreamResponseError):
+                    failure = NoStreamResponseError(error.subject or "", attempts=number)
+                unsent = isinstance(error, ConnectionLostError) and not error.sent
+                if unsent:
+                    failure = connection_lost()
+                if self._unknown:
+                    failure = still_unknown(self, self._attempt, failure)
+                if not isinstance(error, SAFE_TO_REPEAT):
+                    if self._unknown:
+                        raise failure from error
+                    raise
+                attempt = self._attempt
+                if unsent and attempt is not None and attempt.whole and not deadline.expired():
+                    # The connection was lost between two steps of this call. The lookup of the
+                    # stream waits for the next connection.
+                    send = partial(self._send_again, deadline)
+                    continue
+            options = self._options if refused else None
+            wait_for_retry(
+                self._context, options, failure, deadline, attempt=number, operation=operation
+            )
+            number += 1
+            if self._attempt is not None:
+                send = partial(self._send_again, deadline)
+
+    def _after_duplicate(self, error: DuplicateMessageIdError, deadline: Deadline) -> BatchAck:
+        """Return the ack of an earlier attempt whose answer was lost, or raise."""
+        attempt = self._attempt
+        if not self._unknown or attempt is None:
+            raise error
+        # Another publisher may have used one of the ids.
+        ack = find_stored(self._context, attempt, self._ids, deadline)
+        if ack is None:
+            raise still_unknown(
+                self, attempt, error, "an id is in the stream already, perhaps from another message"
+            ) from error
+        self._unknown = False
         return ack
 
 
@@ -456,9 +643,8 @@ def publish_batch(
     messages: Iterable[Any],
     options: AtomicOptions,
     deadline: Deadline,
-    find_stream: FindStream | None = None,
 ) -> BatchAck:
     """Store messages together or not at all; see :meth:`jetsync.JetStream.publish_batch`."""
     items = list(message_iterator(messages))
-    batch = AtomicBatch(context, options, find_stream)
+    batch = AtomicBatch(context, options)
     return batch._publish(items, deadline)  # noqa: SLF001 - the class is in this module.

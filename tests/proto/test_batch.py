@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetsync import errors
-from jetsync._proto.batch import AtomicBatchEngine, BatchState, Entry, HeaderRules
+from jetsync._proto.batch import AtomicBatchEngine, BatchState, HeaderRules, Part
 from jetsync.values.outbound import BatchAck
 
 RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "1000"))
@@ -41,18 +41,56 @@ def make(**options):
     return AtomicBatchEngine(ID, **{"hold_back": False, **options})
 
 
+class Entry:
+    """
+    One message to write. The item of a marker is None.
+    """
+
+    def __init__(self, part, number, item, *, last):
+        self.part = part
+        self.sequence = number
+        self.item = item
+        self.commit = part.commit if last else b""
+        self.asks = part.asks and last
+
+
+def entries(parts):
+    """The messages of parts, one by one."""
+    found = []
+    for part in parts:
+        items = part.items or [None]
+        for number, item in enumerate(items, part.first):
+            last = number == part.first + len(items) - 1
+            found.append(Entry(part, number, item, last=last))
+    return found
+
+
+def add(engine, item):
+    """Add a message, and return what is to be written for it, or None."""
+    due = engine.add(item)
+    found = entries(engine.take())
+    assert len(found) <= 1
+    assert due == any(entry.asks for entry in found)
+    return found[0] if found else None
+
+
+def commit(engine, *items):
+    """Commit, and return the messages to write."""
+    return entries(engine.commit(*items))
+
+
 class TestEntries:
     def test_first(self):
         """The first message asks for an answer, the later ones do not."""
         engine = make()
-        assert engine.started is False
-        sent = [engine.add(item) for item in "abc"]
+        assert engine.sent == 0
+        sent = [add(engine, item) for item in "abc"]
         assert [(e.sequence, e.item, e.commit, e.asks) for e in sent] == [
             (1, "a", b"", True),
             (2, "b", b"", False),
             (3, "c", b"", False),
         ]
-        assert engine.started is True
+        assert engine.sent == 3
         assert repr(engine) == "<AtomicBatchEngine open 3 of 3 sent>"
 
     @pytest.mark.parametrize(
@@ -68,40 +106,39 @@ class TestEntries:
     def test_asks(self, first, every, expected):
         """Which messages ask is what the caller wanted, in one go and one by one."""
         engine = make(ack_first=first, ack_every=every)
-        assert [e.sequence for e in map(engine.add, range(10)) if e.asks] == expected
-        entries = make(ack_first=first, ack_every=every).commit(*range(11))
-        assert [e.sequence for e in entries if e.asks] == [*expected, 11]
+        assert [e.sequence for e in (add(engine, n) for n in range(10)) if e.asks] == expected
+        sent = commit(make(ack_first=first, ack_every=every), *range(11))
+        assert [e.sequence for e in sent if e.asks] == [*expected, 11]
 
     def test_marker(self):
         """A commit without a message ends the batch with a marker after the last one."""
         engine = make()
-        engine.add("a")
-        (entry,) = engine.commit()
+        add(engine, "a")
+        (entry,) = commit(engine)
         assert (entry.sequence, entry.item, entry.commit, entry.asks) == (2, None, b"eob", True)
 
     def test_last_message(self):
         """A commit with a message commits with that one, and needs no marker."""
         engine = make()
-        engine.add("a")
-        (entry,) = engine.commit("b")
+        add(engine, "a")
+        (entry,) = commit(engine, "b")
         assert (entry.sequence, entry.item, entry.commit, entry.asks) == (2, "b", b"1", True)
 
     def test_hold_back(self):
         """If the server knows no marker, each message waits for the next one or the commit."""
         engine = make(hold_back=True)
-        assert engine.add("a") is None
-        assert engine.started is False
-        second = engine.add("b")
+        assert add(engine, "a") is None
+        assert engine.sent == 0
+        second = add(engine, "b")
         assert (second.sequence, second.item, second.asks) == (1, "a", True)
-        (last,) = engine.commit()
+        (last,) = commit(engine)
         assert (last.sequence, last.item, last.commit) == (2, "b", b"1")
 
     def test_hold_back_and_a_last_message(self):
         """The message that was held back is sent before the one that commits."""
         engine = make(hold_back=True, ack_first=False)
         engine.add("a")
-        entries = engine.commit("b", "c")
-        assert [(e.sequence, e.item, e.commit) for e in entries] == [
+        assert [(e.sequence, e.item, e.commit) for e in commit(engine, "b", "c")] == [
             (1, "a", b""),
             (2, "b", b""),
             (3, "c", b"1"),
@@ -112,7 +149,7 @@ class TestEntries:
         engine = make()
         with pytest.raises(errors.BatchClosedError, match="no messages"):
             engine.commit()
-        assert engine.add("a").sequence == 1
+        assert add(engine, "a").sequence == 1
 
     def test_limit(self):
         """A message over the limit is refused, and the earlier ones can be committed."""
@@ -126,17 +163,17 @@ class TestEntries:
         with pytest.raises(errors.BatchTooLargeError, match="of 4 messages"):
             engine.commit("c", "d")
         assert engine.items == ["a", "b"]
-        (entry,) = engine.commit()
-        assert (entry.sequence, entry.commit) == (3, b"eob")
+        sent = commit(engine)
+        assert [(e.sequence, e.item, e.commit) for e in sent] == [(1, "a", b""), (2, "b", b"1")]
 
     def test_usual_limit(self):
         """Where no limit is known, the first message that may be too many asks, and only that."""
         engine = make(ack_first=False)
-        assert [e.sequence for e in map(engine.add, range(1003)) if e.asks] == [1001]
-        entries = make(ack_first=False).commit(*range(1003))
-        assert [e.sequence for e in entries if e.asks] == [1001, 1003]
+        assert [e.sequence for e in (add(engine, n) for n in range(1003)) if e.asks] == [1001]
+        sent = commit(make(ack_first=False), *range(1003))
+        assert [e.sequence for e in sent if e.asks] == [1001, 1003]
         raised = make(ack_first=False, limit=3000)
-        assert not any(e.asks for e in map(raised.add, range(1003)))
+        assert not any(add(raised, n).asks for n in range(1003))
 
     def test_after_the_commit(self):
         """Nothing is sent after the commit."""
@@ -153,21 +190,21 @@ class TestAnswers:
     def committed(self):
         """An engine of two messages that waits for the answer to its commit, and that entry."""
         engine = make()
-        engine.add("a")
-        (entry,) = engine.commit("b")
-        return engine, entry
+        add(engine, "a")
+        (part,) = engine.commit("b")
+        return engine, part
 
     def test_zero_bytes(self):
         """An empty answer to a message on the way says that all is well."""
         engine = make()
-        engine.answered(engine.add("a"), frame(b""), "x")
-        engine.answered(engine.add("b"), frame(b"", b"NATS/1.0\r\n\r\n"), "x")
+        engine.answered(add(engine, "a").part, frame(b""), "x")
+        engine.answered(add(engine, "b").part, frame(b"", b"NATS/1.0\r\n\r\n"), "x")
         assert engine.state is BatchState.OPEN
 
     def test_committed(self, committed):
         """The answer to the commit says where the batch is."""
-        engine, entry = committed
-        engine.answered(entry, frame(puback(7, batch=ID, count=2)), "x")
+        engine, part = committed
+        engine.answered(part, frame(puback(7, batch=ID, count=2)), "x")
         assert engine.state is BatchState.COMMITTED
         assert engine.ack == BatchAck("S", 7, ID, 2, first_sequence=6)
 
@@ -183,9 +220,9 @@ class TestAnswers:
     )
     def test_not_as_a_batch(self, committed, data):
         """An answer that confirms not this batch, whole, is an error that says what is there."""
-        engine, entry = committed
+        engine, part = committed
         with pytest.raises(errors.AtomicityError) as caught:
-            engine.answered(entry, frame(data), "x")
+            engine.answered(part, frame(data), "x")
         error = caught.value
         assert (error.batch_id, error.stream, error.sequence) == (ID, "S", 7)
         assert (engine.state, engine.ack) == (BatchState.SPLIT, None)
@@ -194,15 +231,15 @@ class TestAnswers:
         """An old server acknowledges the first message: it is in the stream already."""
         engine = make()
         with pytest.raises(errors.AtomicityError):
-            engine.answered(engine.add("a"), frame(b'{"stream":"S", "seq":1}'), "x")
+            engine.answered(add(engine, "a").part, frame(b'{"stream":"S", "seq":1}'), "x")
         assert engine.state is BatchState.SPLIT
 
     @pytest.mark.parametrize("header", [b"NATS/1.0 503\r\n\r\n", NO_RESPONDERS])
     def test_no_responders(self, committed, header):
         """No stream took it: nothing is stored, though the payload is as empty as a good answer."""
-        for engine, entry in (committed, (fresh := make(), fresh.add("a"))):
+        for engine, part in (committed, (fresh := make(), add(fresh, "a").part)):
             with pytest.raises(errors.NoStreamResponseError, match="x"):
-                engine.answered(entry, frame(b"", header), "x")
+                engine.answered(part, frame(b"", header), "x")
             assert engine.state is BatchState.FAILED
 
     @pytest.mark.parametrize(
@@ -220,9 +257,9 @@ class TestAnswers:
     def test_refused(self, committed, code, err_code, description, kind):
         """An error of the server ends the batch with that error, wherever it comes."""
         data = failure(code, err_code, description)
-        for engine, entry in (committed, (fresh := make(), fresh.add("a"))):
+        for engine, part in (committed, (fresh := make(), add(fresh, "a").part)):
             with pytest.raises(kind) as caught:
-                engine.answered(entry, frame(data), "x")
+                engine.answered(part, frame(data), "x")
             assert (caught.value.err_code, caught.value.stream) == (err_code, "S")
             assert engine.state is BatchState.FAILED
             with pytest.raises(errors.BatchClosedError):
@@ -231,17 +268,17 @@ class TestAnswers:
     @pytest.mark.parametrize("data", [b"", b"+OK", b"{}", b"[]"])
     def test_nonsense(self, committed, data):
         """After an answer to the commit that means nothing, the outcome is unknown."""
-        engine, entry = committed
+        engine, part = committed
         with pytest.raises(errors.ProtocolError):
-            engine.answered(entry, frame(data), "x")
+            engine.answered(part, frame(data), "x")
         assert engine.state is BatchState.UNKNOWN
 
     def test_lost(self, committed):
         """Without an answer a batch is lost, and one that was to be committed is unknown."""
-        engine, entry = committed
-        assert engine.lost(entry) is BatchState.UNKNOWN
+        engine, part = committed
+        assert engine.lost(part) is BatchState.UNKNOWN
         engine = make()
-        assert engine.lost(engine.add("a")) is BatchState.FAILED
+        assert engine.lost(add(engine, "a").part) is BatchState.FAILED
 
 
 class Server:
@@ -294,7 +331,8 @@ class Driver:
     Drive an engine as its user does, against a server that may be old, and over a bad connection.
     """
 
-    def __init__(self, engine, server, outcomes):
+    def __init__(self, engine, server, outcomes, every=1):
+        self.every = every
         self.engine = engine
         self.server = server
         self.outcomes = itertools.chain(outcomes, itertools.repeat("true"))
@@ -315,15 +353,15 @@ class Driver:
                 data, header = FAULTS[outcome]
                 self.server.gone = True
             elif outcome == "lost":
-                self.engine.lost(entry)
+                self.engine.lost(entry.part)
                 return False
             else:
                 data, header = self.server.take(entry), None
                 if outcome == "late":
-                    self.engine.lost(entry)
+                    self.engine.lost(entry.part)
                     return False
             try:
-                self.engine.answered(entry, frame(data, header), "x")
+                self.engine.answered(entry.part, frame(data, header), "x")
             except (errors.PublishError, errors.ApiError, errors.ProtocolError) as error:
                 self.error = error
                 return False
@@ -334,20 +372,21 @@ class Driver:
         taken = True
         for item in range(adds):
             try:
-                entry = self.engine.add(item)
+                due = self.engine.add(item)
             except errors.BatchTooLargeError:
                 taken = False
                 break
-            if entry is not None and not self.write([entry]):
+            # Messages that need no answer may wait for more.
+            if (due or item % self.every == 0) and not self.write(entries(self.engine.take())):
                 return taken
         try:
-            entries = self.engine.commit(*range(adds, adds + last))
+            sent = commit(self.engine, *range(adds, adds + last))
         except errors.BatchTooLargeError:
             return False
         except errors.BatchClosedError:
             assert adds + last == 0
             return False
-        self.write(entries)
+        self.write(sent)
         return taken
 
 
@@ -360,10 +399,11 @@ class Driver:
     known=st.booleans(),
     adds=st.integers(0, 12),
     last=st.integers(0, 3),
+    every=st.integers(1, 5),
     outcomes=OUTCOMES,
 )
 @settings(max_examples=RUNS, deadline=None)
-def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last, outcomes):
+def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last, every, outcomes):
     """
     Whatever server and connection do: no message twice or left out, one commit and at the end, no
     more than the limit, always an end, and what the end says is so.
@@ -375,7 +415,7 @@ def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last
         limit=limit if known else None,
     )
     server = Server(old=old, limit=limit)
-    driver = Driver(engine, server, outcomes)
+    driver = Driver(engine, server, outcomes, every)
     taken = driver.run(adds, last)
     written = driver.written
 
@@ -397,7 +437,7 @@ def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last
         assert not written or not written[-1].commit
         if engine.items:
             driver.outcomes = itertools.repeat("true")
-            driver.write(engine.commit())
+            driver.write(commit(engine))
             assert engine.state is not BatchState.OPEN
     assert engine.state is not BatchState.OPEN or not engine.items
     if engine.items:
@@ -558,6 +598,6 @@ class TestHeaderRules:
         assert pairs == [("A", "1"), ("A", "2"), ("Nats-TTL", "5"), ("Nats-Expected-Stream", "S")]
 
 
-def test_entries_are_told_apart():
-    """Two entries are the same only if they are one."""
-    assert Entry(1, "a") != Entry(1, "a")
+def test_parts_are_told_apart():
+    """Two parts are the same only if they are one."""
+    assert Part(1, ["a"]) != Part(1, ["a"])

@@ -123,7 +123,7 @@ class TestAbandoned:
         """
         Without advisories the answer is explained by the time that has passed.
         """
-        monkeypatch.setattr("jetsync.publish.atomic_wire.IDLE_LIMIT", 1.0)
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.IDLE_LIMIT", 1.0)
         deny = {"deny": "$JS.EVENT.>"}
         users = [
             {"user": "u", "password": "p", "permissions": {"subscribe": deny}},
@@ -157,8 +157,8 @@ class TestAbandoned:
         js = client.jetstream()
         batch = js.atomic_batch(ack_every=ack_every)
         batch.add(f"{stream.name}.A", b"1")
-        engine = batch._sender.run.engine
-        engine._sent += 1
+        engine = batch._attempt.engine
+        engine.sent += 1
         engine.items.append(engine.items[-1])
         if ack_every:
             with pytest.raises(jetsync.BatchIncompleteError) as caught:

@@ -18,8 +18,9 @@ import jetsync
 from jetsync._io.mailbox import Notifier
 from jetsync._proto.batch import AtomicBatchEngine
 from jetsync.hookspecs import hookimpl
-from jetsync.publish.atomic_commit import BatchSender
-from jetsync.publish.atomic_wire import BatchRun
+from jetsync.publish.atomic import AtomicBatch
+from jetsync.publish.atomic_attempt import Attempt
+from jetsync.publish.atomic_messages import SMALL
 
 OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
@@ -168,7 +169,7 @@ class TestCtrlC:
         """
         batch = js.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
-        Interrupt(monkeypatch, BatchRun, "abandoned")
+        Interrupt(monkeypatch, Attempt, "stage")
         with pytest.raises(KeyboardInterrupt), batch:
             batch.add(f"{stream.name}.A", b"2")
         assert not is_locked(batch._lock)
@@ -181,9 +182,9 @@ class TestCtrlC:
         batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
         for batch in batches:
             batch.add(f"{stream.name}.A", b"1")
-        Interrupt(monkeypatch, js._context.lane, "post")
+        Interrupt(monkeypatch, js._context.lane, "write")
         with pytest.raises(KeyboardInterrupt):
-            batches[0].add(f"{stream.name}.A", b"2")
+            batches[0].add(f"{stream.name}.A", bytes(2 * SMALL))
         with pytest.raises(jetsync.BatchClosedError):
             batches[0].commit()
         with pytest.raises(jetsync.ConflictingUseError, match="build a new batch"):
@@ -202,7 +203,9 @@ class TestCtrlC:
         for batch in batches:
             batch.discard()
 
-    @pytest.mark.parametrize(("owner", "step"), [(BatchSender, "commit"), (BatchRun, "send")])
+    @pytest.mark.parametrize(
+        ("owner", "step"), [(AtomicBatch, "_send_until_stored"), (Attempt, "send")]
+    )
     def test_before_the_commit(self, js, stream, monkeypatch, owner, step):
         """
         A commit that was interrupted before it was sent can be sent again.
@@ -230,7 +233,7 @@ class TestCtrlC:
             batch.commit(timeout=0.3)
         proxy.resume()
         with monkeypatch.context() as patched:
-            Interrupt(patched, BatchRun, step)
+            Interrupt(patched, Attempt, step)
             with pytest.raises(KeyboardInterrupt):
                 batch.resend()
         ack = batch.resend()
@@ -290,7 +293,7 @@ class TestPlaces:
             patched.setattr("jetsync._io.outbox.OUT_LIMIT", 0)
             patched.setattr(Notifier, "listen", full)
             with pytest.raises(jetsync.DisconnectedError):
-                batches[0].add(f"{stream.name}.A", b"2")
+                batches[0].add(f"{stream.name}.A", bytes(2 * SMALL))
         other = js.atomic_batch()
         other.add(f"{stream.name}.A", b"3")
         for batch in (*batches, other):
@@ -302,7 +305,7 @@ class TestPlaces:
         """
         far, proxy = proxied()
         # As on a server that needs a last message: the first one waits for the commit, and asks.
-        monkeypatch.setattr("jetsync.publish.atomic_wire.MARKER_LEVEL", 99)
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.MARKER_LEVEL", 99)
         batch = far.atomic_batch()
         batch.add(f"{stream.name}.A", b"1")
         monkeypatch.undo()

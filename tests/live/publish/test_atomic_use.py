@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
@@ -18,6 +19,8 @@ import jetsync
 from jetsync import Expect, OutboundMessage
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
+from jetsync.publish.atomic_attempt import PAUSE, RUN
+from jetsync.publish.atomic_messages import SMALL
 from jetsync.testing import HookRecorder
 
 NO_SECRETS = {"permissions": {"publish": {"deny": ["*.secret"]}}}
@@ -325,6 +328,120 @@ class TestOptions:
         """
         with pytest.raises(ValueError):  # noqa: PT011 - each has words of its own.
             js.atomic_batch(**options)
+
+
+class TestRuns:
+    """
+    Small messages are written together, long before the commit.
+    """
+
+    def sent(self, js):
+        """
+        The bytes that were sent so far.
+        """
+        return js._context.connection.statistics().bytes_out
+
+    @pytest.fixture
+    def batch(self, js, stream, monkeypatch):
+        """
+        A batch with one message, to which others are added without a pause.
+        """
+        monkeypatch.setattr("jetsync.publish.atomic_attempt.PAUSE", 60.0)
+        with js.atomic_batch() as batch:
+            batch.add(f"{stream.name}.A", b"0")
+            yield batch
+
+    def test_a_full_run_is_sent(self, js, stream, batch):
+        """
+        The message that fills a run sends all of it.
+        """
+        before = self.sent(js)
+        for number in range(1, RUN):
+            batch.add(f"{stream.name}.A", b"%d" % number)
+        assert self.sent(js) == before
+        batch.add(f"{stream.name}.A", b"%d" % RUN)
+        assert self.sent(js) > before + RUN * 50
+        batch.add(f"{stream.name}.A", b"last")
+        assert batch.commit().size == RUN + 2
+        assert payloads(stream) == [*(b"%d" % number for number in range(RUN + 1)), b"last"]
+
+    def test_a_message_after_a_pause_is_sent(self, js, stream):
+        """
+        A program that adds slowly has its messages on the server without delay.
+        """
+        with js.atomic_batch() as batch:
+            for number in range(4):
+                before = self.sent(js)
+                batch.add(f"{stream.name}.A", b"%d" % number)
+                assert self.sent(js) > before
+                time.sleep(2 * PAUSE)
+        assert payloads(stream) == [b"0", b"1", b"2", b"3"]
+
+    def test_a_large_message_is_sent(self, js, stream, batch):
+        """
+        A large message is sent at once, with the small ones before it.
+        """
+        before = self.sent(js)
+        batch.add(f"{stream.name}.A", b"1")
+        batch.add(f"{stream.name}.A", bytes(2 * SMALL))
+        assert self.sent(js) > before + 2 * SMALL
+        assert batch.commit().size == 3
+
+    @pytest.mark.parametrize(
+        ("subject", "data", "error"),
+        [
+            ("{}.A B", b"", jetsync.InvalidSubjectError),
+            ("{}.*", b"", jetsync.InvalidSubjectError),
+            ([], b"", TypeError),
+            ("{}.A", 5, TypeError),
+            ("{}.A", bytes(2 << 20), jetsync.MaxPayloadError),
+        ],
+    )
+    def test_a_bad_message_is_refused_by_its_add(self, js, stream, batch, subject, data, error):
+        """
+        A bad message is refused before it joins those that wait, and they stay in the batch.
+        """
+        before = self.sent(js)
+        batch.add(f"{stream.name}.A", b"1")
+        subject = subject.format(stream.name) if isinstance(subject, str) else subject
+        with pytest.raises(error):
+            batch.add(subject, data)
+        batch.add(f"{stream.name}.A", b"2")
+        assert (batch.size, self.sent(js)) == (3, before)
+        assert batch.commit().size == 3
+        assert payloads(stream) == [b"0", b"1", b"2"]
+
+    def test_the_limit_is_kept(self, stream, batch):
+        """
+        A batch that is full refuses the next message, although its last ones are not sent yet.
+        """
+        batch._attempt.engine._limit = 10
+        batch.add(f"{stream.name}.A", bytes(2 * SMALL))
+        for number in range(8):
+            batch.add(f"{stream.name}.A", b"%d" % number)
+        with pytest.raises(jetsync.BatchTooLargeError):
+            batch.add(f"{stream.name}.A", b"too many")
+        assert batch.commit().size == 10
+
+    def test_a_mix(self, stream, batch):
+        """
+        Messages with and without headers, of several subjects, are stored in their order.
+        """
+        for number in range(1, 100):
+            headers = {"A": "1"} if number % 7 == 0 else None
+            batch.add(f"{stream.name}.{number % 3}", b"%d" % number, headers=headers)
+        assert batch.commit().size == 100
+        assert payloads(stream) == [b"%d" % number for number in range(100)]
+        assert stream.get_message(8).headers["A"] == "1"
+
+    def test_a_discard_drops_those_that_wait(self, js, stream, batch):
+        """
+        Messages that were not sent are dropped with the batch.
+        """
+        batch.add(f"{stream.name}.A", b"1")
+        batch.discard()
+        js._context.connection.flush(js._context.deadline(5))
+        assert payloads(stream) == []
 
 
 class TestNotAllowed:

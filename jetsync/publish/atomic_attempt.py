@@ -1,7 +1,9 @@
 """
 One attempt to send an atomic batch over one connection: writing, waiting and reading the answers.
 
-A retry uses another :class:`BatchRun` with another id.
+A retry uses another :class:`Attempt` with another id. Small messages are not written one by one:
+up to :data:`RUN` of them are encoded and written together, so that the server works while the
+caller adds the next ones.
 """
 
 from __future__ import annotations
@@ -9,15 +11,18 @@ from __future__ import annotations
 import copy
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._io.connection import was_sent
 from jetsync._io.mailbox import Waiter
-from jetsync._proto.batch import AtomicBatchEngine, BatchState, Entry
+from jetsync._io.outbox import LaneState
+from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
+from jetsync._proto.frames import hpub
 from jetsync.errors import (
     ApiError,
     BatchIncompleteError,
     BatchTooLargeError,
+    CallInSignalHandlerError,
     NoRespondersError,
     NoStreamResponseError,
     PermissionDeniedError,
@@ -27,6 +32,7 @@ from jetsync.errors import (
     TransportError,
 )
 from jetsync.publish.abandoned import AbandonWatch
+from jetsync.publish.atomic_messages import SMALL
 from jetsync.publish.capability import MARKER_LEVEL
 from jetsync.publish.errors import BatchOutcomeUnknownError
 
@@ -36,10 +42,17 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
-    from jetsync.publish.atomic_staging import BatchItem, Staging, Wire
+    from jetsync.publish.atomic_messages import BatchItem, BatchMessages, Wire
 
-# A batch with more bytes is written in pieces of this size, to avoid a second copy in memory.
-WRITE_BYTES: Final = 1 << 20
+# The most messages that wait to be written together.
+RUN: Final = 32
+
+# Seconds after the last write, or its answer, until an added message is written at once.
+PAUSE: Final = 0.002
+
+# Bytes of frames that are written together: 64 KiB. Larger blocks let the server idle while they
+# are encoded.
+BLOCK_BYTES: Final = 64 << 10
 
 # Seconds after which the server drops an idle batch, unless its operator changed it (ADR-50).
 IDLE_LIMIT: Final = 10.0
@@ -48,15 +61,16 @@ IDLE_LIMIT: Final = 10.0
 DENIAL_WAIT: Final = 0.25
 
 
-class BatchRun:
+class Attempt:
     """
-    Writes the messages of a batch under one id; not thread-safe.
+    Sends a batch under one id; not thread-safe.
 
     Args:
         context: Context of the batch.
         known: The stream, looked up on the connection that the batch uses.
-        wire: Makes the frames, with the id of the attempt.
-        staging: Checks the messages of the batch.
+        batch_id: The id.
+        wire: Makes the frames, with that id.
+        messages: Checks the messages of the batch.
         whole: Whether :meth:`send` gets the complete batch. The first message then asks for an
             answer, but the call does not wait for it.
         ack_first, ack_every: See :class:`AtomicBatchEngine`.
@@ -66,49 +80,53 @@ class BatchRun:
         self,
         context: Context,
         known: KnownStream,
+        batch_id: str,
         wire: Wire,
-        staging: Staging,
+        messages: BatchMessages,
         *,
         whole: bool,
         ack_first: bool = False,
         ack_every: int = 0,
     ) -> None:
-        streams = context.streams
         self.known = known
-        self.staging = staging
-        batch_id = wire.batch_id
         self.id: str = batch_id
+        self.messages = messages
         self.whole = whole
+        self._streams = context.streams
         self.engine: AtomicBatchEngine[BatchItem] = AtomicBatchEngine(
             batch_id,
             hold_back=known.level < MARKER_LEVEL,
             ack_first=ack_first,
             ack_every=ack_every,
-            limit=streams.batch_limit,
+            limit=self._streams.batch_limit,
         )
-        self.watch: AbandonWatch | None = None
-        if not whole and streams.may_listen(known):
-            self.watch = AbandonWatch(
-                context.connection, known.name, batch_id, partial(streams.learn_denial, known)
+        self._watch: AbandonWatch | None = None
+        if not whole and self._streams.may_listen(known):
+            self._watch = AbandonWatch(
+                context.connection, known.name, batch_id, partial(self._streams.learn_denial, known)
             )
         self._connection = context.connection
-        self._streams = streams
         self._lane = context.lane
+        self._outbox = context.lane.outbox
         self._wire = wire
+        # While the batch has fewer messages, the next one may wait to be written.
+        self._quiet = 0
+        # When the next message is written at once.
+        self._due = 0.0
         # Receives the answer to the first message if the call does not wait for it.
         self._opening: Waiter | None = None
-        # The latest message that asked for an answer.
-        self._asked: Entry[BatchItem] | None = None
+        # The latest part that asked for an answer.
+        self._asked: Part[BatchItem] | None = None
         # Whether the server was told to drop the batch.
         self._dropped = False
         # When the first and the last message were sent, and the seconds before the last one.
         self._first_at = self._last_at = 0.0
         self._idle = 0.0
 
-    def stop_listening(self) -> None:
-        """Stop listening for the advisory. Can be called repeatedly."""
-        if self.watch is not None:
-            self.watch.close()
+    @property
+    def all_have_ids(self) -> bool:
+        """Whether every message has an id, so that the stream cannot store the batch twice."""
+        return self.messages.all_have_ids(len(self.engine.items))
 
     def end(self) -> None:
         """Mark the batch as finished and stop listening for its advisory."""
@@ -116,17 +134,22 @@ class BatchRun:
             self.engine.state = BatchState.FAILED
         self.stop_listening()
 
+    def stop_listening(self) -> None:
+        """Stop listening for the advisory. Can be called repeatedly."""
+        if self._watch is not None:
+            self._lane.unsubscribe(self._watch.sid)
+
     def discard(self) -> None:
         """End the batch and make the server drop it; never waits."""
         self.end()
         engine = self.engine
-        if engine.started and engine.state is BatchState.FAILED and not self._dropped:
+        if engine.sent and engine.state is BatchState.FAILED and not self._dropped:
             self._dropped = True
             # The server drops a batch with a gap at once. Otherwise it keeps the batch for 10 s,
             # and it accepts no more than 50 at a time.
-            entry: Entry[BatchItem] = Entry(engine.next_sequence + 1, None)
-            block = self._wire.block(entry, engine.items[-1])
-            self._lane.post_nowait(block, self.known.epoch)
+            gap: Part[BatchItem] = Part(engine.sent + 2, [])
+            target, header, payload = self._wire.last(gap, engine.items[-1])
+            self._lane.post_nowait(hpub(target, b"", header, payload), self.known.epoch)
 
     def _fail(self, error: BaseException) -> None:
         """Record a failed write or answer, and discard the batch if the server still has it."""
@@ -142,7 +165,7 @@ class BatchRun:
 
     def abandoned(self) -> BatchIncompleteError | None:
         """Return an error if the server has reported that it dropped the batch."""
-        watch = self.watch
+        watch = self._watch
         reason = watch.abandoned() if watch is not None and watch.frames else None
         if reason is None:
             return None
@@ -150,33 +173,56 @@ class BatchRun:
             stream=self.known.name, reason=f"the server dropped the batch: {reason}"
         )
 
-    def add(self, staged: BatchItem, deadline: Deadline) -> None:
-        """Write one message of the batch, and wait for the answer if it asks for one."""
-        entry = self.engine.add(staged)
-        if entry is None:
-            return
-        if entry.asks or entry.sequence == 1:
-            self.send((entry,), deadline)
-            return
-        self._last_at = time.monotonic()
-        block = self._wire.block(entry, staged)
-        try:
-            # No caller waits for this block, so it is sent with the next write or by the loop
-            # shortly afterwards.
-            self._lane.post(block, deadline.remaining(), lazy=True, epoch=self.known.epoch)
-        except BaseException as error:
-            self._fail(error)
-            raise
-
-    def send(self, entries: Sequence[Entry[BatchItem]], deadline: Deadline) -> BatchRun:
+    def stage(self, item: Any, now: float) -> bool:
         """
-        Write *entries*, wait for the answers that they ask for, and return this run.
+        Add a message to those that wait to be written, or return False if it needs another step.
+
+        The message is written with the one that fills the run, with one that is added
+        :data:`PAUSE` seconds after the last write, or with the commit. No timer writes it earlier,
+        because only the commit makes it visible.
+        """
+        items, outbox, watch = self.engine.items, self._outbox, self._watch
+        if (
+            len(items) >= self._quiet
+            or now > self._due
+            or outbox.epoch != self.known.epoch
+            or outbox.state is not LaneState.OPEN
+            or (watch is not None and watch.frames)
+        ):
+            return False
+        plain = self.messages.plain(item)
+        if plain is None:
+            return False
+        items.append(plain)
+        return True
+
+    def add(self, item: BatchItem, deadline: Deadline) -> None:
+        """Add a message, and write all that wait unless they can wait for more."""
+        if self._outbox.held_here():
+            # A signal handler: writing could not keep the messages in order.
+            raise CallInSignalHandlerError
+        engine = self.engine
+        if (
+            engine.add(item)
+            or len(engine.items) >= engine.sent + RUN
+            or len(item[1]) + len(item[2]) > SMALL
+            or time.monotonic() > self._due
+        ):
+            parts = engine.take()
+            self._quiet = min(engine.quiet, engine.sent + RUN - 1)
+            if parts:
+                self.send(parts, deadline)
+
+    def send(self, parts: Sequence[Part[BatchItem]], deadline: Deadline) -> None:
+        """
+        Write *parts*, and wait for the answers that they ask for.
 
         Errors are recorded in the engine before they are raised.
         """
-        engine, epoch = self.engine, self.known.epoch
-        lane, block, last = self._lane, self._wire.block, engine.items[-1]
-        pieces: list[bytes] = [] if self.watch is None else [self.watch.take_line()]
+        epoch, lane, wire = self.known.epoch, self._lane, self._wire
+        frames: list[bytes] = []
+        if self._watch is not None and not self._last_at:
+            frames.append(self._watch.line)
         size = 0
         now = time.monotonic()
         self._first_at = self._first_at or now
@@ -184,44 +230,48 @@ class BatchRun:
         self._last_at = now
         opening = b""
         try:
-            if self.whole and len(entries) > 1:
-                self._opening = Waiter(engine.items[0][0])
+            if self.whole and len(self.engine.items) > 1:
+                self._opening = Waiter(self.engine.items[0][0])
                 self._opening.epoch = epoch
                 opening = self._connection.router.register(self._opening)
-                pieces.append(block(entries[0], last, opening))
-                entries = entries[1:]
-            for entry in entries:
-                if entry.asks:
-                    self._ask(entry, pieces, deadline)
+                item = self.engine.items[0]
+                target, header, payload = wire.last(Part(1, [item]), item)
+                frames.append(hpub(target, opening, header, payload))
+            for part in parts:
+                items, first = part.items, part.first
+                if part.asks:
+                    items = items[:-1]
+                if opening and first == 1:
+                    items, first = items[1:], 2
+                for frame in wire.frames(items, first):
+                    frames.append(frame)
+                    size += len(frame)
+                    if size >= BLOCK_BYTES:
+                        lane.write(b"".join(frames), deadline, epoch)
+                        frames.clear()
+                        size = 0
+                if part.asks:
+                    self._ask(part, frames, deadline)
                     size = 0
-                    continue
-                piece = block(entry, last)
-                pieces.append(piece)
-                size += len(piece)
-                if size >= WRITE_BYTES:
-                    lane.write(b"".join(pieces), deadline, epoch)
-                    pieces.clear()
-                    size = 0
-            if pieces:
-                lane.post(b"".join(pieces), deadline.remaining(), lazy=True, epoch=epoch)
+            if frames:
+                lane.write(b"".join(frames), deadline, epoch)
+            self._due = time.monotonic() + PAUSE
         except BaseException as error:
             self._fail(error)
             raise
         finally:
             if opening:
                 self._connection.router.forget(opening)
-        return self
 
-    def _ask(self, entry: Entry[BatchItem], pieces: list[bytes], deadline: Deadline) -> None:
-        """Write *pieces* and *entry*, and wait for the answer to *entry*."""
+    def _ask(self, part: Part[BatchItem], frames: list[bytes], deadline: Deadline) -> None:
+        """Write *frames* and the last message of *part*, and wait for the answer to it."""
         engine, epoch = self.engine, self.known.epoch
-        last = engine.items[-1]
-        target, header, payload = self._wire.parts(entry, last)
+        target, header, payload = self._wire.last(part, engine.items[-1])
         subject = target.decode()
-        self._asked = entry
+        self._asked = part
         try:
             frame = self._connection.exchange(
-                target, header, payload, deadline, epoch=epoch, before=pieces
+                target, header, payload, deadline, epoch=epoch, before=frames
             )
         except NoRespondersError:
             engine.state = BatchState.FAILED
@@ -229,17 +279,17 @@ class BatchRun:
         except (RequestTimeoutError, TransportError) as error:
             if not was_sent(error):
                 engine.state = BatchState.FAILED
-            elif engine.lost(entry) is BatchState.UNKNOWN:
+            elif engine.lost(part) is BatchState.UNKNOWN:
                 raise self._unknown(subject, deadline, error) from error
             raise
         except BaseException:
             # For example Ctrl-C.
-            engine.lost(entry)
+            engine.lost(part)
             raise
         finally:
-            pieces.clear()
+            frames.clear()
         try:
-            engine.answered(entry, frame, subject)
+            engine.answered(part, frame, subject)
         except BatchTooLargeError as error:
             if error.limit is not None:
                 self._streams.learn_batch_limit(error.limit, epoch)
@@ -258,7 +308,7 @@ class BatchRun:
         return BatchOutcomeUnknownError(
             subject,
             batch_id=self.id,
-            has_message_ids=self.staging.has_message_ids,
+            has_message_ids=self.all_have_ids,
             timeout=deadline.total if timed_out else None,
             reason=None if timed_out else str(cause),
         )
@@ -273,7 +323,7 @@ class BatchRun:
             self._lane.wait(opening, deadline.at_most(DENIAL_WAIT))
             if opening.reply is not None:
                 try:
-                    self.engine.answered(Entry(1, None), opening.reply, subject)
+                    self.engine.answered(Part(1, []), opening.reply, subject)
                 except (ApiError, PublishError) as cause:
                     return cause
             elif opening.failure is not None:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from jetsync import Expect, OutboundMessage, errors
 from jetsync._api.known_streams import KnownStream
 from jetsync._base.deadline import Deadline
-from jetsync._proto.batch import Entry
+from jetsync._proto.batch import Part
+from jetsync._proto.frames import hpub
 from jetsync.publish.atomic_commit import AtomicOptions
-from jetsync.publish.atomic_staging import Staging, Wire
+from jetsync.publish.atomic_messages import BatchMessages, Wire
 from jetsync.values.headers import Headers
 from jetsync.values.stream_config import StreamConfig
 
@@ -40,13 +41,21 @@ def parsed(block):
     return subject, reply, list(pairs), payload
 
 
+def request(wire, part, before=(b"S.A", b"", b"")):
+    """
+    The frame of the last message of a part that asks for an answer.
+    """
+    target, header, payload = wire.last(part, before)
+    return hpub(target, b"_R.1", header, payload)
+
+
 class TestWire:
     def test_a_message(self):
         """
         The batch's headers come first, then those of the message.
         """
-        block = Wire("b1").block(Entry(3, (b"S.A", b"A: 1\r\n\r\n", b"data")), (b"", b"", b""))
-        assert block == (
+        (frame,) = Wire("b1").frames([(b"S.A", b"A: 1\r\n\r\n", b"data")], 3)
+        assert frame == (
             b"HPUB S.A 61 65\r\n"
             b"NATS/1.0\r\nNats-Batch-Id: b1\r\nNats-Batch-Sequence: 3\r\nA: 1\r\n\r\ndata\r\n"
         )
@@ -55,8 +64,8 @@ class TestWire:
         """
         The message that commits says so, and asks for an answer.
         """
-        entry = Entry(12, (b"S.A", b"\r\n", b"data"), b"1", asks=True)
-        assert parsed(Wire("b1").block(entry, (b"", b"", b""), b"_R.1")) == (
+        part = Part(12, [(b"S.A", b"\r\n", b"data")], asks=True, commit=b"1")
+        assert parsed(request(Wire("b1"), part)) == (
             b"S.A",
             [b"_R.1"],
             [("Nats-Batch-Id", "b1"), ("Nats-Batch-Sequence", "12"), ("Nats-Batch-Commit", "1")],
@@ -67,8 +76,8 @@ class TestWire:
         """
         The marker goes to the last message's subject, and has nothing of that message.
         """
-        entry = Entry(2, None, b"eob", asks=True)
-        assert parsed(Wire("b1").block(entry, (b"S.A", b"A: 1\r\n\r\n", b"data"), b"_R.1")) == (
+        part = Part(2, [], asks=True, commit=b"eob")
+        assert parsed(request(Wire("b1"), part, (b"S.A", b"A: 1\r\n\r\n", b"data"))) == (
             b"S.A",
             [b"_R.1"],
             [("Nats-Batch-Id", "b1"), ("Nats-Batch-Sequence", "2"), ("Nats-Batch-Commit", "eob")],
@@ -84,29 +93,32 @@ class TestWire:
         sequence=st.integers(1, 9999),
         payload=st.binary(max_size=50),
         header=st.sampled_from([b"\r\n", b"A: 100%\r\nB: %d %b\r\n\r\n"]),
-        reply=st.sampled_from([b"", b"_R.1"]),
+        asks=st.booleans(),
         commit=st.sampled_from([b"", b"1", b"eob"]),
     )
     @settings(max_examples=300, deadline=None)
-    def test_any(self, batch_id, sequence, payload, header, reply, commit):
+    def test_any(self, batch_id, sequence, payload, header, asks, commit):
         """
         Whatever is in id, headers and payload, the block can be read back and has room for itself.
         """
         item = (b"S.A", header, payload)
         marker = commit == b"eob"
         wire = Wire(batch_id)
-        block = wire.block(Entry(sequence, None if marker else item, commit), item, reply)
+        if asks or commit:
+            block = request(wire, Part(sequence, [] if marker else [item], True, commit), item)
+        else:
+            (block,) = wire.frames([item], sequence)
         subject, replies, pairs, data = parsed(block)
         own = [] if marker or header == b"\r\n" else [("A", "100%"), ("B", "%d %b")]
         batch = [("Nats-Batch-Id", batch_id), ("Nats-Batch-Sequence", str(sequence))]
         if commit:
             batch.append(("Nats-Batch-Commit", commit.decode()))
         assert (subject, pairs) == (b"S.A", batch + own)
-        assert replies == ([reply] if reply else [])
+        assert replies == ([b"_R.1"] if asks or commit else [])
         assert data == (b"" if marker else payload)
         if not marker:
             size = int(block.split(b"\r\n", 1)[0].split()[-1])
-            assert size <= wire.head_size + len(header) + len(payload)
+            assert size <= wire.added + len(header) + len(payload)
 
 
 class Streams:
@@ -139,10 +151,31 @@ def streams():
     )
 
 
+class Stage:
+    """
+    Checks messages, and keeps those that were admitted.
+    """
+
+    def __init__(self, messages):
+        self.messages = messages
+        self.items = []
+
+    def admit(self, item):
+        admitted = self.messages.admit(item, Deadline.after(1))
+        self.items.append(admitted)
+        return admitted
+
+    def check_again(self, known, added):
+        self.messages.check_again(known, added, self.items)
+
+    def all_have_ids(self):
+        return self.messages.all_have_ids(len(self.items))
+
+
 @pytest.fixture
 def stage(streams):
     """
-    A factory of staging for stream S; it gives what admits a message.
+    A factory of what checks the messages of a batch on stream S.
     """
 
     def check_size(size):
@@ -156,9 +189,12 @@ def stage(streams):
             connection=SimpleNamespace(check_size=check_size, inbox="_INBOX", server=server),
             streams=streams,
         )
-        staging = Staging(context, streams.known("S"), Wire("b1").head_size, ttl)
-        deadline = Deadline.after(1)
-        return SimpleNamespace(staging=staging, admit=lambda item: staging.admit(item, deadline))
+        options = AtomicOptions(timeout=1.0, ttl=ttl, find_stream=lambda _: streams.known("S"))
+        messages = BatchMessages(context, options, Wire("b1").added)
+        # A message that is refused late makes the stream known.
+        with pytest.raises(errors.BatchRuleError):
+            messages.admit(("S.A", b"", {"Nats-Batch-Id": "x"}), Deadline.after(1))
+        return Stage(messages)
 
     return stage
 
@@ -229,7 +265,7 @@ class TestAdmit:
         part = stage()
         with pytest.raises(error):
             part.admit(item)
-        assert part.staging.count == 0
+        assert part.messages.all_have_ids(0) is False
         assert part.admit(OutboundMessage("S.A", expect=Expect(last_sequence=0), msg_id="m"))
 
     def test_a_subject_of_another_stream(self, stage):
@@ -263,7 +299,7 @@ class TestAdmit:
         """
         What the batch adds to a message counts too, to the byte.
         """
-        room = MAX_PAYLOAD - Wire("b1").head_size - len(b"\r\n")
+        room = MAX_PAYLOAD - Wire("b1").added - len(b"\r\n")
         part = stage()
         assert part.admit(("S.A", bytes(room)))
         with pytest.raises(errors.MaxPayloadError) as caught:
@@ -302,11 +338,11 @@ class TestAdmit:
         """
         part, older = stage(), attrs.evolve(streams.known("S"), level=3)
         part.admit(("S.A", b"", {"A": "1"}))
-        part.staging.check_again(older, 0)
+        part.check_again(older, 0)
         part.admit(("S.A", b"", {"Nats-Incr": "+1"}))
-        part.staging.check_again(streams.known("S"), 0)
+        part.check_again(streams.known("S"), 0)
         with pytest.raises(errors.BatchRuleError, match="counters"):
-            part.staging.check_again(older, 0)
+            part.check_again(older, 0)
 
     def test_a_batch_that_is_sent_again_is_measured(self, stage, streams):
         """
@@ -316,9 +352,9 @@ class TestAdmit:
         part.admit(("S.A", bytes(500), {"A": "1"}))
         part.admit(("S.A", b""))
         room = MAX_PAYLOAD - 500 - len("A: 1\r\n\r\n")
-        part.staging.check_again(known, room)
+        part.check_again(known, room)
         with pytest.raises(errors.MaxPayloadError) as caught:
-            part.staging.check_again(known, room + 1)
+            part.check_again(known, room + 1)
         assert (caught.value.size, caught.value.limit) == (MAX_PAYLOAD + 1, MAX_PAYLOAD)
 
 
@@ -352,15 +388,15 @@ class TestIds:
         Only a batch of which every message has an id cannot be stored twice.
         """
         part = stage()
-        assert part.staging.has_message_ids is False
+        assert part.all_have_ids() is False
         part.admit(OutboundMessage("S.A", msg_id="1"))
         part.admit(OutboundMessage("S.A", headers={"Nats-Msg-Id": "2"}))
-        assert part.staging.has_message_ids is True
+        assert part.all_have_ids() is True
         with pytest.raises(errors.DuplicateMessageIdError):
             part.admit(OutboundMessage("S.B", msg_id="2"))
-        assert part.staging.has_message_ids is True
+        assert part.all_have_ids() is True
         part.admit(("S.A", b""))
-        assert part.staging.has_message_ids is False
+        assert part.all_have_ids() is False
 
 
 @pytest.mark.parametrize("batch_id", ["x", "x" * 64, "a b.*>", "é" * 32, "%d"])

@@ -1,0 +1,189 @@
+"""
+The messages of an atomic batch: checked and encoded when they are added.
+
+Invalid messages are found long before the server would refuse them at the commit. The encoded
+messages are kept, so that the batch can be sent again under another id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from jetsync._proto.batch import NO_COUNTERS, HeaderRules, Part
+from jetsync.errors import BatchRuleError, InvalidArgumentError
+from jetsync.publish.atomic_commit import find_stream
+from jetsync.publish.capability import MARKER_LEVEL, stream_for
+from jetsync.publish.encode import Encoder
+from jetsync.values import headers as names
+from jetsync.values.outbound import with_ttl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from jetsync._api.context import Context
+    from jetsync._api.known_streams import KnownStream
+    from jetsync._base.deadline import Deadline
+    from jetsync.publish.atomic_commit import AtomicOptions
+
+# Subject, header lines that follow those of the batch, payload.
+BatchItem: TypeAlias = tuple[bytes, bytes, bytes]
+
+_FIRST_LINE: Final = b"NATS/1.0\r\n"
+_NO_HEADERS: Final = b"\r\n"
+
+# Payloads up to this many bytes are small enough to wait for others: 32 of them have 32 KiB.
+SMALL: Final = 1 << 10
+
+
+class Wire:
+    """The frames of one batch."""
+
+    __slots__ = ("_frame", "_head", "_size", "added")
+
+    def __init__(self, batch_id: str) -> None:
+        head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_FIRST_LINE, batch_id.encode())
+        self._head = head
+        self._size = len(head) + len(b"\r\n")
+        # The most bytes that the batch adds to a message.
+        self.added: int = self._size + len(b"1000") + len(b"Nats-Batch-Commit: 1\r\n")
+        self._frame = b"HPUB %%b %%d %%d\r\n%b%%b\r\n%%b%%b\r\n" % head.replace(b"%", b"%%")
+
+    def frames(self, items: Sequence[BatchItem], first: int) -> Iterator[bytes]:
+        """Make the frames of messages that neither ask nor commit; *first* is a sequence."""
+        frame, before = self._frame, self._size
+        for number, (target, tail, payload) in enumerate(items, first):
+            digits = b"%d" % number
+            size = before + len(digits) + len(tail)
+            yield frame % (target, size, size + len(payload), digits, tail, payload)
+
+    def last(self, part: Part[BatchItem], before: BatchItem) -> BatchItem:
+        """
+        Return the subject, the header block and the payload of the last message of *part*.
+
+        If it is a marker, it goes to the subject of the message *before* it.
+        """
+        target, tail, payload = part.items[-1] if part.items else (before[0], _NO_HEADERS, b"")
+        commit = b"Nats-Batch-Commit: %b\r\n" % part.commit if part.commit else b""
+        number = part.first + max(len(part.items), 1) - 1
+        return target, b"%b%d\r\n%b%b" % (self._head, number, commit, tail), payload
+
+
+class BatchMessages:
+    """
+    Checks and encodes the messages of one batch; not thread-safe.
+
+    Args:
+        context: Context of the batch.
+        options: Options of the batch.
+        added: The most bytes that the batch adds to a message.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        options: AtomicOptions,
+        added: int,
+    ) -> None:
+        # None before the first message.
+        self.known: KnownStream | None = None
+        self._context = context
+        self._options = options
+        self._rules = HeaderRules(counters=False)
+        self._encoder = Encoder(context.connection, check=self._check_stream)
+        # The subjects of the batch, as text and as bytes.
+        self._subjects: dict[str, bytes] = {}
+        self._deadline: Deadline
+        self._added = added
+        # The largest payload of a pair that needs no further check.
+        self._small = -1
+
+    def _set_limits(self, max_msg_size: int | None) -> None:
+        """Set the limits for headers and payload from the stream and the server."""
+        limit = self._context.connection.server.max_payload
+        # 0 if the server's limit is lower.
+        self._stream_size = 0
+        if max_msg_size is not None and 0 < max_msg_size < limit:
+            self._stream_size = limit = max_msg_size
+        self._room = limit - self._added
+        if self._options.ttl is None:
+            self._small = min(SMALL, self._room - len(_NO_HEADERS))
+
+    def all_have_ids(self, count: int) -> bool:
+        """Return whether all *count* messages have an id, so that none can be stored twice."""
+        return 0 < count == self._rules.ids
+
+    def check_again(self, known: KnownStream, added: int, items: Iterable[BatchItem]) -> None:
+        """
+        Raise if the current server does not accept the messages, before they are sent again.
+
+        Args:
+            known: The stream as it is now.
+            added: The most bytes that the batch adds to a message, with its next id.
+            items: All messages of the batch.
+
+        Raises:
+            MaxPayloadError: A message is too large. The server would close the connection.
+            BatchRuleError: A message changes a counter, which the server would destroy.
+        """
+        largest = max(len(tail) + len(payload) for _, tail, payload in items)
+        self._context.connection.check_size(largest + added)
+        if self._rules.changes_counters and known.level < MARKER_LEVEL:
+            raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
+
+    def plain(self, item: Any) -> BatchItem | None:
+        """Return the parts of a small plain pair if the batch has its subject already, or None."""
+        if type(item) is tuple and len(item) == 2:
+            subject, data = item
+            if type(subject) is str and type(data) is bytes and len(data) <= self._small:
+                target = self._subjects.get(subject)
+                if target is not None:
+                    return target, _NO_HEADERS, data
+        return None
+
+    def admit(self, item: Any, deadline: Deadline) -> BatchItem:
+        """
+        Check a message and return its encoded parts.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: It cannot be sent, or not in this batch.
+            WrongLastSequenceError, DuplicateMessageIdError: The server would refuse it.
+        """
+        known = self.plain(item)
+        if known is not None:
+            return known
+        if self._options.ttl is not None:
+            item = with_ttl(item, self._options.ttl)
+        self._deadline = deadline
+        target, header, payload, pairs = self._encoder.encode(item)
+        tail = header[len(_FIRST_LINE) :] or _NO_HEADERS
+        subject = target.decode()
+        size = len(tail) + len(payload)
+        if size > self._room:
+            self._refuse_size(subject, size, deadline)
+        # Last, because it records the message.
+        self._rules.take(subject, pairs)
+        self._subjects[subject] = target
+        return target, tail, payload
+
+    def _check_stream(self, subject: str) -> None:
+        if self.known is not None:
+            stream_for(subject, self.known, self._context, self._deadline)
+            return
+        self.known = known = find_stream(self._context, self._options, subject, self._deadline)
+        self._rules.counters = known.level >= MARKER_LEVEL
+        self._set_limits(known.config.max_msg_size)
+
+    def _refuse_size(self, subject: str, size: int, deadline: Deadline) -> None:
+        """Raise unless the stream or the server has a higher limit by now."""
+        size += self._added
+        self._context.connection.check_size(size)
+        if not self._stream_size:
+            return
+        now = self._context.streams.find(subject, deadline, fresh=True)
+        self._set_limits(now.config.max_msg_size)
+        if 0 < self._stream_size < size:
+            raise InvalidArgumentError(
+                f"headers, with those of the batch, and payload have {size} bytes, but the"
+                f" max_msg_size of stream {now.name!r} is {self._stream_size}",
+                argument="data",
+            )
