@@ -28,7 +28,7 @@ COVERED_BY = {
     "proto/test_consume.py": "_proto/pins",
     "live/api/test_streams.py": "_api/messages jetstream stream",
     "live/api/test_consumers.py": "consume/consumer",
-    "live/consume/test_consumption.py": "consume/core consume/driver",
+    "live/consume/test_consumption.py": "consume/core consume/target",
     "live/consume/test_ordered.py": "consume/ordered_reads consume/ordered_source",
     "live/test_client.py": "consume/subscription",
     "live/kv/test_handle.py": "kv/admin kv/bucket kv/entry",

@@ -22,12 +22,11 @@ import ssl
 import threading
 import time
 from collections import deque
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import owner_check, take
-from jetsync._io.mailbox import Notifier
+from jetsync._io.mailbox import Notifier, take_all
 from jetsync._proto import frames
 from jetsync.errors import (
     CallInSignalHandlerError,
@@ -319,9 +318,7 @@ class Outbox:
         acks = self.acks
         # Before the lane is open, the subscriptions come first.
         if acks and self.state is _OPEN:
-            # Other threads may append, so this takes only as many as it counted.
-            replies = islice(iter(acks.popleft, None), len(acks))
-            self.posted.append(frames.answers(replies, ACK))
+            self.posted.append(frames.answers(take_all(acks), ACK))
         if self.posted:
             self.posted.append(block)
             block = b"".join(self.posted)

@@ -107,14 +107,6 @@ class ConsumeOptions:
     priorities: Priorities = NO_PRIORITIES
 
 
-@attrs.frozen
-class StatusNote:
-    """A status of a pull, and what follows from it."""
-
-    status: Status
-    outcome: PullOutcome
-
-
 class ConsumeEngine:
     """
     Keep a buffer filled.
@@ -267,8 +259,8 @@ class ConsumeEngine:
             moments.append(self.pulls.heartbeat.due())
         return min([moment for moment in moments if moment is not None], default=None)
 
-    def receive(self, frames: Sequence[Frame], now: float) -> list[StatusNote]:
-        """Put the messages of *frames* into the buffer, and return what the statuses mean."""
+    def receive(self, frames: Sequence[Frame], now: float) -> list[tuple[Status, PullOutcome]]:
+        """Put the messages of *frames* into the buffer; return each status and its outcome."""
         if self._probes:
             frames = self._take_answers(frames, now)
         if not frames:
@@ -279,15 +271,10 @@ class ConsumeEngine:
         received = self.pulls.receive(frames, now)
         if received.messages:
             self._admit(received.messages)
-        if not received.statuses and not received.others:
-            return []
-        return [
-            *(StatusNote(status, PullOutcome.IGNORED) for status in received.others),
-            *(
-                StatusNote(status, self._judge(status, pull, now))
-                for status, pull in zip(received.statuses, received.pulls, strict=True)
-            ),
-        ]
+        outcomes = [(status, PullOutcome.IGNORED) for status in received.others]
+        for status, pull in zip(received.statuses, received.pulls, strict=True):
+            outcomes.append((status, self._judge(status, pull, now)))
+        return outcomes
 
     def look(self, now: float) -> float | None:
         """

@@ -1,5 +1,5 @@
 """
-Making messages of frames, acknowledging many in one write, and giving back unused ones.
+Acknowledge many messages in one write, and give back those that were not taken.
 """
 
 from __future__ import annotations
@@ -21,13 +21,10 @@ from jetsync.errors import (
     NotJetStreamMessageError,
     TransportError,
 )
-from jetsync.values.ack_subject import ACK_PREFIX, parse_ack_reply
+from jetsync.values.ack_subject import ACK_PREFIX
 from jetsync.values.message import ACK, IN_PROGRESS, NAK, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync._io.lane import Lane
     from jetsync.values.frame import Frame
@@ -228,44 +225,3 @@ class PluginAcks:
     ) -> None:
         """Raise as :meth:`acknowledge`."""
         self.acknowledge(message, body)
-
-
-def message_maker(
-    context: Context, *, acked: bool = True, ack_all: bool = False
-) -> Callable[[Frame], Message]:
-    """
-    Return the function that makes the message of a frame and shows it to the plugins.
-
-    A message that a plugin refuses is nakked, because the caller never gets it.
-
-    Args:
-        context: The context through which messages are acknowledged.
-        acked: Whether the consumer wants acknowledgements.
-        ack_all: Whether each acknowledgement covers all earlier messages.
-    """
-    plugins = context.plugins
-    acker: Acker = context.connection if acked else UnwantedAcks(context.connection)
-    shown: Acker = PluginAcks(context.connection) if ack_all else acker
-    received, marked = plugins.received, plugins.ttl_marker
-
-    def make(frame: Frame) -> Message:
-        return Message(frame[0], frame[1], frame[2], frame[3], acker)
-
-    def make_observed(frame: Frame) -> Message:
-        message = Message(frame[0], frame[1], frame[2], frame[3], shown)
-        try:
-            if marked is not None and message.marker is not None:
-                marked(message, message.marker)
-            if received is not None:
-                message = received(message)
-        except BaseException:
-            parsed = parse_ack_reply(frame[1])
-            if acked and parsed is not None:
-                body = nak_body(parsed.delivered)
-                context.lane.post_nowait(answers([frame[1]], body), keep=KEEP_NAKS)
-            raise
-        if shown is not acker and getattr(message, "_acker", None) is shown:
-            message._acker = acker  # noqa: SLF001 - the plugins are done with it.
-        return message
-
-    return make if received is None and marked is None else make_observed

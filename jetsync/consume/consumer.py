@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jetsync._api.consumers import delete as delete_consumer
 from jetsync._api.consumers import info as consumer_info
-from jetsync._proto.pins import Pins
 from jetsync._proto.pull import NO_PRIORITIES, Priorities
 from jetsync.consume.consumption import Consumption
 from jetsync.consume.fetch import Fetch, MessageBatch
 from jetsync.consume.options import (
+    cached_request,
     consume_options,
     fetch_request,
     handler_options,
     require_priorities,
 )
+from jetsync.consume.target import PullTarget
 from jetsync.errors import NotPullConsumerError
 from jetsync.values.consumer_config import AckPolicy
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync._proto.pull import PullRequest
     from jetsync.consume.inbox import PullInbox
     from jetsync.values.consumer_info import ConsumerInfo
     from jetsync.values.message import Message
@@ -46,9 +46,14 @@ class Consumer:
         self._stream_name = stream_name
         self._info = info
         self._pool: list[PullInbox] = []
-        self._pins = Pins()
-        # The arguments of the last fetch, and what :func:`fetch_request` made of them.
-        self._last: tuple[tuple[Any, ...], PullRequest, float] | None = None
+        policy = info.config.ack_policy
+        self._target = PullTarget(
+            context,
+            stream_name,
+            info.name,
+            acked=policy is not AckPolicy.NONE,
+            ack_all=policy is AckPolicy.ALL,
+        )
 
     def __repr__(self) -> str:
         return f"<Consumer {self._stream_name}/{self.name}>"
@@ -152,14 +157,9 @@ class Consumer:
 
         See ADR-37, "Fetch".
         """
+        priorities = (group, min_pending, min_ack_pending, priority)
         return self._fetch(
-            "fetch",
-            Priorities(group, min_pending, min_ack_pending, priority),
-            max_messages,
-            max_bytes,
-            expires,
-            heartbeat,
-            no_wait=no_wait,
+            "fetch", max_messages, max_bytes, expires, heartbeat, no_wait, *priorities
         )
 
     def next(
@@ -192,8 +192,8 @@ class Consumer:
 
         See ADR-37, "Next".
         """
-        priorities = Priorities(group, min_pending, min_ack_pending, priority)
-        batch = self._fetch("next", priorities, 1, None, expires, heartbeat, no_wait=False)
+        priorities = (group, min_pending, min_ack_pending, priority)
+        batch = self._fetch("next", 1, None, expires, heartbeat, False, *priorities)
         message = next(iter(batch), None)
         batch.close()
         return message
@@ -275,7 +275,6 @@ class Consumer:
         config = self._info.config
         if config.deliver_subject:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
-        acked = config.ack_policy is not AckPolicy.NONE
         pool = handler_options(
             handler,
             config,
@@ -302,44 +301,21 @@ class Consumer:
             priorities=priorities,
         )
         return Consumption(
-            self._context,
+            self._target,
             options,
-            acked=acked,
-            ack_all=config.ack_policy is AckPolicy.ALL,
-            auto_ack=acked and ack == "auto" and pool is None,
+            auto_ack=self._target.acked and ack == "auto" and pool is None,
             handler=pool,
-            pins=self._pins,
         )
 
-    def _fetch(
-        self,
-        name: str,
-        priorities: Priorities,
-        *args: Any,
-        no_wait: bool,
-    ) -> MessageBatch:
-        config = self._info.config
-        if config.deliver_subject:
+    def _fetch(self, name: str, *args: Any) -> MessageBatch:
+        if self._info.config.deliver_subject:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
-        # Programs repeat the same fetch, so the last request is checked and encoded only once.
-        options = (args, no_wait, priorities)
-        last = self._last
-        if last is not None and last[0] == options:
-            request, wait = last[1:]
-        else:
-            request, wait = fetch_request(*args, no_wait=no_wait, priorities=priorities)
-            self._last = (options, request, wait)
-        if priorities != NO_PRIORITIES:
-            require_priorities(self._context.connection.server.version, priorities)
-        fetch = Fetch(
-            self._context,
-            self._stream_name,
-            self._info.name,
-            request,
-            self._pool,
-            wait=wait,
-            name=name,
-            acked=config.ack_policy is not AckPolicy.NONE,
-            pins=self._pins,
-        )
-        return MessageBatch(fetch, ack_all=config.ack_policy is AckPolicy.ALL)
+        try:
+            # Programs repeat the same fetch, so a request is checked and encoded only once.
+            request, wait = cached_request(*args)
+        except TypeError:
+            # Also if an argument cannot be a key of the cache. Its check raises.
+            request, wait = fetch_request(*args)
+        if request.priorities != NO_PRIORITIES:
+            require_priorities(self._context.connection.server.version, request.priorities)
+        return MessageBatch(Fetch(self._target, request, self._pool, wait=wait, name=name))

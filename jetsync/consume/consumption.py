@@ -18,11 +18,10 @@ from jetsync.values.message import ACK
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
     from jetsync._proto.consume import ConsumeOptions
-    from jetsync._proto.pins import Pins
     from jetsync.consume.handlers import HandlerOptions
+    from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
@@ -79,20 +78,15 @@ class Consumption:
 
     def __init__(
         self,
-        context: Context,
+        target: PullTarget,
         options: ConsumeOptions,
         *,
-        acked: bool,
-        ack_all: bool,
         auto_ack: bool,
         handler: HandlerOptions | None,
-        pins: Pins,
     ) -> None:
         self._auto_ack = auto_ack
         self._last_taken = _LastTaken()
-        self._core = ConsumptionCore(
-            context, options, acked=acked, ack_all=ack_all, handler=handler, pins=pins
-        )
+        self._core = ConsumptionCore(target, options, handler=handler)
 
     def __repr__(self) -> str:
         core = self._core
@@ -228,7 +222,7 @@ class Consumption:
             pending_bytes=pulls.pending_bytes,
             pulls=pulls.opened,
             heartbeats_missed=engine.misses,
-            connections_lost=core.driver.losses,
+            connections_lost=core.losses,
         )
 
     def _before_taking(self) -> None:
@@ -241,4 +235,4 @@ class Consumption:
         """Acknowledge the message that this thread took last, together with others."""
         message, self._last_taken.message = self._last_taken.message, None
         if message is not None and not message.is_acked:
-            answer_soon(self._core.context.lane, message, ACK)
+            answer_soon(self._core.target.lane, message, ACK)

@@ -1,15 +1,15 @@
 """
-The shared part of consumptions: who drives the engine, and how threads wait for messages.
+The shared part of consumptions: pulls, the engine that decides about them, and waiting threads.
 
-A consumption has no thread of its own. The thread that finds the buffer empty becomes the leader.
-It reads the socket and sends the pulls that are due, while the other threads wait for the messages
-that it brings. A thread that takes a message and finds the buffer low drives the engine once, to
-send the next pull.
+A consumption has no thread of its own. A thread that finds the buffer empty *drives*: it reads the
+socket and sends the pulls that are due, until there is a message. Other threads wait for it to
+stop. A thread that takes a message and finds the buffer low drives once, to send the next pull.
 
 Invariants
-- One thread at a time drives the engine. Messages are taken from the buffer without any lock.
-- The lock is never held while code of the application runs, or while waiting for the connection.
-- A thread that leads or waits does not wait a second time in a signal handler, because it would
+- Only the thread that holds the lock ``_driving`` drives. Messages are taken from the buffer
+  without any lock.
+- A driving thread waits only in :meth:`ConsumptionCore._wait`.
+- A thread that drives or waits does not wait a second time in a signal handler, because it would
   wait for itself.
 """
 
@@ -21,20 +21,34 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
-from jetsync._base.locks import Latch, owner_check, refuse_reentry
+from jetsync._base.locks import Latch, owner_check, take
 from jetsync._io.connection import raise_failure
-from jetsync._io.mailbox import Signal
-from jetsync.consume.acks import give_back, message_maker
-from jetsync.consume.driver import ConsumeDriver
+from jetsync._io.mailbox import take_all
+from jetsync._io.outbox import LaneState
+from jetsync._proto import frames
+from jetsync._proto.consume import ConsumeEngine
 from jetsync.consume.handlers import HandlerPool
-from jetsync.errors import ConflictingUseError, ConnectionClosedError, ForkedProcessError
+from jetsync.consume.inbox import PullInbox
+from jetsync.errors import (
+    CallInSignalHandlerError,
+    ConflictingUseError,
+    ConnectionClosedError,
+    DisconnectedError,
+    ForkedProcessError,
+    InvalidGroupError,
+    NoHeartbeatError,
+    TransportError,
+)
+from jetsync.events import PullOutcome
 
 if TYPE_CHECKING:
-    from jetsync._api.context import Context
+    from jetsync._hooks.calls import Entered
     from jetsync._proto.consume import ConsumeOptions
-    from jetsync._proto.pins import Pins
+    from jetsync._proto.pull import PullRequest
     from jetsync.consume.handlers import HandlerOptions
+    from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
 
 # Seconds that a client which closes or drains leaves to a thread that is not done yet.
@@ -43,7 +57,15 @@ CLOSING_WAIT: Final = 1.0
 # Seconds between two checks for the end of a consumption from which no thread takes messages.
 END_POLL: Final = 0.2
 
+# Seconds of one wait for a connection, after which the end of the consumption is noticed.
+CONNECTION_POLL: Final = 0.1
+
+# The number of refused pulls in a row at which a warning is logged, because it may go on forever.
+REFUSALS_WARNED: Final = 5
+
 ALREADY_WAITING: Final = "this thread already waits for a message of this consumption"
+
+_logger = _log.get_logger("jetsync.consume")
 
 
 def is_own_close(error: BaseException | None) -> bool:
@@ -51,63 +73,49 @@ def is_own_close(error: BaseException | None) -> bool:
     return isinstance(error, ConnectionClosedError) and error.__cause__ is None
 
 
-class _Claim:
-    """A thread's claim to lead or to wait, which only that thread withdraws."""
-
-    __slots__ = ("released", "signal", "thread")
-
-    def __init__(self) -> None:
-        self.thread = threading.get_ident()
-        # Wakes the thread while it waits.
-        self.signal = Signal()
-        # Whether it was withdrawn completely, which Ctrl-C may interrupt.
-        self.released = False
-
-
 class ConsumptionCore:
     """
     A buffer of messages that is kept filled, for any number of threads that take from it.
 
     Args:
-        context: The context that the messages are pulled through.
+        target: The consumer.
         options: What to pull.
-        acked: Whether the consumer wants acknowledgements.
-        ack_all: Whether each acknowledgement covers all earlier messages.
         recovers: Whether lost connections and missed heartbeats are waited out. Otherwise they end
             it with NoHeartbeatError.
         handler: How to call the handler, if there is one.
-        pins: The pin ids of the consumer's priority groups.
     """
 
     def __init__(
         self,
-        context: Context,
+        target: PullTarget,
         options: ConsumeOptions,
         *,
-        acked: bool = True,
-        ack_all: bool = False,
         recovers: bool = True,
         handler: HandlerOptions | None = None,
-        pins: Pins | None = None,
     ) -> None:
-        context.connection.check()
-        self.context = context
+        connection = target.context.connection
+        connection.check()
+        self.target = target
         self.options = options
-        self._acked = acked
-        self._ack_all = ack_all
-        self.driver: ConsumeDriver = ConsumeDriver(
-            context, options, acked=acked, recovers=recovers, pins=pins
-        )
-        self.engine: Final = self.driver.engine
+        self.make: Final = target.make
+        self._lane = target.lane
+        self._recovers = recovers
+        self._inbox = PullInbox(target.context)
+        self.engine: Final = ConsumeEngine(self._inbox.engine, options, target.pins)
         self.buffer: deque[Frame] = self.engine.buffer
-        self.make: Final = message_maker(context, acked=acked, ack_all=ack_all)
         # The number of buffered messages at which a pull may be due.
         self.low: int = -1
-        # Guards `_leader` and `_waiting`.
-        self._lock = threading.RLock()
-        self._locked_here = owner_check(self._lock)
-        self._waiting: deque[_Claim] = deque()
-        self._leader: _Claim | None = None
+        # Whether pulls may be sent.
+        self.is_open: bool = True
+        # How often the connection was lost.
+        self.losses: int = 0
+        # Whether something was due that could not be sent.
+        self._blocked = False
+        # The plugins around the open pulls, by the reply subjects of the pulls.
+        self._entered: dict[bytes, Entered] = {}
+        self._own_locks()
+        # The threads that drive, or wait for the driving thread, until there is a message.
+        self._takers: set[int] = set()
         # Whether messages that were not taken are given back.
         self.closing: bool = False
         self.error_raised: bool = False
@@ -118,14 +126,21 @@ class ConsumptionCore:
         self.refill()
         if self.pool is not None:
             self.pool.start()
-        context.connection.consumptions.add(self)
+        connection.consumptions.add(self)
+
+    def _own_locks(self) -> None:
+        # Held by the thread that drives.
+        self._driving = threading.RLock()
+        self._drives_here = owner_check(self._driving)
+        # Guards the counts of parked messages, and `error_raised`.
+        self._lock = threading.RLock()
 
     def __del__(self) -> None:
         # No thread can be driving, because it would hold a reference.
-        driver = getattr(self, "driver", None)
-        if driver is not None:
+        if getattr(self, "is_open", False):
+            self.closing = True
             with contextlib.suppress(Exception):  # A plugin around a pull may raise.
-                driver.close(keep=False)
+                self._end_pulls()
 
     # How it ends.
 
@@ -162,7 +177,7 @@ class ConsumptionCore:
                 raise ConflictingUseError("a handler cannot wait for itself to return")
             return self.pool.done.wait(until.remaining())
         while not self.closed:
-            if self._claimed_here():
+            if self._is_taking_here():
                 raise ConflictingUseError(ALREADY_WAITING)
             if until.expired():
                 return False
@@ -179,7 +194,7 @@ class ConsumptionCore:
         """
         if self.pool is not None and self.pool.is_own_thread():
             return True
-        if self._claimed_here() or not self.wait(deadline):
+        if self._is_taking_here() or not self.wait(deadline):
             return False
         if self.pool is None and self.engine.admitted:
             self.end_seen.wait(deadline.at_most(CLOSING_WAIT).remaining())
@@ -194,7 +209,7 @@ class ConsumptionCore:
 
     def wait_until_given_back(self, deadline: Deadline) -> None:
         """Wait until the driving thread has ended it, unless that is this thread."""
-        if not self._claimed_here():
+        if not self._is_taking_here():
             self.over.wait(deadline.at_most(CLOSING_WAIT).remaining())
 
     def after_fork(self) -> None:
@@ -203,12 +218,10 @@ class ConsumptionCore:
 
         Takes no lock. All locks are replaced: threads that do not exist here may hold the old ones.
         """
-        self._lock = threading.RLock()
-        self._locked_here = owner_check(self._lock)
-        self._waiting = deque()
-        self._leader = None
+        self._own_locks()
+        self._takers = set()
         self.buffer = self.engine.buffer = deque()
-        self.driver.is_open = False
+        self.is_open = False
         self.engine.fail(ForkedProcessError())
         self.over = Latch()
         self.over.set()
@@ -242,7 +255,7 @@ class ConsumptionCore:
         return frame
 
     def refill_if_low(self) -> None:
-        """Drive the engine if a pull may be due; to be called after a message was taken."""
+        """Drive once if a pull may be due; to be called after a message was taken."""
         if len(self.buffer) <= self.low:
             self.refill()
 
@@ -253,153 +266,241 @@ class ConsumptionCore:
             engine.parked += messages
             engine.parked_bytes += size
         if messages < 0 and len(self.buffer) <= engine.low_mark():
-            # The leader may be in a long wait, because no pull was due.
+            # The driving thread may be in a long wait, because no pull was due.
             self._wake_driver()
-
-    def give_back(self, frames: list[Frame]) -> None:
-        """Have messages that were taken redelivered at once."""
-        if self._acked:
-            give_back(self.context.lane, frames)
 
     def make_failed(self, error: BaseException) -> None:
         """End it if the next acknowledgement would also cover the message that a plugin refused."""
-        if self._ack_all:
+        if self.target.ack_all:
             self.error_raised = True
             self.engine.fail(error)
             self.close()
 
-    # Leading and waiting.
+    # Driving and waiting.
 
     def wait_for_frame(self, deadline: Deadline | None) -> bool:
         """
         Wait until the buffer has a message; return False at the end or at the deadline.
 
-        Leads if no other thread does.
+        Drives if no other thread does.
         """
-        self.context.connection.check_process()
-        claim, lock, buffer = _Claim(), self._lock, self.buffer
+        self.target.context.connection.check_process()
+        if self._is_taking_here():
+            # In a plugin, or in a signal handler.
+            raise ConflictingUseError(ALREADY_WAITING)
+        me, buffer = threading.get_ident(), self.buffer
         until = Deadline.after(None) if deadline is None else deadline
-        while not buffer:
-            claim.released = False
-            try:
-                refuse_reentry(lock)
-                with lock:
-                    if buffer:
-                        return True
-                    if self.over.is_set():
-                        self.end_seen.set()
-                        return False
-                    if self._claimed_here():
-                        # In a plugin, or in a signal handler.
-                        raise ConflictingUseError(ALREADY_WAITING)
-                    if self._leader is None:
-                        self._leader = claim
-                    elif until.expired():
-                        return False
-                    else:
-                        self._waiting.append(claim)
-                if self._leader is claim:
-                    self._lead(until)
-                    # Here, too: Ctrl-C at the first step of the call below would leave it undone.
-                    self._release(claim)
-                else:
-                    claim.signal.wait(until.remaining())
-                    self._release(claim)
-                    continue
-            except BaseException:
-                # This thread may just have been woken to lead.
-                self._release(claim)
-                self._wake(1)
-                raise
-            finally:
-                if not claim.released:
-                    self._release(claim)
-            if not buffer and not self.over.is_set() and until.expired():
-                return False
+        try:
+            self._takers.add(me)
+            while not buffer:
+                if self.over.is_set():
+                    self.end_seen.set()
+                    return False
+                taken: list[bool] = []
+                try:
+                    if take(self._driving, taken, until.remaining()):
+                        self._drive_until(until)
+                finally:
+                    if True in taken:
+                        self._driving.release()
+                        self._finish_ending()
+                if not buffer and until.expired() and not self.over.is_set():
+                    return False
+        finally:
+            self._takers.discard(me)
         return True
 
-    def _lead(self, until: Deadline) -> None:
-        """Drive until there is a message, or until the end or the deadline."""
-        engine = self.engine
-        engine.back(time.monotonic())
-        try:
-            while True:
-                self._drive()
-                if self.buffer or self.over.is_set():
-                    return
-                if until.expired():
-                    return
-                self.driver.wait(until)
-        finally:
-            engine.leave(time.monotonic())
-
     def refill(self) -> None:
-        """Drive once, unless another thread leads."""
-        if self._locked_here():
-            # In a signal handler. The interrupted call drives when it releases the lock.
+        """Drive once, unless another thread drives."""
+        if self._drives_here():
+            # In a signal handler or a plugin. The interrupted call drives when it is back.
             return
-        claim = _Claim()
+        taken: list[bool] = []
         try:
-            with self._lock:
-                if self._leader is not None:
-                    return
-                self._leader = claim
-            self.engine.back(time.monotonic())
-            self._drive()
-            self.engine.leave(time.monotonic())
-            self._release(claim)
+            if take(self._driving, taken):
+                self.engine.back(time.monotonic())
+                self._drive()
+                self.engine.leave(time.monotonic())
         finally:
-            if not claim.released:
-                self._release(claim)
+            if True in taken:
+                self._driving.release()
+                self._finish_ending()
 
-    def _drive(self) -> None:
-        """Do what is due; the calling thread leads."""
-        engine, driver = self.engine, self.driver
+    def _finish_ending(self) -> None:
+        """Drive once more if another call asked for the end when this thread was about to stop."""
+        if self.is_open and (self.closing or self.engine.draining):
+            self.refill()
+
+    def _drive_until(self, until: Deadline) -> None:
+        """Drive until there is a message, or until the end or the deadline."""
+        self.engine.back(time.monotonic())
         try:
-            if not self.closing:
-                driver.step()
-        except Exception as error:  # noqa: BLE001 - of a plugin. Pulling cannot continue after it.
-            engine.fail(error)
-        if driver.is_open and (self.closing or engine.is_ending):
-            driver.close(keep=not self.closing)
-        elif self.closing and self.buffer:
-            driver.discard()
-        self.low = engine.low_mark()
-        if not driver.is_open and not self.buffer and not self.over.is_set():
-            self.over.set()
-            with self._lock:
-                self._wake(len(self._waiting))
+            while not self.buffer and not self.over.is_set():
+                self._drive()
+                if self.buffer or self.over.is_set() or until.expired():
+                    return
+                self._wait(until)
+        finally:
+            self.engine.leave(time.monotonic())
 
-    def _claimed_here(self) -> bool:
-        """Return whether the calling thread leads or waits, further up its stack."""
-        me, leader = threading.get_ident(), self._leader
-        if leader is not None and leader.thread == me:
-            return True
-        return any(claim.thread == me for claim in list(self._waiting))
+    def _is_taking_here(self) -> bool:
+        """Return whether the calling thread drives or waits, further up its stack."""
+        return self._drives_here() or threading.get_ident() in self._takers
 
     def _wake_driver(self) -> None:
-        """Have the leader look for changes, or drive if there is no leader."""
-        self.driver.wake()
+        """Have the driving thread look for changes, or drive if there is none."""
+        self._lane.interrupt(self._inbox.box)
         self.refill()
 
-    def _release(self, claim: _Claim) -> None:
-        """Withdraw *claim*, and have another thread lead if it led; safe to repeat."""
-        with self._lock:
-            if self._waiting:
-                with contextlib.suppress(ValueError):
-                    self._waiting.remove(claim)
-            if self._leader is claim:
-                self._leader = None
-                if self._waiting:
-                    self._wake(len(self.buffer) + 1)
-            idle = self._leader is None
-        if idle and self.driver.is_open and (self.closing or self.engine.draining):
-            # Another call asked for the end while this thread was about to stop driving.
-            self.refill()
-        claim.released = True
+    def _drive(self) -> None:
+        """Do what is due; the lock ``_driving`` is held."""
+        engine = self.engine
+        try:
+            if self.is_open and not self.closing:
+                self._step()
+        except Exception as error:  # noqa: BLE001 - of a plugin. Pulling cannot continue after it.
+            engine.fail(error)
+        if self.is_open and (self.closing or engine.is_ending):
+            self._end_pulls()
+        elif self.closing and self.buffer:
+            self.target.give_back(take_all(self.buffer))
+        self.low = engine.low_mark()
+        if not self.is_open and not self.buffer:
+            self.over.set()
 
-    def _wake(self, count: int) -> None:
-        """Wake up to *count* waiting threads."""
-        with contextlib.suppress(IndexError):
-            for _ in range(count):
-                self._waiting.popleft().signal.set()
+    def _step(self) -> None:
+        """Take what has arrived, and send what is due."""
+        engine, now = self.engine, time.monotonic()
+        if self._inbox.box.ready:
+            self._take_news(now)
+        self._blocked = self._lane.state is not LaneState.OPEN
+        if not self._blocked:
+            silent_for = engine.look(now)
+            if silent_for is not None:
+                self._report_silence(silent_for)
+        if not self._recovers and (self.losses or engine.misses):
+            engine.fail(
+                NoHeartbeatError(consumer=self.options.consumer, stream=self.options.stream)
+            )
+        if not self._blocked:
+            self._send(now)
+        if self._entered:
+            self._leave_ended()
+
+    def _take_news(self, now: float) -> None:
+        """Take frames, losses and refusals out of the mailbox."""
+        box, engine = self._inbox.box, self.engine
+        box.clear_interrupt()
+        if box.frames:
+            self._receive(now)
+        lost = box.take_lost()
+        if lost:
+            engine.lost(lost, now)
+            self.losses += 1
+        for subject, denial in box.take_denials():
+            if subject == self.target.subject:
+                engine.fail(denial)
+        if box.failure is not None:
+            engine.fail(box.failure)
+
+    def _wait(self, deadline: Deadline) -> None:
+        """Wait until there is something to do, at most until *deadline*."""
+        box = self._inbox.box
+        if self._blocked:
+            # The lane wakes writers as soon as there is a connection, and room to write.
+            if not box.ready:
+                with contextlib.suppress(TransportError):
+                    self._lane.write(b"", deadline.at_most(CONNECTION_POLL))
+            return
+        due = self.engine.next_look()
+        if due is not None and due < deadline.at:
+            deadline = Deadline(due, deadline.total)
+        self._lane.wait(box, deadline)
+
+    def _end_pulls(self) -> None:
+        """
+        Send no more pulls, unsubscribe, and give back what will not be taken.
+
+        While it drains, the messages that have arrived can still be taken.
+        """
+        self.is_open = False
+        engine, inbox = self.engine, self._inbox
+        if not self.closing:
+            self._receive(time.monotonic())
+        unused, engine.refused = engine.refused, []
+        if self.closing:
+            unused += take_all(self.buffer)
+        # Servers before 2.14 refuse a pull for its group and still serve it.
+        maybe_served = isinstance(engine.error, InvalidGroupError)
+        if engine.pulls.is_idle and not inbox.box.frames and not maybe_served:
+            inbox.close()
+            self.target.give_back(unused)
+        else:
+            inbox.abandon(unused, acked=self.target.acked)
+        engine.pulls.clear()
+        if self._entered:
+            self._leave_ended()
+
+    def _receive(self, now: float) -> None:
+        engine = self.engine
+        for status, outcome in engine.receive(self._inbox.box.drain(), now):
+            self.target.report_status(status, outcome)
+            if outcome is PullOutcome.RETRIED and engine.refusals == REFUSALS_WARNED:
+                _logger.warning(
+                    _log.PULLS_REFUSED,
+                    stream=self.options.stream,
+                    consumer=self.options.consumer,
+                    code=status.code,
+                    description=status.description,
+                )
+        if engine.refused:
+            refused, engine.refused = engine.refused, []
+            self.target.give_back(refused)
+
+    def _send(self, now: float) -> None:
+        """Send the pulls that are due, and the probe of the consumer."""
+        engine = self.engine
+        while (request := engine.due(now)) is not None:
+            if not self._pull(request):
+                self._blocked = True
+                return
+        probe = engine.probe_due(now)
+        if probe is not None:
+            with contextlib.suppress(TransportError, CallInSignalHandlerError):
+                block = frames.pub(self.target.info_subject, probe, b"")
+                self._lane.write(block, Deadline(now, 0.0))
+
+    def _pull(self, request: PullRequest) -> bool:
+        """Send one pull; return False if that is not possible now."""
+        target = self.target
+        entered = target.enter("consume", request, request.expires)
+        try:
+            pull = self._inbox.pull(target.subject, request, Deadline(time.monotonic(), 0.0))
+        except BaseException as error:
+            if entered is not None:
+                with contextlib.suppress(type(error)):
+                    entered.leave(None, error)
+            # The call that a signal handler interrupted sends the pull later.
+            if isinstance(error, (DisconnectedError, CallInSignalHandlerError)):
+                return False
+            raise
+        if entered is not None:
+            self._entered[pull.subject] = entered
+        return True
+
+    def _leave_ended(self) -> None:
+        """Leave the plugins around pulls that have ended."""
+        pulls = self.engine.pulls
+        for subject in [subject for subject in self._entered if subject not in pulls]:
+            self._entered.pop(subject).leave(None, None)
+
+    def _report_silence(self, silent_for: float) -> None:
+        options = self.options
+        self.target.context.connection.probe()
+        _logger.warning(
+            _log.HEARTBEAT_MISSED,
+            stream=options.stream,
+            consumer=options.consumer,
+            silent_for=round(silent_for, 3),
+        )
+        self.target.report_silence(options.heartbeat, silent_for)

@@ -22,14 +22,8 @@ from jetsync._io.connection import raise_failure
 from jetsync._io.outbox import LaneState
 from jetsync._proto.pull import GRACE, PULL_RETRY_WAIT, PULL_RETRY_WAIT_LIMIT, message_size
 from jetsync._proto.status import Effect
-from jetsync.consume.acks import acknowledge_all, give_back, message_maker
-from jetsync.consume.inbox import (
-    PullInbox,
-    enter_fetch,
-    report_silence,
-    report_status,
-    take_inbox,
-)
+from jetsync.consume.acks import acknowledge_all
+from jetsync.consume.inbox import PullInbox, take_inbox
 from jetsync.errors import (
     ConflictingUseError,
     InvalidGroupError,
@@ -49,10 +43,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from jetsync._api.context import Context
-    from jetsync._proto.pins import Pins
     from jetsync._proto.pull import Pull, PullRequest
     from jetsync._proto.status import Status
+    from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
     from jetsync.values.message import Message
 
@@ -85,48 +78,37 @@ class Fetch:
     One bounded pull, repeated while it ends for a temporary reason; used by one thread at a time.
 
     Args:
-        context: The context that the messages are pulled through.
-        stream: The stream's name.
-        consumer: The consumer's name.
+        target: The consumer.
         request: What to ask for.
         pool: The idle inboxes of the consumer.
         wait: Seconds for which messages are waited for.
         name: The public method that fetches, for plugins.
-        acked: Whether the consumer wants acknowledgements.
-        pins: The pin ids of the consumer's priority groups.
         epoch: If given, the pull is only repeated on this connection. On another one, the fetch
             ends with NoHeartbeatError.
     """
 
     def __init__(
         self,
-        context: Context,
-        stream: str,
-        consumer: str,
+        target: PullTarget,
         request: PullRequest,
         pool: list[PullInbox],
         *,
         wait: float,
         name: str = "fetch",
-        acked: bool = True,
-        pins: Pins | None = None,
         epoch: int | None = None,
     ) -> None:
-        lane = context.lane
-        self.context = context
-        self.stream = stream
-        self.consumer = consumer
-        self.acked = acked
-        self._pins = pins
-        if pins is not None and request.priorities.group is not None:
-            request = attrs.evolve(request, pin_id=pins.get(request.priorities.group))
+        lane = target.lane
+        self.target = target
+        group = request.priorities.group
+        if group is not None:
+            request = attrs.evolve(request, pin_id=target.pins.get(group))
         self.request = request
         self._pool = pool
         self._lane = lane
         self._epoch = epoch
-        self._subject = f"{context.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
-        self._deadline = Deadline.after(wait + GRACE)
-        self._send_until = Deadline(self._deadline.at - GRACE, wait)
+        now = time.monotonic()
+        self._deadline = Deadline(now + wait + GRACE, wait + GRACE)
+        self._send_until = Deadline(now + wait, wait)
         self._retry_wait = PULL_RETRY_WAIT
         # Which pull of a fetch with `no_wait` this is, see `_should_repeat`.
         self._attempt = 1
@@ -139,56 +121,52 @@ class Fetch:
         self.error: Exception | None = None
         # Whether another call asked for the end while the iteration was running.
         self.closing: bool = False
-        self._inbox: PullInbox | None = None
-        connected = lane.state is LaneState.OPEN
+        # None once no more messages can arrive.
+        self.inbox: PullInbox | None = None
+        connected = lane.outbox.state is LaneState.OPEN
         if not connected:
-            context.connection.check()
-        self._entered = enter_fetch(context, name, stream, consumer, request, timeout=wait)
+            target.context.connection.check()
+        self._entered = target.enter(name, request, wait)
         try:
             if not connected:
                 # Waits for a connection. The pull has to fit the time that is left then.
                 lane.write(b"", self._send_until)
                 request = self._rest() or request
-            self._inbox = take_inbox(pool, context)
-            self._inbox.pull(self._subject, request, self._send_until)
+            self.inbox = take_inbox(pool, target.context)
+            self.inbox.pull(target.subject, request, self._send_until)
         except BaseException as error:
-            inbox, self._inbox = self._inbox, None
+            inbox, self.inbox = self.inbox, None
             if inbox is not None:
                 inbox.close()
-            self.finish(None, error)
+            self.end(None, error)
             raise
 
     def __del__(self) -> None:
         # A batch that was not iterated over has an open pull, and no generator that would end it.
-        if getattr(self, "_inbox", None) is not None:
-            self.abandon(())
-
-    @property
-    def is_open(self) -> bool:
-        """Whether more messages may arrive."""
-        return self._inbox is not None
+        if getattr(self, "inbox", None) is not None:
+            self._stop()
 
     def receive(self) -> Sequence[Frame]:
-        """Wait for messages and return their frames, or nothing; see :attr:`is_open`."""
-        inbox = self._inbox
+        """Wait for messages and return their frames, or nothing if it should be looked at again."""
+        inbox = self.inbox
         assert inbox is not None
         if self._repeat:
             self._pull_rest(inbox)
-        if self._inbox is None or not self._wait_for_frames(inbox):
+        if self.inbox is None or not self._wait_for_frames(inbox):
             return ()
         received = inbox.engine.receive(inbox.box.drain(), time.monotonic())
         messages = received.messages
         self.received += len(messages)
-        if self._pins is not None and self.request.priorities.group is not None:
-            self._pins.learn(self.request.priorities.group, messages)
+        if self.request.priorities.group is not None:
+            self.target.pins.learn(self.request.priorities.group, messages)
         if self.request.max_bytes is not None:
             self._received_bytes += sum(map(message_size, messages))
         for status in received.others:
-            self._report(status, PullOutcome.IGNORED)
+            self.target.report_status(status, PullOutcome.IGNORED)
         for status, pull in zip(received.statuses, received.pulls, strict=True):
             self._on_status(status, pull)
         if inbox.engine.is_idle and not self._repeat:
-            self._inbox = None
+            self.inbox = None
             if isinstance(self.error, InvalidGroupError):
                 # Servers before 2.14 refuse a pull for its group and still serve it (seen on
                 # 2.11.11 and 2.12.8).
@@ -200,23 +178,27 @@ class Fetch:
     def interrupt(self) -> None:
         """End a :meth:`receive` that waits in another thread, or below this signal handler."""
         self.closing = True
-        inbox = self._inbox
+        inbox = self.inbox
         if inbox is not None:
             self._lane.interrupt(inbox.box)
 
-    def abandon(self, unused: Sequence[Frame]) -> None:
-        """End it and give back the messages that were not taken; safe to repeat."""
-        inbox, self._inbox = self._inbox, None
-        if inbox is not None:
-            inbox.abandon(unused, acked=self.acked)
-        elif unused and self.acked:
-            give_back(self._lane, unused)
-
-    def finish(self, result: object, error: BaseException | None) -> None:
-        """Leave the plugins around the fetch; safe to repeat."""
+    def end(
+        self, result: object, error: BaseException | None, unused: Sequence[Frame] = ()
+    ) -> None:
+        """End it, give back *unused*, and leave the plugins around it; safe to repeat."""
+        if unused or self.inbox is not None:
+            self._stop(unused)
         entered, self._entered = self._entered, None
         if entered is not None:
             entered.leave(result, error)
+
+    def _stop(self, unused: Sequence[Frame] = ()) -> None:
+        """End it while the pull may still be open at the server, and give back *unused*."""
+        inbox, self.inbox = self.inbox, None
+        if inbox is not None:
+            inbox.abandon(unused, acked=self.target.acked)
+        else:
+            self.target.give_back(unused)
 
     def _wait_for_frames(self, inbox: PullInbox) -> bool:
         """Wait until there are frames; return False if something else has to be done first."""
@@ -230,7 +212,7 @@ class Fetch:
                     self._fail(box.failure)
                     return False
                 for subject, denial in box.take_denials():
-                    if subject == self._subject:
+                    if subject == self.target.subject:
                         self._fail(denial)
                         return False
                 lost = box.take_lost()
@@ -253,17 +235,15 @@ class Fetch:
         watch = inbox.engine.heartbeat
         silent = watch.missed(now)
         if silent or self._deadline.expired():
-            self.context.connection.probe()
+            self.target.context.connection.probe()
         if silent:
-            report_silence(
-                self.context, self.stream, self.consumer, watch.interval, watch.silence(now)
-            )
-            self._fail(NoHeartbeatError(consumer=self.consumer, stream=self.stream))
+            self.target.report_silence(watch.interval, watch.silence(now))
+            self._fail(NoHeartbeatError(consumer=self.target.consumer, stream=self.target.stream))
         elif self._deadline.expired():
-            self._fail(RequestTimeoutError(self._subject.decode(), self._deadline.total))
+            self._fail(RequestTimeoutError(self.target.subject.decode(), self._deadline.total))
         elif self.request.no_wait:
             self._explain_silence(inbox)
-        return self._inbox is None or self._repeat
+        return self.inbox is None or self._repeat
 
     def _explain_silence(self, inbox: PullInbox) -> None:
         """
@@ -285,7 +265,7 @@ class Fetch:
             or info.paused
             or self.request.priorities.group is not None
         ):
-            self.abandon(())
+            self._stop()
         elif not info.num_waiting and self._rest() is not None:
             # A leader that has just stepped down drops pulls without a status.
             inbox.engine.lost(self._lane.epoch)
@@ -297,17 +277,14 @@ class Fetch:
         outcome = PullOutcome.ENDED
         if status.effect is Effect.FAULT:
             outcome = PullOutcome.FAILED
-            self.error = status.error(self.stream, self.consumer)
+            self.error = status.error(self.target.stream, self.target.consumer)
         elif self._should_repeat(status):
-            if self._pins is not None and status.rule.error is PinIdMismatchError:
+            if status.rule.error is PinIdMismatchError:
                 # Another client is pinned, or this client was given a new id meanwhile.
-                self._pins.drop(pull.request.priorities.group, pull.request.pin_id)
+                self.target.pins.drop(pull.request.priorities.group, pull.request.pin_id)
             outcome = PullOutcome.RETRIED
             self._repeat = True
-        self._report(status, outcome)
-
-    def _report(self, status: Status, outcome: PullOutcome) -> None:
-        report_status(self.context, self.stream, self.consumer, status, outcome)
+        self.target.report_status(status, outcome)
 
     def _should_repeat(self, status: Status) -> bool:
         """
@@ -341,7 +318,7 @@ class Fetch:
             return rest
         return attrs.evolve(
             rest,
-            pin_id=None if self._pins is None else self._pins.get(rest.priorities.group),
+            pin_id=self.target.pins.get(rest.priorities.group),
             expires=(SECOND_PULL if self._attempt == 2 else 0.0) if rest.no_wait else rest.expires,
         )
 
@@ -354,7 +331,7 @@ class Fetch:
         self._repeat = False
         status, lane = self.status, self._lane
         if self._epoch is not None and not lane.lost_epoch < self._epoch == lane.epoch:
-            self._fail(NoHeartbeatError(consumer=self.consumer, stream=self.stream))
+            self._fail(NoHeartbeatError(consumer=self.target.consumer, stream=self.target.stream))
             return
         absent = status is not None and status.effect is Effect.ABSENT
         try:
@@ -369,14 +346,14 @@ class Fetch:
             rest = self._rest()
             if rest is not None:
                 self.status = None
-                inbox.pull(self._subject, rest, self._send_until)
+                inbox.pull(self.target.subject, rest, self._send_until)
                 return
         except JetSyncError as error:
             self._fail(error)
             return
         if status is not None and absent:
-            self.error = status.error(self.stream, self.consumer)
-        self._inbox = None
+            self.error = status.error(self.target.stream, self.target.consumer)
+        self.inbox = None
         self._pool.append(inbox)
 
     def _probe(self) -> ConsumerInfo | None:
@@ -386,12 +363,12 @@ class Fetch:
         Raises ConsumerNotFoundError or StreamNotFoundError if the consumer does not exist.
         """
         try:
-            answer = self.context.api(
-                f"CONSUMER.INFO.{self.stream}.{self.consumer}",
+            answer = self.target.context.api(
+                f"CONSUMER.INFO.{self.target.stream}.{self.target.consumer}",
                 None,
                 self._deadline.at_most(INFO_TIMEOUT),
-                stream=self.stream,
-                consumer=self.consumer,
+                stream=self.target.stream,
+                consumer=self.target.consumer,
             )
             return from_wire(ConsumerInfo, answer)
         except (JetStreamNotEnabledError, RequestTimeoutError, TransportError):
@@ -402,7 +379,7 @@ class Fetch:
     def _fail(self, error: Exception) -> None:
         """End with an error while the pull may still be open at the server."""
         self.error = error
-        self.abandon(())
+        self._stop()
 
 
 def rest_of(
@@ -470,9 +447,8 @@ class MessageBatch:
     back to the server at once. :meth:`close` and the end of a ``with`` block do the same.
     """
 
-    def __init__(self, fetch: Fetch, *, ack_all: bool) -> None:
+    def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
-        self._ack_all = ack_all
         self._yielded: list[Message] = []
         self._prune_at = PRUNE_AT
         # The messages after one that a plugin refused, if the consumer wants no acknowledgements.
@@ -480,9 +456,10 @@ class MessageBatch:
         self._iteration = Iteration()
 
     def __repr__(self) -> str:
-        fetch = self._fetch
+        fetch, target = self._fetch, self._fetch.target
+        state = "ended" if fetch.inbox is None else "open"
         return (
-            f"<MessageBatch {fetch.stream}/{fetch.consumer} {'open' if fetch.is_open else 'ended'} "
+            f"<MessageBatch {target.stream}/{target.consumer} {state} "
             f"received={fetch.received} of {fetch.request.max_messages}>"
         )
 
@@ -516,8 +493,7 @@ class MessageBatch:
             return
         self._rest = iter(())
         # A generator that was never started has not run its `finally`.
-        self._fetch.abandon(())
-        self._fetch.finish(self, None)
+        self._fetch.end(self, None)
 
     def ack(self) -> int:
         """
@@ -539,7 +515,7 @@ class MessageBatch:
         fetch = self._fetch
         unused, self._rest = self._rest, iter(())
         resumable = False
-        make = message_maker(fetch.context, acked=fetch.acked, ack_all=self._ack_all)
+        make = fetch.target.make
         error: BaseException | None = None
         try:
             while True:
@@ -554,19 +530,17 @@ class MessageBatch:
                     # A long batch does not keep every message that it yielded.
                     self._yielded = [message for message in self._yielded if not message.is_acked]
                     self._prune_at = max(PRUNE_AT, 2 * len(self._yielded))
-                if fetch.closing or not fetch.is_open:
+                if fetch.closing or fetch.inbox is None:
                     break
                 unused = iter(fetch.receive())
             if fetch.error is not None:
                 raise_failure(fetch.error)
         except BaseException as raised:
             error = None if isinstance(raised, GeneratorExit) else raised
-            if isinstance(raised, PluginError) and not fetch.acked:
+            if isinstance(raised, PluginError) and not fetch.target.acked:
                 # The server would not redeliver the other messages: keep them for the next
                 # iteration.
                 self._rest, self._iteration, resumable = unused, Iteration(), True
             raise
         finally:
-            if not resumable:
-                fetch.abandon(list(unused))
-            fetch.finish(self, error)
+            fetch.end(self, error, () if resumable else list(unused))

@@ -100,7 +100,7 @@ class HandlerPool:
             for parked in list(self._parked.values()):
                 frames += parked
                 parked.clear()
-        self._core.give_back(frames)
+        self._core.target.give_back(frames)
 
     def after_fork(self) -> None:
         """Mark all workers as ended in a forked child, where they do not exist. Takes no lock."""
@@ -178,7 +178,7 @@ class HandlerPool:
         """Handle one message, and those that are parked behind it."""
         while frame is not None:
             if self._core.closing:
-                self._core.give_back([frame])
+                self._core.target.give_back([frame])
             else:
                 self._call(frame)
             frame = None if self._options.ordered_by is None else self._next_of(frame[0])
@@ -227,11 +227,11 @@ class HandlerPool:
     def _answer(self, message: Message, body: bytes) -> None:
         """Acknowledge or nak a message, unless its handler did so."""
         if self._options.acked and not message.is_acked:
-            answer_soon(self._core.context.lane, message, body)
+            answer_soon(self._core.target.lane, message, body)
 
     def _report(self, error: BaseException, message: Message | None) -> None:
         """Report an error of the handler, or of a plugin, to the log and the plugins."""
-        options, plugins = self._core.options, self._core.context.plugins
+        options, plugins = self._core.options, self._core.target.context.plugins
         subject = sequence = None
         if message is not None:
             subject = message.subject
@@ -267,7 +267,7 @@ class HandlerPool:
         """
         wait, core = self._options.keep_alive, self._core
         assert wait
-        lane = core.context.lane
+        lane = core.target.lane
         epoch, steps = lane.epoch, 0
         while not self.done.wait(wait / KEEP_ALIVE_STEPS):
             steps += 1

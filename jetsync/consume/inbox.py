@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from jetsync import events
 from jetsync._base import log as _log
 from jetsync._io.mailbox import Mailbox
 from jetsync._proto import frames
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
-    from jetsync._hooks.calls import Entered
     from jetsync._proto.pull import Pull, PullRequest
-    from jetsync._proto.status import Status
     from jetsync.values.frame import Frame
 
 # Seconds for which an abandoned inbox still naks messages that arrive.
@@ -95,69 +92,7 @@ def take_inbox(pool: list[PullInbox], context: Context) -> PullInbox:
         inbox = None
     if inbox is None:
         return PullInbox(context)
-    # Publishes that were refused while the inbox was idle were not its own.
-    inbox.box.take_denials()
+    if inbox.box.ready:
+        # Publishes that were refused while the inbox was idle were not its own.
+        inbox.box.take_denials()
     return inbox
-
-
-def enter_fetch(
-    context: Context,
-    name: str,
-    stream: str,
-    consumer: str,
-    request: PullRequest,
-    *,
-    timeout: float,
-) -> Entered | None:
-    """Enter the plugins that wrap fetches, for one pull; None if there are none."""
-    if context.plugins.enter_fetch is None:
-        return None
-    operation = events.FetchOperation(
-        name=name,  # type: ignore[arg-type]
-        stream=stream,
-        consumer=consumer,
-        max_messages=request.max_messages,
-        max_bytes=request.max_bytes,
-        expires=None if request.no_wait else request.expires,
-        heartbeat=request.heartbeat,
-        group=request.priorities.group,
-        timeout=timeout,
-    )
-    return context.plugins.enter_fetch(operation)
-
-
-def report_status(
-    context: Context, stream: str, consumer: str, status: Status, outcome: events.PullOutcome
-) -> None:
-    """Report the status of a pull, and what follows from it, to the log and the plugins."""
-    _logger.debug(
-        _log.PULL_STATUS,
-        stream=stream,
-        consumer=consumer,
-        code=status.code,
-        description=status.description,
-    )
-    if context.plugins.status is not None:
-        context.plugins.status(
-            events.PullStatusEvent(
-                stream=stream,
-                consumer=consumer,
-                code=status.code,
-                description=status.description,
-                outcome=outcome,
-                pending_messages=status.pending_messages,
-                pending_bytes=status.pending_bytes,
-            )
-        )
-
-
-def report_silence(
-    context: Context, stream: str, consumer: str, heartbeat: float, silent_for: float
-) -> None:
-    """Report to the plugins that two heartbeats were missed."""
-    if context.plugins.status is not None:
-        context.plugins.status(
-            events.HeartbeatMissedEvent(
-                stream=stream, consumer=consumer, heartbeat=heartbeat, silent_for=silent_for
-            )
-        )

@@ -4,12 +4,13 @@ Checking the options of fetches and consumptions, and completing them with defau
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+import functools
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jetsync._base.deadline import as_seconds
 from jetsync._base.fields import check_count
 from jetsync._proto.consume import ConsumeOptions
-from jetsync._proto.pull import NO_PRIORITIES, UNBOUNDED_BATCH, PullRequest
+from jetsync._proto.pull import NO_PRIORITIES, UNBOUNDED_BATCH, Priorities, PullRequest
 from jetsync.consume.handlers import HandlerOptions
 from jetsync.errors import InvalidArgumentError, InvalidGroupError, InvalidTypeError
 from jetsync.values.consumer_config import AckPolicy, PriorityPolicy
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jetsync._base.deadline import Seconds
-    from jetsync._proto.pull import Priorities
     from jetsync.values.consumer_config import ConsumerConfig
     from jetsync.values.message import Message
 
@@ -51,14 +51,14 @@ def fetch_request(
     max_bytes: int | None,
     expires: Seconds | None,
     heartbeat: Seconds | None,
-    *,
-    no_wait: bool,
-    priorities: Priorities = NO_PRIORITIES,
+    no_wait: bool = False,  # noqa: FBT001, FBT002 - a cache only tells the types of positional arguments apart
+    *priority_options: Any,
 ) -> tuple[PullRequest, float]:
     """Check the options of a fetch; return the pull, and for how many seconds to wait."""
     if max_messages is None and max_bytes is None:
         raise InvalidArgumentError("give max_messages, max_bytes or both", argument="max_messages")
     _check_counts(("max_messages", max_messages, 1), ("max_bytes", max_bytes, 1))
+    priorities = Priorities(*priority_options)
     _check_priorities(priorities)
     wait = as_seconds(DEFAULT_EXPIRES if expires is None else expires, "expires")
     if wait <= 0.0:
@@ -91,6 +91,10 @@ def fetch_request(
         priorities=priorities,
     )
     return request, wait
+
+
+# Typed, because True and 1.0 are equal to 1 and are refused as a count.
+cached_request = functools.lru_cache(maxsize=256, typed=True)(fetch_request)
 
 
 def consume_options(

@@ -17,7 +17,6 @@ from jetsync._base.locks import Latch
 from jetsync._io.connection import raise_failure
 from jetsync._proto.ordered import NEXT, Order
 from jetsync._proto.pull import message_size
-from jetsync.consume.acks import message_maker
 from jetsync.consume.core import ConsumptionCore, is_own_close
 from jetsync.consume.fetch import Fetch, Iteration, rest_of
 from jetsync.errors import (
@@ -66,7 +65,6 @@ class OrderedConsumption:
     def __init__(self, source: OrderedSource, options: ConsumeOptions) -> None:
         self._source = source
         self.options = options
-        self._make = message_maker(source.context, acked=False)
         self._received = 0
         self._over = Latch()
         self._draining = False
@@ -215,7 +213,7 @@ class OrderedConsumption:
                 order = cursor.take(frame[1])
                 if order is NEXT:
                     try:
-                        message = self._make(frame)
+                        message = core.make(frame)
                     except BaseException:
                         # A plugin refuses it. The next use of the consumer gets it again.
                         cursor.put_back()
@@ -260,7 +258,7 @@ class OrderedConsumption:
         source.fresh = False
         left = None if options.stop_after is None else options.stop_after - self._received
         wanted = attrs.evolve(options, consumer=source.cursor.name, stop_after=left)
-        core = self._core = ConsumptionCore(source.context, wanted, acked=False, recovers=False)
+        core = self._core = ConsumptionCore(source.target(), wanted, recovers=False)
         if self._draining:
             core.drain()
         if self._over.is_set():
@@ -273,7 +271,7 @@ class OrderedConsumption:
         self._core = None
         error = core.engine.error
         if isinstance(error, (*GONE, NoHeartbeatError)):
-            if core.driver.losses:
+            if core.losses:
                 self._reason = "reconnected"
             else:
                 self._reason = "silent" if isinstance(error, NoHeartbeatError) else "gone"
@@ -365,20 +363,11 @@ class OrderedBatch:
         source = self._source
         source.fresh = False
         return Fetch(
-            source.context,
-            source.stream,
-            source.cursor.name,
-            request,
-            self._pool,
-            wait=wait,
-            name=self._name,
-            acked=False,
-            epoch=source.epoch,
+            source.target(), request, self._pool, wait=wait, name=self._name, epoch=source.epoch
         )
 
     def _end_pull(self, error: BaseException | None) -> None:
-        self._fetch.abandon(())
-        self._fetch.finish(self, error)
+        self._fetch.end(self, error)
 
     def _run(self) -> Generator[Message, None, None]:
         """Yield the messages of as many consumers as it takes."""
@@ -413,10 +402,9 @@ class OrderedBatch:
     def _read(self, asked: PullRequest) -> Generator[Message, None, bool]:
         """Yield the messages of one pull; return False if the next one was lost."""
         source, fetch, seen = self._source, self._fetch, 0
-        make = message_maker(source.context, acked=False)
         error: BaseException | None = None
         try:
-            while fetch.is_open and not self._over.is_set():
+            while fetch.inbox is not None and not self._over.is_set():
                 for frame in fetch.receive():
                     seen += 1
                     order = source.cursor.take(frame[1])
@@ -426,7 +414,7 @@ class OrderedBatch:
                     source.fresh = seen == asked.max_messages and source.is_current
                     if order is NEXT:
                         try:
-                            message = make(frame)
+                            message = fetch.target.make(frame)
                         except BaseException:
                             # A plugin refuses it. The next use of the consumer gets it again.
                             source.cursor.put_back()

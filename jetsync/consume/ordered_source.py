@@ -14,6 +14,7 @@ from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
+from jetsync.consume.target import PullTarget
 from jetsync.errors import (
     ApiError,
     CallInSignalHandlerError,
@@ -135,6 +136,10 @@ class OrderedSource:
         name = getattr(self, "_live", "")
         if name:
             self.context.lane.post_nowait(self._deletion(name), keep=KEEP_DELETION)
+
+    def target(self) -> PullTarget:
+        """Return the current consumer for pulls."""
+        return PullTarget(self.context, self.stream, self.cursor.name, acked=False)
 
     @property
     def is_current(self) -> bool:

@@ -72,3 +72,12 @@ def timed(least, most):
     finally:
         seconds = time.monotonic() - start
         assert least <= seconds <= most + LATE, f"took {seconds:.3f} s"
+
+
+def is_led(messages):
+    """Whether a thread drives a consumption, which means that it waits for messages."""
+    lock = messages._core._driving
+    taken = lock.acquire(blocking=False)
+    if taken:
+        lock.release()
+    return not taken

@@ -81,8 +81,8 @@ class Rig:
     def status(self, text, *counts, pull=None):
         """A status of the last pull, or another one; return what follows from it."""
         pull = pull or self.pulls[-1]
-        (note,) = self.receive((pull.subject, b"", block(text, *counts), b""))
-        return note.outcome
+        ((_, outcome),) = self.receive((pull.subject, b"", block(text, *counts), b""))
+        return outcome
 
     def take(self, count):
         for _ in range(count):

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from streams import fill, fill_in_trouble
-from waiting import CLUSTER_CLIENT, eventually, holds, timed
+from waiting import CLUSTER_CLIENT, eventually, holds, is_led, timed
 
 import jetsync
 from jetsync.devserver import DevServer
@@ -315,7 +315,7 @@ class TestEnd:
 
         with ThreadPoolExecutor(threads) as pool:
             waiting = [pool.submit(wait) for _ in range(threads)]
-            eventually(lambda: messages._core._leader)
+            eventually(lambda: is_led(messages))
             with timed(0, 0.5):
                 getattr(messages, end)()
                 for future in waiting:
@@ -343,7 +343,7 @@ class TestEnd:
         with ThreadPoolExecutor(2) as pool:
             waiting = pool.submit(messages.next)
             iterating = pool.submit(list, other)
-            eventually(lambda: messages._core._leader and other._core._leader)
+            eventually(lambda: is_led(messages) and is_led(other))
             with timed(0, 1):
                 client.close()
                 assert isinstance(waiting.exception(5), jetsync.ConnectionClosedError)
@@ -476,7 +476,7 @@ class TestTrouble:
         before = messages.statistics().pulls
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(messages.next, timeout=20)
-            eventually(lambda: messages._core._leader)
+            eventually(lambda: is_led(messages))
             victim.restart()
             fill_in_trouble(js, stream, 10, start=1)
             with timed(0, 2):
@@ -503,7 +503,7 @@ class TestTrouble:
         assert take(messages, 1) == [0]
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(messages.next, timeout=20)
-            eventually(lambda: messages._core._leader)
+            eventually(lambda: is_led(messages))
             victim.pause()
             try:
                 with timed(0.7, 1.6):
@@ -563,7 +563,7 @@ class TestTrouble:
         messages = worker.consume()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(list, messages)
-            eventually(lambda: messages._core._leader)
+            eventually(lambda: is_led(messages))
             victim.kill()
             try:
                 eventually(lambda: not client.is_connected)

@@ -12,10 +12,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from waiting import eventually, timed
+from waiting import eventually, is_led, timed
 
 import jetsync
-from jetsync.consume.driver import ConsumeDriver
+from jetsync.consume.core import ConsumptionCore
 from jetsync.testing import CutProxy
 
 
@@ -235,7 +235,7 @@ class TestEndedInAHook:
         No other thread, and no second turn of this one, gets between; no pull is sent any more.
         """
         inside, most = [], []
-        turn = ConsumeDriver.step
+        turn = ConsumptionCore._step
 
         def watched(driver):
             inside.append(threading.get_ident())
@@ -254,7 +254,7 @@ class TestEndedInAHook:
                         messages.next(timeout=5)
                     told.set()
 
-        monkeypatch.setattr(ConsumeDriver, "step", watched)
+        monkeypatch.setattr(ConsumptionCore, "_step", watched)
         stream.create_consumer("worker")
         told = threading.Event()
         with jetsync.connect(nats_server.url, plugins=[Ender()]) as client:
@@ -306,7 +306,7 @@ class TestEndOfTheClient:
         messages = client.jetstream().consumer(stream.name, "worker").consume()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(messages.next, timeout=20)
-            eventually(lambda: messages._core._leader)
+            eventually(lambda: is_led(messages))
             client.close()
             assert isinstance(waiting.exception(10), jetsync.ConnectionClosedError)
         assert worker.info().num_waiting == 0

@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from waiting import eventually, holds, timed
+from waiting import eventually, holds, is_led, timed
 
 import jetsync
 from jetsync.testing import HookRecorder
@@ -288,7 +288,7 @@ class TestEnd:
         """
         client = jetsync.connect(nats_server.url)
         running = client.jetstream().consumer(stream.name, "worker").consume(print, threads=3)
-        eventually(lambda: running._core._leader)
+        eventually(lambda: is_led(running))
         client.close()
         assert running.wait(timeout=2)
         eventually(lambda: threads() == 0)

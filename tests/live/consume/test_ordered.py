@@ -206,7 +206,7 @@ class TestReset:
         messages = ordered.consume()
         assert take(messages, 1) == [0]
         core = messages._core
-        eventually(lambda: core.driver._inbox.box.frames or len(core.buffer) == 2)
+        eventually(lambda: core._inbox.box.frames or len(core.buffer) == 2)
         core.buffer.popleft()
         assert take(messages, 2) == [1, 2]
         assert ordered.statistics().resets == 1

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from waiting import eventually, timed
+from waiting import eventually, is_led, timed
 
 import jetsync
 from jetsync.testing import HookRecorder
@@ -287,7 +287,7 @@ class TestPinned:
             messages.next(timeout=5).ack()
             others = stack.enter_context(second.consume(group="A", expires=10))
             waiting = [pool.submit(each.next, timeout=10) for each in (messages, others)]
-            eventually(lambda: messages._core._leader and others._core._leader)
+            eventually(lambda: is_led(messages) and is_led(others))
             stream.unpin_consumer("worker", "A")
             fill(js, stream, 20, start=1)
             with timed(0.0, 1):

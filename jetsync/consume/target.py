@@ -1,0 +1,153 @@
+"""
+The consumer that pulls are sent to, and what all its fetches and consumptions share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jetsync import events
+from jetsync._base import log as _log
+from jetsync._proto.frames import answers
+from jetsync._proto.pins import Pins
+from jetsync.consume.acks import KEEP_NAKS, PluginAcks, UnwantedAcks, give_back, nak_body
+from jetsync.values.ack_subject import parse_ack_reply
+from jetsync.values.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from jetsync._api.context import Context
+    from jetsync._hooks.calls import Entered
+    from jetsync._proto.pull import PullRequest
+    from jetsync._proto.status import Status
+    from jetsync.values.frame import Frame
+    from jetsync.values.message import Acker
+
+_logger = _log.get_logger("jetsync.pull")
+
+
+class PullTarget:
+    """
+    One consumer on the server, as pulls see it; any thread.
+
+    Args:
+        context: The context that messages are pulled and acknowledged through.
+        stream: The stream's name.
+        consumer: The consumer's name.
+        acked: Whether the consumer wants acknowledgements.
+        ack_all: Whether each acknowledgement covers all earlier messages.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        stream: str,
+        consumer: str,
+        *,
+        acked: bool = True,
+        ack_all: bool = False,
+    ) -> None:
+        self.context = context
+        self.lane = context.lane
+        self.stream = stream
+        self.consumer = consumer
+        self.acked = acked
+        self.ack_all = ack_all
+        # The pin ids of the consumer's priority groups.
+        self.pins = Pins()
+        endpoint = f"{context.prefix}.CONSUMER.%s.{stream}.{consumer}"
+        self.subject: bytes = (endpoint % "MSG.NEXT").encode()
+        self.info_subject: bytes = (endpoint % "INFO").encode()
+        # Makes the message of a frame.
+        self.make: Callable[[Frame], Message] = self._maker()
+
+    def enter(self, name: str, request: PullRequest, timeout: float) -> Entered | None:
+        """Enter the plugins that wrap fetches, for one pull; None if there are none."""
+        plugins = self.context.plugins
+        if plugins.enter_fetch is None:
+            return None
+        operation = events.FetchOperation(
+            name=name,  # type: ignore[arg-type]
+            stream=self.stream,
+            consumer=self.consumer,
+            max_messages=request.max_messages,
+            max_bytes=request.max_bytes,
+            expires=None if request.no_wait else request.expires,
+            heartbeat=request.heartbeat,
+            group=request.priorities.group,
+            timeout=timeout,
+        )
+        return plugins.enter_fetch(operation)
+
+    def give_back(self, frames: Iterable[Frame]) -> None:
+        """Have the server redeliver messages that were not taken; never waits."""
+        if self.acked:
+            give_back(self.lane, frames)
+
+    def report_status(self, status: Status, outcome: events.PullOutcome) -> None:
+        """Report the status of a pull, and what follows from it, to the log and the plugins."""
+        fields = {
+            "stream": self.stream,
+            "consumer": self.consumer,
+            "code": status.code,
+            "description": status.description,
+        }
+        _logger.debug(_log.PULL_STATUS, **fields)
+        if self.context.plugins.status is not None:
+            event = events.PullStatusEvent(
+                **fields,  # type: ignore[arg-type]
+                outcome=outcome,
+                pending_messages=status.pending_messages,
+                pending_bytes=status.pending_bytes,
+            )
+            self.context.plugins.status(event)
+
+    def report_silence(self, heartbeat: float, silent_for: float) -> None:
+        """Report to the plugins that two heartbeats were missed."""
+        if self.context.plugins.status is not None:
+            event = events.HeartbeatMissedEvent(
+                stream=self.stream,
+                consumer=self.consumer,
+                heartbeat=heartbeat,
+                silent_for=silent_for,
+            )
+            self.context.plugins.status(event)
+
+    def _maker(self) -> Callable[[Frame], Message]:
+        """
+        Return the function that makes the message of a frame and shows it to the plugins.
+
+        A message that a plugin refuses is nakked, because the caller never gets it.
+        """
+        connection, plugins, lane, acked = (
+            self.context.connection,
+            self.context.plugins,
+            self.lane,
+            self.acked,
+        )
+        acker: Acker = connection if acked else UnwantedAcks(connection)
+        shown: Acker = PluginAcks(connection) if self.ack_all else acker
+        received, marked = plugins.received, plugins.ttl_marker
+
+        def make(frame: Frame) -> Message:
+            return Message(frame[0], frame[1], frame[2], frame[3], acker)
+
+        def make_observed(frame: Frame) -> Message:
+            message = Message(frame[0], frame[1], frame[2], frame[3], shown)
+            try:
+                if marked is not None and message.marker is not None:
+                    marked(message, message.marker)
+                if received is not None:
+                    message = received(message)
+            except BaseException:
+                parsed = parse_ack_reply(frame[1])
+                if acked and parsed is not None:
+                    block = answers([frame[1]], nak_body(parsed.delivered))
+                    lane.post_nowait(block, keep=KEEP_NAKS)
+                raise
+            if shown is not acker and getattr(message, "_acker", None) is shown:
+                message._acker = acker  # noqa: SLF001 - the plugins are done with it.
+            return message
+
+        return make if received is None and marked is None else make_observed
