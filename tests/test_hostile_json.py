@@ -106,7 +106,7 @@ class TestJson:
     @given(dumped("stream", "seq", "error"), DIGITS)
     def test_a_window_of_publishes(self, data, digits):
         """Each message ends, whatever is answered to it."""
-        pipeline = Pipeline(b"i.", 10)
+        pipeline = Pipeline(b"i.")
         pipeline.flying[1] = "m"
         pipeline.settle([(b"i." + digits, b"", None, data), (b"i.1", b"", None, data)])
         assert not pipeline.flying

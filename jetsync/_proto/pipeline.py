@@ -18,12 +18,13 @@ import attrs
 from jetsync._base.integers import LONGEST_DIGITS
 from jetsync._proto.puback import is_no_responders, parse_ack, plain_prefix
 from jetsync.errors import ApiError, JetSyncError
-from jetsync.values.outbound import PubAck
+from jetsync.values.outbound import PubAck, PublishReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jetsync.values.frame import Frame
+    from jetsync.values.outbound import PublishFailure
 
 Item = TypeVar("Item")
 
@@ -53,24 +54,37 @@ class Tally:
     duplicates: int = 0
     first_sequence: int | None = None
     last_sequence: int | None = None
-    # The stream of the last ack that was read in full.
-    stream: str | None = attrs.field(default=None, eq=False)
+    # Streams whose acks were read in full.
     streams: set[str] = attrs.field(factory=set, eq=False)
 
     def add(self, ack: PubAck) -> None:
         """Count one acknowledgement."""
-        self.count += 1
-        self.stream = ack.stream
         self.streams.add(ack.stream)
         self.duplicates += ack.duplicate
-        self.cover(ack.sequence, ack.sequence)
+        self.add_sequences((ack.sequence,))
 
-    def cover(self, least: int, greatest: int) -> None:
-        """Extend the range of sequences."""
+    def add_sequences(self, sequences: Sequence[int]) -> None:
+        """Count the acknowledgements of at least one sequence."""
+        least, greatest = min(sequences), max(sequences)
+        self.count += len(sequences)
         if self.first_sequence is None or least < self.first_sequence:
             self.first_sequence = least
         if self.last_sequence is None or greatest > self.last_sequence:
             self.last_sequence = greatest
+
+    def report(
+        self, failures: Iterable[PublishFailure], *, exhausted: bool = True
+    ) -> PublishReport:
+        """Return the outcome of a bulk publish."""
+        return PublishReport(
+            count=self.count,
+            duplicates=self.duplicates,
+            first_sequence=self.first_sequence,
+            last_sequence=self.last_sequence,
+            failures=tuple(sorted(failures, key=lambda failure: failure.index)),
+            exhausted=exhausted,
+            streams=frozenset(self.streams),
+        )
 
 
 class Pipeline(Generic[Item]):
@@ -79,28 +93,26 @@ class Pipeline(Generic[Item]):
 
     Args:
         prefix: The reply subject up to the message's number.
-        window: How many messages may be in flight.
         keep_acks: Whether to collect each ack in ``acked``, or only to count them.
     """
 
-    def __init__(self, prefix: bytes, window: int, *, keep_acks: bool = False) -> None:
+    def __init__(self, prefix: bytes, *, keep_acks: bool = False) -> None:
         self.tally: Tally = Tally()
         self.flying: dict[int, Item] = {}
         # Messages that failed. None means a lost or late ack: the outcome is unknown.
         self.failed: list[tuple[int, Item, Exception | None]] = []
-        # Acknowledged messages, if they are collected. The caller empties it.
-        self.acked: list[tuple[int, Item, PubAck]] = []
+        # Acknowledged messages, if they are collected: plain acks as their sequence. The caller
+        # empties it and makes acks with `full_ack`, because most callers look at few of them.
+        self.acked: list[tuple[Item, PubAck | int]] = []
         # Messages that no stream took (503). The caller sends them again or fails them.
         self.refused: list[tuple[int, Item]] = []
 
-        self._window = window
         self._keep_acks = keep_acks
         self._prefix_length = len(prefix)
-        # How plain acks start, once one was seen. With kept acks this stays the prefix of the first
-        # stream, because acks that are read by it get its name.
+        # How plain acks start, once one was seen. If acks are collected, this stays the prefix of
+        # the first stream, because `full_ack` has one name for all plain acks.
         self.plain: bytes = b""
-        self.kept_plain: bytes = b""
-        self._kept_stream = ""
+        self._plain_stream = ""
         # Bytes of all blocks that have messages in flight.
         self.size: int = 0
 
@@ -108,12 +120,7 @@ class Pipeline(Generic[Item]):
         self._resent: dict[int, Block] = {}
 
     def __repr__(self) -> str:
-        return f"<Pipeline flying={len(self.flying)} of {self._window} acked={self.tally.count}>"
-
-    @property
-    def room(self) -> int:
-        """How many more messages may be sent now."""
-        return self._window - len(self.flying)
+        return f"<Pipeline flying={len(self.flying)} acked={self.tally.count}>"
 
     def sent(self, numbers: Sequence[int], epoch: int, due: float, size: int = 0) -> None:
         """Add a block that was written; its messages are in ``flying`` already."""
@@ -122,57 +129,61 @@ class Pipeline(Generic[Item]):
 
     def resent(self, number: int, item: Item, epoch: int, due: float, size: int = 0) -> None:
         """Add a message that was sent again, after a 503 or an unknown outcome."""
-        block = Block((number,), epoch, due, size)
-        self.size += size
         self.flying[number] = item
-        self._resent[number] = block
-        self._blocks.append(block)
+        self.sent((number,), epoch, due, size)
+        self._resent[number] = self._blocks[-1]
 
-    def settle(self, frames: Iterable[Frame]) -> None:
-        """Process answers."""
-        flying, cut, plain = self.flying, self._prefix_length, self.plain or self.kept_plain
+    def settle(self, answers: Iterable[Frame | list[tuple[bytes, bytes]]]) -> None:
+        """
+        Process answers in order.
+
+        Args:
+            answers: Frames, and runs of plain acks: their numbers and sequences, both as digits.
+        """
+        flying, cut, plain = self.flying, self._prefix_length, self.plain
         length = len(plain)
         run: list[tuple[bytes, bytes]] = []
-        for frame in frames:
-            digits = frame[0][cut:]
-            data = frame[3]
+        for answer in answers:
+            if isinstance(answer, list):
+                run += answer
+                continue
+            digits = answer[0][cut:]
+            data = answer[3]
             is_number = digits.isdigit() and len(digits) <= LONGEST_DIGITS
             if plain and is_number and data.startswith(plain):
                 sequence = data[length:-1]
                 if sequence.isdigit() and len(sequence) <= LONGEST_DIGITS:
                     run.append((digits, sequence))
                     continue
-            self.settle_run(run)
-            run.clear()
+            if run:
+                self._settle_run(run)
+                run.clear()
             # An answer belongs to a message only if it ends in a number that is in flight.
             number = int(digits) if is_number else -1
             item = flying.pop(number, None)
             if item is not None:
-                self._settle_slowly(number, item, frame)
-                plain = self.plain or self.kept_plain
+                self._settle_slowly(number, item, answer)
+                plain = self.plain
                 length = len(plain)
-        self.settle_run(run)
+        if run:
+            self._settle_run(run)
 
-    def settle_run(self, run: Iterable[tuple[bytes, bytes]]) -> None:
-        """Process plain acks that were read as (number, sequence), both as digits."""
+    def _settle_run(self, run: list[tuple[bytes, bytes]]) -> None:
         pop = self.flying.pop
         if self._keep_acks:
-            sequences = []
-            stream, append = self._kept_stream, self.acked.append
-            for digits, sequence in run:
-                number = int(digits)
-                item = pop(number, None)
-                if item is not None:
-                    ack = PubAck(stream, int(sequence))
-                    sequences.append(ack.sequence)
-                    append((number, item, ack))
+            acked = [
+                (item, int(sequence))
+                for digits, sequence in run
+                if (item := pop(int(digits), None)) is not None
+            ]
+            self.acked += acked
+            sequences = [sequence for _, sequence in acked]
         else:
             sequences = [
                 int(sequence) for digits, sequence in run if pop(int(digits), None) is not None
             ]
         if sequences:
-            self.tally.count += len(sequences)
-            self.tally.cover(min(sequences), max(sequences))
+            self.tally.add_sequences(sequences)
 
     def _settle_slowly(self, number: int, item: Item, frame: Frame) -> None:
         """Process an answer that is not a plain ack."""
@@ -189,13 +200,16 @@ class Pipeline(Generic[Item]):
             self.failed.append((number, item, ack))
             return
         self.tally.add(ack)
-        if self._keep_acks:
-            self.acked.append((number, item, ack))
-            # Only once: acks that the mailbox reads by another prefix would get a wrong name.
-            if not self.kept_plain and ack == PubAck(ack.stream, ack.sequence):
-                self.kept_plain, self._kept_stream = plain_prefix(frame[3]) or b"", ack.stream
-        else:
+        if not self._keep_acks:
             self.plain = plain_prefix(frame[3]) or self.plain
+            return
+        self.acked.append((item, ack))
+        if not self.plain and ack == PubAck(ack.stream, ack.sequence):
+            self.plain, self._plain_stream = plain_prefix(frame[3]) or b"", ack.stream
+
+    def full_ack(self, ack: PubAck | int) -> PubAck:
+        """Return an entry of ``acked`` as an ack."""
+        return PubAck(self._plain_stream, ack) if isinstance(ack, int) else ack
 
     def deny(self, subject: str, error: Exception, subject_of: Callable[[Item], str]) -> None:
         """Fail the messages in flight to a subject that the server refuses."""
@@ -205,10 +219,7 @@ class Pipeline(Generic[Item]):
 
     def lost(self, epoch: int) -> None:
         """Fail the messages in flight on connections up to *epoch*."""
-        for block in list(self._blocks):
-            if block.epoch <= epoch:
-                self._blocks.remove(block)
-                self._give_up(block)
+        self._drop(lambda block: block.epoch <= epoch)
 
     def expire(self, now: float) -> None:
         """Fail the messages whose acks are overdue."""
@@ -224,10 +235,13 @@ class Pipeline(Generic[Item]):
 
     def prune(self) -> None:
         """Forget finished blocks, including those queued after an unfinished one."""
+        self._drop(self._is_done)
+
+    def _drop(self, is_over: Callable[[Block], bool]) -> None:
         blocks = list(self._blocks)
         self._blocks.clear()
         for block in blocks:
-            if self._is_done(block):
+            if is_over(block):
                 self._give_up(block)
             else:
                 self._blocks.append(block)

@@ -56,7 +56,7 @@ class Encoder:
         check: Called once with each new valid subject. May raise.
     """
 
-    __slots__ = ("_check", "_connection", "_limit", "_suffix", "_version", "hpub", "pub", "targets")
+    __slots__ = ("_check", "_connection", "_hpub", "_suffix", "_version", "limit", "pub", "targets")
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class Encoder:
         self._suffix = suffix
         self._check = check
         server = connection.server
-        self._limit, self._version = server.max_payload, server.version
+        self.limit, self._version = server.max_payload, server.version
         # Formats of frames: subject, reply prefix, number, sizes, (headers,) payload.
         self.pub: bytes = b"PUB %%b %%b%%d%b %%d\r\n%%b\r\n" % suffix
-        self.hpub: bytes = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
+        self._hpub = b"HPUB %%b %%b%%d%b %%d %%d\r\n%%b%%b\r\n" % suffix
         self.targets: dict[str, bytes] = {}
         """The valid subjects, as bytes."""
 
@@ -82,10 +82,10 @@ class Encoder:
         A server closes the connection for good if it receives more than its ``max_payload``, and an
         older server may ignore a header.
         """
-        before, server = self._limit, self._connection.server
-        changed, self._limit = server.version != self._version, server.max_payload
+        before, server = self.limit, self._connection.server
+        changed, self.limit = server.version != self._version, server.max_payload
         self._version = server.version
-        return changed or self._limit < before
+        return changed or self.limit < before
 
     def encode(self, item: Any) -> Encoded:
         """
@@ -117,7 +117,7 @@ class Encoder:
         if target is None:
             target = self._learn(subject)
         size = len(header) + len(payload)
-        if size > self._limit:
+        if size > self.limit:
             self._connection.check_size(size)
         return target, header, payload, pairs
 
@@ -127,13 +127,16 @@ class Encoder:
 
         Raises: as for :meth:`encode`.
         """
-        target, header, payload, _ = self.encode(item)
+        return self.framed(self.encode(item), prefix, number)
+
+    def framed(self, encoded: Encoded, prefix: bytes, number: int) -> bytes:
+        """Return the frame of an encoded message; see :meth:`frame`."""
+        target, header, payload, _ = encoded
+        size = len(payload)
         if not header:
-            return self.pub % (target, prefix, number, len(payload), payload)
+            return self.pub % (target, prefix, number, size, payload)
         length = len(header)
-        return self.hpub % (
-            target, prefix, number, length, length + len(payload), header, payload,
-        )  # fmt: skip
+        return self._hpub % (target, prefix, number, length, length + size, header, payload)
 
     def frames(
         self,
@@ -166,7 +169,7 @@ class Encoder:
         Returns:
             Whether *items* is exhausted.
         """
-        targets, limit, pub, size, length = self.targets, self._limit, self.pub, 0, 0
+        targets, limit, pub, size, length = self.targets, self.limit, self.pub, 0, 0
         if prepare is not None:
             targets = {}
         if shared is not None:

@@ -2,7 +2,8 @@
 The future of a message of a publisher, and its delivery report.
 
 There is one future per message, so futures are light: all futures of a publisher share one lock,
-and a future creates its signal only if a thread waits for it.
+and a future gets a notifier only if a thread waits for it. Attributes without a docstring belong to
+the publisher.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import attrs
 from jetsync._base.deadline import as_seconds
 from jetsync._base.locks import refuse_reentry
 from jetsync._io.connection import raise_failure
-from jetsync._io.mailbox import Notifier
 from jetsync.errors import WaitTimeoutError
 from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
+    from jetsync._io.mailbox import Notifier
+    from jetsync.publish.encode import Encoded
     from jetsync.publish.hooks import HookedWindow
 
 
@@ -42,21 +44,14 @@ class DeliveryReport:
 @attrs.define(eq=False)
 class FutureOwner:
     """
-    The state that all futures of a publisher share.
+    What all futures of a publisher share.
     """
 
     lock: threading.RLock
-    # Writes the staged messages because a thread waits for an outcome. Called with the lock.
-    flush: Callable[[], None]
-    # Raises in a signal handler whose own thread would have to read the acks.
-    refuse_wait: Callable[[], object]
-    # The thread that completes futures, and so cannot wait for them.
-    thread: int = 0
-
-    def check_thread(self, what: str) -> None:
-        """Raise if this thread would wait for itself."""
-        if threading.get_ident() == self.thread:
-            raise WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
+    # Writes staged messages and waits up to so many seconds for the outcome of a future.
+    wait: Callable[[PublishFuture, float | None], object]
+    # Turns the sequence of a plain ack into the ack.
+    full_ack: Callable[[PubAck | int], PubAck]
 
 
 class PublishFuture:
@@ -64,35 +59,40 @@ class PublishFuture:
     The future outcome of one message. Any thread.
     """
 
-    __slots__ = ("_item", "_notifier", "_outcome", "_owner", "callbacks", "hooked", "observed")
+    __slots__ = (
+        "_owner", "callbacks", "encoded", "hooked", "item", "notifier", "observed", "outcome",
+    )  # fmt: skip
 
     def __init__(self, owner: FutureOwner, item: Any, hooked: HookedWindow | None = None) -> None:
+        self._owner = owner
+        # An `OutboundMessage` or a tuple.
+        self.item: Any = item
+        # What is sent, except for plain pairs, which are encoded when they are written.
+        self.encoded: Encoded | None = None
+        # None while it is not known, and the sequence of a plain ack.
+        self.outcome: PubAck | Exception | int | None = None
+        # Wakes the threads that wait.
+        self.notifier: Notifier | None = None
+        # The callbacks; complete once the outcome is known.
+        self.callbacks: list[Callable[[PublishFuture], object]] | None = None
+        # The message's window, if plugins wrap it.
+        self.hooked: HookedWindow | None = hooked
         # Whether your code has asked for the outcome.
         self.observed: bool = False
 
-        self._owner = owner
-        self._item = item
-        self._outcome: PubAck | Exception | None = None
-        self._notifier: Notifier | None = None
-        self.callbacks: list[Callable[[PublishFuture], object]] | None = None
-        """The callbacks; complete once the outcome is known."""
-
-        self.hooked: HookedWindow | None = hooked
-        """The message's window, if plugins wrap it."""
-
     def __repr__(self) -> str:
-        outcome = self._outcome
-        state = "stored" if isinstance(outcome, PubAck) else "failed" if outcome else "pending"
+        outcome = self.outcome
+        state = "failed" if isinstance(outcome, Exception) else "stored" if outcome else "pending"
         return f"<PublishFuture {self.message.subject} {state}>"
 
     @property
     def message(self) -> OutboundMessage:
         """The message, as the plugins left it."""
-        return coerce_outbound(self._item)
+        return coerce_outbound(self.item)
 
     def done(self) -> bool:
         """Return whether the outcome is known."""
-        return self._outcome is not None
+        return self.outcome is not None
 
     def result(self, timeout: Seconds | None = None) -> PubAck:
         """
@@ -110,7 +110,7 @@ class PublishFuture:
         outcome = self._wait(timeout)
         if isinstance(outcome, Exception):
             raise_failure(outcome)
-        return outcome
+        return self._owner.full_ack(outcome)
 
     def exception(self, timeout: Seconds | None = None) -> Exception | None:
         """
@@ -135,44 +135,26 @@ class PublishFuture:
         self.observed = True
         refuse_reentry(self._owner.lock)
         with self._owner.lock:
-            if self._outcome is None:
+            if self.outcome is None:
                 if self.callbacks is None:
                     self.callbacks = []
                 self.callbacks.append(callback)
                 return
         callback(self)
 
-    def settle_nowait(self, outcome: PubAck | Exception) -> None:
-        """Set the outcome; the caller holds the publisher's lock."""
-        self._outcome = outcome
-        if self._notifier is not None:
-            self._notifier.notify()
-
     def report(self) -> DeliveryReport:
         """Return the outcome as a report; this does not count as observing it."""
-        outcome = self._outcome
-        if isinstance(outcome, Exception):
-            return DeliveryReport(self.message, None, outcome)
-        return DeliveryReport(self.message, outcome, None)
+        ack, error = None, self.outcome
+        if not isinstance(error, Exception):
+            assert error is not None
+            ack, error = self._owner.full_ack(error), None
+        return DeliveryReport(self.message, ack, error)
 
-    def _wait(self, timeout: Seconds | None) -> PubAck | Exception:
+    def _wait(self, timeout: Seconds | None) -> PubAck | Exception | int:
         self.observed = True
         seconds = None if timeout is None else as_seconds(timeout)
-        if self._outcome is None:
-            self._owner.check_thread("the acknowledgement")
-            self._owner.refuse_wait()
-            signal = None
-            refuse_reentry(self._owner.lock)
-            with self._owner.lock:
-                if self._outcome is None:
-                    self._owner.flush()
-                # Without time left no signal is added: polling would leave one behind each time.
-                if not self.done() and (seconds is None or seconds > 0.0):
-                    self._notifier = self._notifier or Notifier()
-                    signal = self._notifier.listen()
-            if signal is not None:
-                signal.wait(threading.TIMEOUT_MAX if seconds is None else seconds)
-        outcome = self._outcome
-        if outcome is None:
+        if self.outcome is None:
+            self._owner.wait(self, seconds)
+        if self.outcome is None:
             raise WaitTimeoutError("the acknowledgement", seconds or 0.0)
-        return outcome
+        return self.outcome

@@ -11,7 +11,6 @@ import contextlib
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from jetsync import events
 from jetsync._base.deadline import Deadline
 from jetsync._hooks.errors import PluginError
 from jetsync.errors import ConnectionClosedError, DisconnectedError
@@ -19,14 +18,14 @@ from jetsync.publish.encode import BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.hooks import HookedWindow, PublishHooks
 from jetsync.publish.window import Window
-from jetsync.values.outbound import PublishFailure, PublishReport, message_iterator, message_of
+from jetsync.values.outbound import PublishFailure, message_iterator, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from jetsync._api.context import Context
     from jetsync.publish.window import WindowOptions
-    from jetsync.values.outbound import OutboundMessage, PubAck
+    from jetsync.values.outbound import OutboundMessage, PubAck, PublishReport
 
 
 class BulkPublish:
@@ -128,7 +127,7 @@ class BulkPublish:
         if self._hooks.wraps:
             for item in source:
                 try:
-                    hooked = self._hooks.join(self._operation)
+                    hooked = self._hooks.join(self._options.operation)
                 except PluginError as error:
                     self._stopped_at = PublishFailure(self._number, message_of(item), error)
                     raise
@@ -160,12 +159,6 @@ class BulkPublish:
             if block:
                 window.write(block, range(first, self._number))
 
-    def _operation(self) -> events.PublishOperation:
-        """Describe a window to plugins."""
-        return events.PublishOperation(
-            messages=None, window=self._options.size, timeout=self._options.ack_timeout
-        )
-
     def _wait(self) -> None:
         """Wait for an answer, or until a message times out or has to be sent again."""
         due = self._window.due()
@@ -177,9 +170,9 @@ class BulkPublish:
         window.settle()
         if self._on_ack is not None:
             acked, window.pipeline.acked = window.pipeline.acked, []
-            for _, item, ack in acked:
+            for item, ack in acked:
                 try:
-                    self._on_ack(message_of(item), ack)
+                    self._on_ack(message_of(item), window.pipeline.full_ack(ack))
                 except Exception as error:  # noqa: BLE001 - raised once all have ended.
                     self._callback_error = self._callback_error or error
         if self._hooked:
@@ -203,7 +196,7 @@ class BulkPublish:
             # Acks are not told apart, so they count for the oldest windows.
             count = min(acked, window.open)
             if count:
-                window.stream = tally.stream
+                window.stream = next(iter(tally.streams), None)
                 self._hooks.part(window, None, count)
                 acked -= count
         over = self._hooks.take_over()
@@ -217,19 +210,10 @@ class BulkPublish:
                 leaving.callback(window.leave, broken)
 
     def _report(self) -> PublishReport:
-        tally = self._window.pipeline.tally
         failures = self._refused + [
             PublishFailure(number, message_of(item), error)
             for number, item, error in self._window.failures
         ]
         if self._stopped_at is not None:
             failures.append(self._stopped_at)
-        return PublishReport(
-            count=tally.count,
-            duplicates=tally.duplicates,
-            first_sequence=tally.first_sequence,
-            last_sequence=tally.last_sequence,
-            failures=tuple(sorted(failures, key=lambda failure: failure.index)),
-            exhausted=self._exhausted,
-            streams=frozenset(tally.streams),
-        )
+        return self._window.pipeline.tally.report(failures, exhausted=self._exhausted)

@@ -23,24 +23,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
-from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, held_here, keep_interrupts, refuse_reentry, take
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Notifier, Signal
-from jetsync.errors import HandleClosedError, PublishOutcomeUnknownError
-from jetsync.publish.encode import BLOCK_MESSAGES
+from jetsync.errors import HandleClosedError, WaitTimeoutError
+from jetsync.publish.encode import BLOCK_BYTES, BLOCK_MESSAGES
 from jetsync.publish.errors import PublishManyError
 from jetsync.publish.future import DeliveryReport, FutureOwner, PublishFuture
 from jetsync.publish.hooks import HookedWindow, PublishHooks
-from jetsync.publish.staged_window import CollectingWindow
+from jetsync.publish.window import Window
 from jetsync.values.outbound import (
     Expect,
     OutboundMessage,
-    PubAck,
     PublishFailure,
-    PublishReport,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +47,6 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
-    from jetsync.publish.staged_window import Staged
     from jetsync.publish.window import WindowOptions
     from jetsync.values.headers import HeadersInput
     from jetsync.values.outbound import Payload
@@ -108,13 +104,13 @@ class Publisher:
         self._lane = context.lane
         self._options = options
         self._on_report = on_report
-        self._window = CollectingWindow(context, options)
+        self._window = Window(context, options, keep_acks=True)
+        self._pipeline = self._window.pipeline
         self._hooks = PublishHooks(context.plugins, options.size)
-        self._hooked = self._hooks.active
         self._lock = threading.RLock()
+        self._owner = FutureOwner(self._lock, self._wait_outcome, self._pipeline.full_ack)
         # Set if messages are in flight, or if the publisher closes.
         self._work = Signal()
-
         # Threads that wait for room are woken at this many messages in the window. Waking them for
         # a few free places costs more than it gains.
         self._roomy = options.size - max(min(BLOCK_MESSAGES, options.size) // 2, 1)
@@ -122,8 +118,6 @@ class Publisher:
         self._room = Notifier()
         # Messages have ended.
         self._ended = Notifier()
-        # Messages that have a number and have not ended.
-        self._futures: dict[int, PublishFuture] = self._window.tokens
         # Set when the worker ends. ``Thread.join`` is not enough: a signal handler that interrupts
         # it and joins the same thread may wait for itself.
         self._worker_ended = Latch()
@@ -139,10 +133,8 @@ class Publisher:
         self._written = 0.0
         # The window's next number at the worker's last flush.
         self._flushed_number = 0
-
         self._failed = self._report_errors = 0
         self._unobserved: list[tuple[int, PublishFuture]] = []
-        self._owner = FutureOwner(self._lock, self._flush_now, self._refuse_wait)
         # The client may be closed while the worker has nothing to wait for.
         self._window.box.on_failure = lambda _: self._work.set()
         try:
@@ -173,7 +165,7 @@ class Publisher:
         """Return the current counters."""
         refuse_reentry(self._lock)
         with self._lock:
-            tally, pending = self._window.pipeline.tally, self._window.open_count
+            tally, pending = self._pipeline.tally, self._window.open_count
             return PublisherStatistics(
                 published=tally.count + self._failed + pending,
                 acknowledged=tally.count,
@@ -217,66 +209,60 @@ class Publisher:
             WaitTimeoutError: The window is full and this is a callback in the publisher's own
                 thread, which would wait for itself.
         """
-        self._connection.check()
         # A pair costs less to create and to encode, and is enough for most messages.
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-        if self._hooked:
+        if self._hooks.active:
             return self._send_hooked(item)
-        return self._send(item, PublishFuture(self._owner, item))
+        return self._send(PublishFuture(self._owner, item))
 
     def _send_hooked(self, item: Any) -> PublishFuture:
         """Send a message that plugins see, in a window that they may wrap."""
         hooks = self._hooks
         joined: list[HookedWindow] = []
         future: PublishFuture | None = None
+        self._connection.check()
         try:
-            hooked = hooks.join(self._operation, joined) if hooks.wraps else None
+            hooked = hooks.join(self._options.operation, joined) if hooks.wraps else None
             item = hooks.prepared_in(hooked, item)
             future = PublishFuture(self._owner, item, hooked)
-            return self._send(item, future)
+            return self._send(future)
         except BaseException as error:
             if joined:
                 with self._lock:
                     # If Ctrl-C struck after the message was staged, it ends as all others do.
-                    if future is None or not self._was_staged(future):
+                    if future is None or not (future.done() or self._window.holds(future)):
                         hooks.part(joined[0], error)
                         self._wake_worker()
             raise
 
-    def _was_staged(self, future: PublishFuture) -> bool:
-        """Return whether a message is staged, in flight or has ended; the lock is held."""
-        staged = [token for _, token, _ in self._window.staged]
-        return future.done() or future in self._futures.values() or future in staged
-
-    def _operation(self) -> events.PublishOperation:
-        """Describe a window to plugins."""
-        return events.PublishOperation(
-            messages=None, window=self._options.size, timeout=self._options.ack_timeout
-        )
-
-    def _send(self, item: Any, future: PublishFuture) -> PublishFuture:
+    def _send(self, future: PublishFuture) -> PublishFuture:
         """Stage a message and return its future; wait for room and for a connection."""
-        window = self._window
+        window, options, staged = self._window, self._options, self._window.staged
         deadline: Deadline | None = None
         while True:
             if (
                 self._stopped is not None
-                or len(window.tokens) + len(window.staged) >= self._options.size
-                or window.numbered_bytes + window.staged_bytes >= self._options.max_bytes
+                or len(self._pipeline.flying) + len(staged) >= options.size
+                or self._pipeline.size + window.staged_bytes >= options.max_bytes
+                or window.waiting
             ):
                 self._wait_room()
-            entry = window.stage(item, future)
-            if entry is not None:
+            if window.stage(future):
                 break
+            self._connection.check()
             # Without the lock, because the worker needs it for the messages in flight.
-            deadline = deadline or Deadline.after(self._options.ack_timeout)
+            deadline = deadline or Deadline.after(options.ack_timeout)
             self._lane.write(b"", deadline)
         # Read after the message was staged. Threads that set them look for staged messages later.
         if self._stopped is not None and not held_here(self._lock):
-            self._withdraw(entry)
-        if not self._flushing or window.is_block:
+            self._withdraw(future)
+        if (
+            not self._flushing
+            or len(staged) >= BLOCK_MESSAGES
+            or window.staged_bytes >= BLOCK_BYTES
+        ):
             self._flush_staged()
         return future
 
@@ -298,11 +284,11 @@ class Publisher:
                 if True in taken:
                     lock.release()
 
-    def _withdraw(self, entry: Staged) -> None:
+    def _withdraw(self, future: PublishFuture) -> None:
         """Take back a message that was staged during ``close``, unless it has been numbered."""
         with self._lock:
             try:
-                self._window.staged.remove(entry)
+                self._window.staged.remove(future)
             except ValueError:
                 return
             self._ended.notify()
@@ -327,38 +313,61 @@ class Publisher:
             self._work.set()
         self._window.flush()
 
-    def _refuse_wait(self) -> None:
-        """Raise in a signal handler that interrupted the thread that reads the acks."""
-        if threading.get_ident() != self._owner.thread:
-            self._lane.prepare_wait()
+    def _wait(
+        self,
+        is_over: Callable[[], bool],
+        notifier: Notifier,
+        deadline: Deadline | None,
+        what: str | None = None,
+    ) -> None:
+        """
+        Wait until *is_over*, which *notifier* announces, or until the deadline.
 
-    def _wait_room(self) -> None:
-        """Wait until the window has room; raise if the publisher is closed."""
-        while True:
-            refuse_reentry(self._lock)
-            with self._lock:
-                if self._stopped is not None:
-                    raise_failure(self._stopped)
-                if self._window.open_count < self._options.size and not self._window.is_full:
-                    return
-                self._owner.check_thread("room in the window")
-                self._flush_now()
-                self._refuse_wait()
-                room = self._room.listen()
-            room.wait(threading.TIMEOUT_MAX)
-            self._connection.check()
-
-    def _wait_ended(self, is_over: Callable[[], bool], deadline: Deadline | None) -> None:
-        """Wait until *is_over* or until the deadline."""
+        Raises:
+            WaitTimeoutError: This is the publisher's own thread, the only one that provides *what*.
+            CallInSignalHandlerError: This signal handler interrupted the thread that reads acks.
+        """
         while True:
             seconds = threading.TIMEOUT_MAX if deadline is None else deadline.remaining()
+            refuse_reentry(self._lock)
             with self._lock:
+                if is_over():
+                    return
+                is_worker = threading.get_ident() == self._worker.ident
+                if is_worker and what is not None:
+                    raise WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
+                self._flush_now()
                 # Without time left no signal is added: polling would leave one behind each time.
                 if is_over() or seconds <= 0.0:
                     return
-                self._refuse_wait()
-                ended = self._ended.listen()
-            ended.wait(seconds)
+                if not is_worker:
+                    self._lane.prepare_wait()
+                signal = notifier.listen()
+            signal.wait(seconds)
+
+    def _is_worker(self) -> bool:
+        return threading.get_ident() == self._worker.ident
+
+    def _wait_room(self) -> None:
+        """Wait until the window has room; raise if the publisher is closed."""
+        window = self._window
+
+        def has_room() -> bool:
+            if self._stopped is not None:
+                raise_failure(self._stopped)
+            return window.open_count < self._options.size and not window.is_full
+
+        self._connection.check()
+        self._wait(has_room, self._room, None, "room in the window")
+        self._connection.check()
+
+    def _wait_outcome(self, future: PublishFuture, seconds: float | None) -> None:
+        """Wait until the outcome of a future is known, or for *seconds*."""
+        deadline = None if seconds is None else Deadline.after(seconds)
+        refuse_reentry(self._lock)
+        with self._lock:
+            future.notifier = future.notifier or Notifier()
+        self._wait(future.done, future.notifier, deadline, "the acknowledgement")
 
     def flush(self, *, timeout: Seconds | None = None) -> int:
         """
@@ -375,7 +384,7 @@ class Publisher:
         self._connection.check()
         window = self._window
         deadline = None if timeout is None else Deadline.after(timeout)
-        if threading.get_ident() == self._owner.thread:
+        if self._is_worker():
             deadline = Deadline.after(0.0)
         refuse_reentry(self._lock)
         self._hooks.cut()
@@ -384,13 +393,9 @@ class Publisher:
             self._wake_worker()
             last = window.number + len(window.staged)
 
-        # Futures are kept in the order of their numbers, so the first one is enough.
-        def is_over() -> bool:
-            return window.number >= last and next(iter(self._futures), last) >= last
-
-        self._wait_ended(is_over, deadline)
+        self._wait(lambda: window.oldest() >= last, self._ended, deadline)
         with self._lock:
-            return sum(number < last for number in self._futures) + max(0, last - window.number)
+            return window.count_before(last)
 
     def close(self, *, timeout: Seconds | None = None, _raise: bool = True) -> None:
         """
@@ -415,9 +420,9 @@ class Publisher:
             self._stopped = self._stopped or HandleClosedError("publisher")
             self._room.notify()
             self._wake_worker()
-        if threading.get_ident() == self._owner.thread:
+        if self._is_worker():
             return
-        self._wait_ended(lambda: not self._window.open_count, deadline)
+        self._wait(lambda: not self._window.open_count, self._ended, deadline)
         self._window.box.fail(HandleClosedError("publisher"))
         self._lane.wake_reader()
         # Without a timeout this also waits for callbacks.
@@ -429,23 +434,12 @@ class Publisher:
         unobserved = [entry for entry in self._unobserved if not entry[1].observed]
         self._unobserved.clear()
         if unobserved and _raise:
-            raise PublishManyError(self._report(unobserved))
-
-    def _report(self, unobserved: list[tuple[int, PublishFuture]]) -> PublishReport:
-        tally = self._window.pipeline.tally
-        failures = []
-        for number, future in unobserved:
-            error = future.exception()
-            assert error is not None
-            failures.append(PublishFailure(number, future.message, error))
-        return PublishReport(
-            count=tally.count,
-            duplicates=tally.duplicates,
-            first_sequence=tally.first_sequence,
-            last_sequence=tally.last_sequence,
-            failures=tuple(sorted(failures, key=lambda failure: failure.index)),
-            streams=frozenset(tally.streams),
-        )
+            failures = [
+                PublishFailure(number, future.message, future.outcome)
+                for number, future in unobserved
+                if isinstance(future.outcome, Exception)
+            ]
+            raise PublishManyError(self._pipeline.tally.report(failures))
 
     def _wake_worker(self) -> None:
         """End the worker's current wait; the lock is held."""
@@ -458,7 +452,6 @@ class Publisher:
 
     def _run(self) -> None:
         """Read acks until the publisher ends."""
-        self._owner.thread = threading.get_ident()
         try:
             while (due := self._next_due()) is not None:
                 self._lane.wait(self._window.box, Deadline(due, self._options.ack_timeout))
@@ -475,20 +468,9 @@ class Publisher:
         """End all messages after an error in the worker, so that no thread waits for ever."""
         with self._lock:
             self._stopped = HandleClosedError("publisher", reason=repr(error))
-            staged = self._window.staged
-            open_futures = [*self._futures.values(), *(token for _, token, _ in staged)]
-            del staged[: len(open_futures) - len(self._futures)]
-            for future in open_futures:
-                message = future.message
-                future.settle_nowait(
-                    PublishOutcomeUnknownError(
-                        message.subject, msg_id=message.msg_id, reason=str(self._stopped)
-                    )
-                )
-            self._failed += len(open_futures)
-            self._futures.clear()
+            self._window.abandon(self._stopped)
+            self._take_ended()
             self._room.notify()
-            self._ended.notify()
 
     def _next_due(self) -> float | None:
         """
@@ -514,7 +496,7 @@ class Publisher:
                 soon = time.monotonic() + BLOCK_DELAY
                 return soon if due is None else min(due, soon)
             if due is not None:
-                if window.staged and window.room > 0:
+                if window.staged and window.room > 0 and not window.stalled:
                     continue
                 return due
             # Set before staged messages are looked for. A thread that staged a message before this
@@ -539,44 +521,37 @@ class Publisher:
         if failed_attempts:
             window.decide_retries(failed_attempts)
             with self._lock:
-                window.schedule_retries(failed_attempts)
+                window.schedule_retries()
                 ended = self._take_ended()
             self._run_callbacks(ended)
 
     def _take_ended(self) -> list[PublishFuture]:
-        """Remove ended messages and set their futures; the lock is held."""
+        """Set the futures of ended messages; return those with callbacks. The lock is held."""
         window = self._window
-        acked, window.pipeline.acked = window.pipeline.acked, []
+        acked, self._pipeline.acked = self._pipeline.acked, []
         failures, window.failures = window.failures, []
-        ended: list[PublishFuture] = []
-        for number, _, ack in acked:
-            self._end(number, ack, ended)
-        for number, _, error in failures:
-            future = self._end(number, error, ended)
-            if future is not None and self._on_report is None:
+        ended = [*acked, *[(future, error) for _, future, error in failures]]
+        for future, outcome in ended:
+            future.outcome = outcome
+            if future.notifier is not None:
+                future.notifier.notify()
+            if future.hooked is not None:
+                report = future.report()
+                self._hooks.part(future.hooked, report.error or report.ack)
+        if self._on_report is None:
+            for number, future, _ in failures:
                 self._keep_failure(number, future)
         self._failed += len(failures)
-        if self._window.open_count <= self._roomy:
+        if window.open_count <= self._roomy:
             self._room.notify()
         self._ended.notify()
-        observed = ended if self._on_report is not None else [f for f in ended if f.callbacks]
+        observed = [
+            future for future, _ in ended if self._on_report is not None or future.callbacks
+        ]
         if observed:
             self._flushing, self._in_callback = False, True
-            self._window.flush()
+            window.flush()
         return observed
-
-    def _end(
-        self, number: int, outcome: PubAck | Exception, ended: list[PublishFuture]
-    ) -> PublishFuture | None:
-        """Remove one message and set its future; the lock is held."""
-        future = self._futures.pop(number, None)
-        # None if Ctrl-C struck between the write and the entry.
-        if future is not None:
-            future.settle_nowait(outcome)
-            ended.append(future)
-            if future.hooked is not None:
-                self._hooks.part(future.hooked, outcome)
-        return future
 
     def _keep_failure(self, number: int, future: PublishFuture) -> None:
         """Keep a failure until its future is observed or the publisher ends; the lock is held."""

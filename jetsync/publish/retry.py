@@ -9,44 +9,18 @@ the earlier one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import attrs
+from typing import TYPE_CHECKING
 
 from jetsync._hooks.errors import PluginError
 from jetsync.errors import PublishOutcomeUnknownError
 from jetsync.events import RetryEvent
-from jetsync.values.outbound import OutboundMessage, coerce_outbound
+from jetsync.values.outbound import OutboundMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from jetsync._hooks.manager import Plugins
     from jetsync.events import Operation
-
-
-@attrs.define(eq=False)
-class FailedAttempt:
-    """
-    A message of a window whose last attempt failed.
-    """
-
-    number: int
-    item: Any
-    attempts: int
-    # When the first attempt failed, or was made if it timed out.
-    began: float
-    # The error of the message if it is not sent again.
-    error: Exception
-    # Bytes of the payload.
-    size: int
-    # Whether one of the attempts may have been stored.
-    unknown: bool = False
-    # Seconds until it is sent again; None gives up.
-    delay: float | None = None
-    # When it is sent again, and when it fails if there is no connection.
-    due: float = 0.0
-    until: float = 0.0
 
 
 def is_repeatable(item: object) -> bool:
@@ -106,32 +80,18 @@ def report_retry(
     attempts: int,
     delay: float,
     stream: str | None = None,
+    messages: int = 1,
 ) -> None:
-    """Tell the plugins that an operation will be retried."""
+    """Tell the plugins that an operation, or messages of a window, will be sent again."""
     if plugins.status is not None:
         plugins.status(
             RetryEvent(
                 stream=stream,
                 operation=operation,
                 subject=subject,
+                messages=messages,
                 attempts=attempts,
                 delay=delay,
                 error=error,
-            )
-        )
-
-
-def report_retries(plugins: Plugins, judged: Sequence[FailedAttempt]) -> None:
-    """Tell the plugins, in one event, that messages of a window will be sent again."""
-    again = [message for message in judged if message.delay is not None]
-    if plugins.status is not None and again:
-        plugins.status(
-            RetryEvent(
-                operation="publish",
-                subject=coerce_outbound(again[0].item).subject,
-                messages=len(again),
-                attempts=max(message.attempts for message in again),
-                delay=min(message.delay or 0.0 for message in again),
-                error=again[0].error,
             )
         )

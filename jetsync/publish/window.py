@@ -1,12 +1,19 @@
 """
 The window of messages in flight that ``publish_many`` and ``Publisher`` build on.
 
-The window owns the reply subscription, the pipeline of messages in flight, and the retries of
-messages that no stream took. It starts no threads and takes no locks; its owner does.
+The window owns the reply subscription, the messages in flight, and the retries of messages that no
+stream took. It starts no threads and takes no locks; its owner does.
+
+``publish_many`` encodes blocks and writes them. A ``Publisher`` gets its messages one by one and
+stages them, because a write costs more than encoding a message. With a lock per message, four
+threads are a fifth slower than one: the thread that gets the lock still has to wait for the GIL. So
+staging appends to a list, which needs no lock, and messages get their numbers when a block is
+written. Any thread may stage a message. The owner calls everything else and holds its lock.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -16,8 +23,10 @@ import attrs
 from jetsync import events
 from jetsync._base.deadline import Deadline
 from jetsync._io.mailbox import Mailbox
+from jetsync._io.outbox import LaneState
 from jetsync._proto.pipeline import Pipeline
 from jetsync.errors import (
+    CallInSignalHandlerError,
     ConnectionClosedError,
     ConnectionLostError,
     DisconnectedError,
@@ -26,20 +35,10 @@ from jetsync.errors import (
     ProtocolError,
     PublishOutcomeUnknownError,
 )
-from jetsync.publish.encode import Encoder
-from jetsync.publish.retry import (
-    FailedAttempt,
-    ask_retry,
-    is_repeatable,
-    report_retries,
-    still_unknown,
-)
-from jetsync.values.outbound import (
-    OutboundMessage,
-    coerce_outbound,
-    payload_bytes,
-    subject_of,
-)
+from jetsync.publish.encode import BLOCK_MESSAGES, Encoder
+from jetsync.publish.future import PublishFuture
+from jetsync.publish.retry import ask_retry, is_repeatable, report_retry, still_unknown
+from jetsync.values.outbound import OutboundMessage, coerce_outbound, payload_bytes, subject_of
 
 if TYPE_CHECKING:
     from jetsync._api.context import Context
@@ -54,8 +53,10 @@ DEFAULT_WINDOW_BYTES: Final = 32 << 20
 # An epoch above every other: every message in flight is lost.
 EVERY_EPOCH: Final = 1 << 62
 
-# Seconds between two attempts to find a connection for messages that wait for their retry.
+# Seconds between two attempts to find a connection for messages that wait for one.
 CONNECTION_POLL: Final = 0.05
+
+_NO_WAIT: Final = Deadline(0.0, 0.0)
 
 
 @attrs.frozen(kw_only=True)
@@ -72,12 +73,42 @@ class WindowOptions:
     retries: int = 2
     retry_wait: float = 0.25
 
+    def operation(self) -> events.PublishOperation:
+        """Describe a window to plugins."""
+        return events.PublishOperation(messages=None, window=self.size, timeout=self.ack_timeout)
+
+
+@attrs.define(eq=False)
+class FailedAttempt:
+    """
+    A message whose last attempt failed.
+    """
+
+    number: int
+    entry: Any
+    # Bytes of the payload.
+    size: int
+    # When the first attempt failed, or was made if it timed out.
+    began: float
+    attempts: int = 0
+    # The error of the message if it is not sent again.
+    error: Exception = attrs.field(init=False)
+    # Whether one of the attempts may have been stored.
+    unknown: bool = False
+    # Seconds until it is sent again; None gives up.
+    delay: float | None = None
+    # When it is sent again, infinite before that is decided. It fails if there is no connection
+    # between this moment and ``until``.
+    due: float = math.inf
+    until: float = 0.0
+
 
 class Window:
     """
-    Send messages, match their acks and retry. Not thread-safe.
+    Send messages, match their acks and retry.
 
-    An item is an ``OutboundMessage`` or a tuple.
+    An entry stands for a message in flight. The entries of ``publish_many`` are the items that it
+    was given: an ``OutboundMessage`` or a tuple. Those of a ``Publisher`` are futures.
     """
 
     def __init__(self, context: Context, options: WindowOptions, *, keep_acks: bool) -> None:
@@ -90,44 +121,56 @@ class Window:
         self.prefix: bytes = inbox + b"."
         self.box: Mailbox = Mailbox(inbox + b".*", collect_denials=True)
         self._sid, self._line = connection.listen(self.box)
-        self.pipeline: Pipeline[Any] = Pipeline(self.prefix, options.size, keep_acks=keep_acks)
+        self.pipeline: Pipeline[Any] = Pipeline(self.prefix, keep_acks=keep_acks)
         # The connection whose limits the encoder knows.
         self._epoch = connection.lane.epoch
         self.encoder: Encoder = Encoder(connection)
-        # Whether blocks were encoded for a server with higher limits.
-        self._outgrown = False
         self._plain = b""
-        # Messages that failed, with their errors. The owner empties it.
+        # Messages that failed, with their numbers and errors. The owner empties it.
         self.failures: list[tuple[int, Any, Exception]] = []
-        # Failed attempts that have to be decided on.
-        self._failed_attempts: list[FailedAttempt] = []
-        # Messages that wait for their retry, the next one first.
-        self._waiting: list[FailedAttempt] = []
+        # Failed messages that wait for their retry, the next one first.
+        self.waiting: list[FailedAttempt] = []
         # The previous attempt of messages that are in flight again.
         self._tried: dict[int, FailedAttempt] = {}
+        # Messages without a number, oldest first, and the number of the next one.
+        self.staged: list[PublishFuture] = []
+        self.number: int = 0
+        # Their approximate size: it is too small if several threads stage at the same moment.
+        self.staged_bytes: int = 0
+        # Since when staged messages could not be written; 0 if they could.
+        self.stalled = 0.0
 
     @property
     def unsettled(self) -> int:
-        """How many messages have not ended."""
-        return len(self.pipeline.flying) + len(self._waiting)
+        """How many messages have a number and have not ended."""
+        return len(self.pipeline.flying) + len(self.waiting)
+
+    @property
+    def open_count(self) -> int:
+        """How many messages have not ended, including staged ones."""
+        return len(self.pipeline.flying) + len(self.waiting) + len(self.staged)
 
     @property
     def room(self) -> int:
         """How many more messages may be sent now."""
-        return self.options.size - self.unsettled
+        return self.options.size - len(self.pipeline.flying) - len(self.waiting)
 
     @property
     def is_full(self) -> bool:
-        """Whether no more bytes may be sent now."""
-        if self.open_bytes < self.options.max_bytes:
+        """Whether no more bytes may be sent now. A block counts until all its messages ended."""
+        size = self.staged_bytes
+        if self.waiting:
+            size += sum([message.size for message in self.waiting])
+        most = self.options.max_bytes
+        if self.pipeline.size + size < most:
             return False
         self.pipeline.prune()
-        return self.open_bytes >= self.options.max_bytes
+        return self.pipeline.size + size >= most
 
-    @property
-    def open_bytes(self) -> int:
-        """Bytes in flight, approximately: a block counts until all its messages have ended."""
-        return self.pipeline.size + sum([message.size for message in self._waiting])
+    def open(self) -> None:
+        """Subscribe to the acks now; :meth:`write` does it with the first block."""
+        self._lane.write(self._line, Deadline.after(self.options.ack_timeout))
+        self._line = b""
 
     def close(self) -> None:
         """End the reply subscription."""
@@ -135,50 +178,43 @@ class Window:
 
     def write(self, block: bytes, numbers: range) -> None:
         """
-        Write the block of *numbers*.
+        Write the block of *numbers*, whose entries are in flight already.
 
         Raises:
             DisconnectedError, ConnectionClosedError: Nothing was sent; all messages of the block
                 have failed with this error.
         """
+        deadline = Deadline.after(self.options.ack_timeout)
         try:
-            epoch = self._send(block, numbers, Deadline.after(self.options.ack_timeout))
+            while True:
+                try:
+                    epoch = self._lane.write(self._line + block, deadline, epoch=self._epoch)
+                    break
+                except ConnectionLostError:
+                    if self._renew(self._lane.write(b"", deadline)):
+                        block = self._encode_again(numbers)
         except (DisconnectedError, ConnectionClosedError) as error:
-            self.fail_unsent(numbers, error)
+            self._fail_unsent(numbers, error)
             raise
         except BaseException as interrupt:
-            self.fail_unsent(numbers, DisconnectedError(reason=f"interrupted by {interrupt!r}"))
+            self._fail_unsent(numbers, DisconnectedError(reason=f"interrupted by {interrupt!r}"))
             raise
         self._line = b""
         due = time.monotonic() + self.options.ack_timeout
         self.pipeline.sent(numbers, epoch, due, len(block))
-        if self._lane.lost_epoch >= epoch:
-            self.box.lost(self._lane.lost_epoch)
 
-    def _send(self, block: bytes, numbers: range, deadline: Deadline) -> int:
+    def _renew(self, epoch: int) -> bool:
         """
-        Write the block of *numbers* and return the epoch.
+        Adopt the limits of the connection *epoch*; return whether messages must be encoded again.
 
-        After a reconnect the new server may have a lower ``max_payload``. It would close the
-        connection for good over a larger message, so the block is encoded again and such messages
-        fail.
+        The new server may have a lower ``max_payload``. It would close the connection for good over
+        a larger message, so such messages fail.
         """
-        while True:
-            if self._outgrown:
-                block = self._encode_again(numbers)
-            try:
-                epoch = self._lane.write(self._line + block, deadline, epoch=self._epoch)
-            except ConnectionLostError:
-                self._renew(self._lane.write(b"", deadline))
-            else:
-                self._outgrown = False
-                return epoch
-
-    def _renew(self, epoch: int) -> None:
-        """Adopt the limits of the connection *epoch*."""
         self._epoch = epoch
-        if self.encoder.renew():
-            self._outgrown = True
+        if not self.encoder.renew():
+            return False
+        self._check_staged()
+        return True
 
     def _encode_again(self, numbers: range) -> bytes:
         """Encode the block of *numbers* again; fail the messages that cannot be sent any more."""
@@ -191,23 +227,157 @@ class Window:
                     self.failures.append((number, flying.pop(number), error))
         return b"".join(pieces)
 
-    def open(self) -> None:
-        """Subscribe to the acks now; :meth:`write` does it with the first block."""
-        self._lane.write(self._line, Deadline.after(self.options.ack_timeout))
-        self._line = b""
-
-    def fail_unsent(self, numbers: range, error: Exception) -> None:
-        """Fail messages that were not sent."""
+    def _fail_unsent(self, numbers: range, error: Exception) -> None:
         flying = self.pipeline.flying
         for number in numbers:
             if number in flying:
                 self.failures.append((number, flying.pop(number), error))
 
+    # Messages that come one by one.
+
+    def stage(self, future: PublishFuture) -> bool:
+        """
+        Check and stage a message; return False if there is no connection now. Any thread.
+
+        Raises: as for :meth:`Encoder.encode`; the message is not staged.
+        """
+        if self._lane.outbox.state is not LaneState.OPEN:
+            return False
+        item, encoder = future.item, self.encoder
+        # Plain pairs with a known subject are encoded when they are written.
+        if (
+            type(item) is tuple
+            and len(item) == 2
+            and type(item[1]) is bytes
+            and type(item[0]) is str
+            and item[0] in encoder.targets
+            and len(item[1]) <= encoder.limit
+        ):
+            self.staged_bytes += len(item[1])
+        else:
+            future.encoded = encoder.encode(item)
+            self.staged_bytes += _size(future)
+        self.staged.append(future)
+        return True
+
+    def flush(self) -> None:
+        """
+        Write the staged messages for which the window has room.
+
+        Without a connection, or in a signal handler that cannot write, they stay staged.
+        """
+        if not self.staged:
+            self.stalled = 0.0
+            return
+        while self.staged and (room := self.room) > 0:
+            if not self._write_staged(self.staged[: min(room, BLOCK_MESSAGES)]):
+                break
+        self.staged_bytes = sum([_size(future) for future in self.staged])
+
+    def _write_staged(self, chunk: list[PublishFuture]) -> bool:
+        """Write the oldest staged messages; return whether to go on with those that follow."""
+        lane, block, epoch = self._lane, b"", self._epoch
+        first = self.number
+        try:
+            if epoch != lane.epoch and self._renew(lane.epoch):
+                return True
+            block = self._frames(chunk, first)
+            epoch = lane.write(block, _NO_WAIT, epoch=self._epoch)
+            self._enter(chunk, first, epoch, len(block))
+        except (
+            DisconnectedError, ConnectionLostError, ConnectionClosedError, CallInSignalHandlerError
+        ):  # fmt: skip
+            self.stalled = self.stalled or time.monotonic()
+            return False
+        except BaseException:
+            # Ctrl-C. If it interrupted the write, the lane ends the connection, and the server may
+            # have received any part of the block. So only the bookkeeping is repeated.
+            if block:
+                self._enter(chunk, first, epoch, len(block))
+            raise
+        self.stalled = 0.0
+        return True
+
+    def _frames(self, chunk: list[PublishFuture], first: int) -> bytes:
+        encoder, prefix, frames = self.encoder, self.prefix, []
+        pub, targets = encoder.pub, encoder.targets
+        for number, future in enumerate(chunk, first):
+            encoded = future.encoded
+            if encoded is None:
+                subject, data = future.item
+                target = targets.get(subject) or subject.encode()
+                frames.append(pub % (target, prefix, number, len(data), data))
+            else:
+                frames.append(encoder.framed(encoded, prefix, number))
+        return b"".join(frames)
+
+    def _enter(self, chunk: list[PublishFuture], first: int, epoch: int, size: int) -> None:
+        """Record that the oldest staged messages were written on the connection *epoch*."""
+        if self.number != first:
+            return
+        numbers = range(first, first + len(chunk))
+        self.pipeline.flying.update(zip(numbers, chunk, strict=True))
+        if self.staged[:1] == chunk[:1]:
+            del self.staged[: len(chunk)]
+        self.pipeline.sent(numbers, epoch, time.monotonic() + self.options.ack_timeout, size)
+        # This line comes last: if Ctrl-C arrives before it, the whole method is repeated.
+        self.number = numbers.stop
+
+    def _check_staged(self) -> None:
+        """Encode staged messages again; fail those that cannot be sent any more."""
+        for future in self.staged[:]:
+            try:
+                future.encoded = self.encoder.encode(future.item)
+            except JetSyncError as error:
+                self.failures.append((self.number, future, error))
+                self.number += 1
+                self.staged.remove(future)
+
+    def _fail_staged(self, error: Exception) -> None:
+        """Fail all staged messages; they were not sent."""
+        failed = self.staged[:]
+        del self.staged[: len(failed)]
+        self.failures += [(number, each, error) for number, each in enumerate(failed, self.number)]
+        self.number += len(failed)
+        self.stalled = 0.0
+
+    def oldest(self) -> int:
+        """Return the lowest number of a message that has not ended, or the next number."""
+        # Messages in flight are in order, apart from those that were sent again.
+        numbers = [self.number, *self._tried, *[message.number for message in self.waiting]]
+        return min(next(iter(self.pipeline.flying), self.number), *numbers)
+
+    def count_before(self, number: int) -> int:
+        """Return how many messages with a lower number have not ended."""
+        numbers = [*self.pipeline.flying, *[message.number for message in self.waiting]]
+        return sum([each < number for each in numbers])
+
+    def holds(self, future: PublishFuture) -> bool:
+        """Return whether a message is staged, in flight or waits for its retry."""
+        retried = [message.entry for message in self.waiting]
+        return future in [*self.staged, *self.pipeline.flying.values(), *retried]
+
+    def abandon(self, error: Exception) -> None:
+        """End all messages after a bug in the owner; their outcome is unknown."""
+        entries = [*self.pipeline.flying.values(), *[message.entry for message in self.waiting]]
+        entries += self.staged
+        self.pipeline.flying.clear()
+        self.waiting.clear()
+        self.staged.clear()
+        for entry in entries:
+            unknown = self._unknown(coerce_outbound(_item(entry)), error, lost=False)
+            self.failures.append((self.number, entry, unknown))
+
+    # Answers and retries.
+
     def due(self) -> float | None:
         """Return when :meth:`settle` is due even if no answer arrives; None if it is not."""
         due = self.pipeline.due()
-        if self._waiting and (due is None or self._waiting[0].due < due):
-            due = self._waiting[0].due
+        if self.waiting and (due is None or self.waiting[0].due < due):
+            due = self.waiting[0].due
+        if self.stalled and self.staged:
+            poll = time.monotonic() + CONNECTION_POLL
+            due = poll if due is None else min(due, poll)
         return due
 
     def settle(self) -> None:
@@ -217,10 +387,10 @@ class Window:
         Calls plugins. An owner with a lock takes the three steps itself: it holds the lock during
         the first and the last, but not while plugins run.
         """
-        failed_attempts = self.account()
-        if failed_attempts:
-            self.decide_retries(failed_attempts)
-            self.schedule_retries(failed_attempts)
+        failed = self.account()
+        if failed:
+            self.decide_retries(failed)
+            self.schedule_retries()
 
     def account(self) -> list[FailedAttempt]:
         """Do the first step of :meth:`settle`; return the attempts to decide on."""
@@ -228,164 +398,60 @@ class Window:
         box.clear_interrupt()
         # Read first, so that every ack that arrived before the loss is processed before the loss.
         lost, failure = box.take_lost(), box.failure
-        self._take_acks()
-        plain = pipeline.plain or pipeline.kept_plain
-        if plain != self._plain:
-            self._plain = plain
-            box.read_runs(self._sid, plain)
+        pipeline.settle(box.drain_acks())
+        if pipeline.plain != self._plain:
+            self._plain = pipeline.plain
+            box.read_runs(self._sid, self._plain)
         for subject, denial in box.take_denials():
-            pipeline.deny(subject.decode(), denial, subject_of)
+            pipeline.deny(subject.decode(), denial, lambda entry: subject_of(_item(entry)))
         if lost:
             pipeline.lost(lost)
         if failure is not None:
             pipeline.lost(EVERY_EPOCH)
-            waiting, self._waiting = self._waiting, []
-            self.failures += [(message.number, message.item, message.error) for message in waiting]
-        pipeline.expire(time.monotonic())
-        if pipeline.failed:
+            waiting, self.waiting = self.waiting, []
+            self.failures += [(message.number, message.entry, message.error) for message in waiting]
+        now = time.monotonic()
+        pipeline.expire(now)
+        if self.waiting:
+            self._send_retries(now)
+        if pipeline.failed or pipeline.refused:
             self._on_failed(lost=bool(lost))
-        if self._waiting:
-            self._send_retries()
-        if pipeline.refused or self._tried:
-            self._on_refused()
-        failed_attempts, self._failed_attempts = self._failed_attempts, []
-        return failed_attempts
-
-    def _take_acks(self) -> None:
-        single = []
-        for acks in self.box.drain_acks():
-            if isinstance(acks, list):
-                self.pipeline.settle_run(acks)
-            else:
-                single.append(acks)
-        self.pipeline.settle(single)
-
-    def _on_refused(self) -> None:
-        """Turn 503 answers into failed attempts, and forget retries that have ended."""
-        for number, item in self.pipeline.refused:
-            before = self._tried.pop(number, None)
-            attempts = 1 if before is None else before.attempts + 1
-            error: Exception = NoStreamResponseError(subject_of(item), attempts=attempts)
-            if before is not None and before.unknown:
-                error = still_unknown(coerce_outbound(item), error)
-            self._add_failed_attempt(number, item, before, error)
-        self.pipeline.refused.clear()
-        flying = self.pipeline.flying
-        for number in [number for number in self._tried if number not in flying]:
+        for number in [number for number in self._tried if number not in pipeline.flying]:
             del self._tried[number]
-
-    def _add_failed_attempt(
-        self,
-        number: int,
-        item: Any,
-        before: FailedAttempt | None,
-        error: Exception,
-        ago: float = 0.0,
-    ) -> None:
-        """Add an attempt that was made *ago* seconds ago and failed with *error*."""
-        unknown = isinstance(error, PublishOutcomeUnknownError)
-        if before is None:
-            began = time.monotonic() - ago
-            size = len(payload_bytes(item[1] if isinstance(item, tuple) else item.data))
-            attempt = FailedAttempt(number, item, 1, began, error, size, unknown=unknown)
-        else:
-            attempt = before
-            attempt.attempts, attempt.error, attempt.unknown = before.attempts + 1, error, unknown
-            attempt.delay = None
-        self._failed_attempts.append(attempt)
-
-    def decide_retries(self, failed_attempts: list[FailedAttempt]) -> None:
-        """Set the delay of each message that will be sent again; calls plugins."""
-        options, retry = self.options, self._plugins.retry
-        for message in failed_attempts:
-            if retry is None:
-                if message.attempts <= options.retries:
-                    message.delay = options.retry_wait
-                continue
-            item = message.item
-            operation = events.PublishOperation(
-                subject=subject_of(item),
-                window=options.size,
-                timeout=options.ack_timeout,
-                elapsed=time.monotonic() - message.began,
-                has_message_ids=isinstance(item, OutboundMessage) and item.msg_id is not None,
-            )
-            try:
-                message.delay = ask_retry(retry, operation, message.error, message.attempts)
-            except JetSyncError as veto:
-                message.error = veto
-        report_retries(self._plugins, failed_attempts)
-
-    def schedule_retries(self, failed_attempts: list[FailedAttempt]) -> None:
-        """Queue the messages that have a delay, and fail the others."""
-        now = time.monotonic()
-        for message in failed_attempts:
-            if message.delay is None or self.box.failure is not None:
-                self.failures.append((message.number, message.item, message.error))
-            else:
-                message.due = now + message.delay
-                message.until = message.due + self.options.ack_timeout
-                self._waiting.append(message)
-        self._waiting.sort(key=operator.attrgetter("due"))
-
-    def _send_retries(self) -> None:
-        now = time.monotonic()
-        due = [message for message in self._waiting if message.due <= now]
-        self._waiting = [message for message in self._waiting if message.due > now]
-        if due and self._lane.epoch != self._epoch:
-            self._renew(self._lane.epoch)
-        for place, message in enumerate(due):
-            number, item = message.number, message.item
-            try:
-                block = self.encoder.frame(item, self.prefix, number)
-                epoch = self._lane.post(block, 0.0, epoch=self._epoch)
-            except (DisconnectedError, ConnectionLostError):
-                # The others would fail in the same way.
-                self._wait_for_connection(due[place:], now)
-                return
-            except JetSyncError as error:
-                self._fail(number, item, error, message)
-            else:
-                self._tried[number] = message
-                due_at = now + self.options.ack_timeout
-                self.pipeline.resent(number, item, epoch, due_at, len(block))
-
-    def _wait_for_connection(self, messages: list[FailedAttempt], now: float) -> None:
-        """Try these messages again soon, or fail them if they have waited for ``ack_timeout``."""
-        for message in messages:
-            if now < message.until:
-                message.due = now + CONNECTION_POLL
-                self._waiting.append(message)
-            else:
-                subject = subject_of(message.item)
-                missed = DisconnectedError(timeout=self.options.ack_timeout, subject=subject)
-                self._fail(message.number, message.item, missed, message)
-        self._waiting.sort(key=operator.attrgetter("due"))
+        if self.staged:
+            self.flush()
+            if failure is not None:
+                self._fail_staged(failure)
+            elif self.stalled and self.stalled + self.options.ack_timeout <= now:
+                self._fail_staged(DisconnectedError(timeout=self.options.ack_timeout))
+        return [message for message in self.waiting if message.due == math.inf]
 
     def _on_failed(self, *, lost: bool) -> None:
         """Turn lost, expired and refused messages into failures or failed attempts."""
-        if not lost and any(error is None for _, _, error in self.pipeline.failed):
+        pipeline = self.pipeline
+        if not lost and any(error is None for _, _, error in pipeline.failed):
             # No ack came in time.
             self._probe()
         repeats = self._plugins.retry is not None and self.box.failure is None
-        for number, item, error in self.pipeline.failed:
-            before = self._tried.pop(number, None)
-            if error is None or isinstance(error, ProtocolError):
-                unknown = self._unknown(coerce_outbound(item), error, lost=lost)
-                if repeats and is_repeatable(item):
-                    ago = 0.0 if lost or error is not None else self.options.ack_timeout
-                    self._add_failed_attempt(number, item, before, unknown, ago)
-                else:
-                    self.failures.append((number, item, unknown))
+        for number, entry, error in pipeline.failed:
+            if error is not None and not isinstance(error, ProtocolError):
+                self._fail(number, entry, error)
+                continue
+            unknown = self._unknown(coerce_outbound(_item(entry)), error, lost=lost)
+            if repeats and is_repeatable(_item(entry)):
+                ago = 0.0 if lost or error is not None else self.options.ack_timeout
+                self._add_failed_attempt(number, entry, unknown, ago)
             else:
-                self._fail(number, item, error, before)
-        self.pipeline.failed.clear()
-
-    def _fail(self, number: int, item: Any, error: Exception, before: FailedAttempt | None) -> None:
-        """Fail a message whose last attempt certainly stored nothing."""
-        if before is not None and before.unknown:
-            error = still_unknown(coerce_outbound(item), error)
-        self.failures.append((number, item, error))
+                self.failures.append((number, entry, unknown))
+        pipeline.failed.clear()
+        for number, entry in pipeline.refused:
+            before = self._tried.get(number)
+            attempts = 1 if before is None else before.attempts + 1
+            subject = subject_of(_item(entry))
+            self._add_failed_attempt(
+                number, entry, NoStreamResponseError(subject, attempts=attempts)
+            )
+        pipeline.refused.clear()
 
     def _unknown(
         self, message: OutboundMessage, error: Exception | None, *, lost: bool
@@ -402,3 +468,114 @@ class Window:
         )
         unknown.__cause__ = error or self.box.failure
         return unknown
+
+    def _final(self, number: int, entry: Any, error: Exception) -> Exception:
+        """Return the error of a message whose last attempt certainly stored nothing."""
+        before = self._tried.get(number)
+        if before is not None and before.unknown:
+            return still_unknown(coerce_outbound(_item(entry)), error)
+        return error
+
+    def _fail(self, number: int, entry: Any, error: Exception) -> None:
+        self.failures.append((number, entry, self._final(number, entry, error)))
+
+    def _add_failed_attempt(
+        self, number: int, entry: Any, error: Exception, ago: float = 0.0
+    ) -> None:
+        """Add an attempt that was made *ago* seconds ago and failed with *error*."""
+        if not isinstance(error, PublishOutcomeUnknownError):
+            error = self._final(number, entry, error)
+        attempt = self._tried.pop(number, None)
+        if attempt is None:
+            item = _item(entry)
+            size = len(payload_bytes(item[1] if isinstance(item, tuple) else item.data))
+            attempt = FailedAttempt(number, entry, size, time.monotonic() - ago)
+        attempt.attempts += 1
+        attempt.error, attempt.unknown = error, isinstance(error, PublishOutcomeUnknownError)
+        attempt.delay, attempt.due = None, math.inf
+        self.waiting.append(attempt)
+
+    def decide_retries(self, attempts: list[FailedAttempt]) -> None:
+        """Set the delay of each message that will be sent again; calls plugins."""
+        options, retry = self.options, self._plugins.retry
+        for message in attempts:
+            if retry is None:
+                if message.attempts <= options.retries:
+                    message.delay = options.retry_wait
+                continue
+            item = _item(message.entry)
+            operation = events.PublishOperation(
+                subject=subject_of(item),
+                window=options.size,
+                timeout=options.ack_timeout,
+                elapsed=time.monotonic() - message.began,
+                has_message_ids=isinstance(item, OutboundMessage) and item.msg_id is not None,
+            )
+            try:
+                message.delay = ask_retry(retry, operation, message.error, message.attempts)
+            except JetSyncError as veto:
+                message.error = veto
+        again = [message for message in attempts if message.delay is not None]
+        if again:
+            report_retry(
+                self._plugins,
+                "publish",
+                subject_of(_item(again[0].entry)),
+                again[0].error,
+                messages=len(again),
+                attempts=max(message.attempts for message in again),
+                delay=min(message.delay or 0.0 for message in again),
+            )
+
+    def schedule_retries(self) -> None:
+        """Queue the messages that have a delay, and fail the others."""
+        now, waiting = time.monotonic(), []
+        for message in self.waiting:
+            if message.due == math.inf:
+                if message.delay is None or self.box.failure is not None:
+                    self.failures.append((message.number, message.entry, message.error))
+                    continue
+                message.due = now + message.delay
+                message.until = message.due + self.options.ack_timeout
+            waiting.append(message)
+        waiting.sort(key=operator.attrgetter("due"))
+        self.waiting = waiting
+
+    def _send_retries(self, now: float) -> None:
+        due = [message for message in self.waiting if message.due <= now]
+        self.waiting = [message for message in self.waiting if message.due > now]
+        if due and self._lane.epoch != self._epoch:
+            self._renew(self._lane.epoch)
+        timeout = self.options.ack_timeout
+        for message in due:
+            number, entry = message.number, message.entry
+            self._tried[number] = message
+            try:
+                # Checked first, because thousands of messages may wait for the connection.
+                if self._lane.state is not LaneState.OPEN:
+                    raise ConnectionLostError
+                block = self.encoder.frame(_item(entry), self.prefix, number)
+                epoch = self._lane.post(block, 0.0, epoch=self._epoch)
+            except (DisconnectedError, ConnectionLostError):
+                if now < message.until:
+                    message.due = now + CONNECTION_POLL
+                    self.waiting.append(message)
+                    continue
+                subject = subject_of(_item(entry))
+                self._fail(number, entry, DisconnectedError(timeout=timeout, subject=subject))
+            except JetSyncError as error:
+                self._fail(number, entry, error)
+            else:
+                self.pipeline.resent(number, entry, epoch, now + timeout, len(block))
+        self.waiting.sort(key=operator.attrgetter("due"))
+
+
+def _item(entry: Any) -> Any:
+    """Return the message of an entry: an ``OutboundMessage`` or a tuple."""
+    return entry.item if isinstance(entry, PublishFuture) else entry
+
+
+def _size(future: PublishFuture) -> int:
+    """Return how many bytes of a staged message are sent, without the subject."""
+    encoded = future.encoded
+    return len(future.item[1]) if encoded is None else len(encoded[1]) + len(encoded[2])

@@ -235,18 +235,12 @@ class TestRuns:
                 box.read_runs(SID, PLAIN)
             other = Mailbox()
             splitter = Splitter({SID: box, b"1000007": other})
-            pipeline = Pipeline(b"_INBOX.w.", 100)
+            pipeline = Pipeline(b"_INBOX.w.")
             pipeline.flying.update((number, f"m{number}") for number in range(31))
             foreign = []
             for start, end in itertools.pairwise(cuts):
                 splitter.feed(data[start:end], [], foreign)
-                single = []
-                for found in box.drain_acks():
-                    if isinstance(found, list):
-                        pipeline.settle_run(found)
-                    else:
-                        single.append(found)
-                pipeline.settle(single)
+                pipeline.settle(box.drain_acks())
             failed = [(number, type(error)) for number, _, error in pipeline.failed]
             ends = (sorted(pipeline.flying), sorted(failed, key=str), sorted(pipeline.refused))
             books.append((ends, foreign, len(other.frames), pipeline.tally.count))

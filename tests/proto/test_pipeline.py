@@ -49,13 +49,13 @@ def send(pipeline, numbers, epoch=1, due=10.0, size=0):
 @pytest.fixture
 def pipeline():
     """A pipeline that only counts."""
-    return Pipeline(PREFIX, 100)
+    return Pipeline(PREFIX)
 
 
 @pytest.fixture
 def keeping():
     """A pipeline that keeps the acks."""
-    return Pipeline(PREFIX, 100, keep_acks=True)
+    return Pipeline(PREFIX, keep_acks=True)
 
 
 class TestSize:
@@ -81,26 +81,27 @@ class TestSettle:
     def test_counts(self, pipeline):
         """Acks are counted, with the range of their sequences, in any order."""
         send(pipeline, range(5))
-        assert pipeline.room == 95
         pipeline.settle([ack(1, 12), ack(0, 11), ack(4, 15)])
         assert pipeline.tally == Tally(3, 0, 11, 15)
         assert sorted(pipeline.flying) == [2, 3]
-        assert repr(pipeline) == "<Pipeline flying=2 of 100 acked=3>"
+        assert repr(pipeline) == "<Pipeline flying=2 acked=3>"
         pipeline.settle([ack(2, 1), ack(3, 20)])
         assert pipeline.tally == Tally(5, 0, 1, 20)
-        assert (pipeline.room, pipeline.failed, pipeline.refused) == (100, [], [])
+        assert (pipeline.flying, pipeline.failed, pipeline.refused) == ({}, [], [])
         assert pipeline.acked == []
 
     def test_kept(self, keeping):
         """Acks can be kept, each with its message."""
         send(keeping, range(3))
         keeping.settle([ack(2, 7), ack(0, 8, duplicate=True)])
-        assert keeping.acked == [
-            (2, "m2", PubAck("S", 7)),
-            (0, "m0", PubAck("S", 8, duplicate=True)),
+        keeping.settle([[(b"1", b"9")]])
+        assert [(item, keeping.full_ack(ack)) for item, ack in keeping.acked] == [
+            ("m2", PubAck("S", 7)),
+            ("m0", PubAck("S", 8, duplicate=True)),
+            ("m1", PubAck("S", 9)),
         ]
-        assert keeping.plain == b""
-        assert keeping.tally == Tally(2, 1, 7, 8)
+        assert keeping.plain == b'{"stream":"S","seq":'
+        assert keeping.tally == Tally(3, 1, 7, 9)
 
     def test_duplicates(self, pipeline):
         """A duplicate is counted as such, also between plain acks."""
@@ -138,10 +139,10 @@ class TestSettle:
         """Runs of plain acks are counted as single ones are; what ended before is left out."""
         send(pipeline, range(4))
         pipeline.settle([ack(0, 5)])
-        pipeline.settle_run([(b"0", b"99"), (b"3", b"8"), (b"1", b"4"), (b"77", b"1")])
+        pipeline.settle([[(b"0", b"99"), (b"3", b"8"), (b"1", b"4"), (b"77", b"1")]])
         assert pipeline.tally == Tally(3, 0, 4, 8)
         assert list(pipeline.flying) == [2]
-        pipeline.settle_run([(b"3", b"100")])
+        pipeline.settle([[(b"3", b"100")]])
         assert pipeline.tally == Tally(3, 0, 4, 8)
 
     def test_error(self, pipeline):
@@ -290,7 +291,7 @@ class PipelineMachine(RuleBasedStateMachine):
     @initialize(keep=st.booleans())
     def start(self, keep):
         self.keep = keep
-        self.pipeline = Pipeline(PREFIX, 50, keep_acks=keep)
+        self.pipeline = Pipeline(PREFIX, keep_acks=keep)
         self.clock = ManualClock()
         self.epoch = 1
         self.sequence = 0
@@ -322,7 +323,7 @@ class PipelineMachine(RuleBasedStateMachine):
     def reported(self):
         return self.__dict__.setdefault("_reported", set())
 
-    @precondition(lambda self: self.pipeline.room >= 5)
+    @precondition(lambda self: len(self.flying) <= 45)
     @rule(count=st.integers(1, 5))
     def send(self, count):
         numbers = range(self.total, self.total + count)
@@ -373,7 +374,7 @@ class PipelineMachine(RuleBasedStateMachine):
             run.append((b"%d" % number, b"%d" % self.sequence))
             if self.flying.pop(number, None):
                 self.end(number, self.acked, self.sequence)
-        self.pipeline.settle_run(run)
+        self.pipeline.settle([run])
 
     @precondition(lambda self: self.refused)
     @rule(data=st.data())
@@ -431,7 +432,6 @@ class PipelineMachine(RuleBasedStateMachine):
         assert {number for number, _ in self.pipeline.refused} == self.refused
         ended = len(self.acked) + len(self.failed)
         assert len(self.flying) + len(self.refused) + ended == self.total
-        assert self.pipeline.room == 50 - len(self.flying)
 
     @invariant()
     def tally_agrees(self):
@@ -441,7 +441,8 @@ class PipelineMachine(RuleBasedStateMachine):
         assert tally.first_sequence == min(self.acked.values(), default=None)
         assert tally.last_sequence == max(self.acked.values(), default=None)
         if self.keep:
-            kept = {number: ack.sequence for number, _, ack in self.pipeline.acked}
+            full_ack = self.pipeline.full_ack
+            kept = {int(item[1:]): full_ack(ack).sequence for item, ack in self.pipeline.acked}
             assert kept == self.acked
 
     @invariant()

@@ -20,9 +20,9 @@ from jetsync._proto import frames
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.many import BLOCK_MESSAGES
 from jetsync.publish.publisher import KEPT_FAILURES, Publisher
-from jetsync.publish.staged_window import CollectingWindow
-from jetsync.publish.window import WindowOptions
+from jetsync.publish.window import Window, WindowOptions
 from jetsync.testing import ScriptedTransport
+from jetsync.values.outbound import PubAck
 
 PLAIN = b'{"stream":"S","seq":%d}'
 NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
@@ -35,6 +35,7 @@ class ScriptedLane:
 
     def __init__(self):
         self.transport = ScriptedTransport()
+        self.outbox = self
         self.state = LaneState.OPEN
         self.epoch = 1
         self.lost_epoch = 0
@@ -124,6 +125,13 @@ class ScriptedLane:
         self.lost_epoch = self.epoch
         self.box.lost(self.epoch)
 
+    def close(self):
+        """
+        End for good, as when the client is closed.
+        """
+        self.state = LaneState.CLOSED
+        self.box.fail(jetsync.ConnectionClosedError())
+
     def reconnect(self):
         """
         Have a new one.
@@ -212,11 +220,25 @@ def reason(future):
     return future.exception(5)
 
 
-def stage(publisher, item):
+def stage(window, item, owner=None):
     """
-    Add a message as ``publish`` does, and no more.
+    Add a message as ``publish`` does, and no more; return its future.
     """
-    return publisher._window.stage(item, PublishFuture(publisher._owner, item))
+    future = PublishFuture(owner, item)
+    assert window.stage(future)
+    return future
+
+
+@pytest.fixture
+def window(lane):
+    """
+    The window of a publisher without a worker.
+    """
+
+    def window(**options):
+        return Window(ScriptedContext(lane), WindowOptions(**options), keep_acks=True)
+
+    return window
 
 
 class TestRaces:
@@ -291,14 +313,14 @@ class TestRaces:
             # Nothing is settled meanwhile.
             window = publisher._window
             for number in range(10):
-                assert stage(publisher, ("a.b", b"%d" % number))
+                stage(window, ("a.b", b"%d" % number), publisher._owner)
             window.flush()
             lane.ack(lane.transport.published()[:6])
             lane.lose()
             window.account()
-            acked = [number for number, *_ in window.pipeline.acked]
+            acked = [future.item[1] for future, _ in window.pipeline.acked]
             failed = [number for number, *_ in window.failures]
-            assert (acked, failed) == (list(range(6)), list(range(6, 10)))
+            assert (acked, failed) == ([b"%d" % n for n in range(6)], list(range(6, 10)))
 
     def test_only_the_lost_connections_messages_are_lost(self, lane, make):
         """
@@ -372,9 +394,9 @@ class TestStaging:
         publisher = make()
         stage_it = publisher._window.stage
 
-        def late(item, token):
+        def late(future):
             publisher.close()
-            return stage_it(item, token)
+            return stage_it(future)
 
         monkeypatch.setattr(publisher._window, "stage", late)
         with pytest.raises(jetsync.HandleClosedError):
@@ -387,7 +409,10 @@ class TestStaging:
         """
         publisher = make(size=3)
         with publisher._lock:
-            futures = [stage(publisher, ("a.b", b"%d" % number))[1] for number in range(5)]
+            futures = [
+                stage(publisher._window, ("a.b", b"%d" % number), publisher._owner)
+                for number in range(5)
+            ]
         publisher.flush(timeout=0)
         assert lane.payloads == [b"0", b"1", b"2"]
         lane.ack(lane.transport.published())
@@ -400,24 +425,27 @@ class TestStaging:
         No message is lost or sent twice: those of the block are unknown.
         """
         publisher = make(ack_timeout=0.2)
+        flying = publisher._pipeline.flying
 
-        class Interrupting(dict):
-            def __setitem__(self, number, token):
-                if number == 1 and 1 not in self:
-                    super().__setitem__(number, token)
-                    raise KeyboardInterrupt
-                super().__setitem__(number, token)
+        class Interrupting(type(publisher._window.staged)):
+            def __delitem__(self, place):
+                super().__delitem__(place)
+                publisher._window.staged = list(self)
+                raise KeyboardInterrupt
 
-        tokens = publisher._window.tokens = publisher._futures = Interrupting()
+        publisher._window.staged = Interrupting()
         with publisher._lock:
-            futures = [stage(publisher, ("a.b", b"%d" % number))[1] for number in range(3)]
+            futures = [
+                stage(publisher._window, ("a.b", b"%d" % number), publisher._owner)
+                for number in range(3)
+            ]
             with pytest.raises(KeyboardInterrupt):
                 publisher._window.flush()
         lane.on_write = lane.ack
         assert publisher.publish("a.b", b"next").result(5).sequence == 1
         errors = [reason(future) for future in futures]
         assert [type(error) for error in errors] == [jetsync.PublishOutcomeUnknownError] * 3
-        assert (lane.payloads, tokens) == ([b"next"], {})
+        assert (lane.payloads, flying) == ([b"0", b"1", b"2", b"next"], {})
 
 
 class TestInterrupts:
@@ -470,10 +498,10 @@ class TestFailures:
         """
         publisher = make()
         with publisher._lock:
-            entry = stage(publisher, ("a.b", b""))
-            lane.state = LaneState.CLOSED
+            future = stage(publisher._window, ("a.b", b""), publisher._owner)
+            lane.close()
         assert publisher.flush(timeout=5) == 0
-        assert isinstance(reason(entry[1]), jetsync.ConnectionClosedError)
+        assert isinstance(reason(future), jetsync.ConnectionClosedError)
         assert lane.payloads == []
         with pytest.raises(jetsync.ConnectionClosedError):
             publisher.publish("a.b")
@@ -488,22 +516,22 @@ class TestFailures:
         with publisher._lock:
             window = publisher._window
             for number in range(1, 4):
-                assert stage(publisher, ("a.b", b"%d" % number))
+                stage(window, ("a.b", b"%d" % number), publisher._owner)
             lane.lose()
             window.flush()
-            assert window.pieces
+            assert len(window.staged) == 3
         time.sleep(0.1)
         lane.reconnect()
         publisher.publish("a.b", b"4")
         publisher.flush(timeout=0)
         assert lane.payloads == [b"%d" % number for number in range(5)]
 
-    def test_no_connection_comes_back(self, lane, make):
+    def test_no_connection_comes_back(self, lane, window):
         """
         What was collected fails by the ack_timeout, as not sent.
         """
-        window = CollectingWindow(ScriptedContext(lane), WindowOptions(ack_timeout=0.2))
-        assert window.stage(("a.b", b""), None)
+        window = window(ack_timeout=0.2)
+        stage(window, ("a.b", b""))
         lane.state = LaneState.DOWN
         window.flush()
         start = time.monotonic()
@@ -518,7 +546,7 @@ class TestFailures:
         lane.reconnect()
         window.account()
         assert lane.payloads == []
-        assert window.unsettled == 0
+        assert window.open_count == 0
 
     def test_publish_without_a_connection(self, lane, make):
         """
@@ -645,14 +673,13 @@ class TestRefused:
         assert publisher._window._tried == {}
         assert publisher._window.pipeline._resent == {}
 
-    def test_without_a_connection(self, lane):
+    def test_without_a_connection(self, lane, window):
         """
         The next attempt waits for one, for as long as an ack may take.
         """
-        options = WindowOptions(ack_timeout=0.2, retry_wait=0.0)
-        window = CollectingWindow(ScriptedContext(lane), options)
+        window = window(ack_timeout=0.2, retry_wait=0.0)
         for number in range(2):
-            assert window.stage(("a.b", b"%d" % number), None)
+            stage(window, ("a.b", b"%d" % number))
         window.flush()
         lane.state = LaneState.DOWN
         for command in lane.transport.published():
@@ -665,13 +692,12 @@ class TestRefused:
         window.settle()
         assert lane.payloads == [b"0", b"1"] * 2
 
-    def test_no_connection_comes_back(self, lane):
+    def test_no_connection_comes_back(self, lane, window):
         """
         Then it fails with that: it is not stored.
         """
-        options = WindowOptions(ack_timeout=0.1, retry_wait=0.0)
-        window = CollectingWindow(ScriptedContext(lane), options)
-        assert window.stage(("a.b", b""), None)
+        window = window(ack_timeout=0.1, retry_wait=0.0)
+        stage(window, ("a.b", b""))
         window.flush()
         lane.state = LaneState.DOWN
         lane.answer(*lane.transport.published(), b"", NO_RESPONDERS)
@@ -714,13 +740,13 @@ class TestAckOrder:
         assert runs > 3
         assert not box.ready
 
-    def test_kept_acks_of_a_run(self, lane):
+    def test_kept_acks_of_a_run(self, lane, window):
         """
         They name the stream and come in order with those that are read one by one.
         """
-        window = CollectingWindow(ScriptedContext(lane), WindowOptions(ack_timeout=5.0))
+        window = window(ack_timeout=5.0)
         for number in range(6):
-            assert window.stage(("a.b", b"%d" % number), None)
+            stage(window, ("a.b", b"%d" % number))
         window.flush()
         commands = lane.transport.published()
         lane.ack(commands[:1])
@@ -730,12 +756,13 @@ class TestAckOrder:
         lane.answer(commands[3], b'{"stream":"T","seq":9}')
         box.frames.append([(b"4", b"4"), (b"5", b"5")])
         window.account()
-        acks = [(number, ack.stream, ack.sequence) for number, _, ack in window.pipeline.acked]
+        pipeline = window.pipeline
+        acks = [(future.item[1], pipeline.full_ack(ack)) for future, ack in pipeline.acked]
         assert acks == [
-            (0, "S", 1),
-            (1, "S", 2),
-            (2, "S", 3),
-            (3, "T", 9),
-            (4, "S", 4),
-            (5, "S", 5),
+            (b"0", PubAck("S", 1)),
+            (b"1", PubAck("S", 2)),
+            (b"2", PubAck("S", 3)),
+            (b"3", PubAck("T", 9)),
+            (b"4", PubAck("S", 4)),
+            (b"5", PubAck("S", 5)),
         ]
