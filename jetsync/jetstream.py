@@ -24,7 +24,7 @@ from jetsync.publish.atomic import AtomicBatch, publish_batch
 from jetsync.publish.atomic_commit import AtomicOptions
 from jetsync.publish.fast import FastOptions, FastPublisher
 from jetsync.publish.many import BulkPublish
-from jetsync.publish.one import publish_one
+from jetsync.publish.one import PUBLISH_RETRIES, PUBLISH_RETRY_WAIT, publish_one
 from jetsync.publish.publisher import Publisher
 from jetsync.publish.schedules import ScheduleOptions, schedule
 from jetsync.publish.window import DEFAULT_WINDOW, DEFAULT_WINDOW_BYTES, WindowOptions
@@ -96,8 +96,8 @@ class JetStream:
         ttl: Seconds | Literal["never"] | None = None,
         expect: Expect | None = None,
         timeout: Seconds | None = None,
-        retries: int = 2,
-        retry_wait: Seconds = 0.25,
+        retries: int = PUBLISH_RETRIES,
+        retry_wait: Seconds = PUBLISH_RETRY_WAIT,
     ) -> PubAck:
         """
         Publish one message and wait until the stream has stored it.
@@ -133,10 +133,12 @@ class JetStream:
         context = self._context
         context.connection.check()
         deadline = context.deadline(timeout)
-        check_count("retries", retries, 0)
-        wait = as_seconds(retry_wait, "retry_wait")
+        if retries is not PUBLISH_RETRIES:
+            check_count("retries", retries, 0)
+        if retry_wait is not PUBLISH_RETRY_WAIT:
+            retry_wait = as_seconds(retry_wait, "retry_wait")
         message = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
-        return publish_one(context, message, deadline, retries=retries, retry_wait=wait)
+        return publish_one(context, message, deadline, retries=retries, retry_wait=retry_wait)
 
     def publish_many(
         self,

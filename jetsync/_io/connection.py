@@ -416,7 +416,7 @@ class Connection:
                 router.forget(reply)
         answer, failure = waiter.reply, waiter.failure
         if answer is not None:
-            if is_no_responders(answer):
+            if answer[2] is not None and is_no_responders(answer):
                 raise NoRespondersError(subject.decode())
             return answer
         if isinstance(failure, ConnectionClosedError):

@@ -10,6 +10,7 @@ attempt.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -24,19 +25,13 @@ from jetsync.errors import (
     NoRespondersError,
     NoStreamResponseError,
     ProtocolError,
-    PublishError,
     PublishOutcomeUnknownError,
     RequestTimeoutError,
 )
 from jetsync.publish.encode import encode_message_headers
 from jetsync.publish.retry import ask_retry, is_repeatable, report_retry, still_unknown
 from jetsync.publish.ttl_floor import report_raised_ttl
-from jetsync.values.outbound import (
-    OutboundMessage,
-    PubAck,
-    payload_bytes,
-    with_shared,
-)
+from jetsync.values.outbound import OutboundMessage, PubAck, payload_bytes, with_shared
 from jetsync.values.subjects import validate_subject
 
 if TYPE_CHECKING:
@@ -65,103 +60,94 @@ def publish_one(
 
     Inside the plugins' wrappers, *operation* is the operation that they wrap.
     """
-    plugins = context.plugins
-    wrap = plugins.wrap_publish
-    if operation is None and (wrap is not None or plugins.retry is not None):
-        operation = begun = events.PublishOperation(
+    connection, plugins = context.connection, context.plugins
+    if operation is None and (plugins.wrap_publish is not None or plugins.retry is not None):
+        operation = events.PublishOperation(
             subject=message.subject,
             stream=None if message.expect is None else message.expect.stream,
             timeout=deadline.total,
             has_message_ids=message.msg_id is not None,
         )
-        if wrap is not None:
-            return wrap(
-                begun,
-                lambda: publish_one(
-                    context,
-                    message,
-                    deadline,
-                    retries=retries,
-                    retry_wait=retry_wait,
-                    operation=begun,
-                ),
+        if plugins.wrap_publish is not None:
+            publish = functools.partial(
+                publish_one,
+                context,
+                message,
+                deadline,
+                retries=retries,
+                retry_wait=retry_wait,
+                operation=operation,
             )
+            return plugins.wrap_publish(operation, publish)
     if operation is not None and plugins.shared_headers is not None:
         shared = plugins.shared_headers(operation)
         if shared is not None:
             message = with_shared(message, shared)
     if plugins.prepare is not None:
         message = plugins.prepare(message)
-    return _send(context, message, deadline, retries, retry_wait, operation)
-
-
-def _send(  # noqa: PLR0917 - the second half of publish_one.
-    context: Context,
-    message: OutboundMessage,
-    deadline: Deadline,
-    retries: int,
-    retry_wait: float,
-    operation: events.PublishOperation | None,
-) -> PubAck:
-    """Send a message that plugins have prepared, again if no stream took it."""
-    connection, plugins = context.connection, context.plugins
     subject = validate_subject(message.subject).encode()
     header, _ = encode_message_headers(message, connection)
     payload = message.data if type(message.data) is bytes else payload_bytes(message.data)
-    attempt = 1
-    unknown: PublishOutcomeUnknownError | None = None
+    attempt, unknown = 0, False
     while True:
-        error: PublishError
+        attempt += 1
         try:
             ack = parse_ack(connection.exchange(subject, header, payload, deadline)[3])
             if isinstance(ack, ApiError):
                 raise ack
             if message.ttl is not None:
-                known = context.streams.kept(message.subject, context.lane.epoch)
-                if known is not None:
-                    report_raised_ttl(context, known.config, message.subject, message.ttl)
+                report_raised_ttl(context, None, message.subject, message.ttl)
             return ack
-        except NoRespondersError:
-            error = NoStreamResponseError(message.subject, attempts=attempt)
-            if unknown is not None:
-                error = unknown = still_unknown(message, error)
-        except ProtocolError as failure:
-            raise _unknown(message, deadline, failure) from failure
         except JetSyncError as failure:
-            if was_sent(failure):
-                error = unknown = _unknown(message, deadline, failure)
-            elif unknown is None:
-                raise
-            else:
-                raise still_unknown(message, failure) from failure
+            error = _failed(message, failure, attempt, deadline, unknown=unknown)
+        unknown = isinstance(error, PublishOutcomeUnknownError)
         delay = None
-        if unknown is None or is_repeatable(message):
-            if operation is not None and plugins.retry is not None:
-                # Plugins may have given the message an id.
-                operation = attrs.evolve(
-                    operation,
-                    elapsed=deadline.total - deadline.remaining(),
-                    has_message_ids=message.msg_id is not None,
-                )
-                delay = ask_retry(plugins.retry, operation, error, attempt)
-            elif unknown is None and attempt <= retries:
-                delay = retry_wait
+        if unknown and not is_repeatable(message):
+            pass
+        elif operation is not None and plugins.retry is not None:
+            # Plugins may have given the message an id.
+            operation = attrs.evolve(
+                operation,
+                elapsed=deadline.total - deadline.remaining(),
+                has_message_ids=message.msg_id is not None,
+            )
+            delay = ask_retry(plugins.retry, operation, error, attempt)
+        elif not unknown and attempt <= retries:
+            delay = retry_wait
         if delay is None or delay >= deadline.remaining():
             raise error
         report_retry(plugins, "publish", message.subject, error, attempts=attempt, delay=delay)
         time.sleep(delay)
-        attempt += 1
 
 
-def _unknown(
-    message: OutboundMessage, deadline: Deadline, cause: Exception
-) -> PublishOutcomeUnknownError:
-    timed_out = isinstance(cause, RequestTimeoutError)
-    error = PublishOutcomeUnknownError(
-        message.subject,
-        msg_id=message.msg_id,
-        timeout=deadline.total if timed_out else None,
-        reason=None if timed_out else str(cause),
-    )
-    error.__cause__ = cause
-    return error
+def _failed(
+    message: OutboundMessage,
+    failure: JetSyncError,
+    attempts: int,
+    deadline: Deadline,
+    *,
+    unknown: bool,
+) -> JetSyncError:
+    """
+    Return the error of a message after an attempt that may be followed by another.
+
+    Raises the error if no other attempt may follow. *unknown* says whether an earlier attempt may
+    have been stored.
+    """
+    error, sent = failure, was_sent(failure)
+    if isinstance(failure, NoRespondersError):
+        error = NoStreamResponseError(message.subject, attempts=attempts)
+    elif sent or isinstance(failure, ProtocolError):
+        timed_out = isinstance(failure, RequestTimeoutError)
+        error = PublishOutcomeUnknownError(
+            message.subject,
+            msg_id=message.msg_id,
+            timeout=deadline.total if timed_out else None,
+            reason=None if timed_out else str(failure),
+        )
+        error.__cause__ = failure
+    if unknown and not isinstance(error, PublishOutcomeUnknownError):
+        error = still_unknown(message, error)
+    if sent or isinstance(failure, NoRespondersError):
+        return error
+    raise error

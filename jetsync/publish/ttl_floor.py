@@ -25,7 +25,7 @@ _logger = _log.get_logger("jetsync.publish")
 
 def report_raised_ttl(
     context: Context,
-    config: StreamConfig,
+    config: StreamConfig | None,
     subject: str,
     ttl: Seconds | Literal["never"] | None,
 ) -> None:
@@ -34,15 +34,17 @@ def report_raised_ttl(
 
     Args:
         context: Context of the publish.
-        config: The cached configuration of the stream.
+        config: The cached configuration of the stream. None looks for it, without a request.
         subject: Subject of the message.
         ttl: The requested time-to-live, already validated.
     """
-    floor = config.subject_delete_marker_ttl
-    if ttl is None or ttl == NEVER or not floor or config.max_msgs_per_subject == 1:
+    if config is None:
+        known = context.streams.kept(subject, context.lane.epoch)
+        config = None if known is None else known.config
+    if config is None or ttl is None or ttl == NEVER or config.max_msgs_per_subject == 1:
         return
-    asked = as_seconds(ttl, "ttl")
-    if asked >= floor:
+    asked, floor = as_seconds(ttl, "ttl"), config.subject_delete_marker_ttl
+    if not floor or asked >= floor:
         return
     _logger.warning(_log.TTL_RAISED, stream=config.name, subject=subject, asked=asked, stored=floor)
     if context.plugins.status is not None:
