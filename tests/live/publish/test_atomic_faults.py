@@ -25,26 +25,6 @@ OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
 
 
-@pytest.fixture
-def stream(js, unique):
-    """
-    A stream for batches on the shared server.
-    """
-    made = batch_stream(js, unique)
-    yield made
-    with contextlib.suppress(jetsync.StreamNotFoundError):
-        js.delete_stream(unique)
-
-
-@pytest.fixture(scope="module")
-def hasty():
-    """
-    A server that gives batches up after a second.
-    """
-    with DevServer(config={"jetstream": {"limits": {"batch": HASTY}}}) as server:
-        yield server
-
-
 class TestAbandoned:
     @pytest.mark.parametrize("ack_first", [True, False])
     def test_idle(self, hasty, unique, ack_first):

@@ -26,17 +26,6 @@ OPEN_BATCHES = 50
 """Batches that servers keep for one stream (ADR-50)."""
 
 
-@pytest.fixture
-def stream(js, unique):
-    """
-    A stream for batches on the shared server.
-    """
-    made = batch_stream(js, unique)
-    yield made
-    with contextlib.suppress(jetsync.StreamNotFoundError):
-        js.delete_stream(unique)
-
-
 @contextlib.contextmanager
 def busy(server, batch, subject):
     """

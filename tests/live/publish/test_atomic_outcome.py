@@ -4,7 +4,6 @@ Atomic batches with an unknown outcome, and retries.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,29 +14,8 @@ from waiting import blocked, eventually, timed
 
 import jetsync
 from jetsync import OutboundMessage
-from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
 from jetsync.testing import HookRecorder
-
-
-@pytest.fixture
-def stream(js, unique):
-    """
-    A stream for batches on the shared server.
-    """
-    made = batch_stream(js, unique)
-    yield made
-    with contextlib.suppress(jetsync.StreamNotFoundError):
-        js.delete_stream(unique)
-
-
-@pytest.fixture(scope="module")
-def hasty():
-    """
-    A server that gives batches up after a second.
-    """
-    with DevServer(config="jetstream { limits { batch { timeout: 1s } } }") as server:
-        yield server
 
 
 def with_ids(stream, count=3):

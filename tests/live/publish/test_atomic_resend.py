@@ -4,8 +4,6 @@ Atomic batches that are sent again, or refused, and what their errors say.
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 from streams import batch_stream
 from waiting import eventually
@@ -15,17 +13,6 @@ from jetsync.devserver import DevServer
 from jetsync.events import PermissionDeniedEvent
 from jetsync.hookspecs import hookimpl
 from jetsync.testing import CutProxy, HookRecorder
-
-
-@pytest.fixture
-def stream(js, unique):
-    """
-    A stream for batches on the shared server.
-    """
-    made = batch_stream(js, unique)
-    yield made
-    with contextlib.suppress(jetsync.StreamNotFoundError):
-        js.delete_stream(unique)
 
 
 class TestDuplicate:

@@ -27,17 +27,6 @@ NO_SECRETS = {"permissions": {"publish": {"deny": ["*.secret"]}}}
 
 
 @pytest.fixture
-def stream(js, unique):
-    """
-    A stream for batches on the shared server.
-    """
-    made = batch_stream(js, unique)
-    yield made
-    with contextlib.suppress(jetsync.StreamNotFoundError):
-        js.delete_stream(unique)
-
-
-@pytest.fixture
 def with_plugins(nats_server):
     """
     A factory of JetStream contexts whose client has plugins.

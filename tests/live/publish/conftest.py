@@ -1,0 +1,37 @@
+"""
+Fixtures of the tests of publishing.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from streams import batch_stream
+
+import jetsync
+from jetsync.devserver import DevServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def stream(js: jetsync.JetStream, unique: str) -> Iterator[jetsync.Stream]:
+    """
+    A stream in memory that accepts atomic batches.
+    """
+    made = batch_stream(js, unique)
+    yield made
+    with suppress(jetsync.StreamNotFoundError):
+        js.delete_stream(unique)
+
+
+@pytest.fixture(scope="session")
+def hasty() -> Iterator[DevServer]:
+    """
+    A server that drops batches after an idle second.
+    """
+    with DevServer(config={"jetstream": {"limits": {"batch": {"timeout": "1s"}}}}) as server:
+        yield server
