@@ -19,6 +19,7 @@ from jetsync_otel.metrics.instruments import Instruments, labels
 from jetsync_otel.operations.processing import Processor
 from jetsync_otel.operations.publishing import Sender
 from jetsync_otel.operations.receiving import Receiver
+from jetsync_otel.operations.telemetry import Telemetry
 from jetsync_otel.settings import Settings
 
 if TYPE_CHECKING:
@@ -69,10 +70,10 @@ class OTel:
         chosen = propagate.get_global_textmap() if propagator is None else propagator
         self._faults = Faults()
         self._instruments = Instruments(meter)
-        what = (tracer, self._instruments, chosen, self.settings)
-        self._sender = Sender(*what)
-        self._receiver = Receiver(*what, self._faults)
-        self._processor = Processor(*what, self._faults)
+        telemetry = Telemetry(tracer, self._instruments, chosen, self.settings, self._faults)
+        self._sender = Sender(telemetry)
+        self._receiver = Receiver(telemetry)
+        self._processor = Processor(telemetry)
         # This runs for every message. A closure is faster than a method.
         received = jetsync.hookimpl(self._receiver.tallies.hook())
         self.jetsync_message_received = received  # type: ignore[assignment,method-assign]

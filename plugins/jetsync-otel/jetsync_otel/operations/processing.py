@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from contextvars import Token
 
     from opentelemetry.context import Context
-    from opentelemetry.propagators.textmap import TextMapPropagator
-    from opentelemetry.trace import Span, SpanContext, Tracer
+    from opentelemetry.trace import Span, SpanContext
 
-    from jetsync_otel.errors import Faults
-    from jetsync_otel.metrics.instruments import Instruments, Labels
-    from jetsync_otel.settings import Settings
+    from jetsync_otel.metrics.instruments import Labels
+    from jetsync_otel.operations.telemetry import Telemetry
 
     AnyMessage: TypeAlias = jetsync.Message | jetsync.StoredMessage
 
@@ -37,26 +35,15 @@ class Processor:
     Creates the spans of one plugin. Thread-safe.
     """
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        instruments: Instruments,
-        propagator: TextMapPropagator,
-        settings: Settings,
-        faults: Faults,
-    ) -> None:
-        self._tracer = tracer
-        self._instruments = instruments
-        self._propagator = propagator
-        self._settings = settings
-        self._faults = faults
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
 
     @contextlib.contextmanager
     def process(self, messages: Sequence[AnyMessage]) -> Iterator[Span]:
         """
         Open a span around the handling of messages and make it the current one.
         """
-        begun = self._faults.guarded("process", self._begin, messages)
+        begun = self._telemetry.faults.guarded("process", self._begin, messages)
         if begun is None:
             # The messages are still handled.
             yield trace.INVALID_SPAN
@@ -66,13 +53,15 @@ class Processor:
         try:
             yield span
         except BaseException as error:
-            self._faults.guarded("process", _note_error, span, whose, error)
+            self._telemetry.faults.guarded("process", _note_error, span, whose, error)
             raise
         finally:
             contexts.detach(token)
-            self._faults.guarded("process", span.end)
+            self._telemetry.faults.guarded("process", span.end)
             taken = time.monotonic() - started
-            self._faults.guarded("process", self._instruments.process_duration.record, taken, whose)
+            self._telemetry.faults.guarded(
+                "process", self._telemetry.instruments.process_duration.record, taken, whose
+            )
 
     def _begin(self, messages: Sequence[AnyMessage]) -> tuple[Span, Token[Context], Labels]:
         """Start a span and make it the current one. Return also the labels of its duration."""
@@ -85,9 +74,9 @@ class Processor:
         created: dict[tuple[int, int], SpanContext] = {}
         first = None
         for message in messages:
-            found = self._propagator.extract(message.headers, contexts.Context(), GETTER)
+            found = self._telemetry.propagator.extract(message.headers, contexts.Context(), GETTER)
             origin = trace.get_current_span(found).get_span_context()
-            if origin.is_valid and len(created) < self._settings.max_links:
+            if origin.is_valid and len(created) < self._telemetry.settings.max_links:
                 created.setdefault((origin.trace_id, origin.span_id), origin)
             first = found if first is None else first
         stream, consumer = _describe(messages, given)
@@ -95,8 +84,8 @@ class Processor:
             ambient = trace.get_current_span(context).get_span_context()
             if not ambient.is_valid:
                 # Continue the trace of the publisher, with its baggage.
-                context = self._propagator.extract(messages[0].headers, context, GETTER)
-        span = self._tracer.start_span(
+                context = self._telemetry.propagator.extract(messages[0].headers, context, GETTER)
+        span = self._telemetry.tracer.start_span(
             "process" if stream is None else f"process {stream}",
             context=context,
             kind=SpanKind.CONSUMER,
@@ -106,7 +95,7 @@ class Processor:
         if span.get_span_context().is_valid:
             # Without an SDK, the publisher's context is passed on unchanged.
             context = trace.set_span_in_context(span, context)
-        shown = consumer if self._settings.consumers else None
+        shown = consumer if self._telemetry.settings.consumers else None
         whose = labels("process", stream=stream, consumer=shown)
         return span, contexts.attach(context), whose
 

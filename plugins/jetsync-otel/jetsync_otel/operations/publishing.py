@@ -26,11 +26,8 @@ from jetsync_otel.carrier import GETTER, SETTER
 from jetsync_otel.metrics.instruments import labels
 
 if TYPE_CHECKING:
-    from opentelemetry.propagators.textmap import TextMapPropagator
-    from opentelemetry.trace import Tracer
-
-    from jetsync_otel.metrics.instruments import Instruments, Labels
-    from jetsync_otel.settings import Settings
+    from jetsync_otel.metrics.instruments import Labels
+    from jetsync_otel.operations.telemetry import Telemetry
 
 KEPT: Final = 1024
 """Maximum open batches and windows whose context is remembered."""
@@ -62,18 +59,9 @@ class Sender:
     Creates the spans of one plugin. Thread-safe.
     """
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        instruments: Instruments,
-        propagator: TextMapPropagator,
-        settings: Settings,
-    ) -> None:
-        self._tracer = tracer
-        self._instruments = instruments
-        self._propagator = propagator
-        self._settings = settings
-        self._by_message = settings.granularity == "message"
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._by_message = telemetry.settings.granularity == "message"
         self._lock = threading.RLock()
         self._open: dict[int, Sending] = {}
         """Open publishes and windows, by the identity of their operations."""
@@ -128,7 +116,7 @@ class Sender:
             span.set_attribute(names.SEQUENCE, result.sequence)
             if result.duplicate:
                 span.set_attribute(names.DUPLICATE, value=True)
-                self._instruments.duplicates.add(1, labels("publish", stream=stream))
+                self._telemetry.instruments.duplicates.add(1, labels("publish", stream=stream))
         self._count(sending, stream, 1, None)
         self._finish(sending, stream, None)
 
@@ -241,7 +229,7 @@ class Sender:
                 return None
             sending, single = found, operation.window is None
         carrier: dict[str, str] = {}
-        self._propagator.inject(carrier, context=sending.context)
+        self._telemetry.propagator.inject(carrier, context=sending.context)
         if self._by_message and not single:
             with self._lock:
                 self._carried[sending.span.get_span_context().span_id] = sending
@@ -257,7 +245,9 @@ class Sender:
         """
         sending: Sending | None = None
         headers = jetsync.Headers(message.headers)
-        carried = self._propagator.extract(headers, context=contexts.Context(), getter=GETTER)
+        carried = self._telemetry.propagator.extract(
+            headers, context=contexts.Context(), getter=GETTER
+        )
         before = trace.get_current_span(carried).get_span_context()
         if before.is_valid:
             sending = self._carried.get(before.span_id)
@@ -273,16 +263,16 @@ class Sender:
         if message.msg_id is not None:
             made.span.set_attribute(names.MESSAGE_ID, message.msg_id)
         made.span.end()
-        if sending is not None and len(sending.created) < self._settings.max_links:
+        if sending is not None and len(sending.created) < self._telemetry.settings.max_links:
             sending.created.append(made.span.get_span_context())
-        self._propagator.inject(headers, context=made.context, setter=SETTER)
+        self._telemetry.propagator.inject(headers, context=made.context, setter=SETTER)
         return attrs.evolve(message, headers=headers)
 
     # Steps of the above.
 
     def _has_some(self, headers: jetsync.Headers) -> bool:
         """Tell whether there is anything in the headers that the propagator would write."""
-        fields = {field.lower() for field in self._propagator.fields}
+        fields = {field.lower() for field in self._telemetry.propagator.fields}
         return any(name.lower() in fields for name in headers)
 
     def _start(
@@ -303,7 +293,7 @@ class Sender:
             given[names.SUBJECT] = subject
         if context is None:
             context = contexts.get_current()
-        span = self._tracer.start_span(
+        span = self._telemetry.tracer.start_span(
             name if stream is None else f"{name} {stream}",
             context=context,
             kind=span_kind,
@@ -337,9 +327,9 @@ class Sender:
         elif error is not None:
             kind = f"{error.__module__}.{error.__qualname__}"
         marked = labels(sending.name, stream=stream, error=kind)
-        self._instruments.sent.add(count, marked)
+        self._telemetry.instruments.sent.add(count, marked)
         if error is None:
-            self._instruments.acknowledged.add(count, marked)
+            self._telemetry.instruments.acknowledged.add(count, marked)
 
     def _finish(self, sending: Sending, stream: str | None, error: BaseException | None) -> None:
         """End a span. Its name now includes the stream."""
@@ -354,4 +344,6 @@ class Sender:
             span.add_link(link)
         span.end()
         kind = None if error is None else names.error_type(error)
-        self._instruments.duration.record(seconds, labels(sending.name, stream=stream, error=kind))
+        self._telemetry.instruments.duration.record(
+            seconds, labels(sending.name, stream=stream, error=kind)
+        )

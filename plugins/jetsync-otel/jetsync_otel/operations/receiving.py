@@ -27,12 +27,10 @@ from jetsync_otel.metrics.instruments import labels
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from opentelemetry.propagators.textmap import TextMapPropagator
-    from opentelemetry.trace import Link, Tracer
+    from opentelemetry.trace import Link
 
-    from jetsync_otel.errors import Faults
-    from jetsync_otel.metrics.instruments import Instruments, Labels
-    from jetsync_otel.settings import Settings
+    from jetsync_otel.metrics.instruments import Labels
+    from jetsync_otel.operations.telemetry import Telemetry
 
     ReadOperation: TypeAlias = jetsync.FetchOperation | jetsync.DirectReadOperation
 
@@ -60,18 +58,8 @@ class Receiver:
     Creates the spans of one plugin. Thread-safe.
     """
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        instruments: Instruments,
-        propagator: TextMapPropagator,
-        settings: Settings,
-        faults: Faults,
-    ) -> None:
-        self._tracer = tracer
-        self._instruments = instruments
-        self._propagator = propagator
-        self._settings = settings
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
         self._lock = threading.RLock()
         self._pulls: dict[tuple[str, str], tuple[int, float]] = {}
         """The open pulls of each consumption, and the time of its last span."""
@@ -79,10 +67,11 @@ class Receiver:
         self._timers: set[tuple[str, str]] = set()
         """Consumptions with a pending timer."""
 
-        self._faults = faults
-
         self.tallies = Tallies(
-            settings.max_links, set(propagator.fields), self._note_first, faults.report
+            telemetry.settings.max_links,
+            set(telemetry.propagator.fields),
+            self._note_first,
+            telemetry.faults.report,
         )
 
     def begin(self, operation: ReadOperation) -> Receiving:
@@ -101,7 +90,7 @@ class Receiver:
         if isinstance(operation, jetsync.FetchOperation):
             self._end_pull(operation, receiving, None)
         elif isinstance(result, jetsync.StoredMessage):
-            context = extract(result, contexts.Context(), propagator=self._propagator)
+            context = extract(result, contexts.Context(), propagator=self._telemetry.propagator)
             self._end_read(operation, receiving, 1, None, result, self._links([context]))
         else:
             self._end_read(operation, receiving, result if isinstance(result, int) else 0, None)
@@ -154,7 +143,7 @@ class Receiver:
         try:
             self.emit(*source)
         except Exception as error:  # noqa: BLE001 - a timer thread would lose it
-            self._faults.report("read", error)
+            self._telemetry.faults.report("read", error)
 
     def emit(self, stream: str, consumer: str) -> None:
         """
@@ -186,7 +175,7 @@ class Receiver:
         else:
             deliveries = self.tallies.of_thread((stream, consumer))
             self._note_duration(operation, receiving, error)
-        if deliveries is not None or error is not None or self._settings.empty_receives:
+        if deliveries is not None or error is not None or self._telemetry.settings.empty_receives:
             self._span_of_pull(operation.name, stream, consumer, deliveries, receiving, error)
 
     def _span_of_pull(  # noqa: PLR0917 - one private step.
@@ -208,7 +197,7 @@ class Receiver:
             started = receiving.started_ns
         elif deliveries is not None:
             started = deliveries.first_ns
-        span = self._tracer.start_span(
+        span = self._telemetry.tracer.start_span(
             f"{name} {stream}",
             # A consumption has no calling span.
             context=contexts.Context() if receiving is None else receiving.context,
@@ -226,11 +215,11 @@ class Receiver:
         span.end()
         if deliveries is not None:
             marked = labels(name, stream=stream, consumer=self._shown(consumer))
-            self._instruments.consumed.add(deliveries.count, marked)
+            self._telemetry.instruments.consumed.add(deliveries.count, marked)
             whose = labels("consume", stream=stream, consumer=self._shown(consumer))
             if deliveries.redelivered:
-                self._instruments.redelivered.add(deliveries.redelivered, whose)
-            self._instruments.pending.set(sequences(deliveries.reply)[0], whose)
+                self._telemetry.instruments.redelivered.add(deliveries.redelivered, whose)
+            self._telemetry.instruments.pending.set(sequences(deliveries.reply)[0], whose)
 
     def _end_read(  # noqa: PLR0917 - one private step.
         self,
@@ -251,7 +240,7 @@ class Receiver:
             given[names.SEQUENCE] = message.sequence
         elif operation.sequence is not None:
             given[names.SEQUENCE] = operation.sequence
-        span = self._tracer.start_span(
+        span = self._telemetry.tracer.start_span(
             f"{name} {stream}",
             context=receiving.context,
             kind=SpanKind.CLIENT,
@@ -265,7 +254,7 @@ class Receiver:
             span.record_exception(error)
         span.end()
         if count:
-            self._instruments.consumed.add(count, labels(name, stream=stream))
+            self._telemetry.instruments.consumed.add(count, labels(name, stream=stream))
         self._note_duration(operation, receiving, error)
 
     def _attributes(self, name: str, stream: str, consumer: str | None) -> Labels:
@@ -281,13 +270,15 @@ class Receiver:
 
     def _context_of(self, block: bytes) -> Context:
         headers = jetsync.Headers.parse(block)[2]
-        return self._propagator.extract(headers, context=contexts.Context(), getter=GETTER)
+        return self._telemetry.propagator.extract(
+            headers, context=contexts.Context(), getter=GETTER
+        )
 
     def _links(self, found: Iterable[Context]) -> list[Link]:
         """Return unique links to the spans of contexts, up to max_links."""
         made: dict[tuple[int, int], Link] = {}
         for context in found:
-            if len(made) >= self._settings.max_links:
+            if len(made) >= self._telemetry.settings.max_links:
                 # Each thread may have collected max_links contexts.
                 break
             named = trace.get_current_span(context).get_span_context()
@@ -296,13 +287,13 @@ class Receiver:
         return list(made.values())
 
     def _shown(self, consumer: str) -> str | None:
-        return consumer if self._settings.consumers else None
+        return consumer if self._telemetry.settings.consumers else None
 
     def _note_first(self, source: tuple[str, str], stored_ns: int) -> None:
         stream, consumer = source
         lag = max(time.time_ns() - stored_ns, 0) / 1e9
         marked = labels("consume", stream=stream, consumer=self._shown(consumer))
-        self._instruments.lag.record(lag, marked)
+        self._telemetry.instruments.lag.record(lag, marked)
         self._emit_later(source)
 
     def _note_duration(
@@ -317,4 +308,4 @@ class Receiver:
             consumer=consumer,
             error=None if error is None else names.error_type(error),
         )
-        self._instruments.duration.record(time.monotonic() - receiving.started, marked)
+        self._telemetry.instruments.duration.record(time.monotonic() - receiving.started, marked)
