@@ -8,12 +8,15 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import jetsync
+from jetsync_spark.common.clients import lend
 from jetsync_spark.common.errors import BehindError, JetStreamSparkError, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["TEMPORARY", "Retry", "call_with_retry"]
+    from jetsync_spark.common.clients import Settings
+
+__all__ = ["TEMPORARY", "Retry", "ask_with_retry", "call_with_retry"]
 
 T = TypeVar("T")
 
@@ -124,3 +127,30 @@ def call_with_retry(call: Callable[[], T], seconds: float, doing: str, stream: s
             time.sleep(PAUSE)
 
     return Retry(seconds).call(started, doing, stream)
+
+
+def ask_with_retry(  # noqa: PLR0917 - as call_with_retry, after the client.
+    settings: Settings,
+    name: str,
+    call: Callable[[jetsync.JetStream], T],
+    seconds: float,
+    doing: str,
+    stream: str,
+) -> T:
+    """
+    Return what *call* returns for this process's client, as :func:`call_with_retry`.
+
+    Args:
+        settings: How to connect.
+        name: The connection's name on the server.
+        call: What to ask.
+        seconds: How long to retry.
+        doing: What the error says has failed.
+        stream: The stream that the error names.
+    """
+
+    def connected() -> T:
+        with lend(settings, name) as client:
+            return call(client.jetstream())
+
+    return call_with_retry(connected, seconds, doing, stream)

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 import jetsync
 from jetsync_spark.common.clients import lend
 from jetsync_spark.common.errors import OptionError, explain
-from jetsync_spark.common.retry import call_with_retry
+from jetsync_spark.common.retry import ask_with_retry, call_with_retry
 from jetsync_spark.common.task import application, this_task
 from jetsync_spark.read.options import EARLIEST, LATEST
 from jetsync_spark.read.origin import (
@@ -104,8 +104,13 @@ class StreamBatchReader(DataSourceReader):
         Return the parts of the range.
         """
         stream = self._options.source
-        parts = call_with_retry(
-            self._plan, self._options.retry_timeout, "planning to read failed", stream
+        parts = ask_with_retry(
+            self._settings,
+            f"jetsync-spark-plan-{stream}",
+            self._parts,
+            self._options.retry_timeout,
+            "planning to read failed",
+            stream,
         )
         _logger.info("batch_planned", stream=stream, parts=len(parts))
         # Spark needs at least one partition.
@@ -117,10 +122,6 @@ class StreamBatchReader(DataSourceReader):
         """
         if partition.value is not None:
             yield from read_part(self._settings, self._options, self._table, partition.value)
-
-    def _plan(self) -> list[Range]:
-        with lend(self._settings, f"jetsync-spark-plan-{self._options.source}") as client:
-            return self._parts(client.jetstream())
 
     def _parts(self, js: jetsync.JetStream) -> list[Range]:
         options = self._options

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import jetsync
-from jetsync_spark.common.clients import lend
 from jetsync_spark.common.errors import OptionError
-from jetsync_spark.common.retry import call_with_retry
+from jetsync_spark.common.retry import ask_with_retry
 from jetsync_spark.common.task import application
 from jetsync_spark.read.tables import BUCKET_COLUMNS, Table
 
@@ -102,9 +101,11 @@ class BucketReader(DataSourceReader):
 
     def _ask(self, call: Callable[[jetsync.KeyValue], _ResultT], doing: str) -> _ResultT:
         name = self._options.source
-
-        def connected() -> _ResultT:
-            with lend(self._settings, f"jetsync-spark-{application()}-bucket-{name}") as client:
-                return call(client.jetstream().key_value(name))
-
-        return call_with_retry(connected, self._options.retry_timeout, doing, name)
+        return ask_with_retry(
+            self._settings,
+            f"jetsync-spark-{application()}-bucket-{name}",
+            lambda js: call(js.key_value(name)),
+            self._options.retry_timeout,
+            doing,
+            name,
+        )

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 import jetsync
-from jetsync_spark.common.clients import lend
 from jetsync_spark.common.errors import JetStreamSparkError
-from jetsync_spark.common.retry import call_with_retry
+from jetsync_spark.common.retry import ask_with_retry
 from jetsync_spark.read.batch import read_part
 from jetsync_spark.read.offsets import Offset, span
 from jetsync_spark.read.options import LATEST
@@ -256,11 +255,11 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _ask(self, call: Callable[[jetsync.JetStream], Any]) -> Any:
         stream = self._options.source
-
-        def connected() -> Any:
-            with lend(self._settings, f"jetsync-spark-plan-{stream}") as client:
-                return call(client.jetstream())
-
-        return call_with_retry(
-            connected, self._options.retry_timeout, "planning to read failed", stream
+        return ask_with_retry(
+            self._settings,
+            f"jetsync-spark-plan-{stream}",
+            call,
+            self._options.retry_timeout,
+            "planning to read failed",
+            stream,
         )
