@@ -1,5 +1,5 @@
 """
-Marks messages of jetsync with their sender, and measures how long they take.
+Marks messages of jetsync with their sender, and measures their age.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-How old messages were when they were read.
+The age of messages when they were read.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ import threading
 from dataclasses import dataclass
 
 PROGRAMS = 1000
-"""How many programs are told apart: the header may say anything, and memory is limited."""
+"""The most programs that are counted apart. A header can have any value, and memory is limited."""
 
 OTHERS = "(others)"
-"""Where the messages of all further programs are counted."""
+"""The name under which the messages of all other programs are counted."""
 
 
 @dataclass(frozen=True)
 class AgeStatistics:
     """
-    Say how old messages were when they were read, in seconds.
+    The age of messages when they were read, in seconds.
     """
 
     count: int = 0
@@ -27,14 +27,14 @@ class AgeStatistics:
     @property
     def mean(self) -> float:
         """
-        The mean age; 0 while there is none.
+        The mean age, or 0 without messages.
         """
         return self.total / self.count if self.count else 0.0
 
 
 class Ages:
     """
-    Keep the ages by the program that sent the messages; thread-safe.
+    Count ages by the program that sent the messages. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Ages:
 
     def statistics(self) -> dict[str, AgeStatistics]:
         """
-        Return what was measured so far, by program.
+        Return the ages so far, by program.
         """
         with self._lock:
             return dict(self._by_program)

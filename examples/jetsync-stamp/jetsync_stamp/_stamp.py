@@ -30,13 +30,13 @@ _logger = get_logger("jetsync_stamp")
 
 class Stamp:
     """
-    Mark messages with their sender and the time, and measure how old those are that are read.
+    Mark messages with their sender and the time, and measure the age of messages that are read.
 
     Args:
-        program: What to call this program; `$STAMP_PROGRAM` where it is not given.
+        program: The name of this program. The default is `$STAMP_PROGRAM`.
 
-        owns: The beginning of the subjects that it may publish to, or several; none given allows
-            all.
+        owns: One or more prefixes of the subjects that it may publish to. By default it may
+            publish to all subjects.
 
     Raises:
         ConfigurationError: The program has no name.
@@ -47,7 +47,7 @@ class Stamp:
     def __init__(self, program: str | None = None, owns: str | Sequence[str] = ()) -> None:
         self.program = program or os.environ.get("STAMP_PROGRAM", "")
         if not self.program:
-            raise ConfigurationError("a program that stamps needs a name: set STAMP_PROGRAM")
+            raise ConfigurationError("jetsync-stamp needs a program name: set STAMP_PROGRAM")
         self.owns = (owns,) if isinstance(owns, str) else tuple(owns)
         self.ages = Ages()
 
@@ -61,7 +61,7 @@ class Stamp:
     @hookimpl
     def jetsync_message_received(self, message: Message | StoredMessage) -> None:
         """
-        Measure how old a message is that carries our mark.
+        Measure the age of a message that has both headers.
         """
         program, sent = message.headers.get(PROGRAM), message.headers.get(TIME)
         if program is None or sent is None:
@@ -69,7 +69,7 @@ class Stamp:
         try:
             age = time.time() - float(sent)
         except ValueError:
-            # Raising here would refuse the message, and another program may have set the header.
+            # An error would reject the message, and another program may have set the header.
             _logger.debug("time_unreadable", subject=message.subject, time=sent)
             return
         if math.isfinite(age):
@@ -77,14 +77,14 @@ class Stamp:
 
     def statistics(self) -> dict[str, AgeStatistics]:
         """
-        Return the ages of all messages that were read so far, by the program that sent them.
+        Return the ages of the messages that were read so far, by the program that sent them.
         """
         return self.ages.statistics()
 
     @hookimpl
     def jetsync_prepare_message(self, message: OutboundMessage) -> None:
         """
-        Refuse a message to a subject that is not this program's.
+        Reject a message to a subject that this program does not own.
         """
         if self.owns and not message.subject.startswith(self.owns):
             raise NotOwnedError(self.program, message.subject)
@@ -92,7 +92,7 @@ class Stamp:
 
 class NotOwnedError(Exception):
     """
-    A program publishes to a subject that is not its own.
+    A program published to a subject that it does not own.
     """
 
     def __init__(self, program: str, subject: str) -> None:

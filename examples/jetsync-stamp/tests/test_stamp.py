@@ -17,7 +17,7 @@ from jetsync_stamp._ages import OTHERS, PROGRAMS, Ages
 @pytest.fixture
 def connect(nats_server):
     """
-    A function that connects with plugins and returns JetStream.
+    A function that connects with plugins and returns a JetStream object.
     """
     with contextlib.ExitStack() as stack:
 
@@ -30,7 +30,7 @@ def connect(nats_server):
 
 def test_messages_say_who_sent_them(connect, stream):
     """
-    One message or many: each has the mark.
+    Each message has the header, in a single publish and in a bulk publish.
     """
     js = connect(Stamp("till"))
     js.publish(f"{stream.name}.a", b"1")
@@ -40,9 +40,9 @@ def test_messages_say_who_sent_them(connect, stream):
     assert programs == {"till"}
 
 
-def test_plugins_after_it_see_the_mark(connect, stream):
+def test_plugins_after_it_get_the_header(connect, stream):
     """
-    It is there before messages are prepared.
+    The header is set before messages are prepared.
     """
     recorder = HookRecorder("jetsync_prepare_message")
     connect(recorder, Stamp("till")).publish(f"{stream.name}.a", b"1")
@@ -53,11 +53,11 @@ def test_plugins_after_it_see_the_mark(connect, stream):
 
 def test_ages_are_measured(connect, stream):
     """
-    By sender; messages without the mark do not count.
+    Ages are counted by sender. Messages without the headers are not counted.
     """
     reader = Stamp("office")
     connect(Stamp("till")).publish_many([(f"{stream.name}.a", b"x")] * 3)
-    connect().publish(f"{stream.name}.a", b"of somebody else")
+    connect().publish(f"{stream.name}.a", b"of another program")
     for odd in ("noon", "-inf"):
         connect().publish(f"{stream.name}.a", b"odd", headers={PROGRAM: "x", "Stamp-Time": odd})
 
@@ -71,9 +71,9 @@ def test_ages_are_measured(connect, stream):
     assert 0.0 <= ages.mean <= ages.greatest
 
 
-def test_programs_are_told_apart_up_to_a_number():
+def test_the_number_of_programs_is_limited():
     """
-    Whoever sends ever new names does not fill the memory of those who read.
+    A sender that keeps changing its name does not fill the reader's memory.
     """
     ages = Ages()
     for number in range(PROGRAMS + 50):
@@ -85,9 +85,9 @@ def test_programs_are_told_apart_up_to_a_number():
     assert (statistics["program-0"].count, statistics[OTHERS].count) == (2, 50)
 
 
-def test_only_what_the_program_owns(connect, stream):
+def test_other_subjects_are_rejected(connect, stream):
     """
-    The rest is refused before it is sent, and the error says why.
+    A message to another program's subject is not sent, and the error says why.
     """
     js = connect(Stamp("till", owns=f"{stream.name}.till."))
     js.publish(f"{stream.name}.till.1", b"mine")
@@ -100,9 +100,9 @@ def test_only_what_the_program_owns(connect, stream):
     assert stream.info().state.messages == 1
 
 
-def test_its_name_is_enough(connect, stream, monkeypatch):
+def test_loaded_by_name(connect, stream, monkeypatch):
     """
-    Loaded by its entry point, it takes the program's name from the environment.
+    A plugin that is loaded by its entry point gets the program's name from the environment.
     """
     monkeypatch.setenv("STAMP_PROGRAM", "till")
     connect("stamp").publish(f"{stream.name}.a", b"1")
@@ -110,9 +110,9 @@ def test_its_name_is_enough(connect, stream, monkeypatch):
     assert stream.get_message(1).headers[PROGRAM] == "till"
 
 
-def test_a_name_is_needed(connect, monkeypatch):
+def test_a_program_needs_a_name(connect, monkeypatch):
     """
-    Without one, connecting fails and says what to set.
+    Without a name, connecting fails and the error says what to set.
     """
     monkeypatch.delenv("STAMP_PROGRAM", raising=False)
 
