@@ -182,7 +182,8 @@ class JetStream:
         context = self._context
         context.connection.check()
         check_function("on_ack", on_ack)
-        options = self._window_options(window, window_bytes, ack_timeout, retries, retry_wait)
+        seconds = self._seconds(ack_timeout, "ack_timeout")
+        options = WindowOptions(seconds, window, window_bytes, retries, retry_wait)
         return BulkPublish(context, options, on_ack).run(messages)
 
     def publisher(
@@ -212,7 +213,8 @@ class JetStream:
         context = self._context
         context.connection.check()
         check_function("on_report", on_report)
-        options = self._window_options(window, window_bytes, ack_timeout, retries, retry_wait)
+        seconds = self._seconds(ack_timeout, "ack_timeout")
+        options = WindowOptions(seconds, window, window_bytes, retries, retry_wait)
         return Publisher(context, options, on_report)
 
     def atomic_batch(
@@ -344,28 +346,8 @@ class JetStream:
         )
         return FastPublisher(self._context, options)
 
-    def _seconds(self, timeout: Seconds | None) -> float:
-        return as_seconds(self._context.default_timeout if timeout is None else timeout, "timeout")
-
-    def _window_options(
-        self,
-        window: int,
-        window_bytes: int,
-        ack_timeout: Seconds | None,
-        retries: int,
-        retry_wait: Seconds,
-    ) -> WindowOptions:
-        check_count("window", window, 1)
-        check_count("window_bytes", window_bytes, 1)
-        check_count("retries", retries, 0)
-        timeout = self._context.default_timeout if ack_timeout is None else ack_timeout
-        return WindowOptions(
-            size=window,
-            max_bytes=window_bytes,
-            ack_timeout=as_seconds(timeout, "ack_timeout"),
-            retries=retries,
-            retry_wait=as_seconds(retry_wait, "retry_wait"),
-        )
+    def _seconds(self, timeout: Seconds | None, name: str = "timeout") -> float:
+        return as_seconds(self._context.default_timeout if timeout is None else timeout, name)
 
     # Schedules
 

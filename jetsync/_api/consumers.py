@@ -33,7 +33,7 @@ from jetsync.values.support import (
     CONSUMER_NEEDS,
     Need,
     api_level_of,
-    check_consumer_reply,
+    check_reply,
     explain_refusal,
     level_of_version,
 )
@@ -119,7 +119,8 @@ def create(
         raise reason from error
     done = {"create": "created", "update": "updated"}.get(action, "created or updated")
     made = consumer_info(answer)
-    check_consumer_reply(asked, answer.get("config") or {}, server=server, name=name, done=done)
+    returned, done = answer.get("config") or {}, f"consumer {name!r} was {done}"
+    check_reply(CONSUMER_NEEDS, asked, returned, server=server, done=done)
     return made
 
 

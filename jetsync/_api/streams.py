@@ -25,7 +25,7 @@ from jetsync.values.codec import from_wire, to_wire
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.stream_info import StreamInfo
 from jetsync.values.subjects import validate_filter, validate_name
-from jetsync.values.support import STREAM_NEEDS, check_stream_reply, explain_refusal
+from jetsync.values.support import STREAM_NEEDS, check_reply, explain_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -70,7 +70,8 @@ def create(
         raise reason from error
     done = "created" if action == "CREATE" else "updated"
     made = stream_info(answer)
-    check_stream_reply(asked, answer.get("config") or {}, server=server, name=name, done=done)
+    returned, done = answer.get("config") or {}, f"stream {name!r} was {done}"
+    check_reply(STREAM_NEEDS, asked, returned, server=server, done=done)
     return made
 
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from jetsync import events
-from jetsync._base.deadline import Deadline
+from jetsync._base.deadline import Deadline, as_seconds
+from jetsync._base.fields import check_count
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
 from jetsync._proto.pipeline import Pipeline
@@ -42,6 +43,7 @@ from jetsync.values.outbound import OutboundMessage, coerce_outbound, payload_by
 
 if TYPE_CHECKING:
     from jetsync._api.context import Context
+    from jetsync._base.deadline import Seconds
 
 # Messages in flight at most: enough to hide a round trip, few enough to settle soon after a loss.
 DEFAULT_WINDOW: Final = 4096
@@ -59,19 +61,28 @@ CONNECTION_POLL: Final = 0.05
 _NO_WAIT: Final = Deadline(0.0, 0.0)
 
 
-@attrs.frozen(kw_only=True)
+def _retry_wait(value: Seconds) -> float:
+    return as_seconds(value, "retry_wait")
+
+
+@attrs.frozen
 class WindowOptions:
     """
     The options of one window.
     """
 
-    size: int = DEFAULT_WINDOW
-    max_bytes: int = DEFAULT_WINDOW_BYTES
     # Seconds to wait for each ack, and for a connection.
     ack_timeout: float
+    size: int = DEFAULT_WINDOW
+    max_bytes: int = DEFAULT_WINDOW_BYTES
     # How often a message that no stream took is sent again, and the seconds before each attempt.
     retries: int = 2
-    retry_wait: float = 0.25
+    retry_wait: float = attrs.field(default=0.25, converter=_retry_wait)
+
+    def __attrs_post_init__(self) -> None:
+        check_count("window", self.size, 1)
+        check_count("window_bytes", self.max_bytes, 1)
+        check_count("retries", self.retries, 0)
 
     def operation(self) -> events.PublishOperation:
         """Describe a window to plugins."""

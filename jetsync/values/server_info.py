@@ -8,7 +8,7 @@ import json
 import math
 import reprlib
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 import attrs
@@ -16,8 +16,6 @@ import attrs
 from jetsync.errors import ProtocolError
 
 __all__ = ["ServerInfo", "Statistics"]
-
-_T = TypeVar("_T")
 
 LARGEST_PAYLOAD: Final = (1 << 31) - 1
 """The largest valid ``max_payload``: servers store it in 32 bits."""
@@ -120,6 +118,14 @@ def decode_json(data: bytes) -> dict[str, Any]:
     return value
 
 
+_INFO_TYPES: Final = {
+    **dict.fromkeys(("version", "server_id", "server_name", "cluster", "domain"), str),
+    **dict.fromkeys(("api_lvl", "max_payload", "client_id"), int),
+    **dict.fromkeys(("headers", "jetstream", "ldm"), bool),
+}
+_RENAMED: Final = {"api_lvl": "api_level", "ldm": "lame_duck"}
+
+
 def parse_info(line: bytes, url: str | None) -> ServerInfo:
     """
     Read an ``INFO`` line.
@@ -128,33 +134,20 @@ def parse_info(line: bytes, url: str | None) -> ServerInfo:
         ProtocolError: It is not a JSON object, or a field has a wrong type.
     """
     raw = decode_json(line[4:])
-
-    def field(name: str, kind: type[_T], default: _T) -> _T:
+    known: dict[str, Any] = {}
+    for name, kind in _INFO_TYPES.items():
         value = raw.get(name)
         if value is None:
-            return default
+            continue
         if type(value) is not kind:
             raise ProtocolError(f"INFO: {name} has a wrong type: {reprlib.repr(value)}")
-        return value
-
-    max_payload = field("max_payload", int, 1 << 20)
-    if not 0 <= max_payload <= LARGEST_PAYLOAD:
-        raise ProtocolError(f"INFO: max_payload is {max_payload}")
-    return ServerInfo(
-        version=field("version", str, "0.0.0"),
-        api_level=field("api_lvl", int, 0),
-        max_payload=max_payload,
-        server_id=field("server_id", str, ""),
-        server_name=field("server_name", str, ""),
-        cluster=field("cluster", str, "") or None,
-        url=url,
-        client_id=None if raw.get("client_id") is None else field("client_id", int, 0),
-        headers=field("headers", bool, False),
-        jetstream=field("jetstream", bool, False),
-        domain=field("domain", str, "") or None,
-        lame_duck=field("ldm", bool, False),
-        raw=raw,
-    )
+        known[_RENAMED.get(name, name)] = value
+    for name in ("cluster", "domain"):
+        known[name] = known.get(name) or None
+    server = ServerInfo(**{"headers": False, **known}, url=url, raw=raw)
+    if not 0 <= server.max_payload <= LARGEST_PAYLOAD:
+        raise ProtocolError(f"INFO: max_payload is {server.max_payload}")
+    return server
 
 
 def clean_info(line: bytes, url: str | None) -> tuple[dict[str, Any], ServerInfo]:

@@ -112,6 +112,10 @@ _VALUE_NEEDS: Final[Mapping[tuple[str, str], Need]] = {
 """The needs of values that are newer than their field."""
 
 
+_OMITTED: Final = {"persist_mode": "default", "priority_policy": "none"}
+"""Values that servers leave out of their answers."""
+
+
 def level_of_version(version: Sequence[int]) -> int:
     """
     Return the API level of a server version; 0 before 2.11.
@@ -152,46 +156,43 @@ def api_level_of(metadata: Mapping[str, str] | None) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
-def check_stream_reply(
-    sent: Mapping[str, Any], returned: Mapping[str, Any], *, server: str, name: str, done: str
+def check_reply(
+    needs: Mapping[str, Need | str],
+    sent: Mapping[str, Any],
+    returned: Mapping[str, Any],
+    *,
+    server: str,
+    done: str,
 ) -> None:
     """
-    Raise if the server accepted a stream configuration but dropped a part of it.
+    Raise if the server accepted a configuration but dropped a part of it.
 
     Args:
+        needs: :data:`STREAM_NEEDS` or :data:`CONSUMER_NEEDS`.
         sent: The configuration that was sent.
         returned: The configuration that the server returned.
         server: Version of the server, used if the answer does not contain it.
-        name: Name of the stream.
-        done: What the server did: ``"created"`` or ``"updated"``.
+        done: What the server did, such as ``"stream 'S' was created"``.
 
     Raises:
         NotSupportedError: A field that was set is missing or off.
     """
-    settled = set()
-    if sent.get("persist_mode") == "default":
-        settled.add("persist_mode")
+    settled = {field for field, value in _OMITTED.items() if sent.get(field) == value}
+    if needs is CONSUMER_NEEDS:
+        # Servers up to 2.12.0 return only the one of the two names that was sent.
+        settled |= {"name", "durable_name"}
     if sent.get("subject_delete_marker_ttl"):
         # Markers are rollups, so the server turns deny_purge off (ADR-43).
         settled.add("deny_purge")
     dropped = [path for path in _dropped(sent, returned) if path not in settled]
-    _refuse(dropped, STREAM_NEEDS, returned, server, f"stream {name!r} was {done}")
-
-
-def check_consumer_reply(
-    sent: Mapping[str, Any], returned: Mapping[str, Any], *, server: str, name: str, done: str
-) -> None:
-    """
-    Raise if the server accepted a consumer configuration but dropped a part of it.
-
-    Args and Raises as :func:`check_stream_reply`.
-    """
-    # Servers up to 2.12.0 return only the one of the two names that was sent.
-    settled = {"name", "durable_name"}
-    if sent.get("priority_policy") == "none":
-        settled.add("priority_policy")
-    dropped = [path for path in _dropped(sent, returned) if path not in settled]
-    _refuse(dropped, CONSUMER_NEEDS, returned, server, f"consumer {name!r} was {done}")
+    if not dropped:
+        return
+    version = (returned.get("metadata") or {}).get("_nats.ver", server)
+    error = NotSupportedError(dropped[0], needs=_need_of(dropped[0], needs), server=version)
+    # The server has made the change. It is not undone here, because the stream may have existed
+    # before and hold messages.
+    error.args = (f"{error}; {done} without {', '.join(dropped)}",)
+    raise error
 
 
 def explain_refusal(
@@ -223,23 +224,6 @@ def explain_refusal(
     return None
 
 
-def _refuse(
-    dropped: Sequence[str],
-    needs: Mapping[str, Need | str],
-    returned: Mapping[str, Any],
-    server: str,
-    what: str,
-) -> None:
-    if not dropped:
-        return
-    version = (returned.get("metadata") or {}).get("_nats.ver", server)
-    error = NotSupportedError(dropped[0], needs=_need_of(dropped[0], needs), server=version)
-    # The server has made the change. It is not undone here, because the stream may have existed
-    # before and hold messages.
-    error.args = (f"{error}; {what} without {', '.join(dropped)}",)
-    raise error
-
-
 def _need_of(path: str, needs: Mapping[str, Need | str]) -> str:
     return str(needs.get(path, "a server that knows this field"))
 
@@ -258,20 +242,15 @@ def _dropped(sent: Mapping[str, Any], returned: Mapping[str, Any], path: str = "
             continue
         if isinstance(value_sent, Mapping) and isinstance(got, Mapping):
             yield from _dropped(value_sent, got, f"{here}.")
-        elif _are_objects(value_sent, got):
+        elif _are_objects(value_sent) and _are_objects(got) and len(value_sent) == len(got or ()):
             for one, other in zip(value_sent, got or (), strict=True):
                 yield from _dropped(one, other, f"{here}.")
         elif _is_set(value_sent) and not _is_set(got):
             yield here
 
 
-def _are_objects(value_sent: Any, got: Any) -> bool:
-    """
-    Return whether both are lists of as many objects.
-    """
-    if not isinstance(value_sent, list) or not isinstance(got, list) or len(value_sent) != len(got):
-        return False
-    return all(isinstance(item, Mapping) for item in [*value_sent, *got])
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
 
 
 def _is_set(value: Any) -> bool:

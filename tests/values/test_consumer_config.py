@@ -19,7 +19,7 @@ from jetsync.values.subjects import overlap
 from jetsync.values.support import (
     CONSUMER_NEEDS,
     api_level_of,
-    check_consumer_reply,
+    check_reply,
     explain_refusal,
     level_of_version,
 )
@@ -152,13 +152,9 @@ def test_overlap_of_wildcards(one, other, expected):
 
 class TestEcho:
     def check(self, asked, echoed):
-        check_consumer_reply(
-            {"name": "C", "durable_name": "C", **asked},
-            echoed,
-            server="2.10.26",
-            name="C",
-            done="created",
-        )
+        asked = {"name": "C", "durable_name": "C", **asked}
+        done = "consumer 'C' was created"
+        check_reply(CONSUMER_NEEDS, asked, echoed, server="2.10.26", done=done)
 
     @pytest.mark.parametrize(
         ("asked", "feature", "needs"),

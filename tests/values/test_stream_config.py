@@ -30,7 +30,7 @@ from jetsync.values.stream_config import (
     SubjectTransform,
 )
 from jetsync.values.stream_info import StreamInfo
-from jetsync.values.support import STREAM_NEEDS, check_stream_reply, explain_refusal
+from jetsync.values.support import STREAM_NEEDS, check_reply, explain_refusal
 
 FIELDS = {
     *("name", "description", "subjects", "retention", "max_consumers", "max_msgs", "max_bytes"),
@@ -204,9 +204,8 @@ class TestValidation:
 
 class TestEcho:
     def check(self, asked, echoed):
-        check_stream_reply(
-            {"name": "S", **asked}, echoed, server="2.10.26", name="S", done="created"
-        )
+        done = "stream 'S' was created"
+        check_reply(STREAM_NEEDS, {"name": "S", **asked}, echoed, server="2.10.26", done=done)
 
     @pytest.mark.parametrize(
         ("asked", "feature", "needs"),
