@@ -566,6 +566,9 @@ class Lane:
         self._delivering = False
         self._own_lock()
         self.outbox.after_fork()
+        # Publishers that stage messages ask the outbox first from now on.
+        for receiver in self.receivers():
+            receiver.wake()
 
     def close(self, reason: Exception) -> None:
         """End every wait and every write, now and later, with *reason*."""

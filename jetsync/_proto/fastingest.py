@@ -3,7 +3,8 @@ The protocol engine of fast ingest (ADR-50): one publisher and its batches.
 
 It numbers messages, decides how many may be in flight, reads the server's answers, notices losses,
 decides when to ask the server, and ends a batch. It does not encode, write, wait or read the clock.
-The :class:`~jetsync._proto.fastledger.Ledger` counts the messages.
+The :class:`Ledger` counts the messages. A message has a *number*, counted from 1 over the whole
+publisher, and a *sequence*, counted from 1 within its batch.
 
 A publisher has one batch at a time on the server. A second one begins only if gaps are allowed and
 the server has forgotten the first.
@@ -25,10 +26,12 @@ Behaviour of servers 2.14.6 and 2.15.1:
 from __future__ import annotations
 
 import enum
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from jetsync._base.integers import read_count, read_digits
-from jetsync._proto.fastledger import Ledger
 from jetsync._proto.puback import is_no_responders
 from jetsync.errors import (
     BatchClosedError,
@@ -60,6 +63,7 @@ OP_PING: Final = 4
 
 # The end of a reply subject, which follows the sequence.
 SUFFIX: Final = {op: b".%d.$FI" % op for op in (OP_START, OP_APPEND, OP_COMMIT, OP_END, OP_PING)}
+_OPS: Final = {b"%d" % op: op for op in SUFFIX}
 
 # The server is asked if an expected answer is late by this many seconds.
 ACK_TIMEOUT: Final = 1.0
@@ -80,6 +84,10 @@ _BATCH_IS_OVER: Final = (
 )
 _API_LEVEL: Final = 412
 
+# How far behind the last ack a message can still be reported lost. Acks may overtake such reports
+# while the leader changes.
+LOSS_HORIZON: Final = 4096
+
 
 class Phase(enum.Enum):
     """The state of a publisher."""
@@ -92,6 +100,86 @@ class Phase(enum.Enum):
     COMMITTING = "committing"
     DONE = "done"
     FAILED = "failed"
+
+
+@attrs.frozen(slots=True)
+class Gap:
+    """Messages that are not stored, or not known to be stored."""
+
+    batch_id: str
+    # Numbers of the first and the last message.
+    first: int
+    last: int
+    # The reason, if the server gave one.
+    error: Exception | None
+
+
+@attrs.define(eq=False)
+class Ledger:
+    """
+    Counts the messages of one publisher: confirmed, lost or in flight, and each lost only once.
+    """
+
+    batch_id: str = ""
+    # Messages of earlier batches.
+    base: int = 0
+    # The sequence of the last message sent, and the one up to which the server has confirmed.
+    sent: int = 0
+    covered: int = 0
+    # Messages that are not stored, or not known to be stored.
+    lost: int = 0
+    # Losses since the owner emptied this list.
+    gaps: list[Gap] = attrs.field(factory=list)
+    # Sequences that are lost or refused, as far back as they may be reported again, and how many of
+    # them are above the sequence that the server has confirmed.
+    _lost_seqs: set[int] = attrs.field(factory=set, init=False, repr=False)
+    _lost_ahead: int = attrs.field(default=0, init=False, repr=False)
+
+    @property
+    def added(self) -> int:
+        """The number of messages sent, in all batches."""
+        return self.base + self.sent
+
+    @property
+    def acknowledged(self) -> int:
+        """The number of messages that the server has confirmed, in all batches."""
+        return self.base + self.covered - self.lost + self._lost_ahead
+
+    @property
+    def in_flight(self) -> int:
+        """The number of messages that are neither confirmed nor lost."""
+        return self.sent - self.covered - self._lost_ahead
+
+    def cover(self, seq: int) -> None:
+        """Confirm everything up to *seq* except what is known to be lost."""
+        covered, lost = self.covered, self._lost_seqs
+        if seq <= covered:
+            return
+        if lost:
+            self._lost_ahead -= sum(covered < each <= seq for each in lost)
+            if len(lost) > LOSS_HORIZON and min(lost) <= seq - LOSS_HORIZON:
+                self._lost_seqs = {each for each in lost if each > seq - LOSS_HORIZON}
+        self.covered = seq
+
+    def lose(self, first: int, last: int, error: Exception | None) -> None:
+        """Record lost messages, and report those that were not known to be lost."""
+        first = max(first, self.covered - LOSS_HORIZON + 1, 1)
+        known = self._lost_seqs
+        new = [seq for seq in range(first, min(last, self.sent) + 1) if seq not in known]
+        known.update(new)
+        self.lost += len(new)
+        self._lost_ahead += sum(seq > self.covered for seq in new)
+        # Sequences in a row differ from their places in the list by the same number.
+        for _, group in groupby(enumerate(new), lambda pair: pair[1] - pair[0]):
+            row = [self.base + seq for _, seq in group]
+            self.gaps.append(Gap(self.batch_id, row[0], row[-1], error))
+
+    def close_batch(self, error: Exception | None) -> None:
+        """Give up what is in flight, and count the next batch from 1."""
+        self.lose(self.covered + 1, self.sent, error)
+        self.base += self.sent
+        self.sent = self.covered = self._lost_ahead = 0
+        self._lost_seqs.clear()
 
 
 class FastIngest:
@@ -133,15 +221,14 @@ class FastIngest:
         self.awaits_end: bool = False
         # Whether the server has to answer before more is sent.
         self.recovering: bool = False
-        # When something was last sent or received.
-        self.quiet_since: float = 0.0
         # The sequence of the commit, and when it has to be sent again.
         self._committed = 0
         self._commit_due: float | None = None
-        # Copies of the commit that the server may have.
-        self._commits_out = 0
-        self._ask_wait = FIRST_ASK_WAIT
+        # Copies of the commit that the server may have; 0 if it certainly has none.
+        self.commits_out: int = 0
+        # When the server is asked, unless something is sent or received before.
         self._ask_at = 0.0
+        self._ask_wait = FIRST_ASK_WAIT
 
     def __repr__(self) -> str:
         return (
@@ -190,7 +277,7 @@ class FastIngest:
     def claim(self, count: int, now: float) -> None:
         """Assign numbers to *count* messages before they are sent, so that none is used twice."""
         self.ledger.sent += count
-        self.quiet_since = now
+        self._ask_at = now + ACK_TIMEOUT
 
     def unclaim(self, count: int) -> None:
         """Take back messages, a start or a commit that were certainly not sent."""
@@ -207,15 +294,6 @@ class FastIngest:
         self.phase = Phase.NEW
         self.ledger.sent = 0
 
-    def take_refusal(self) -> Exception | None:
-        """
-        Return the error that prevented the batch, and forget it.
-
-        The error's traceback would keep the caller's frame alive.
-        """
-        refusal, self.refusal = self.refusal, None
-        return refusal
-
     def commit(self, now: float, *, store: bool) -> int:
         """Record that a commit is about to be sent, and return its sequence."""
         # This line comes first, so that after Ctrl-C the commit counts as sent.
@@ -224,41 +302,9 @@ class FastIngest:
         if store:
             self.ledger.sent += 1
         self._commit_due = None
-        self._commits_out = 1
-        self.quiet_since = now
+        self.commits_out = 1
+        self._ask_at = now + ACK_TIMEOUT
         return self._committed
-
-    def take_commit(self, now: float) -> int | None:
-        """Return the sequence of the commit if it has to be sent again now."""
-        if self.phase is not Phase.COMMITTING or self._commit_due is None or now < self._commit_due:
-            return None
-        self._commit_due = None
-        self._commits_out += 1
-        self.quiet_since = now
-        return self._committed
-
-    @property
-    def commit_refused(self) -> bool:
-        """Whether the server certainly does not have the commit."""
-        return not self._commits_out
-
-    def take_ping(self, now: float) -> int | None:
-        """Return the sequence of a ping if one is due while a call waits; None otherwise."""
-        due = self._ping_due()
-        if due is None or now < due:
-            return None
-        if self.recovering:
-            self._ask_at = self._next_ask(now)
-        return self._ping(now)
-
-    def keep_alive(self, now: float) -> int | None:
-        """Return the sequence of a ping for a quiet batch; None if no batch is open."""
-        return self._ping(now) if self.phase is Phase.OPEN else None
-
-    def _ping(self, now: float) -> int:
-        self.pings += 1
-        self.quiet_since = now
-        return self._reached
 
     @property
     def _reached(self) -> int:
@@ -266,13 +312,28 @@ class FastIngest:
         return self._committed - 1 if self.phase is Phase.COMMITTING else self.ledger.sent
 
     def due(self) -> float | None:
-        """Return when a waiting call has something to do even if no answer comes."""
-        return self._ping_due() if self._commit_due is None else self._commit_due
+        """Return when :meth:`poll` is due even if no answer comes, or None."""
+        if self._commit_due is not None:
+            return self._commit_due
+        is_open = self.phase is Phase.OPEN or self.phase is Phase.COMMITTING
+        return self._ask_at if is_open and self._reached else None
 
-    def _ping_due(self) -> float | None:
-        if self.phase not in {Phase.OPEN, Phase.COMMITTING} or not self._reached:
+    def poll(self, now: float) -> tuple[int, int] | None:
+        """
+        Return the operation and the sequence of what a waiting call has to send now, or None.
+
+        The operation is ``OP_COMMIT`` to repeat the commit, or ``OP_PING`` to ask the server.
+        """
+        due = self.due()
+        if due is None or now < due:
             return None
-        return self._ask_at if self.recovering else self.quiet_since + ACK_TIMEOUT
+        self._ask_at = self._next_ask(now) if self.recovering else now + ACK_TIMEOUT
+        if self._commit_due is not None:
+            self._commit_due = None
+            self.commits_out += 1
+            return OP_COMMIT, self._committed
+        self.pings += 1
+        return OP_PING, self._reached
 
     def settle(self, stream: str) -> None:
         """
@@ -292,7 +353,7 @@ class FastIngest:
         elif self.phase is Phase.COMMITTING and not self._reached:
             self.fail(self._unknown("the connection was lost before the commit was answered"))
         elif self.phase in {Phase.OPEN, Phase.COMMITTING}:
-            self._recover(now, now)
+            self._recover(now)
 
     def closed(self, error: Exception) -> None:
         """Fail the batch because no more answers can arrive, for example after a close."""
@@ -320,11 +381,11 @@ class FastIngest:
 
     def _receive(self, frame: Frame, now: float) -> None:
         place = frame[0][len(self.prefix) :].split(b".", 2)
-        if len(place) != 3 or not (place[0].isdigit() and place[1].isdigit()):
+        if len(place) != 3 or not place[0].isdigit() or place[1] not in _OPS:
             return
-        seq, op = read_digits(place[0]), read_digits(place[1])
-        if is_no_responders(frame):
-            self._on_no_leader(seq, op, now)
+        op = _OPS[place[1]]
+        if frame[2] is not None and is_no_responders(frame):
+            self._on_no_leader(read_digits(place[0]), op, now)
             return
         answer = decode_json(frame[3])
         kind = answer.get("type")
@@ -343,7 +404,7 @@ class FastIngest:
             if kind == "err":
                 self._on_error(_number(answer, "seq"), error)
             else:
-                self._on_refusal(seq, op, error, now)
+                self._on_refusal(read_digits(place[0]), op, error, now)
         elif isinstance(answer.get("stream"), str):
             self._on_end(answer)
 
@@ -358,7 +419,8 @@ class FastIngest:
                     self._commit_due = now
             if seq < self.ledger.covered:
                 return
-            self.quiet_since = now
+            if not self.recovering:
+                self._ask_at = now + ACK_TIMEOUT
             self.flow = max(1, min(flow, HIGHEST_FLOW))
         self.ledger.cover(min(seq, self.ledger.sent))
 
@@ -395,7 +457,7 @@ class FastIngest:
         elif over:
             self._forgotten(error)
         elif op == OP_PING:
-            self._recover(now, now + self._ask_wait)
+            self._recover(now + self._ask_wait)
         else:
             self.ledger.lose(seq, seq, error)
 
@@ -406,11 +468,11 @@ class FastIngest:
         elif (
             self.phase is Phase.COMMITTING and op in {OP_COMMIT, OP_END} and seq == self._committed
         ):
-            self._commits_out = max(self._commits_out - 1, 0)
+            self.commits_out = max(self.commits_out - 1, 0)
             self._commit_due = self._next_ask(now)
         elif self.phase in {Phase.OPEN, Phase.COMMITTING} and not self.recovering:
             # The messages are not lost yet: the server reports which are missing.
-            self._recover(now, now + self._ask_wait)
+            self._recover(now + self._ask_wait)
 
     def _on_end(self, answer: dict[str, Any]) -> None:
         """Read the ack that ends a batch, which the server also sends unasked."""
@@ -460,11 +522,10 @@ class FastIngest:
 
     # Steps of the calls above.
 
-    def _recover(self, now: float, ask_at: float) -> None:
+    def _recover(self, ask_at: float) -> None:
         """Send nothing more until the server has reported its state."""
         self.recovering = True
         self._ask_at = ask_at
-        self.quiet_since = now
 
     def _next_ask(self, now: float) -> float:
         """Return when to ask again if no answer comes; the wait grows each time."""

@@ -5,8 +5,9 @@ A fast publisher numbers its messages and keeps a bounded number of them in flig
 acknowledges a few hundred at a time. With ``gap="fail"`` the first error ends the batch, and the
 next call raises it. With ``gap="ok"`` each error is reported to ``on_gap`` and the batch continues.
 
-A call takes the lock within its deadline and holds it while it waits for room. No code of the user
-(``on_gap``, plugins, the iterable of ``add_many``) runs with the lock held.
+A call takes the lock within its deadline and holds it while it waits for room. ``add`` stages small
+messages without that lock while there is room. No code of the user (``on_gap``, plugins, the
+iterable of ``add_many``) runs with a lock held.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from jetsync.values.outbound import (
     OutboundMessage,
     final_message,
     message_iterator,
+    subject_of,
     with_ttl,
 )
 from jetsync.values.ttl import ttl_header
@@ -143,14 +145,18 @@ class FastPublisher:
         self._connection = context.connection
         self._options = options
         self._lock = threading.RLock()
-        self._link = FastLink(context, self._lock, options)
         self._wrap_commit = context.plugins.wrap_batch_commit
         self._plugins = PublishHooks(context.plugins)
+        self._link = link = FastLink(context, options)
+        self._run, self._ledger = link.run, link.ledger
+        self._targets = link.stream.encoder.targets
+        # Whether a message is sent as it is given to `add`.
+        self._is_plain = options.ttl is None and not self._plugins.active
         self._ack: BatchAck | None = None
         self._callback_errors = 0
 
     def __repr__(self) -> str:
-        engine, ledger = self._link.engine, self._link.engine.ledger
+        engine, ledger = self._link.engine, self._ledger
         state = "closed" if self._link.closed else engine.phase.value
         name = self._link.stream.name
         stream = "" if name is None else f" {name}"
@@ -185,11 +191,11 @@ class FastPublisher:
 
         Messages that it skipped as duplicates are included.
         """
-        return self._link.engine.ledger.acknowledged
+        return self._ledger.acknowledged
 
     def statistics(self) -> FastStatistics:
         """Return the current counters."""
-        engine, ledger = self._link.engine, self._link.engine.ledger
+        engine, ledger = self._link.engine, self._ledger
         return FastStatistics(
             added=ledger.added,
             acknowledged=ledger.acknowledged,
@@ -197,7 +203,7 @@ class FastPublisher:
             pending=ledger.in_flight,
             flow=engine.flow,
             batches=engine.batches,
-            pings=engine.pings,
+            pings=engine.pings + self._link.idle_pings,
             callback_errors=self._callback_errors,
         )
 
@@ -245,18 +251,38 @@ class FastPublisher:
             BatchClosedError: The batch is closed.
             PluginError: A plugin vetoed the message. Nothing was sent.
         """
+        link, run, targets = self._link, self._run, self._targets
+        if (
+            self._is_plain
+            and type(data) is bytes
+            and len(data) <= link.small
+            and type(subject) is str
+            and headers is None
+            and msg_id is None
+            and ttl is None
+            and expect is None
+            and timeout is None
+            and (target := targets.get(subject)) is not None
+            and (number := link.stage((target, b"", data, ())))
+        ):
+            return number
         self._connection.check()
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         ttl = self._options.ttl if ttl is None else ttl
-        # Most messages need only a plain pair, which is faster to create and to encode.
+        # A plain pair is faster to create and to encode.
         item: Any = (subject, data)
         if headers is not None or msg_id is not None or ttl is not None or expect is not None:
             item = OutboundMessage(subject, data, headers, msg_id, ttl, expect)
         if self._plugins.active:
             item = self._plugins.prepared(item, self._operation)
-        link = self._link
+        subject = subject_of(item)
+        if run.places > 0 and type(subject) is str and subject in targets:
+            encoded = link.stream.encoder.encode(item)
+            if len(encoded[1]) + len(encoded[2]) <= link.small and (number := link.stage(encoded)):
+                return number
         try:
             with Locked(self._lock, deadline):
+                link.stop_staging()
                 if link.closed:
                     self._check_open()
                 return link.add(item, deadline)
@@ -323,6 +349,7 @@ class FastPublisher:
         deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
         try:
             with Locked(self._lock, deadline):
+                self._link.stop_staging()
                 self._check_open()
                 return self._link.add_block(chunk, deadline)
         finally:
@@ -397,7 +424,7 @@ class FastPublisher:
         """Commit inside the wrapper hooks of plugins."""
         if self._wrap_commit is None:
             return self._commit_now(item, deadline)
-        size = self._link.engine.ledger.added + (item is not None)
+        size = self._ledger.added + (item is not None)
         operation = self._operation(size, deadline.total, None if item is None else item.subject)
         return self._wrap_commit(operation, lambda: self._commit_now(item, deadline))
 
@@ -420,6 +447,7 @@ class FastPublisher:
         link = self._link
         try:
             with Locked(self._lock, deadline):
+                link.stop_staging()
                 self._check_open()
                 link.commit(item, deadline)
                 return self._finish()
@@ -429,7 +457,7 @@ class FastPublisher:
 
     def _finish(self) -> BatchAck:
         """Unsubscribe and return the ack of the commit."""
-        engine, ledger = self._link.engine, self._link.engine.ledger
+        engine, ledger = self._link.engine, self._ledger
         ack = self._ack = BatchAck(
             stream=engine.stream,
             sequence=engine.sequence,
@@ -457,19 +485,24 @@ class FastPublisher:
         link = self._link
         try:
             with Locked(self._lock, deadline):
+                link.stop_staging()
                 link.check_failure(deadline)
                 if link.engine.phase is Phase.DONE:
                     # In case Ctrl-C came between the answer to the commit and its ack.
                     self._finish()
+                if not link.closed and not self._ledger.added:
+                    link.abandon()
                 if link.closed:
                     return
-                if not link.engine.ledger.added:
-                    link.abandon()
+                self._connection.check()
+                if self._wrap_commit is None:
+                    link.commit(None, deadline)
+                    self._finish()
                     return
         finally:
             if link.gaps:
                 self._report_gaps()
-        self._connection.check()
+        # Plugins run without the lock.
         self._commit(None, deadline)
 
     def _end_without_waiting(self) -> None:
@@ -479,6 +512,7 @@ class FastPublisher:
         link = self._link
         try:
             with Locked(self._lock, Deadline.after(EXIT_WAIT)):
+                link.stop_staging()
                 if not link.closed:
                     link.abandon()
         except (WaitTimeoutError, CallInSignalHandlerError):

@@ -1,8 +1,9 @@
 """
 The connection of a fast publisher to its stream: sending, waiting for answers, and keeping alive.
 
-The publisher holds its lock while it calls. The keep-alive timer in the loop thread takes the lock
-only if it is free. No code of the user runs here.
+The publisher holds its lock while it calls, except for messages that it stages. No code of the user
+runs here. The loop thread only sends bytes that a call has prepared: staged messages, and the ping
+of a quiet batch.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import secrets
 import time
 import weakref
 from collections import deque
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.deadline import Deadline
+from jetsync._base.locks import refuse_reentry
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Mailbox
 from jetsync._proto import frames
 from jetsync._proto.fastingest import (
+    OP_APPEND,
     OP_COMMIT,
     OP_END,
     OP_PING,
@@ -34,60 +38,190 @@ from jetsync.errors import (
     ConnectionLostError,
     DisconnectedError,
     InvalidArgumentError,
+    JetStreamNotEnabledError,
     JetSyncError,
     NoStreamResponseError,
     PublishOutcomeUnknownError,
+    RequestTimeoutError,
+    TemporarilyUnavailableError,
     WaitTimeoutError,
 )
-from jetsync.publish.encode import BLOCK_MESSAGES
-from jetsync.publish.fast_stream import LEADER_POLL, FastStream
+from jetsync.publish.capability import check_same_stream, find_capable, require_fast, stream_for
+from jetsync.publish.encode import BLOCK_MESSAGES, Encoder
+from jetsync.publish.staged_run import RUN_MESSAGES, StagedRun
 from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jetsync._api.context import Context
+    from jetsync._api.known_streams import KnownStream
     from jetsync._io.lane import Lane
-    from jetsync._proto.fastledger import Gap
+    from jetsync._proto.fastingest import Gap
+    from jetsync.publish.encode import Encoded
     from jetsync.publish.fast import FastOptions
+    from jetsync.values.frame import Frame
 
-# A quiet batch is pinged after this many seconds, because the server drops it after 10.
-PING_AFTER: Final = 4.0
+# A batch is pinged if nothing was added for this many seconds. The server drops it after 10.
+PING_AFTER: Final = 3.0
 
-# Seconds between two checks whether a batch is quiet.
-KEEP_ALIVE_CHECK: Final = 2.0
+# The largest message that is staged without the publisher's lock. Larger ones would gain nothing.
+SMALL: Final = 1024
 
 # Seconds to wait until the server has ended a batch that failed, so that the counts are right.
 END_TIMEOUT: Final = 1.0
 
+# Seconds before a request is repeated that the server could not answer yet.
+LEADER_POLL: Final = 0.1
+
+# Seconds for one lookup of the stream. A stream without a leader does not answer.
+LOOKUP_TIMEOUT: Final = 1.0
+
+# Answers of a cluster that is electing a leader.
+_NOT_YET: Final = (
+    RequestTimeoutError,
+    ConnectionLostError,
+    TemporarilyUnavailableError,
+    JetStreamNotEnabledError,
+)
+
+_NOT_SENT: Final = (DisconnectedError, ConnectionClosedError, CallInSignalHandlerError)
+
+
+class Answers(Mailbox):
+    """The answers to one publisher. Whatever arrives ends the run of staged messages."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, interest: bytes, run: StagedRun) -> None:
+        super().__init__(interest, collect_denials=True)
+        self.run: StagedRun = run
+        self.push = _push_once(self.frames)
+
+    def wake(self) -> None:
+        """Have the next call look at what arrived, and wake the waiting thread."""
+        self.run.is_over = True
+        self.signal.set()
+
+
+def _push_once(queue: deque[Frame]) -> Callable[[Frame], None]:
+    """Return what appends a frame, but not an answer to a ping that repeats the one before."""
+    # While the publisher is idle, no call takes the answers to the pings of the loop thread.
+    ping = SUFFIX[OP_PING]
+
+    def push(frame: Frame) -> None:
+        if frame[0].endswith(ping) and queue.count(frame):
+            return
+        queue.append(frame)
+
+    return push
+
+
+class FastStream:
+    """
+    Looks up the stream of one publisher and encodes messages for it; not thread-safe.
+
+    A server without fast ingest would store the messages, and even the pings, as ordinary messages.
+    So the stream is looked up before the first message of each connection.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.encoder: Final = Encoder(context.connection, SUFFIX[OP_APPEND], self._check)
+        self.known: KnownStream | None = None
+        # The connection on which the stream is known to support fast ingest, and the subject by
+        # which it was found.
+        self.epoch: int = 0
+        self._found_by = ""
+        # Deadline of the current call.
+        self.deadline: Deadline
+
+    @property
+    def name(self) -> str | None:
+        """The name of the stream, if it is known already."""
+        return None if self.known is None else self.known.name
+
+    def first_or_last_frame(self, op: int, item: Any, prefix: bytes, seq: int) -> bytes:
+        """Return the frame of a message that begins or ends a batch."""
+        target, header, payload, _ = self.encoder.encode(item)
+        reply = b"%b%d%b" % (prefix, seq, SUFFIX[op])
+        return frames.message(target, reply, header or None, payload)
+
+    def look_up(self, subject: str, deadline: Deadline, *, wait: bool) -> None:
+        """
+        Make sure that the stream supports fast ingest on the current connection.
+
+        Args:
+            subject: A subject of the stream.
+            deadline: Deadline of the call.
+            wait: Whether to wait for JetStream if no server offers it, as it was there before.
+        """
+        context, find = self._context, self._context.streams.find
+        while True:
+            if not context.connection.is_connected:
+                context.lane.write(b"", deadline)
+            try:
+                known = find_capable(
+                    partial(find, subject, deadline.at_most(LOOKUP_TIMEOUT)),
+                    partial(require_fast, context=context),
+                )
+            except _NOT_YET as error:
+                temporary = wait or not isinstance(error, JetStreamNotEnabledError)
+                if not temporary or deadline.remaining() <= LEADER_POLL:
+                    raise
+                time.sleep(LEADER_POLL)
+                continue
+            if self.known is not None:
+                check_same_stream(subject, self.known, known)
+            self.known = known
+            self._found_by = subject
+            self.epoch = known.epoch
+            self.encoder.renew()
+            return
+
+    def _check(self, subject: str) -> None:
+        """Raise if *subject* belongs to another stream."""
+        if subject != self._found_by:
+            assert self.known is not None
+            self.known = stream_for(subject, self.known, self._context, self.deadline)
+
 
 class FastLink:
     """
-    Drives the engine of one fast publisher; not thread-safe, the publisher holds *lock*.
+    Drives the engine of one fast publisher; not thread-safe, the publisher holds a lock.
+
+    Other threads may stage messages in *run* while the lock is free.
     """
 
-    def __init__(self, context: Context, lock: threading.RLock, options: FastOptions) -> None:
+    def __init__(self, context: Context, options: FastOptions) -> None:
         connection = context.connection
         inbox = connection.new_inbox().encode()
         self._connection = connection
         self._lane = context.lane
-        self._lock = lock
-        self._box = Mailbox(inbox + b".>", collect_denials=True)
+        self.run: Final = StagedRun(context.lane)
+        self._box = Answers(inbox + b".>", self.run)
         # The SUB line is written with the first message.
         self._sid, self._line = connection.listen(self._box)
-        self.engine: FastIngest = FastIngest(
+        self.engine: Final = FastIngest(
             inbox,
             flow=options.flow,
             max_outstanding_acks=options.max_outstanding_acks,
             gap_ok=options.gap == "ok",
         )
-        self.stream: FastStream = FastStream(context)
+        self.ledger: Final = self.engine.ledger
+        self.stream: Final = FastStream(context)
+        # The largest message that may be staged.
+        self.small: int = 0
         # The id of the open batch, or of the next one.
         self.next_id: str = secrets.token_hex(8)
         # Lost messages that were not reported yet; taken without the lock.
         self.gaps: deque[Gap] = deque()
-        self._has_timer = False
+        # What the loop thread sends to keep the batch alive; empty if none is open.
+        self._ping_block = b""
+        # How many messages there were when the loop thread last looked; None if it never did.
+        self._added_before: int | None = None
+        # Pings of the loop thread.
+        self.idle_pings: int = 0
         # Whether the failure was raised.
         self._raised = False
         # The prefix of the last batch that the server was told to end.
@@ -100,35 +234,71 @@ class FastLink:
 
     # Sending.
 
+    def stop_staging(self) -> None:
+        """Have other threads wait for the publisher's lock, which the caller holds."""
+        run = self.run
+        # A signal handler may have interrupted the thread that stages.
+        refuse_reentry(run.lock)
+        with run.lock:
+            run.places = 0
+
+    def stage(self, encoded: Encoded) -> int:
+        """
+        Stage a valid and small message, and return its number; any thread, without the lock.
+
+        Return 0 if :meth:`add` has to read answers, to wait for room or to write first.
+        """
+        run, encoder = self.run, self.stream.encoder
+        if run.is_over:
+            # Before the lock is taken: in a forked child, its owner may not exist.
+            return 0
+        with run.lock:
+            places = run.places
+            if places <= 0 or run.is_over:
+                return 0
+            # A signal handler that interrupts the next steps must not stage another message.
+            run.places = 0
+            ledger = self.ledger
+            ledger.sent = seq = ledger.sent + 1
+            target, header, payload, _ = encoded
+            prefix = self.engine.prefix
+            if header:
+                frame = encoder.framed(encoded, prefix, seq)
+            else:
+                frame = encoder.pub % (target, prefix, seq, len(payload), payload)
+            run.frames.append(frame)
+            if not run.is_armed:
+                run.arm()
+            run.places = places - 1
+            return ledger.base + seq
+
     def add(self, item: Any, deadline: Deadline) -> int:
-        """Send one message as soon as there is room, and return its number."""
-        engine, ledger, stream = self.engine, self.engine.ledger, self.stream
+        """Stage one message as soon as there is room, and return its number."""
+        engine, run, stream = self.engine, self.run, self.stream
         stream.deadline = deadline
-        while True:
-            if self._box.ready or (engine.room <= 0 and engine.phase is not Phase.NEW):
-                self._make_room(1, deadline)
-            if engine.phase is Phase.NEW:
-                self._start(item, deadline)
-                return ledger.added
-            block = stream.frame(item, engine.prefix, ledger.sent + 1)
-            now = time.monotonic()
-            engine.claim(1, now)
-            try:
-                self._lane.post(block, max(deadline.at - now, 0.0), epoch=stream.epoch)
-            except ConnectionLostError:
-                engine.unclaim(1)
-                engine.lost_connection(now)
+        run.is_over = False
+        while self._make_room(1, deadline):
+            if run.is_full and not self._write(b"", 0, deadline):
                 continue
-            except (DisconnectedError, ConnectionClosedError, CallInSignalHandlerError):
-                engine.unclaim(1)
-                raise
-            engine.subject = item[0] if type(item) is tuple else item.subject
-            return ledger.base + ledger.sent
+            frame = stream.encoder.frame(item, engine.prefix, self.ledger.sent + 1)
+            engine.claim(1, time.monotonic())
+            run.frames.append(frame)
+            run.size += len(frame)
+            run.arm()
+            engine.subject = subject_of(item)
+            break
+        else:
+            self._start(item, deadline)
+        number = self.ledger.added
+        run.epoch, self.small = stream.epoch, min(SMALL, stream.encoder.limit)
+        if not self.closed:
+            run.places = min(engine.room, RUN_MESSAGES - len(run.frames))
+        return number
 
     def add_block(self, items: Sequence[Any], deadline: Deadline) -> int:
         """Send the first of *items* in one write, and return how many were sent."""
-        engine, stream = self.engine, self.stream
-        stream.deadline = deadline
+        engine, ledger = self.engine, self.ledger
+        self.stream.deadline = deadline
         room = self._make_room(min(len(items), BLOCK_MESSAGES), deadline)
         if not room:
             self._start(items[0], deadline)
@@ -136,8 +306,8 @@ class FastLink:
         pieces: list[bytes] = []
         invalid: JetSyncError | None = None
         try:
-            stream.frames(
-                islice(items, room), pieces, engine.prefix, engine.ledger.sent + 1, most=room
+            self.stream.encoder.frames(
+                islice(items, room), pieces, engine.prefix, ledger.sent + 1, most=room
             )
         except JetSyncError as error:
             invalid = error
@@ -159,11 +329,11 @@ class FastLink:
         while engine.phase is not Phase.DONE:
             self._make_room(1, deadline)
             if engine.phase is Phase.NEW:
-                if item is None and engine.ledger.added and not self.closed:
+                if item is None and self.ledger.added and not self.closed:
                     engine.settle(self.stream.name or "")
                     return
                 self._open(None if item is None else valid_subject(item), deadline)
-            block = self._commit_block(item, engine.ledger.sent + 1)
+            block = self._commit_block(item, self.ledger.sent + 1)
             if item is not None:
                 engine.subject = subject_of(item)
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
@@ -188,20 +358,28 @@ class FastLink:
     def _control(self, op: int, seq: int) -> bytes:
         """Return the frame of a ping or of an end, which the server does not store."""
         engine = self.engine
-        reply = b"%b%d%b" % (engine.prefix, seq, SUFFIX[op])
-        return frames.pub(engine.subject.encode(), reply, b"")
+        # No longer than the line of a message, whose length was checked.
+        subject = engine.subject.encode()
+        return b"PUB %b %b%d%b 0\r\n\r\n" % (subject, engine.prefix, seq, SUFFIX[op])
 
     def _write(self, block: bytes, count: int, deadline: Deadline) -> bool:
-        """Write *count* claimed messages, and return False if their connection is lost."""
-        engine = self.engine
+        """
+        Write the staged messages and *count* claimed ones; return False if the connection is lost.
+        """
+        engine, run = self.engine, self.run
+        # After Ctrl-C these messages have numbers and count as sent. They are not written twice.
+        staged = run.take()
+        if staged:
+            block = b"".join([*staged, block])
         try:
-            self._lane.write(block, deadline, epoch=self.stream.epoch)
+            self._lane.write(block, deadline, self.stream.epoch)
         except ConnectionLostError:
             engine.unclaim(count)
             engine.lost_connection(time.monotonic())
             return False
-        except (DisconnectedError, ConnectionClosedError, CallInSignalHandlerError):
+        except _NOT_SENT:
             engine.unclaim(count)
+            run.frames = staged
             raise
         return True
 
@@ -218,13 +396,7 @@ class FastLink:
                 self._lose_commit("the commit was not answered", timeout=deadline.total)
             else:
                 try:
-                    if self._is_connected(deadline):
-                        seq = engine.take_commit(time.monotonic())
-                        if seq is None:
-                            self._ping(deadline)
-                        else:
-                            # Encoded again, because the next server may have lower limits.
-                            self._resend(self._commit_block(item, seq), deadline)
+                    self._ask(deadline, item)
                 except JetSyncError as error:
                     # The error says that nothing was sent, but the commit was.
                     self._lose_commit(f"the commit was not answered, and then: {error}", error)
@@ -237,7 +409,7 @@ class FastLink:
         """End without an answer to the commit."""
         engine = self.engine
         error: JetSyncError
-        if engine.commit_refused:
+        if not engine.commits_out:
             error = NoStreamResponseError(engine.subject)
         else:
             error = PublishOutcomeUnknownError(engine.subject, timeout=timeout, reason=reason)
@@ -261,9 +433,9 @@ class FastLink:
             self.receive()
         self.stream.look_up(subject, deadline, wait=self.engine.batches > 0)
         self.engine.open(self.next_id)
-        if not self._has_timer:
-            self._has_timer = True
-            self._lane.later(KEEP_ALIVE_CHECK, _check_alive, self._lane, weakref.ref(self))
+        if self._added_before is None:
+            self._added_before = 0
+            self._lane.later(PING_AFTER, _keep_alive, self._lane, weakref.ref(self))
 
     def _start(self, item: Any, deadline: Deadline) -> None:
         """Start a batch with its first message, and wait for the server's answer."""
@@ -290,12 +462,12 @@ class FastLink:
             if engine.phase is not Phase.NEW:
                 return
             self.next_id = secrets.token_hex(8)
-            refusal = engine.take_refusal() or BatchClosedError()
+            # The traceback of a raised error refers to this frame and so to the link.
+            refusal, engine.refusal = engine.refusal or BatchClosedError(), None
             try:
                 if not isinstance(refusal, NoStreamResponseError):
                     raise refusal
             finally:
-                # The traceback of a raised error refers to this frame and so to the link.
                 del refusal
             if deadline.remaining() <= LEADER_POLL:
                 raise NoStreamResponseError(subject, attempts=attempts)
@@ -334,7 +506,7 @@ class FastLink:
         if self._box.ready:
             self.receive()
         while True:
-            over = engine.phase in {Phase.FAILED, Phase.DONE}
+            over = engine.phase is Phase.FAILED or engine.phase is Phase.DONE
             if self.closed and not over:
                 # Another thread left its context with an exception and did not wait for this call.
                 self.abandon()
@@ -346,15 +518,18 @@ class FastLink:
                 return 0
             if over:
                 self._raise_end(deadline)
-            if self._wait(deadline):
+            if self.run.frames:
+                # The server answers only what it gets.
+                self._write(b"", 0, deadline)
+            elif self._wait(deadline):
                 self.receive()
             elif deadline.expired():
                 self._connection.probe()
                 if engine.recovering:
                     raise NoStreamResponseError(engine.subject, attempts=max(engine.pings, 1))
                 raise WaitTimeoutError("an ack of the batch", deadline.total)
-            elif self._is_connected(deadline):
-                self._ping(deadline)
+            else:
+                self._ask(deadline)
 
     def _wait(self, deadline: Deadline) -> bool:
         """Wait until frames have come (True), or the engine has something to do or time is up."""
@@ -365,63 +540,65 @@ class FastLink:
 
     def receive(self) -> None:
         """Pass everything that came to the engine."""
-        box, engine = self._box, self.engine
+        box, engine, ledger = self._box, self.engine, self.ledger
         # Read first: the frames that came before a lost connection have to be drained first.
         lost, failure = box.take_lost(), box.failure
+        # Whatever arrives from here on ends the run again.
+        self.run.is_over = False
         now = time.monotonic()
         box.clear_interrupt()
         engine.receive(box.drain(), now)
         for subject, denial in box.take_denials():
-            if self.stream.has_encoded(subject.decode()):
+            if subject.decode() in self.stream.encoder.targets:
                 engine.stop(denial)
         if lost and lost >= self.stream.epoch:
+            # Staged messages are lost, too. The server reports them as missing.
+            self.run.take()
             engine.lost_connection(now)
         if failure is not None:
             engine.closed(failure)
-        gaps = engine.ledger.gaps
-        if gaps:
-            self.gaps.extend(gaps)
-            gaps.clear()
-        if engine.phase is Phase.NEW and self.next_id == engine.ledger.batch_id:
+        if ledger.gaps:
+            self.gaps.extend(ledger.gaps)
+            ledger.gaps.clear()
+        if engine.phase is Phase.OPEN:
+            # A sequence that the server has confirmed: it would report all up to the ping's.
+            self._ping_block = self._control(OP_PING, max(ledger.covered, 1))
+        elif engine.phase is Phase.NEW and self.next_id == ledger.batch_id:
+            self.run.take()
             self.next_id = secrets.token_hex(8)
 
-    def _is_connected(self, deadline: Deadline) -> bool:
-        """Wait for a connection, and return whether the server may be asked before reading."""
-        if self._lane.lost_epoch >= self.stream.epoch:
-            self.stream.look_up(self.engine.subject, deadline, wait=True)
-        return not self._box.ready
+    def _ask(self, deadline: Deadline, item: Any = None) -> None:
+        """
+        Send the ping or the repeated commit that is due, if there is a connection.
 
-    def _ping(self, deadline: Deadline) -> None:
-        """Ask the server for its state, if an ack is late."""
-        seq = self.engine.take_ping(time.monotonic())
-        if seq is not None:
+        If it is lost, the engine sends another one.
+        """
+        engine, lane, stream = self.engine, self._lane, self.stream
+        if lane.lost_epoch >= stream.epoch:
+            stream.look_up(engine.subject, deadline, wait=True)
+        # Answers that have arrived are read first.
+        due = None if self._box.ready else engine.poll(time.monotonic())
+        if due is None:
+            return
+        op, seq = due
+        if op == OP_PING:
             self._connection.probe()
-            self._resend(self._control(OP_PING, seq), deadline)
-
-    def _resend(self, block: bytes, deadline: Deadline) -> None:
-        """Write a ping or a repeated commit. If it is lost, the engine sends another one."""
+            block = self._control(OP_PING, seq)
+        else:
+            # Encoded again, because the next server may have lower limits.
+            block = self._commit_block(item, seq)
         try:
-            self._lane.write(block, deadline, epoch=self.stream.epoch)
+            lane.write(block, deadline, stream.epoch)
         except ConnectionLostError:
-            self.engine.lost_connection(time.monotonic())
+            engine.lost_connection(time.monotonic())
 
-    def keep_alive(self) -> bool:
-        """Ping a quiet batch, and return whether to check again. Runs in the loop thread."""
-        if self.closed or not self._lock.acquire(blocking=False):
-            # The thread that holds the lock sends, or waits and pings by itself.
-            return not self.closed
-        try:
-            # While no call is running, nothing else reads the answers to pings.
-            self.receive()
-            engine, now = self.engine, time.monotonic()
-            is_quiet = now - engine.quiet_since >= PING_AFTER
-            if is_quiet and self._lane.epoch == self.stream.epoch:
-                seq = engine.keep_alive(now)
-                if seq is not None:
-                    self._lane.post_nowait(self._control(OP_PING, seq), self.stream.epoch)
-            return engine.phase not in {Phase.DONE, Phase.FAILED}
-        finally:
-            self._lock.release()
+    def keep_alive(self) -> None:
+        """Send the prepared ping if nothing was added since the last time. The loop calls this."""
+        added = self.ledger.added
+        if added == self._added_before and self.engine.phase is Phase.OPEN:
+            self.idle_pings += 1
+            self._lane.post_nowait(self._ping_block, self.stream.epoch)
+        self._added_before = added
 
     # Ending.
 
@@ -435,7 +612,7 @@ class FastLink:
         until = deadline.at_most(END_TIMEOUT)
         if engine.awaits_end:
             # The server ends the batch when it gets the message after the refused one.
-            self._send_end(engine.ledger.sent + 1)
+            self._send_end(self.ledger.sent + 1)
         while engine.awaits_end and not self.closed and self._box.failure is None:
             if not self._lane.wait(self._box, until):
                 break
@@ -451,16 +628,17 @@ class FastLink:
 
     def abandon(self) -> None:
         """Unsubscribe, and end the batch on the server if it may be open; never waits."""
-        engine = self.engine
-        if engine.phase not in {Phase.NEW, Phase.DONE} and engine.ledger.sent:
-            self._send_end(engine.ledger.sent + 1)
+        if self.engine.phase not in {Phase.NEW, Phase.DONE} and self.ledger.sent:
+            self._send_end(self.ledger.sent + 1)
         self.unsubscribe()
 
     def _send_end(self, seq: int) -> None:
+        """Send the staged messages, and end the batch after them; never waits."""
         engine = self.engine
         if self._ended != engine.prefix:
             self._ended = engine.prefix
-            self._lane.post_nowait(self._control(OP_END, seq), self.stream.epoch)
+            block = b"".join([*self.run.take(), self._control(OP_END, seq)])
+            self._lane.post_nowait(block, self.stream.epoch)
 
     def stop(self) -> None:
         """End the call of the thread that holds the lock, and with it the batch; never waits."""
@@ -470,11 +648,13 @@ class FastLink:
     def unsubscribe(self) -> None:
         """Unsubscribe, because the server answers each message in flight; never waits."""
         self.closed = True
+        self.run.is_over = True
         self._lane.unsubscribe(self._sid)
 
 
-def _check_alive(lane: Lane, link: weakref.ref[FastLink]) -> None:
-    """Keep a batch alive while its publisher is referenced."""
+def _keep_alive(lane: Lane, link: weakref.ref[FastLink]) -> None:
+    """Keep a batch alive while its publisher is referenced and not closed."""
     alive = link()
-    if alive is not None and alive.keep_alive():
-        lane.later(KEEP_ALIVE_CHECK, _check_alive, lane, link)
+    if alive is not None and not alive.closed:
+        alive.keep_alive()
+        lane.later(PING_AFTER, _keep_alive, lane, link)

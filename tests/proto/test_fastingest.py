@@ -15,6 +15,7 @@ from jetsync import errors
 from jetsync._proto.fastingest import (
     ACK_TIMEOUT,
     ASK_WAIT_LIMIT,
+    LOSS_HORIZON,
     OP_APPEND,
     OP_COMMIT,
     OP_END,
@@ -22,9 +23,10 @@ from jetsync._proto.fastingest import (
     OP_START,
     SUFFIX,
     FastIngest,
+    Gap,
+    Ledger,
     Phase,
 )
-from jetsync._proto.fastledger import LOSS_HORIZON, Gap, Ledger
 from jetsync.testing import ManualClock
 
 RUNS = int(os.environ.get("JETSYNC_PROPERTY_RUNS", "1000"))
@@ -145,8 +147,6 @@ class TestStart:
         assert talk.engine.phase is Phase.NEW
         assert isinstance(talk.engine.refusal, expected)
         assert talk.ledger.added == 0
-        assert isinstance(talk.engine.take_refusal(), expected)
-        assert talk.engine.refusal is None
         assert talk.engine.batches == 0
         talk.begin("b2")
         assert talk.engine.batches == 0
@@ -302,22 +302,12 @@ class TestFlow:
         talk = Talk(open_with=2)
         talk.send(3)
         assert talk.engine.due() == NOW + ACK_TIMEOUT
-        assert talk.engine.take_ping(NOW + ACK_TIMEOUT - 0.01) is None
-        assert talk.engine.take_ping(NOW + ACK_TIMEOUT) == 4
-        assert talk.engine.take_ping(NOW + ACK_TIMEOUT) is None
-        assert talk.engine.take_ping(NOW + 2 * ACK_TIMEOUT) == 4
+        assert talk.engine.poll(NOW + ACK_TIMEOUT - 0.01) is None
+        assert talk.engine.poll(NOW + ACK_TIMEOUT) == (OP_PING, 4)
+        assert talk.engine.poll(NOW + ACK_TIMEOUT) is None
+        assert talk.engine.poll(NOW + 2 * ACK_TIMEOUT) == (OP_PING, 4)
         talk.ack(2, 2, op=OP_PING)
         assert (talk.engine.room, talk.engine.pings) == (2, 2)
-
-    def test_keep_alive(self):
-        """An open batch has something to say, others have not."""
-        talk = Talk()
-        assert talk.engine.keep_alive(NOW) is None
-        talk.begin()
-        assert talk.engine.keep_alive(NOW) is None
-        talk.ack(0, 5, op=OP_START)
-        assert talk.engine.keep_alive(NOW + 4.0) == 1
-        assert talk.engine.quiet_since == NOW + 4.0
 
 
 class TestGapOk:
@@ -385,7 +375,7 @@ class TestGapOk:
             talk.engine.lost_connection(NOW)
             assert talk.engine.due() == NOW
         assert (talk.engine.recovering, talk.engine.room) == (True, 0)
-        assert talk.engine.take_ping(NOW + 1) == 5
+        assert talk.engine.poll(NOW + 1) == (OP_PING, 5)
         talk.ack(1, 10)
         assert talk.engine.recovering
         talk.gap(4, 6, op=OP_PING)
@@ -403,7 +393,7 @@ class TestGapOk:
         for _ in range(7):
             due = talk.engine.due()
             waits.append(round(due - last, 3))
-            assert talk.engine.take_ping(due) == 5
+            assert talk.engine.poll(due) == (OP_PING, 5)
             talk.now = last = due
             talk.no_leader(5, OP_PING)
         assert waits == [0.0, 0.1, 0.2, 0.4, 0.8, ASK_WAIT_LIMIT, ASK_WAIT_LIMIT]
@@ -549,7 +539,7 @@ class TestGapFail:
         talk.send(4)
         talk.no_leader(4)
         assert talk.engine.failure is None
-        assert talk.engine.take_ping(NOW + 0.1) == 5
+        assert talk.engine.poll(NOW + 0.1) == (OP_PING, 5)
         talk.gap(4, 6, op=OP_PING)
         assert talk.engine.failure.first_missing == 4
 
@@ -641,13 +631,13 @@ class TestCommit:
         """After a 503 it is sent again, with the same sequence; then it is not in doubt."""
         talk = Talk(open_with=10)
         seq = talk.engine.commit(NOW, store=False)
-        assert not talk.engine.commit_refused
+        assert talk.engine.commits_out == 1
         talk.no_leader(seq, OP_END)
-        assert talk.engine.commit_refused
-        assert talk.engine.take_commit(NOW) is None
+        assert talk.engine.commits_out == 0
+        assert talk.engine.poll(NOW) is None
         assert talk.engine.due() == NOW + 0.1
-        assert talk.engine.take_commit(NOW + 0.1) == seq
-        assert not talk.engine.commit_refused
+        assert talk.engine.poll(NOW + 0.1) == (OP_COMMIT, seq)
+        assert talk.engine.commits_out == 1
         talk.end(1)
         assert talk.engine.phase is Phase.DONE
 
@@ -661,10 +651,10 @@ class TestCommit:
             talk.engine.lost_connection(NOW)
         due = talk.engine.due()
         assert due == (NOW if cut else NOW + ACK_TIMEOUT)
-        assert talk.engine.take_ping(due) == 4
+        assert talk.engine.poll(due) == (OP_PING, 4)
         talk.now = due
         talk.ack(0, 10, op=OP_PING)
-        assert talk.engine.take_commit(due) == seq
+        assert talk.engine.poll(due) == (OP_COMMIT, seq)
         talk.end(5)
         assert (talk.engine.phase, talk.ledger.lost) == (Phase.DONE, 0)
 
@@ -674,7 +664,7 @@ class TestCommit:
         talk.send(3)
         talk.engine.commit(NOW, store=True)
         talk.engine.lost_connection(NOW)
-        talk.engine.take_ping(NOW)
+        talk.engine.poll(NOW)
         talk.say(refusal(unknown_id()), 4, OP_PING)
         assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
         assert isinstance(talk.engine.failure.__cause__, errors.FastBatchUnknownError)
@@ -728,7 +718,6 @@ class TestLedger:
         assert len(ledger._lost_seqs) <= 2 * LOSS_HORIZON
         ledger.lose(1, 3, None)
         assert ledger.lost == 20_000
-        assert repr(ledger) == "<Ledger sent=40000 covered=40000 lost=20000>"
 
 
 # ----------------------------------------------------------------------------------------------
@@ -953,10 +942,7 @@ class World:
         end = self.clock() + self.ASK_WAIT_LIMIT
         while engine.phase is Phase.COMMITTING:
             self._pass_time(min(end, engine.due() or end))
-            seq = engine.take_commit(self.clock())
-            if seq is not None:
-                self._send(seq, op, self.final)
-            self._maybe_ping()
+            self._ask(op)
             if self.clock() >= end and engine.phase is Phase.COMMITTING:
                 engine.fail(errors.PublishOutcomeUnknownError("s.x"))
 
@@ -965,15 +951,17 @@ class World:
         engine, end = self.engine, self.clock() + self.ASK_WAIT_LIMIT
         while not done() and engine.phase is not Phase.FAILED:
             self._pass_time(min(end, engine.due()))
-            self._maybe_ping()
+            self._ask()
             if self.clock() >= end:
                 engine.fail(errors.WaitTimeoutError("room", self.ASK_WAIT_LIMIT))
 
-    def _maybe_ping(self):
-        seq = self.engine.take_ping(self.clock())
-        if seq is not None:
-            assert seq >= 1
-            self._send(seq, OP_PING, None)
+    def _ask(self, commit=None):
+        """Send a ping, or the commit again, if the engine wants it."""
+        match self.engine.poll(self.clock()):
+            case (op, seq):
+                assert seq >= 1
+                is_ping = op == OP_PING
+                self._send(seq, op if is_ping else commit, None if is_ping else self.final)
 
     # The network.
 

@@ -460,8 +460,7 @@ class TestIdle:
         """
         The answers to pings are read while the user of a publisher is away.
         """
-        monkeypatch.setattr(_fast_link, "KEEP_ALIVE_CHECK", 0.02)
-        monkeypatch.setattr(_fast_link, "PING_AFTER", 0.0)
+        monkeypatch.setattr(_fast_link, "PING_AFTER", 0.02)
         publisher = fast(js)
         publisher.add(f"{stream.name}.a", b"0")
         eventually(lambda: publisher.statistics().pings >= 10)

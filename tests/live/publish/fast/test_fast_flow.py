@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import time
 import tracemalloc
 import weakref
@@ -176,6 +177,91 @@ class TestFlow:
         fragile.delete_stream(unique)
 
 
+class TestStaging:
+    """
+    Small messages are staged, and sent in runs.
+    """
+
+    def test_sent_without_a_further_call(self, js, stream):
+        """
+        The loop sends what is staged, in order, also if the caller only waits.
+        """
+        publisher = fast(js)
+        for number in range(150):
+            assert publisher.add(f"{stream.name}.a", b"%d" % number) == number + 1
+        eventually(lambda: stream.info().state.messages == 150)
+        assert publisher.statistics().pings == 0
+        # The loop has stopped, and starts again.
+        eventually(lambda: not publisher._link.run.is_armed)
+        publisher.add(f"{stream.name}.a", b"150")
+        eventually(lambda: stream.info().state.messages == 151)
+        assert publisher.commit().size == 151
+        assert stored_in(stream) == list(range(151))
+
+    def test_all_kinds_in_order(self, js, stream):
+        """
+        Pairs, messages with headers, large ones and blocks are stored in the order of the calls.
+        """
+        subject = f"{stream.name}.a"
+        with fast(js, flow=50) as publisher:
+            for number in range(0, 600, 4):
+                publisher.add(subject, b"%d" % number)
+                publisher.add(subject, b"%d" % (number + 1), headers={"A": "b"})
+                publisher.add(subject, b"0" * 2000 + b"%d" % (number + 2))
+                publisher.add_many([(subject, b"%d" % (number + 3))])
+        assert publisher.ack.size == 600
+        assert stored_in(stream) == list(range(600))
+
+    def test_signal_handler(self, js, stream):
+        """
+        A signal handler that interrupts ``add`` cannot use the publisher, and changes nothing.
+        """
+        subject = f"{stream.name}.a"
+        publisher = fast(js)
+        publisher.add(subject, b"0")
+        run = publisher._link.run
+        refused = []
+
+        class Interrupted(list):
+            def append(self, frame):
+                for call in (lambda: publisher.add(subject, b"x"), publisher.commit):
+                    with pytest.raises(jetsync.CallInSignalHandlerError) as caught:
+                        call()
+                    refused.append(caught.value)
+                super().append(frame)
+
+        run.frames = Interrupted()
+        assert publisher.add(subject, b"1") == 2
+        assert len(refused) == 2
+        for number in range(2, 5):
+            publisher.add(subject, b"%d" % number)
+        assert publisher.commit().size == 5
+        assert stored_in(stream) == list(range(5))
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    def test_forked_child(self, js, stream):
+        """
+        A forked child stages nothing, even if another thread was staging at the moment of the fork.
+        """
+        publisher = fast(js)
+        publisher.add(f"{stream.name}.a", b"0")
+        run = publisher._link.run
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(run.lock.acquire).result()
+            child = os.fork()
+            if not child:
+                status = 1
+                try:
+                    publisher.add(f"{stream.name}.a", b"1")
+                except jetsync.ForkedProcessError:
+                    status = 0
+                finally:
+                    os._exit(status)
+            pool.submit(run.lock.release).result()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert publisher.commit().size == 1
+
+
 class TestQuiet:
     def test_kept_alive(self, js, stream):
         """
@@ -198,8 +284,7 @@ class TestQuiet:
         """
         A publisher without references is not kept alive, and unsubscribes.
         """
-        monkeypatch.setattr(_fast_link, "KEEP_ALIVE_CHECK", 0.05)
-        monkeypatch.setattr(_fast_link, "PING_AFTER", 0.1)
+        monkeypatch.setattr(_fast_link, "PING_AFTER", 0.05)
         before = subscriptions(client)
         held = [fast(js)]
         held[0].add(f"{stream.name}.a", b"0")

@@ -1,0 +1,106 @@
+"""
+Runs of staged messages: what the loop thread sends, and when it stops.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from jetsync import errors
+from jetsync.publish.staged_run import RUN_BYTES, RUN_MESSAGES, RUN_PAUSE, StagedRun
+
+
+class Lane:
+    """
+    A lane that records what is written, and calls that the loop has to make later.
+    """
+
+    def __init__(self):
+        self.blocks = []
+        self.calls = []
+        self.error = None
+
+    def write(self, block, deadline, epoch):
+        assert not deadline.remaining()
+        if self.error is not None:
+            raise self.error
+        self.blocks.append((epoch, block))
+
+    def later(self, seconds, call):
+        self.calls.append((seconds, call))
+
+    def run(self):
+        """Make the next call and return after how many seconds it was due."""
+        seconds, call = self.calls.pop(0)
+        call()
+        return seconds
+
+
+@pytest.fixture
+def lane():
+    """A lane without a server."""
+    return Lane()
+
+
+@pytest.fixture
+def run(lane):
+    """A run with two frames for connection 3, which the loop thread is going to send."""
+    run = StagedRun(lane)
+    run.epoch = 3
+    run.frames += [b"one", b"two"]
+    run.arm()
+    return run
+
+
+class TestPause:
+    def test_send(self, lane, run):
+        """The loop sends the frames of one pause in one write, until a pause brings none."""
+        run.arm()
+        assert lane.run() == 0.0
+        run.frames.append(b"three")
+        assert lane.run() == RUN_PAUSE
+        assert lane.blocks == [(3, b"onetwo"), (3, b"three")]
+        assert lane.run() == RUN_PAUSE
+        assert lane.calls == []
+        run.frames.append(b"four")
+        run.arm()
+        assert lane.run() == 0.0
+        assert lane.blocks[2:] == [(3, b"four")]
+
+    def test_no_room(self, lane, run):
+        """If the socket is full, the frames stay and the loop tries again."""
+        lane.error = errors.DisconnectedError()
+        lane.run()
+        assert run.frames == [b"one", b"two"]
+        lane.error = None
+        assert lane.run() == RUN_PAUSE
+        assert lane.blocks == [(3, b"onetwo")]
+
+    @pytest.mark.parametrize("error", [errors.ConnectionLostError, errors.ConnectionClosedError])
+    def test_lost(self, lane, run, error):
+        """If the connection is lost, the frames are not sent on the next one."""
+        lane.error = error()
+        lane.run()
+        assert run.frames == []
+        lane.error = None
+        lane.run()
+        assert (lane.blocks, lane.calls) == ([], [])
+
+
+class TestOwner:
+    def test_take(self, lane, run):
+        """Frames that the owner takes are not sent by the loop."""
+        run.size = 6
+        assert run.take() == [b"one", b"two"]
+        assert (run.frames, run.size) == ([], 0)
+        lane.run()
+        assert (lane.blocks, lane.calls) == ([], [])
+
+    def test_full(self, run):
+        """A run is full by its messages or by its bytes."""
+        assert not run.is_full
+        run.size = RUN_BYTES
+        assert run.is_full
+        run.take()
+        run.frames += [b""] * RUN_MESSAGES
+        assert run.is_full
