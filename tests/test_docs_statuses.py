@@ -1,5 +1,5 @@
 """
-The table of pull statuses in the docs, which is made from the code's own.
+The table of pull statuses in the docs, which is generated from the code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 @pytest.fixture(scope="module")
 def extension():
     """
-    The Sphinx extension, which needs no Sphinx to make its table.
+    The Sphinx extension. It makes the table without Sphinx.
     """
     spec = importlib.util.spec_from_file_location(
         "pull_statuses", DOCS / "_ext" / "pull_statuses.py"
@@ -40,7 +40,7 @@ def rows(extension):
 
 def test_every_rule_has_a_row(extension, rows):
     """
-    The rows are the rules in their order, and two for what no rule names.
+    The rows are the rules in order, and two rows for unknown statuses.
     """
     assert len(rows) == len(STATUS_RULES) + 2
     assert {len(row) for row in rows} == {len(extension.COLUMNS)}
@@ -53,7 +53,7 @@ def test_every_rule_has_a_row(extension, rows):
 
 def test_what_is_raised(rows):
     """
-    A fault names its error for fetch, and for consume if it ends that too.
+    A fault names its error for fetch, and for consume if it ends a consumption.
     """
     for rule, row in zip(STATUS_RULES, rows, strict=False):
         if rule.effect is Effect.FAULT:
@@ -65,6 +65,6 @@ def test_what_is_raised(rows):
 
 def test_a_page_shows_it():
     """
-    The directive stands on a page.
+    A page uses the directive.
     """
     assert "```{pull-statuses}" in (DOCS / "howto" / "errors.md").read_text("utf-8")

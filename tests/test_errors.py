@@ -56,7 +56,7 @@ def all_classes() -> list[type[JetSyncError]]:
 
 
 def make(cls: type[JetSyncError], *, full: bool = False) -> JetSyncError:
-    """Make an error with its required arguments, or with all of which this file has values."""
+    """Make an error with its required arguments, or with all that have a value in this file."""
     given = {
         name: ARGUMENTS[name]
         for name, parameter in inspect.signature(cls.__init__).parameters.items()
@@ -66,7 +66,7 @@ def make(cls: type[JetSyncError], *, full: bool = False) -> JetSyncError:
 
 
 def state(error: JetSyncError) -> dict[str, object]:
-    """Return an error's attributes, those left out that are compared by themselves."""
+    """Return an error's attributes, without reports, which are compared separately."""
     return {
         name: value for name, value in vars(error).items() if not isinstance(value, PublishReport)
     }
@@ -112,13 +112,13 @@ class TestEveryClass:
                 raise make(cls)
 
     def test_text(self, cls):
-        """The text of an error is one line, and is not the repr of something else."""
+        """The text of an error is one line, and not a repr."""
         text = str(make(cls, full=True))
         assert "\n" not in text
         assert not text.startswith(("'", "("))
 
     def test_documented(self, cls):
-        """Every class has a docstring of its own and stands in the tree of the module."""
+        """Every class has its own docstring and is in the tree of the module's docstring."""
         assert "__doc__" in vars(cls)
         assert cls.__doc__
         assert issubclass(cls, ApiError) or cls.__name__ in errors.__doc__
@@ -144,7 +144,7 @@ class TestEveryClass:
     ],
 )
 def test_builtin_base(name, builtin):
-    """An error can be caught as the built-in error it is a case of."""
+    """An error can be caught as its built-in base class."""
     assert issubclass(getattr(errors, name), builtin)
 
 
@@ -157,7 +157,7 @@ def test_os_error_fields_stay_empty():
 
 
 def test_notes_survive_pickle():
-    """What was added to an error before pickling is there afterwards."""
+    """Notes that were added to an error survive pickling."""
     error = errors.NoRespondersError("a")
     error.__notes__ = ["seen twice"]
     assert pickle.loads(pickle.dumps(error)).__notes__ == ["seen twice"]
@@ -175,7 +175,7 @@ class TestApiErrors:
         assert str(err_code) in str(error)
 
     def test_measured_codes_are_known(self):
-        """Each err_code that servers were seen to send has a class of its own."""
+        """Each err_code that servers were observed to send has a class."""
         seen = {
             *(10003, 10012, 10014, 10025, 10026, 10037, 10039, 10052, 10054, 10058, 10059, 10060),
             *(10065, 10070, 10071, 10076, 10077, 10111, 10136, 10138, 10139, 10148, 10149, 10158),
@@ -187,7 +187,7 @@ class TestApiErrors:
         assert seen <= ApiError.classes.keys()
 
     def test_no_err_code_twice(self):
-        """Two classes never claim the same err_code; those of key-value claim none."""
+        """No two classes have the same err_code, and those of key-value buckets have none."""
         codes = [
             cls.usual[1]
             for cls in all_classes()
@@ -198,18 +198,18 @@ class TestApiErrors:
         assert ApiError.classes[10071] is errors.WrongLastSequenceError
 
     def test_unknown_code(self):
-        """An err_code that is not known gives a plain ApiError."""
+        """An unknown err_code becomes an ApiError."""
         error = from_api_error({"code": 500, "err_code": 19999, "description": "new"})
         assert type(error) is ApiError
         assert "19999" in str(error)
 
     @pytest.mark.parametrize("error", [{}, {"code": None, "err_code": "x", "description": None}])
     def test_incomplete(self, error):
-        """An error object that lacks its fields still becomes an ApiError."""
+        """An error object without fields becomes an ApiError."""
         assert type(from_api_error(error)) is ApiError
 
     def test_usual_values(self):
-        """A class made without arguments says what servers say."""
+        """An error without arguments has the server's usual text."""
         error = errors.MessageNotFoundError()
         assert (error.code, error.err_code, error.stream) == (404, 10037, None)
         assert str(error) == "no message found (404, err_code 10037)"
@@ -248,13 +248,13 @@ class TestApiErrors:
         ],
     )
     def test_last_sequence(self, err_code, description, last):
-        """The real last sequence is read from the text where the server gives it."""
+        """The actual last sequence is read from the server's text."""
         error = from_api_error({"code": 400, "err_code": err_code, "description": description})
         assert isinstance(error, errors.WrongLastSequenceError)
         assert error.last_sequence == last
 
     def test_batch_limit(self):
-        """The number of messages a batch may have is read from the text."""
+        """The limit of a batch is read from the server's text."""
         error = from_api_error(
             {
                 "code": 400,
@@ -265,7 +265,7 @@ class TestApiErrors:
         assert error.limit == 1000
 
     def test_incomplete_batch_reason(self):
-        """What the client knows about an incomplete batch is in the text."""
+        """The text contains the reason for an incomplete batch."""
         error = errors.BatchIncompleteError(reason="idle for 11.5 s")
         assert error.reason == "idle for 11.5 s"
         assert str(error).endswith(": idle for 11.5 s")
@@ -293,7 +293,7 @@ class TestStatusErrors:
         assert cls(code=409, description=description).limit == limit
 
     def test_found_by_the_client(self):
-        """A fault that no server reported shows no status code."""
+        """An error without a status line of the server shows no code."""
         error = errors.NoHeartbeatError(consumer="C")
         assert isinstance(error, StatusError)
         assert str(error) == "no heartbeat received (consumer 'C')"
@@ -377,12 +377,12 @@ def test_publish_many_names_the_first_failure():
 
 
 def test_invalid_ttl_keeps_text_only():
-    """An object that cannot be pickled may be the value of an invalid ttl."""
+    """The error keeps only the repr of an invalid ttl, so it can be pickled."""
     error = errors.InvalidTtlError(lambda: None)
     assert "lambda" in pickle.loads(pickle.dumps(error)).value
 
 
 def test_a_missing_stream_of_a_consumer():
-    """The stream is the problem, so the text does not name the consumer."""
+    """If the stream is missing, the text does not name the consumer."""
     error = errors.StreamNotFoundError(stream="CC", consumer="f82e_7")
     assert str(error) == "stream 'CC' not found (404, err_code 10059)"

@@ -71,7 +71,7 @@ SAMPLES = [
 @pytest.fixture
 def gate():
     """
-    Give a handler something to wait for; it is opened at the end in any case.
+    An event that a handler can wait for. It is set at the end of the test.
     """
     event = threading.Event()
     yield event
@@ -82,7 +82,7 @@ class TestValues:
     @pytest.mark.parametrize("cls", [*STATUS_EVENTS, *OPERATIONS])
     def test_every_class_is_exported_and_sampled(self, cls):
         """
-        No class is forgotten, neither in `__all__` nor here.
+        Each class is in `__all__`, and has a sample here.
         """
         assert cls.__name__ in events.__all__
         assert cls in {type(sample) for sample in SAMPLES}
@@ -90,7 +90,7 @@ class TestValues:
     @pytest.mark.parametrize("cls", [*STATUS_EVENTS, *OPERATIONS])
     def test_every_class_is_emitted(self, cls):
         """
-        Every event and operation class is used, none is declared only.
+        The package creates events and operations of each class.
         """
         made = re.compile(rf"(?<!class ){cls.__name__}\(")
 
@@ -98,7 +98,7 @@ class TestValues:
 
     def test_each_kind_has_one_class(self):
         """
-        The kind tells the class, and the other way round.
+        Each kind has one class, and each class one kind.
         """
         kinds = [cls.__attrs_attrs__.kind.default for cls in STATUS_EVENTS]
 
@@ -107,7 +107,7 @@ class TestValues:
     @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
     def test_frozen_and_picklable(self, sample):
         """
-        Values can be kept, compared, hashed and sent to another process, and not changed.
+        Values can be compared, hashed and pickled, but not changed.
         """
         copy = pickle.loads(pickle.dumps(sample))
 
@@ -119,14 +119,14 @@ class TestValues:
     @pytest.mark.parametrize("cls", STATUS_EVENTS)
     def test_the_kind_can_not_be_given(self, cls):
         """
-        A class has one kind.
+        The kind of an event is fixed by its class.
         """
         with pytest.raises(TypeError, match="kind"):
             cls(kind=StatusKind.CLOSED)
 
     def test_operation_names_are_stable(self):
         """
-        Names are fit for spans and labels: they do not depend on the data.
+        The names of operations do not depend on the data, so they can be used as labels.
         """
         names = {
             type(sample).__name__: sample.name for sample in SAMPLES if hasattr(sample, "name")
@@ -143,7 +143,7 @@ class TestValues:
 class TestDispatcher:
     def test_delivers_in_order_in_its_own_thread(self):
         """
-        Events come in the order in which they were handed over, in the named thread.
+        Events are delivered in order, in the dispatcher's thread.
         """
         seen = []
         dispatcher = Dispatcher(
@@ -159,7 +159,7 @@ class TestDispatcher:
 
     def test_no_thread_without_an_event(self):
         """
-        The thread is started by the first event; closing without one waits for nothing.
+        The first event starts the thread. Closing without an event does not wait.
         """
         dispatcher = Dispatcher(lambda event: None)
 
@@ -169,7 +169,7 @@ class TestDispatcher:
 
     def test_the_thread_is_a_daemon(self):
         """
-        A handler that hangs keeps no process alive.
+        The thread is a daemon, so a handler that hangs does not keep the process alive.
         """
         daemon = []
         dispatcher = Dispatcher(lambda event: daemon.append(threading.current_thread().daemon))
@@ -181,7 +181,7 @@ class TestDispatcher:
 
     def test_emit_never_waits_for_a_handler(self, gate):
         """
-        While a handler is busy, others hand over; close gives up after its time.
+        Events can be emitted while a handler is busy. `close` stops waiting after its timeout.
         """
         seen = []
 
@@ -201,7 +201,7 @@ class TestDispatcher:
 
     def test_memory_is_bounded(self, gate, monkeypatch, caplog):
         """
-        What no longer fits is counted, and said once.
+        Events that do not fit in the queue are counted, and logged once.
         """
         monkeypatch.setattr(_eventthread, "MAX_EVENTS", 3)
         started = threading.Event()
@@ -225,7 +225,7 @@ class TestDispatcher:
 
     def test_a_handler_may_close(self):
         """
-        Closing from within waits for nobody; what was handed over is still delivered.
+        A handler can call `close`, which does not wait. Queued events are still delivered.
         """
         results = []
         finished = threading.Event()
@@ -247,7 +247,7 @@ class TestDispatcher:
 
     def test_nothing_after_close(self):
         """
-        What is emitted after the end is dropped in silence; closing again is harmless.
+        Events after `close` are ignored, and `close` can be repeated.
         """
         seen = []
         dispatcher = Dispatcher(seen.append)
@@ -262,7 +262,7 @@ class TestDispatcher:
 
     def test_the_thread_survives_an_exit(self, caplog):
         """
-        SystemExit in a handler ends neither the thread nor the delivery.
+        SystemExit in a handler does not end the thread, and further events are delivered.
         """
         seen = []
 
@@ -281,7 +281,7 @@ class TestDispatcher:
 
     def test_an_interpreter_that_ends_takes_no_threads(self, monkeypatch):
         """
-        At the end of the process an event is dropped rather than raised in the I/O thread.
+        If the interpreter is shutting down, events are dropped without an error.
         """
 
         def refuse(self):
@@ -298,7 +298,7 @@ class TestDispatcher:
 class TestPluginsAndDispatcher:
     def test_events_reach_the_plugin(self):
         """
-        A plugin that implements jetsync_status gives its Plugins a dispatcher.
+        A plugin that implements jetsync_status gets the events of the dispatcher.
         """
         seen = []
 

@@ -1,5 +1,5 @@
 """
-The public surface: every public name is on the facade once, says so, and is documented.
+The public names: each one is in `jetsync`, and is documented.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ CALLABLES = [name for name in EXPORTS if inspect.isroutine(getattr(jetsync, name
 
 def sort_key(name: str) -> tuple[int, str]:
     """
-    Order names as ruff does: constants, classes, the rest.
+    Order names as ruff does: constants, classes, then the others.
     """
     if name.isupper():
         return 0, name
@@ -122,7 +122,7 @@ def test_exported_objects_are_of_jetsync(name):
 @pytest.mark.parametrize("name", [*CLASSES, *CALLABLES])
 def test_exported_objects_have_docstrings(name):
     """
-    Every public class and function says what it is for.
+    Every public class and function has a docstring.
     """
     assert (getattr(jetsync, name).__doc__ or "").strip() != ""
 
@@ -130,7 +130,7 @@ def test_exported_objects_have_docstrings(name):
 @pytest.mark.parametrize("name", CLASSES)
 def test_public_methods_have_docstrings(name):
     """
-    So does every public method and property that a class of ours defines or inherits from ours.
+    Public methods and properties have docstrings, including inherited ones of jetsync.
     """
     undocumented = [
         f"{owner.__name__}.{attribute}"
@@ -157,7 +157,7 @@ def test_exported_names_are_in_the_reference(name):
 
 def test_the_reference_names_nothing_else():
     """
-    An entry without a module is a name of the facade.
+    Each entry without a module is a name of `jetsync`.
     """
     entries = set(re.findall(r"^\.\. auto\w+:: (\w+)$", REFERENCE, re.MULTILINE))
 
@@ -199,7 +199,7 @@ def test_importing_jetsync_is_lazy():
 )
 def test_lazy_names(use):
     """
-    A name that is not loaded yet can be used in every way, and loads all others.
+    The first use of a lazy name loads all of them, however it is used.
     """
     program = f"import sys, jetsync; {use}; print(*vars(jetsync))"
 

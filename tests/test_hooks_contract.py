@@ -1,5 +1,5 @@
 """
-Hooks are promises to other people's code: documented word by word, and each one tested by name.
+The documentation of each hook repeats its docstring, and each hook has a test with its name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PARTS = ("*Thread*", "*When*", "*Returns*", "*If it raises*", "*Cost*")
 
 def signature(hook):
     """
-    Return the hook's signature as it stands in the source, without the quotes of annotations.
+    Return the hook's signature as in the source, without the quotes of annotations.
     """
     return hook + str(inspect.signature(getattr(hookspecs, hook))).replace("'", "")
 
@@ -62,7 +62,7 @@ TESTS = names_of_tests()
 
 def test_the_hooks_are_these_nine():
     """
-    A hook that is added or renamed is noticed here first.
+    A hook that is added or renamed has to be added here.
     """
     expected = {
         "jetsync_batch_commit",
@@ -83,7 +83,7 @@ def test_the_hooks_are_these_nine():
 @pytest.mark.parametrize("hook", HOOKS)
 def test_documented_with_its_exact_signature(hook):
     """
-    Each hook has a page, which repeats its signature as it stands in the source, and is listed.
+    Each hook has a page with its signature, and a line in the index.
     """
     assert page(hook).startswith(f"# {hook}\n")
     assert f"\n{signature(hook)}\n" in page(hook)
@@ -94,7 +94,7 @@ def test_documented_with_its_exact_signature(hook):
 @pytest.mark.parametrize("hook", HOOKS)
 def test_documented_with_all_arguments_and_an_example(hook):
     """
-    Each argument has a line of its own, and there is code to copy.
+    Each argument has a line, and the page has an example.
     """
     for argument in ARGUMENTS[hook]:
         assert f"\n- `{argument}`: " in page(hook)
@@ -105,7 +105,7 @@ def test_documented_with_all_arguments_and_an_example(hook):
 @pytest.mark.parametrize("hook", HOOKS)
 def test_docstring_has_the_five_closing_parts(hook):
     """
-    Thread, when, returns, if it raises, cost: in this order, each with something to say.
+    The docstring ends with thread, when, returns, if it raises and cost, in this order.
     """
     parts = closing_parts(hook)
 
@@ -116,7 +116,7 @@ def test_docstring_has_the_five_closing_parts(hook):
 @pytest.mark.parametrize("hook", HOOKS)
 def test_documentation_repeats_the_closing_parts(hook):
     """
-    The page and the docstring make the same promises, word by word.
+    The page repeats these parts of the docstring word by word.
     """
     text = " ".join(page(hook).split())
 
@@ -126,7 +126,7 @@ def test_documentation_repeats_the_closing_parts(hook):
 @pytest.mark.parametrize("hook", HOOKS)
 def test_tested_by_name(hook):
     """
-    There is a test of the hook that is named after it.
+    A test has the name of the hook.
     """
     assert any(re.fullmatch(f"test_hook_{hook}(_.*)?", name) for name in TESTS)
 
@@ -165,7 +165,7 @@ def test_every_operation_is_documented_with_its_fields(cls):
 
 def test_hookspecs_imports_only_pluggy():
     """
-    A plugin's module loads without the client: the specifications need nothing but pluggy.
+    `jetsync.hookspecs` imports only pluggy, so that a plugin's module loads without the client.
     """
     tree = ast.parse(Path(hookspecs.__file__).read_text("utf-8"))
     imported = {

@@ -33,7 +33,7 @@ MAX_LINES = 600
 
 def short(path: Path) -> str:
     """
-    Return what a test is called by.
+    Return the name of a test.
     """
     return str(path.relative_to(ROOT))
 
@@ -54,7 +54,7 @@ def package(folder: Path) -> Path:
 
 def sources(folder: Path) -> list[Path]:
     """
-    Return the Python files of a distribution, its tests included, but nothing that a build left.
+    Return the Python files of a distribution, with its tests but without build products.
     """
     package_files = package(folder).rglob("*.py")
     return sorted([*package_files, *(folder / "tests").rglob("*.py")])
@@ -62,7 +62,7 @@ def sources(folder: Path) -> list[Path]:
 
 def is_private(name: str) -> bool:
     """
-    Tell whether a name, which may be dotted, has a part that is private.
+    Return whether a part of a dotted name is private.
     """
     return any(
         part.startswith("_") and not (part.startswith("__") and part.endswith("__"))
@@ -72,7 +72,7 @@ def is_private(name: str) -> bool:
 
 def root_of(node: ast.expr) -> ast.expr:
     """
-    Return what an expression of attributes and calls begins with.
+    Return the first name of an expression of attributes and calls.
     """
     while isinstance(node, ast.Attribute | ast.Call):
         node = node.value if isinstance(node, ast.Attribute) else node.func
@@ -135,7 +135,7 @@ def private_uses(tree: ast.AST) -> list[str]:
 )
 def test_what_is_private_is_found(code):
     """
-    Imports, attributes and strings: none of them gets past the test below.
+    The test below finds private names in imports, attributes and strings.
     """
     assert private_uses(ast.parse(code)) != []
 
@@ -152,7 +152,7 @@ def test_what_is_private_is_found(code):
 )
 def test_what_is_public_is_left_alone(code):
     """
-    A plugin may have private parts of its own, and may talk about those of others.
+    A plugin may have private names of its own, and may mention others in prose.
     """
     assert private_uses(ast.parse(code)) == []
 
@@ -160,7 +160,7 @@ def test_what_is_public_is_left_alone(code):
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
 def test_only_public_names_are_used(folder):
     """
-    Plugins live on the public API, so that anybody's can; their tests, too.
+    Plugins and their tests use only public names, as plugins of other authors have to.
     """
     found = [
         f"{short(path)}:{use}"
@@ -203,7 +203,7 @@ def test_plugins_log_as_jetsync_does(folder):
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
 def test_private_members_are_not_excused(folder):
     """
-    The linter watches attributes of all other objects; nobody tells it to look away.
+    No plugin turns off the linter's check for private members.
     """
     excused = [short(path) for path in sources(folder) if "SLF001" in path.read_text("utf-8")]
 
@@ -232,7 +232,7 @@ def test_has_what_a_distribution_needs(folder):
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
 def test_says_what_it_is(folder):
     """
-    Name, licence, Python versions and the dependency on jetsync are as everywhere here.
+    Name, licence, Python versions and the dependency on jetsync are the same in all plugins.
     """
     about = project(folder)
     needs = {name.partition(">")[0].partition("[")[0] for name in about["dependencies"]}
@@ -263,7 +263,7 @@ def test_can_be_asked_for_by_name(folder):
 @pytest.mark.parametrize("folder", FOLDERS, ids=short)
 def test_readme_fits_a_screen_and_begins_with_code(folder):
     """
-    What is first after the title and a sentence is code that runs.
+    After the title and one sentence, the README shows code that runs.
     """
     text = (folder / "README.md").read_text("utf-8")
 

@@ -7,7 +7,7 @@ from jetsync.hookspecs import hookimpl
 
 class RetryPlugin:
     """
-    Ask for another attempt, whatever went wrong, and note what did.
+    Retry after each error, and record the errors.
     """
 
     def __init__(self, attempts=1, delay=0.05):

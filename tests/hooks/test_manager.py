@@ -35,7 +35,7 @@ PUBLISH = PublishOperation(subject="orders.1", timeout=5.0)
 @attrs.frozen
 class Note:
     """
-    Stand for a message: hooks hand on whatever they are given.
+    A stand-in for a message. Hooks pass on any object.
     """
 
     text: str = ""
@@ -45,14 +45,14 @@ class Note:
 
 def load(*plugins, **env):
     """
-    Load plugins in an environment of their own.
+    Load plugins with these environment variables only.
     """
     return Plugins.load(plugins, env)
 
 
 def plugin(name="", **hooks):
     """
-    Make a plugin object from functions, each marked as an ordinary implementation.
+    Make a plugin object from functions, and mark each as an implementation.
     """
     return types.SimpleNamespace(
         name=name, **{hook: hookimpl(function) for hook, function in hooks.items()}
@@ -79,7 +79,7 @@ def adding(text):
 
 def raising(error):
     """
-    Make an implementation that raises, whatever it is given.
+    Make an implementation that always raises.
     """
 
     def implementation():
@@ -91,7 +91,7 @@ def raising(error):
 @pytest.fixture
 def entry_points(monkeypatch):
     """
-    Install plugins that exist for one test only: a function from name to plugin.
+    A function that installs an entry point for one test.
     """
     found = []
 
@@ -111,7 +111,7 @@ def entry_points(monkeypatch):
 class TestNoPlugins:
     def test_every_hook_is_none(self):
         """
-        Without a plugin there is nothing to call, and no dispatcher.
+        Without plugins, all hooks and the dispatcher are None.
         """
         plugins = load()
 
@@ -125,7 +125,7 @@ class TestNoPlugins:
 
     def test_only_implemented_hooks_are_there(self):
         """
-        A plugin costs nothing at the hooks that it does not implement.
+        Hooks that no plugin implements are None.
         """
         plugins = load(plugin(jetsync_prepare_message=adding("x")))
 
@@ -135,7 +135,7 @@ class TestNoPlugins:
 
     def test_reads_the_environment_of_the_process(self, monkeypatch):
         """
-        Unless another one is given, the variables of the process count.
+        By default, the environment variables of the process are read.
         """
         monkeypatch.setenv("JETSYNC_PLUGINS", "missing")
 
@@ -146,7 +146,7 @@ class TestNoPlugins:
 class TestTransform:
     def test_hook_jetsync_prepare_message_hands_on_from_plugin_to_plugin(self):
         """
-        Each plugin sees what the one before it left; the last one loaded runs first.
+        Each plugin gets the message from the one before it. The last one loaded runs first.
         """
         plugins = load(
             plugin("a", jetsync_prepare_message=adding("a")),
@@ -157,7 +157,7 @@ class TestTransform:
 
     def test_hook_jetsync_prepare_message_respects_tryfirst_and_trylast(self):
         """
-        An implementation can ask for the front or the end of the order.
+        `tryfirst` and `trylast` move an implementation to the start or the end of the order.
         """
 
         class First:
@@ -176,7 +176,7 @@ class TestTransform:
 
     def test_none_keeps_the_message(self):
         """
-        A plugin that returns nothing leaves the very same object.
+        If a plugin returns None, the same object is passed on.
         """
         note = Note("as it was")
         plugins = load(plugin(jetsync_prepare_message=lambda message: None))
@@ -207,7 +207,7 @@ class TestTransform:
 
     def test_a_plugin_error_is_kept(self):
         """
-        A plugin that raises PluginError itself has said all there is to say.
+        A PluginError that a plugin raises is not wrapped in another one.
         """
         error = PluginError(plugin="inner", hook="jetsync_publish")
         plugins = load(plugin("outer", jetsync_prepare_message=raising(error)))
@@ -219,7 +219,7 @@ class TestTransform:
 
     def test_something_else_than_a_message_is_refused(self):
         """
-        A plugin that returns no message is named, instead of failing somewhere in the encoder.
+        The error names a plugin that returns something other than a message.
         """
         plugins = load(plugin("odd", jetsync_prepare_message=lambda message: b"bytes"))
 
@@ -228,7 +228,7 @@ class TestTransform:
 
     def test_interrupts_pass(self):
         """
-        KeyboardInterrupt is nobody's veto.
+        KeyboardInterrupt does not become a PluginError.
         """
         plugins = load(plugin(jetsync_prepare_message=raising(KeyboardInterrupt)))
 
@@ -237,7 +237,7 @@ class TestTransform:
 
     def test_hook_jetsync_message_received_replaces_and_vetoes(self):
         """
-        What is received goes through the plugins as what is sent does.
+        Received messages pass through the plugins like sent ones.
         """
         plugins = load(
             plugin("veto", jetsync_message_received=raising(OSError("disk"))),
@@ -266,7 +266,7 @@ class TestWrappers:
     )
     def test_runs_the_operation_at_the_yield(self, hook, attribute, operation):
         """
-        A wrapper sees the operation before, and its result after.
+        A wrapper gets the operation before it runs, and its result afterwards.
         """
         seen = []
 
@@ -307,7 +307,7 @@ class TestWrappers:
 
     def test_hook_jetsync_shared_headers_are_put_together(self):
         """
-        Of a name that several plugins give, the one that is asked first decides.
+        If several plugins return the same header, the first one's values count.
         """
 
         def giving(name, headers):
@@ -324,7 +324,7 @@ class TestWrappers:
 
     def test_hook_jetsync_shared_headers_has_to_give_headers(self):
         """
-        What cannot be sent, or is no headers at all, is the plugin's fault.
+        Invalid headers become a PluginError that names the plugin.
         """
 
         def given(headers):
@@ -349,7 +349,7 @@ class TestWrappers:
     )
     def test_hook_jetsync_shared_headers_are_not_of_one_message(self, name):
         """
-        With one id for all, a stream would drop all messages but the first as duplicates.
+        Headers that apply to one message, such as an id, become a PluginError.
         """
         shares = types.SimpleNamespace(
             name="p", jetsync_shared_headers=hookimpl(lambda: {"A": "1", name: "1"})
@@ -359,7 +359,7 @@ class TestWrappers:
 
     def test_hook_jetsync_batch_commit_result_is_replaced(self):
         """
-        What a wrapper returns is what the caller gets.
+        The caller gets the value that a wrapper returns.
         """
 
         def jetsync_batch_commit():
@@ -371,7 +371,7 @@ class TestWrappers:
 
     def test_hook_jetsync_fetch_result_is_kept_without_return(self):
         """
-        A wrapper that falls off its end keeps the result.
+        A wrapper that returns None keeps the result.
         """
 
         def jetsync_fetch():
@@ -383,7 +383,7 @@ class TestWrappers:
 
     def test_an_error_of_the_operation_passes_unchanged(self):
         """
-        The wrappers see the operation's error, and the caller gets the same object.
+        The wrappers get the operation's error, and the caller gets the same object.
         """
         error = TimeoutError("late")
         seen = []
@@ -405,7 +405,7 @@ class TestWrappers:
 
     def test_a_swallowed_error_is_raised_all_the_same(self):
         """
-        Catching the error and returning nothing cannot make a failed publish look like a success.
+        A wrapper that catches the error and returns None does not turn a failure into a success.
         """
 
         def jetsync_publish():
@@ -419,7 +419,7 @@ class TestWrappers:
 
     def test_an_error_is_replaced_by_a_result(self):
         """
-        A wrapper that returns something in the place of an error is taken at its word.
+        If a wrapper returns a value after an error, the caller gets the value.
         """
 
         def jetsync_publish():
@@ -435,7 +435,7 @@ class TestWrappers:
     @pytest.mark.parametrize("keeps_cause", [True, False])
     def test_an_error_is_replaced_on_purpose(self, keeps_cause):
         """
-        Raising `from` the error, or `from None`, puts another one in its place.
+        Raising `from` the error, or `from None`, replaces the error.
         """
 
         def jetsync_publish():
@@ -453,7 +453,7 @@ class TestWrappers:
 
     def test_an_accident_in_a_handler_names_the_plugin(self):
         """
-        An error that merely happens while the operation's error is handled is the plugin's fault.
+        An error that happens while a wrapper handles the operation's error becomes a PluginError.
         """
 
         def jetsync_publish():
@@ -472,7 +472,7 @@ class TestWrappers:
 
     def test_an_error_before_the_yield_prevents_the_operation(self):
         """
-        The operation does not run, the plugin is named, and the wrappers around it see that.
+        The operation does not run. The error names the plugin, and the outer wrappers get it.
         """
         seen = []
 
@@ -497,7 +497,7 @@ class TestWrappers:
 
     def test_an_error_after_the_yield_names_the_plugin(self):
         """
-        An error that is born after a success is the plugin's.
+        An error after the operation has succeeded names the plugin.
         """
 
         def jetsync_publish():
@@ -512,7 +512,7 @@ class TestWrappers:
     @pytest.mark.parametrize("count", [0, 2])
     def test_a_wrapper_yields_exactly_once(self, count):
         """
-        One that does not yield, or yields again, is named.
+        The error names a wrapper that does not yield, or yields twice.
         """
 
         def jetsync_publish():
@@ -527,7 +527,7 @@ class TestWrappers:
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, StopIteration])
     def test_special_errors_pass(self, error):
         """
-        Interrupts, exits, and the one error that generators cannot let through.
+        KeyboardInterrupt, SystemExit and StopIteration pass through wrappers.
         """
 
         def jetsync_publish():
@@ -540,7 +540,7 @@ class TestWrappers:
 
     def test_a_plugin_error_of_a_wrapper_is_kept(self):
         """
-        A PluginError that a wrapper raises itself is not wrapped once more.
+        A PluginError that a wrapper raises is not wrapped in another one.
         """
         error = PluginError(plugin="inner", hook="jetsync_publish")
 
@@ -560,7 +560,7 @@ class TestWrappers:
 
 class TestEntering:
     """
-    Operations that are not one call: entered, gone about, left.
+    Operations that span several calls: they are entered and left.
     """
 
     def test_enter_and_leave(self):
@@ -583,7 +583,7 @@ class TestEntering:
 
     def test_leaving_with_an_error(self):
         """
-        The outcome may be an error; what the wrappers leave of it is raised.
+        The outcome may be an error. The one that leaves the wrappers is raised.
         """
 
         def jetsync_publish():
@@ -599,7 +599,7 @@ class TestEntering:
 
     def test_a_wrapper_that_does_not_start(self):
         """
-        The wrappers that had started see the error, and nothing was entered.
+        The wrappers that have started get the error, and the operation is not entered.
         """
         seen = []
 
@@ -625,7 +625,7 @@ class TestEntering:
 class TestObserving:
     def test_hook_jetsync_status_goes_on_after_an_error(self, caplog):
         """
-        A plugin that raises is logged once per kind of error; the others are told all the same.
+        Each kind of error is logged once per plugin, and the other plugins still get the event.
         """
         seen = []
         errors = [ValueError("1"), ValueError("2"), OSError("3")]
@@ -653,7 +653,7 @@ class TestObserving:
 
     def test_hook_jetsync_ttl_marker_is_told_message_and_reason(self):
         """
-        A marker comes with the reason for which the server left it.
+        The hook gets the marker and the server's reason for it.
         """
         seen = []
 
@@ -673,7 +673,7 @@ class TestObserving:
 class TestRetry:
     def test_hook_jetsync_retry_first_answer_counts(self):
         """
-        The first plugin that answers decides; zero is an answer.
+        The first plugin that returns a delay decides. Zero is a delay.
         """
         asked = []
 
@@ -692,14 +692,14 @@ class TestRetry:
 
     def test_no_answer_gives_up(self):
         """
-        Where nobody answers there is no other try.
+        If no plugin returns a delay, there is no retry.
         """
         assert load(plugin(jetsync_retry=lambda: None)).retry(PUBLISH, OSError(), 1) is None
 
     @pytest.mark.parametrize("answer", [-1, float("nan"), float("inf"), True, "1"])
     def test_a_delay_that_is_none_names_the_plugin(self, answer):
         """
-        A delay is a finite number of seconds, not below zero.
+        A delay that is not a finite number of seconds from 0 up becomes a PluginError.
         """
         plugins = load(plugin("odd", jetsync_retry=lambda: answer))
 
@@ -708,7 +708,7 @@ class TestRetry:
 
     def test_raising_names_the_plugin(self):
         """
-        A plugin that fails to decide fails the operation.
+        If the hook raises, the operation fails with a PluginError.
         """
         with pytest.raises(PluginError, match="plugin 'r' failed in jetsync_retry"):
             load(plugin("r", jetsync_retry=raising(ValueError()))).retry(PUBLISH, OSError(), 1)
@@ -736,7 +736,7 @@ class Sample:
 class TestLoading:
     def test_names(self):
         """
-        A plugin is called by its `name`, its class, or its module.
+        A plugin's name is its `name`, its class or its module.
         """
         module = types.ModuleType("some.module")
         module.jetsync_retry = hookimpl(lambda attempt: None)
@@ -756,13 +756,13 @@ class TestLoading:
 
     def test_a_class_is_instantiated(self):
         """
-        A class is as good as an object of it.
+        A class is instantiated.
         """
         assert load(Sample).prepare(Note()) == Note("sample")
 
     def test_a_class_that_needs_arguments_is_refused(self):
         """
-        The error says why no object could be made of it.
+        The error says why the class could not be instantiated.
         """
 
         class Needy:
@@ -774,21 +774,21 @@ class TestLoading:
 
     def test_a_lone_name_is_refused(self):
         """
-        A string is not taken for a list of one-letter plugins.
+        A string instead of a list is rejected.
         """
         with pytest.raises(InvalidTypeError, match="list"):
             Plugins.load("retry", {})
 
     def test_twice_is_refused(self):
         """
-        Two plugins of one name could not be told apart.
+        Two plugins with the same name are rejected.
         """
         with pytest.raises(ConfigurationError, match="'Sample' is given twice"):
             load(Sample, Sample())
 
     def test_the_same_object_under_two_names_is_refused(self, entry_points):
         """
-        One object cannot be registered twice, whatever it is called.
+        An object cannot be registered under two names.
         """
         target = plugin("mine", jetsync_retry=lambda: None)
         entry_points("installed", "pkg:target", target)
@@ -799,7 +799,7 @@ class TestLoading:
     @pytest.mark.parametrize("thing", [None, 42, object(), types.ModuleType("empty")])
     def test_without_any_hook_is_refused(self, thing):
         """
-        Something that implements nothing was not meant as a plugin.
+        An object that implements no hook is rejected.
         """
         with pytest.raises(ConfigurationError, match="implements no hook; there are jetsync_"):
             load(thing)
@@ -819,14 +819,14 @@ class TestLoading:
     )
     def test_unknown_arguments_are_refused(self, function, text):
         """
-        An argument that the hook does not have would never be filled.
+        An argument that the hook does not have is rejected.
         """
         with pytest.raises(ConfigurationError, match=f"'p': jetsync_prepare_message {text}"):
             load(plugin("p", jetsync_prepare_message=function))
 
     def test_a_default_is_no_obstacle(self):
         """
-        An argument may have a default; it is passed all the same.
+        An argument may have a default, and is passed anyway.
         """
         seen = []
         load(plugin(jetsync_status=lambda event=None: seen.append(event))).status("event")
@@ -835,7 +835,7 @@ class TestLoading:
 
     def test_unknown_hooks_are_refused(self):
         """
-        A misspelt hook is refused, marked or not, with the name that was probably meant.
+        A misspelt hook is rejected, marked or not. The error suggests a name.
         """
         text = "'p': there is no hook jetsync_publsh; did you mean jetsync_publish?"
         unmarked = types.SimpleNamespace(name="p", jetsync_publsh=lambda: None)
@@ -849,7 +849,7 @@ class TestLoading:
 
     def test_an_unmarked_hook_is_refused(self):
         """
-        A function that is named as a hook and not marked would never run.
+        A function with the name of a hook but without a mark is rejected.
         """
         unmarked = types.SimpleNamespace(name="p", jetsync_status=lambda event: None)
 
@@ -858,7 +858,7 @@ class TestLoading:
 
     def test_what_is_not_a_function_may_have_any_name(self):
         """
-        A module that imports a module named jetsync_something is fine.
+        Only functions are checked: a plugin may import a module named jetsync_something.
         """
         extra = plugin("p", jetsync_retry=lambda: None)
         extra.jetsync_other = types.ModuleType("jetsync_other")
@@ -867,7 +867,7 @@ class TestLoading:
 
     def test_a_hook_of_another_version_may_be_optional(self):
         """
-        A plugin may implement a hook that this version does not have, when it says so.
+        A hook that is marked as optional need not exist in this version.
         """
         extra = plugin("p", jetsync_retry=lambda: None)
         extra.jetsync_tomorrow = hookimpl(optionalhook=True)(lambda: None)
@@ -876,7 +876,7 @@ class TestLoading:
 
     def test_a_function_of_another_name_may_be_meant(self):
         """
-        The `specname` of pluggy works as elsewhere.
+        The `specname` of pluggy gives the name of the hook.
         """
         other = types.SimpleNamespace(delay=hookimpl(specname="jetsync_retry")(lambda: 3))
 
@@ -884,7 +884,7 @@ class TestLoading:
 
     def test_wrong_kinds_of_functions_are_refused(self):
         """
-        Wrappers where operations are wrapped, plain functions elsewhere, and nothing async.
+        Hooks are wrappers or plain functions, as specified, and never async.
         """
 
         def generator(message):
@@ -912,7 +912,7 @@ class TestLoading:
 class TestEntryPoints:
     def test_loaded_by_name(self, entry_points):
         """
-        A name stands for an entry point, whose own name is the plugin's.
+        A plugin can be loaded by its entry point, whose name it gets.
         """
         entry_points("sample", "pkg_sample:Sample", Sample)
 
@@ -922,7 +922,7 @@ class TestEntryPoints:
 
     def test_an_unknown_name_lists_the_known_ones(self, entry_points):
         """
-        The error helps whoever misspelt a name.
+        The error lists the installed plugins.
         """
         with pytest.raises(ConfigurationError, match="no plugin 'retri'; installed: none"):
             load("retri")
@@ -933,7 +933,7 @@ class TestEntryPoints:
 
     def test_no_plugin_is_made_before_all_names_are_known(self, entry_points):
         """
-        It may be one that opens a connection.
+        No plugin is created if a name is unknown, because plugins may open resources.
         """
         made = []
         entry_points("sample", "pkg_sample:make", type("Made", (), {"__init__": made.append}))
@@ -943,7 +943,7 @@ class TestEntryPoints:
 
     def test_those_before_one_that_does_not_fit_are_told(self):
         """
-        What they have opened they can close.
+        If one plugin is rejected, those before it get a closed event, to release their resources.
         """
         told = []
 
@@ -956,7 +956,7 @@ class TestEntryPoints:
 
     def test_one_that_can_not_be_imported_is_named(self, entry_points):
         """
-        The import error is the cause, and the error says which plugin it was.
+        The error names the plugin and has the import error as its cause.
         """
         entry_points("broken", "pkg_broken:other", Sample)
         sys.modules["pkg_broken"].__dict__.clear()
@@ -968,7 +968,7 @@ class TestEntryPoints:
 
     def test_environment_adds(self, entry_points):
         """
-        JETSYNC_PLUGINS adds by name; blanks and repetitions do no harm, nor does one that is there.
+        JETSYNC_PLUGINS adds plugins by name. Spaces, repetitions and loaded plugins are ignored.
         """
         entry_points("a", "pkg_a:Sample", Sample)
         entry_points("b", "pkg_b:Sample", Sample)
@@ -979,7 +979,7 @@ class TestEntryPoints:
 
     def test_environment_makes_no_second_one(self, entry_points):
         """
-        What JETSYNC_PLUGINS names and is there already is not made again, whoever has made it.
+        JETSYNC_PLUGINS does not create a second instance of a plugin that is passed as an argument.
         """
         made = []
 
@@ -997,7 +997,7 @@ class TestEntryPoints:
 
     def test_environment_blocks(self, entry_points):
         """
-        JETSYNC_BLOCK_PLUGINS leaves out by name, and what is blocked is not even imported.
+        JETSYNC_BLOCK_PLUGINS leaves plugins out by name, without importing them.
         """
         entry_points("gone", "pkg_gone:missing", Sample)
         del sys.modules["pkg_gone"]
@@ -1010,7 +1010,7 @@ class TestEntryPoints:
 
     def test_installed_plugins_are_listed_without_loading(self, entry_points):
         """
-        Listing imports nothing.
+        Installed plugins are listed without being imported.
         """
         entry_points("b", "pkg_b:missing", Sample)
         entry_points("a", "pkg_a:missing", Sample)
@@ -1022,7 +1022,7 @@ class TestEntryPoints:
 
     def test_installed_plugins_know_their_distribution(self, tmp_path, monkeypatch):
         """
-        A plugin that was installed properly has a distribution and a version.
+        An installed plugin has a distribution and a version.
         """
         info = tmp_path / "jetsync_sample-1.2.dist-info"
         info.mkdir()
@@ -1074,7 +1074,7 @@ except Exception:
 
     def run(self, value):
         """
-        Run the script in a process of its own, with the variable set.
+        Run the script in a new process with this value of the variable.
         """
         return subprocess.run(
             [sys.executable, "-c", self.SCRIPT],
@@ -1091,7 +1091,7 @@ except Exception:
 
     def test_a_line_for_each_call(self):
         """
-        Plugin, hook, arguments, outcome and time go to stderr; payloads do not.
+        The plugin, hook, arguments, outcome and time go to stderr. Payloads do not.
         """
         result = self.run("1")
 
@@ -1110,6 +1110,6 @@ except Exception:
 
     def test_silent_unless_asked(self):
         """
-        A variable that says no is no request.
+        The value 0 turns the trace off.
         """
         assert self.run("0").stderr == ""

@@ -1,5 +1,5 @@
 """
-Hooks as a program meets them: plugins on a client of a real server.
+Plugins of a client that is connected to a real server.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Statuses:
 
     def of(self, kind):
         """
-        Return the events of one kind that came so far.
+        Return the events of one kind so far.
         """
         return [event for event, _ in self.events if event.kind is kind]
 
     def wait(self, kind):
         """
-        Return the first event of the kind, waiting for it.
+        Wait for the first event of the kind and return it.
         """
         with self.changed:
             assert self.changed.wait_for(lambda: self.of(kind), 30), f"no {kind}: {self.events}"
@@ -48,7 +48,7 @@ class Statuses:
 @pytest.fixture
 def with_plugins(nats_server):
     """
-    Connect with plugins; a function from plugins to a client, which is closed after the test.
+    A function that connects with plugins. The client is closed after the test.
     """
     clients = []
 
@@ -63,7 +63,7 @@ def with_plugins(nats_server):
 
 class Move:
     """
-    Send everything to another subject, first of all plugins.
+    Change the subject of each message, before all other plugins.
     """
 
     def __init__(self, subject):
@@ -76,7 +76,7 @@ class Move:
 
 class Guard:
     """
-    Say in a header which subject was seen, and refuse some payloads.
+    Copy the subject into a header, and reject some payloads.
     """
 
     @hookimpl
@@ -89,7 +89,7 @@ class Guard:
 class TestPublishing:
     def test_order_and_veto(self, with_plugins, stream):
         """
-        The later plugin sees the final subject; a veto names the plugin, and nothing was sent.
+        The later plugin gets the changed subject. A veto names the plugin, and nothing is sent.
         """
         js = with_plugins(Guard, Move(f"{stream.name}.final")).jetstream()
 
@@ -106,7 +106,7 @@ class TestPublishing:
 
     def test_a_publish_runs_inside_its_wrapper(self, with_plugins, stream):
         """
-        The wrapper sees the operation, then its acknowledgement; the message is prepared inside.
+        The wrapper gets the operation and then its ack. The message is prepared in between.
         """
         seen = []
 
@@ -129,7 +129,7 @@ class TestPublishing:
 
     def test_an_error_of_the_publish_passes_its_wrapper(self, with_plugins, unique):
         """
-        The wrapper sees the error that the caller gets.
+        The wrapper gets the same error as the caller.
         """
         seen = []
 
@@ -149,7 +149,7 @@ class TestPublishing:
 
     def test_retries_are_the_plugins(self, with_plugins, js, unique):
         """
-        The plugin decides instead of the built-in rule, attempt by attempt.
+        The plugin replaces the built-in rule and decides after each attempt.
         """
         asked = []
 
@@ -172,7 +172,7 @@ class TestPublishing:
 class TestReading:
     def test_a_fetch_and_its_messages(self, with_plugins, js, stream):
         """
-        A fetch is one operation; each message that is handed over is shown first.
+        A fetch is one operation. Plugins get each message before the caller.
         """
         operations, shown = [], []
 
@@ -220,7 +220,7 @@ class TestReading:
 class TestStatuses:
     def test_an_empty_fetch_is_reported(self, with_plugins, stream):
         """
-        A status reaches the plugin also where the call returns normally, in the caller's thread.
+        A status is reported in the caller's thread, also if the call returns normally.
         """
         statuses = Statuses()
         stream.create_consumer("worker")
@@ -235,7 +235,7 @@ class TestStatuses:
 
     def test_a_refused_pull_is_reported(self, with_plugins, stream):
         """
-        A limit of the consumer is one event, and the error of the caller.
+        If a pull exceeds a limit of the consumer, plugins get one event and the caller an error.
         """
         statuses = Statuses()
         stream.create_consumer("worker", max_batch=2)
@@ -249,7 +249,7 @@ class TestStatuses:
 
     def test_the_life_of_a_connection(self):
         """
-        Lost, back again and closed: one event each, in one thread, in this order.
+        Disconnecting, reconnecting and closing are one event each, in order and in one thread.
         """
         statuses = Statuses()
 
@@ -282,7 +282,7 @@ class TestStatuses:
 
     def test_a_handler_may_use_the_client(self, with_plugins, stream):
         """
-        A plugin can call blocking methods of the client while it is told of an event.
+        A plugin can call blocking methods of the client in `jetsync_status`.
         """
         results = []
         finished = threading.Event()
@@ -304,7 +304,7 @@ class TestStatuses:
 class TestConnect:
     def test_a_bad_plugin_is_refused_before_anything_is_connected(self, nats_server):
         """
-        What does not fit is refused by `connect`, and no thread is left.
+        `connect` rejects an invalid plugin and leaves no thread.
         """
 
         class Misspelt:

@@ -17,7 +17,7 @@ from jetsync.testing import HookRecorder
 
 class Contract:
     """
-    Refuse all messages whose headers are anything that it can read.
+    Reject all messages whose headers it can read.
     """
 
     def __init__(self):
@@ -32,7 +32,7 @@ class Contract:
 
 class BrokenRetry:
     """
-    Fail wherever another attempt is possible.
+    Raise in `jetsync_retry`.
     """
 
     def __init__(self):
@@ -46,7 +46,7 @@ class BrokenRetry:
 
 class BrokenFrom:
     """
-    Let so many windows pass, and fail in the next one, where it begins or where it ends.
+    Raise at the start or the end of one window, after a number of windows.
     """
 
     def __init__(self, last, *, at_end=False):
@@ -67,7 +67,7 @@ class BrokenFrom:
 
 def outcome(call):
     """
-    Return what a publish raises, or what its only failure is.
+    Return the error of a publish, or its only failure.
     """
     with pytest.raises(jetsync.JetSyncError) as caught:
         call()
@@ -81,7 +81,7 @@ class TestHeaders:
     @pytest.mark.parametrize("make", [list, iter])
     def test_pairs_pass_no_plugin_by(self, nats_server, stream, make):
         """
-        Headers of a type that plugins cannot read are refused on every path, before one looks.
+        Headers of a wrong type are rejected on every path, before plugins get the message.
         """
         stream.update(allow_atomic=True)
         contract, subject = Contract(), f"{stream.name}.A"
@@ -105,7 +105,7 @@ class TestHeaders:
 
     def test_what_a_plugin_makes_is_looked_at_too(self, nats_server, stream):
         """
-        A plugin cannot hand pairs on to the next one either.
+        A plugin cannot pass headers of a wrong type to the next one.
         """
 
         class Pairs:
@@ -124,7 +124,7 @@ class TestHeaders:
     @pytest.mark.parametrize("subject", [b"bytes", None, 5])
     def test_a_subject_that_is_no_text_is_the_callers_mistake(self, nats_server, stream, subject):
         """
-        Plugins read subjects as text, and are not shown what is none.
+        A subject that is not a string is rejected before plugins get the message.
         """
         contract = Contract()
         with (
@@ -143,7 +143,7 @@ class TestHeaders:
 
     def test_without_plugins_they_are_refused_as_well(self, js, client, stream):
         """
-        What is sent does not depend on whether there are plugins.
+        Without plugins, the same messages are rejected.
         """
         subject, pairs = f"{stream.name}.A", [("A", "b")]
         for call in (
@@ -174,7 +174,7 @@ class TestRetry:
 
     def test_of_a_window(self, proxied, stream):
         """
-        So it is with a message of many.
+        The same holds for one message of a bulk publish.
         """
         broken = BrokenRetry()
         js, proxy = proxied(broken)
@@ -188,7 +188,7 @@ class TestRetry:
 
     def test_of_an_atomic_batch(self, proxied, stream):
         """
-        So it is with a batch, which is still there to be sent again.
+        The same holds for an atomic batch, which can be sent again.
         """
         stream.update(allow_atomic=True)
         broken = BrokenRetry()
@@ -217,7 +217,7 @@ class TestRetry:
 
     def test_a_wait_beyond_the_deadline_is_not_waited_for(self, nats_server, unique):
         """
-        An attempt for which no time is left is given up at once.
+        If no time is left for another attempt, the call ends at once.
         """
 
         class Patient:
@@ -236,7 +236,7 @@ class TestRetry:
 class TestBulk:
     def test_a_window_that_does_not_begin(self, nats_server, stream):
         """
-        The report counts what was sent before, names what failed, and the message that was taken.
+        The report counts the messages sent before, and names the failures and the message taken.
         """
         subject = f"{stream.name}.A"
         messages = [(subject, b"") if n != 7 else ("bad subject", b"") for n in range(2000)]
@@ -256,7 +256,7 @@ class TestBulk:
 
     def test_a_window_that_ends_badly(self, nats_server, stream):
         """
-        Where no message failed the plugin's failure is the error, and it has the report.
+        If no message failed, the error is the PluginError, with the report.
         """
         subject = f"{stream.name}.A"
         with (
@@ -270,7 +270,7 @@ class TestBulk:
 
     def test_the_first_window(self, nats_server, stream):
         """
-        Where nothing was sent the plugin's failure is all there is to say.
+        If nothing was sent, the PluginError has no report.
         """
         with (
             jetsync.connect(nats_server.url, plugins=[BrokenFrom(0)]) as client,
@@ -285,7 +285,7 @@ class TestFetch:
     @pytest.mark.parametrize("where", [0, 4, 9])
     def test_a_refused_message_without_acks(self, nats_server, js, stream, where):
         """
-        Nobody would deliver the others again: iterating once more goes on behind it.
+        The server does not redeliver without acks, so iterating again yields the next messages.
         """
 
         class Veto:
@@ -308,7 +308,7 @@ class TestFetch:
 
     def test_closed(self, nats_server, js, stream):
         """
-        A batch that is closed after it has nothing more.
+        A batch that is closed after a veto yields no more messages.
         """
 
         class Veto:
@@ -328,7 +328,7 @@ class TestFetch:
 class TestConnect:
     def test_no_server(self):
         """
-        A plugin whose client never came to be is told of the end, and why, and no thread is left.
+        If connecting fails, plugins get a closed event with the error, and no thread is left.
         """
         before = threading.active_count()
         recorder = HookRecorder("jetsync_status")
@@ -344,7 +344,7 @@ class TestPublisher:
     @pytest.mark.parametrize("plugins", [[], [HookRecorder]])
     def test_its_thread_ends_with_the_client(self, nats_server, stream, plugins):
         """
-        Also of one that was dropped or forgotten, and its windows are left.
+        The thread ends with a client that was closed or dropped, and open windows are left.
         """
 
         def threads():

@@ -16,7 +16,7 @@ from jetsync import hookimpl
 
 class Marks:
     """
-    Give each operation a number, in a header of its messages, and keep what became of windows.
+    Number the operations in a header of their messages, and record the results of windows.
     """
 
     name = "marks"
@@ -38,7 +38,7 @@ class Marks:
 
 class Others:
     """
-    Give all messages headers that belong together, and one of which some of them have themselves.
+    Give all messages a group of headers, one of which some messages already have.
     """
 
     @hookimpl
@@ -54,7 +54,7 @@ def marks():
 
 @pytest.fixture
 def js(nats_server, marks):
-    """The context of a client that has the plugin, and another one."""
+    """JetStream of a client with this plugin and another one."""
     with jetsync.connect(nats_server.url, plugins=[marks, Others]) as client:
         yield client.jetstream()
 
@@ -77,7 +77,7 @@ def marks_of(stream):
 class TestSharedHeaders:
     def test_of_a_publish(self, js, stream, marks):
         """
-        One operation is one message; what the message has itself stays.
+        A single publish is one operation. The message keeps its own headers.
         """
         js.publish(f"{stream.name}.A", b"1")
         js.publish(f"{stream.name}.A", b"2", headers={"Own": "mine", "More": "1"}, msg_id="id")
@@ -89,7 +89,7 @@ class TestSharedHeaders:
 
     def test_of_the_windows_of_a_bulk_publish(self, js, stream, marks):
         """
-        Every message of a window has the window's headers, in whatever form it was given.
+        Every message of a window has the window's headers, whatever its type.
         """
         subject = f"{stream.name}.A"
         messages = [
@@ -107,7 +107,7 @@ class TestSharedHeaders:
 
     def test_of_a_publisher_that_threads_share(self, js, stream, marks):
         """
-        The window that a message is in decides, not the thread that publishes it.
+        A message gets the headers of its window, whichever thread publishes it.
         """
         with js.publisher(window=8) as publisher:
             publisher.publish(f"{stream.name}.A", b"first")
@@ -126,7 +126,7 @@ class TestSharedHeaders:
 
     def test_of_an_atomic_batch(self, js, stream, marks):
         """
-        Asked for once per batch, with the id that the commit has.
+        The hook is called once per batch, with the id of the commit.
         """
         stream.update(allow_atomic=True)
         with js.atomic_batch() as batch:
@@ -142,7 +142,7 @@ class TestSharedHeaders:
     @pytest.mark.parametrize("ttl", [None, 3600])
     def test_of_fast_ingest(self, js, stream, marks, ttl):
         """
-        Asked for once per publisher, whether messages are added alone or many at a time.
+        The hook is called once per publisher, for single messages and for many at a time.
         """
         stream.update(allow_batched=True, allow_msg_ttl=True)
         with js.fast_publisher(ttl=ttl) as fast:
@@ -155,7 +155,7 @@ class TestSharedHeaders:
 
     def test_are_there_when_messages_are_prepared(self, nats_server, marks, stream):
         """
-        Plugins that look at messages see them, and cannot change them for other messages.
+        Plugins that prepare messages see the headers, and cannot change them for other messages.
         """
 
         class Spoiler:
@@ -177,7 +177,7 @@ class TestSharedHeaders:
 
     def test_a_fault_fails_the_call_and_the_next_one_asks_again(self, nats_server, stream):
         """
-        Nothing of the operation is sent, on any path.
+        If the hook raises, nothing of the operation is sent. The next operation calls it again.
         """
 
         class Broken:
@@ -236,7 +236,7 @@ class TestWindowResult:
 
     def test_failures_are_counted_in_their_window(self, nats_server, stream, marks):
         """
-        Also those of a message that was refused while the window before was still in flight.
+        A message that is rejected while the previous window is in flight counts in its own window.
         """
 
         class Veto:
@@ -258,7 +258,7 @@ class TestWindowResult:
 
     def test_of_an_iterable_that_raises(self, js, stream, marks):
         """
-        What it gave before is published and counted, and the error is there.
+        The messages before the error are published and counted, and the result has the error.
         """
 
         def source():
@@ -274,7 +274,7 @@ class TestWindowResult:
 
     def test_of_a_publisher(self, js, stream, marks):
         """
-        What failed is counted in its own window.
+        Failed messages are counted in their own window.
         """
         subject = f"{stream.name}.A"
         with js.publisher(window=3) as publisher:

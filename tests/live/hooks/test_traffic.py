@@ -72,7 +72,7 @@ class TestPublish:
 
     def test_what_is_refused_here_is_seen_too(self, watched):
         """
-        The wrapper gets the error of a message that was never sent.
+        The wrapper gets the error of a message that was rejected before it was sent.
         """
         js, recorder, _ = watched("jetsync_publish")
         with pytest.raises(jetsync.InvalidSubjectError) as caught:
@@ -82,7 +82,7 @@ class TestPublish:
 
     def test_each_failed_attempt_is_asked_about(self, watched, unique):
         """
-        Operation, error and attempt go to the retry hook; without an answer the error is raised.
+        The hook gets the operation, error and attempt. If it returns None, the error is raised.
         """
         js, recorder, _ = watched("jetsync_retry")
         with pytest.raises(jetsync.NoStreamResponseError):
@@ -93,7 +93,7 @@ class TestPublish:
 
     def test_a_plugin_may_publish_while_it_prepares(self, watched, stream, js):
         """
-        No lock is held: a hook can use its own client for the same kind of call.
+        No lock is held while a hook runs, so it can publish with the same client.
         """
 
         class Journal:
@@ -117,7 +117,7 @@ class TestPublish:
 
     def test_a_bulk_publish_prepares_each_message_inside_its_window(self, watched, stream):
         """
-        Every message is shown once, in order, and the window's wrapper ends after the last ack.
+        Each message is prepared once, in order. The window's wrapper ends after the last ack.
         """
         js, recorder, _ = watched("jetsync_prepare_message", "jetsync_publish")
         js.publish_many(((f"{stream.name}.A", b"%d" % n) for n in range(20)), window=50)
@@ -162,7 +162,7 @@ class TestPublish:
 class TestFetch:
     def test_a_next_is_one_operation(self, watched, js, stream):
         """
-        With its options; the wrapper ends before the call returns.
+        A `next` is one operation. Its wrapper ends before the call returns.
         """
         _, recorder, worker = watched("jetsync_fetch", "jetsync_message_received")
         fill(js, stream, 1)
@@ -180,7 +180,7 @@ class TestFetch:
 
     def test_a_fetch_that_is_left_early(self, watched, js, stream):
         """
-        The wrapper ends without an error, and what was not taken was not shown.
+        The wrapper ends without an error. Plugins do not get messages that were not taken.
         """
         _, recorder, worker = watched("jetsync_fetch", "jetsync_message_received")
         fill(js, stream, 10)
@@ -197,7 +197,7 @@ class TestFetch:
 
     def test_a_fetch_that_nobody_iterates(self, watched):
         """
-        Closing the batch ends the wrapper too.
+        Closing a batch that was never iterated ends the wrapper.
         """
         _, recorder, worker = watched("jetsync_fetch")
         batch = worker.fetch(10, expires=5)
@@ -208,7 +208,7 @@ class TestFetch:
 
     def test_a_fetch_that_ends_with_an_error(self, watched, js, stream):
         """
-        The wrapper gets it after the messages, and the status is an event of its own.
+        The wrapper gets the error after the messages, and the status is a separate event.
         """
         _, recorder, worker = watched("jetsync_fetch", "jetsync_status")
         fill(js, stream, 2)
@@ -265,7 +265,7 @@ class TestFetch:
         self, watched, js, stream, how
     ):
         """
-        With ``ack_policy="all"`` it is refused, and the caller may acknowledge all the same.
+        With ``ack_policy="all"``, a hook cannot term a message, but the caller can acknowledge it.
         """
         refused = []
 
@@ -291,7 +291,7 @@ class TestFetch:
         self, watched, js, stream
     ):
         """
-        The error comes once, and all that was not taken is given back.
+        The error is raised once, and messages that were not taken are given back.
         """
 
         class Filter:
@@ -313,7 +313,7 @@ class TestFetch:
 
     def test_a_limit_marker_is_told_before_it_is_handed_over(self, watched, js, stream):
         """
-        What the server left in place of an expired message is told with its reason.
+        The hook gets the marker of an expired message and the reason.
         """
         stream.update(allow_msg_ttl=True, subject_delete_marker_ttl=5, max_msgs_per_subject=1)
         _, recorder, worker = watched("jetsync_ttl_marker", "jetsync_message_received")
@@ -326,7 +326,7 @@ class TestFetch:
 
     def test_two_plugins_see_one_another(self, watched, js, stream):
         """
-        Of two plugins on a publish, the one that runs later sees the final message.
+        Of two plugins, the one that runs later gets the final message.
         """
 
         class Route:
