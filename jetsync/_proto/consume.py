@@ -256,7 +256,7 @@ class ConsumeEngine:
         if self._wants_probe and self._probe is not None:
             moments.append(self._probe_again)
         if not self.pulls.is_idle:
-            moments.append(self.pulls.heartbeat.due())
+            moments.append(self.pulls.next_miss())
         return min([moment for moment in moments if moment is not None], default=None)
 
     def receive(self, frames: Sequence[Frame], now: float) -> list[tuple[Status, PullOutcome]]:
@@ -272,7 +272,7 @@ class ConsumeEngine:
         if received.messages:
             self._admit(received.messages)
         outcomes = [(status, PullOutcome.IGNORED) for status in received.others]
-        for status, pull in zip(received.statuses, received.pulls, strict=True):
+        for status, pull in received.ended:
             outcomes.append((status, self._judge(status, pull, now)))
         return outcomes
 
@@ -287,10 +287,10 @@ class ConsumeEngine:
         if self._strike_at is not None and now >= self._strike_at:
             self._strike_at = None
             pulls.clear()
-        if pulls.is_idle or not pulls.heartbeat.missed(now):
+        if pulls.is_idle or not pulls.missed(now):
             return None
-        self._silent_before += pulls.heartbeat.silence(now)
-        pulls.heartbeat.restart(now)
+        self._silent_before += now - pulls.heard
+        pulls.heard = now
         self.misses += 1
         self._wants_probe = True
         return self._silent_before
@@ -312,7 +312,7 @@ class ConsumeEngine:
         if now - self._left > self._heartbeat:
             self._excused = True
             self._silent_before = 0.0
-            self.pulls.heartbeat.restart(now)
+            self.pulls.heard = now
 
     def lost(self, epoch: int, now: float) -> int:
         """
@@ -327,7 +327,7 @@ class ConsumeEngine:
         self._excused = False
         self._not_before = 0.0
         self._wait = PULL_RETRY_WAIT
-        self.pulls.heartbeat.restart(now)
+        self.pulls.heard = now
         return len(dead)
 
     def fail(self, error: BaseException) -> None:

@@ -31,7 +31,6 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
-from jetsync._proto.heartbeat import HeartbeatWatch
 from jetsync._proto.status import HEARTBEAT_CODE, Effect, Status, read_status
 from jetsync.values.frame import Frame
 
@@ -125,10 +124,9 @@ class Received:
     """What a block of frames meant."""
 
     messages: Sequence[Frame]
-    # The statuses that ended pulls, and these pulls. Heartbeats are left out.
-    statuses: Sequence[Status] = ()
-    pulls: Sequence[Pull] = ()
-    # Statuses that ended no pull: of full pulls, and notes of any kind.
+    # The statuses that ended pulls, each with its pull.
+    ended: Sequence[tuple[Status, Pull]] = ()
+    # Statuses that ended no pull: of full pulls, and notes of any kind, without heartbeats.
     others: Sequence[Status] = ()
 
 
@@ -149,7 +147,10 @@ class PullEngine:
         self._open: dict[bytes, Pull] = {}
         # Those that are full by our count, while there are others.
         self._full: dict[bytes, Pull] = {}
-        self.heartbeat: HeartbeatWatch = HeartbeatWatch(None, 0.0)
+        # Seconds between the heartbeats that the last pull asked for; 0 without any.
+        self.heartbeat: float = 0.0
+        # When the server gave the last sign of life, or silence began to count.
+        self.heard: float = 0.0
 
     def __repr__(self) -> str:
         return (
@@ -184,8 +185,17 @@ class PullEngine:
         subject = b"%b%d" % (self.prefix, self.opened)
         pull = Pull(subject, request, self.opened, now, request.max_messages, request.max_bytes)
         self._open[subject] = pull
-        self.heartbeat = HeartbeatWatch(request.heartbeat, now)
+        self.heartbeat, self.heard = request.heartbeat or 0.0, now
         return pull
+
+    def next_miss(self) -> float | None:
+        """Return when two heartbeats in a row will have been missed; None without heartbeats."""
+        return self.heard + 2.0 * self.heartbeat if self.heartbeat else None
+
+    def missed(self, now: float) -> bool:
+        """Return whether two heartbeats in a row were missed (ADR-37)."""
+        due = self.next_miss()
+        return due is not None and now >= due
 
     def cancel(self, pull: Pull) -> None:
         """Strike out a pull that was not sent."""
@@ -227,7 +237,7 @@ class PullEngine:
 
     def receive(self, frames: Sequence[Frame], now: float) -> Received:
         """Count the messages in a block of frames, and end the pulls that its statuses name."""
-        self.heartbeat.restart(now)
+        self.heard = now
         prefix = self.prefix
         # Statuses are rare and have a header, so one check per frame recognises plain messages.
         for frame in frames:
@@ -239,8 +249,7 @@ class PullEngine:
     def _receive_mixed(self, frames: Sequence[Frame]) -> Received:
         """Do as :meth:`receive` for a block with statuses. Frames are counted in their order."""
         messages: list[Frame] = []
-        statuses: list[Status] = []
-        ended: list[Pull] = []
+        ended: list[tuple[Status, Pull]] = []
         others: list[Status] = []
         counted = 0
         for frame in frames:
@@ -258,36 +267,17 @@ class PullEngine:
                     others.append(status)
                 continue
             self._end(pull, status)
-            statuses.append(status)
-            ended.append(pull)
+            ended.append((status, pull))
         self._count(messages[counted:])
-        return Received(messages, statuses, ended, others)
+        return Received(messages, ended, others)
 
     def _count(self, messages: Sequence[Frame]) -> None:
         """Count messages against the oldest pulls that have room."""
-        if not messages:
-            return
-        pulls = self._open
-        if len(pulls) == 1:
-            # The common case: one fetch with one pull.
-            (pull,) = pulls.values()
-            if pull.size is None and pull.messages > len(messages):
-                pull.messages -= len(messages)
-                return
-        left = len(messages)
-        while left and pulls:
-            pull = next(iter(pulls.values()))
-            if pull.size is not None:
-                break
-            taken = min(left, pull.messages)
-            pull.messages -= taken
-            left -= taken
-            if not pull.messages:
-                self._fill(pull)
-        for message in messages[len(messages) - left :]:
-            if not pulls:
-                break
-            self._charge(1, message_size(message))
+        if any(pull.size is not None for pull in self._open.values()):
+            for message in messages:
+                self._charge(1, message_size(message))
+        elif messages:
+            self._charge(len(messages), 0)
 
     def _charge(self, messages: int, size: int) -> None:
         """Count so many messages and bytes against the oldest pulls that have room."""

@@ -52,10 +52,14 @@ class StatusRule:
     # The error for a fault, or for a temporary status that lasts.
     error: type[errors.StatusError] | None
     meaning: str
-    # Whether the status tells how many messages and bytes of the pull are outstanding.
-    pending: bool = attrs.field(default=False, kw_only=True)
-    # Whether the server refused the pull before it delivered anything.
-    turned_away: bool = attrs.field(default=False, kw_only=True)
+
+    @property
+    def turned_away(self) -> bool:
+        """Whether the server refused the pull before it delivered anything."""
+        after = (errors.ConsumerDeletedError, errors.UnknownStatusError)
+        return self.effect is Effect.ABSENT or (
+            self.effect is Effect.FAULT and self.error not in after
+        )
 
 
 @attrs.frozen
@@ -82,33 +86,39 @@ class Status:
 # The status of a heartbeat.
 HEARTBEAT_CODE: Final = 100
 
+_FAULTS: Final = (
+    (409, "consumer deleted", errors.ConsumerDeletedError, "the consumer or its stream is deleted"),
+    (409, "consumer is push based", errors.NotPullConsumerError, "this is a push consumer"),
+    (409, "exceeded maxrequestbatch", errors.MaxRequestBatchError, "more messages than max_batch"),
+    (409, "exceeded maxrequestexpires", errors.MaxRequestExpiresError, "longer than max_expires"),
+    (409, "exceeded maxrequestmaxbytes", errors.MaxRequestMaxBytesError, "more than max_bytes"),
+    (409, "exceeded maxwaiting", errors.MaxWaitingError, "too many pulls wait at the consumer"),
+    (400, "bad request - priority group missing", errors.InvalidGroupError, "a group is required"),
+    (400, "bad request - invalid priority group", errors.InvalidGroupError, "no such group"),
+    (400, "bad request - not a ", errors.InvalidGroupError, "the consumer has another policy"),
+    (400, "bad request - priority must", errors.InvalidGroupError, "a priority outside 0 to 9"),
+    (400, "", errors.BadPullRequestError, "the server does not understand the pull"),
+    (412, "", errors.RequiredApiLevelError, "the server's API level is too low for the pull"),
+)
+
 STATUS_RULES: Final = (
     StatusRule(HEARTBEAT_CODE, "", Effect.ALIVE, None, "heartbeat: there is nothing to deliver"),
     StatusRule(404, "", Effect.ENDED, None, "there are no (more) messages"),
-    StatusRule(408, "", Effect.ENDED, None, "the pull has expired", pending=True),
+    StatusRule(408, "", Effect.ENDED, None, "the pull has expired"),
     StatusRule(
         409,
         "message size exceeds maxbytes",
         Effect.ENDED,
         errors.MessageSizeExceedsMaxBytesError,
         "the next message is larger than the rest of max_bytes",
-        pending=True,
     ),
-    StatusRule(
-        409,
-        "batch completed",
-        Effect.ENDED,
-        None,
-        "all messages were delivered before max_bytes was reached",
-        pending=True,
-    ),
+    StatusRule(409, "batch completed", Effect.ENDED, None, "max_messages came before max_bytes"),
     StatusRule(
         409,
         "server shutdown",
         Effect.TRANSIENT,
         errors.ServerShutdownError,
         "the server shuts down; another one takes over",
-        pending=True,
     ),
     StatusRule(
         409,
@@ -117,115 +127,14 @@ STATUS_RULES: Final = (
         errors.LeadershipChangeError,
         "the consumer has a new leader",
     ),
-    StatusRule(
-        409,
-        "consumer deleted",
-        Effect.FAULT,
-        errors.ConsumerDeletedError,
-        "the consumer or its stream was deleted",
-    ),
-    StatusRule(
-        409,
-        "consumer is push based",
-        Effect.FAULT,
-        errors.NotPullConsumerError,
-        "a push consumer cannot be pulled from",
-        turned_away=True,
-    ),
-    StatusRule(
-        409,
-        "exceeded maxrequestbatch",
-        Effect.FAULT,
-        errors.MaxRequestBatchError,
-        "more messages than the consumer's max_batch",
-        turned_away=True,
-    ),
-    StatusRule(
-        409,
-        "exceeded maxrequestexpires",
-        Effect.FAULT,
-        errors.MaxRequestExpiresError,
-        "a longer expiry than the consumer's max_expires",
-        turned_away=True,
-    ),
-    StatusRule(
-        409,
-        "exceeded maxrequestmaxbytes",
-        Effect.FAULT,
-        errors.MaxRequestMaxBytesError,
-        "more bytes than the consumer's max_bytes",
-        turned_away=True,
-    ),
-    StatusRule(
-        409,
-        "exceeded maxwaiting",
-        Effect.FAULT,
-        errors.MaxWaitingError,
-        "too many pulls wait at the consumer",
-        turned_away=True,
-    ),
-    StatusRule(
-        400,
-        "bad request - priority group missing",
-        Effect.FAULT,
-        errors.InvalidGroupError,
-        "the consumer has priority groups, the pull has none",
-        turned_away=True,
-    ),
-    StatusRule(
-        400,
-        "bad request - invalid priority group",
-        Effect.FAULT,
-        errors.InvalidGroupError,
-        "the consumer has no such priority group",
-        turned_away=True,
-    ),
-    StatusRule(
-        400,
-        "bad request - not a ",
-        Effect.FAULT,
-        errors.InvalidGroupError,
-        "the consumer has another priority policy",
-        turned_away=True,
-    ),
-    StatusRule(
-        400,
-        "bad request - priority must",
-        Effect.FAULT,
-        errors.InvalidGroupError,
-        "a priority outside 0 to 9",
-        turned_away=True,
-    ),
-    StatusRule(
-        400,
-        "",
-        Effect.FAULT,
-        errors.BadPullRequestError,
-        "the server does not understand the pull",
-        turned_away=True,
-    ),
-    StatusRule(
-        412,
-        "",
-        Effect.FAULT,
-        errors.RequiredApiLevelError,
-        "the server's API level is too low for the pull",
-        turned_away=True,
-    ),
-    StatusRule(
-        423,
-        "",
-        Effect.TRANSIENT,
-        errors.PinIdMismatchError,
-        "another client is pinned; pull again without a pin id",
-    ),
+    *(StatusRule(code, text, Effect.FAULT, kind, meaning) for code, text, kind, meaning in _FAULTS),
+    StatusRule(423, "", Effect.TRANSIENT, errors.PinIdMismatchError, "another client is pinned"),
     StatusRule(
         503,
         "",
         Effect.ABSENT,
         errors.ConsumerUnavailableError,
         "the consumer has no leader at the moment, or is gone",
-        turned_away=True,
     ),
 )
 """All known statuses of pulls. The first row whose code and text match applies."""

@@ -163,7 +163,7 @@ class Fetch:
             self._received_bytes += sum(map(message_size, messages))
         for status in received.others:
             self.target.report_status(status, PullOutcome.IGNORED)
-        for status, pull in zip(received.statuses, received.pulls, strict=True):
+        for status, pull in received.ended:
             self._on_status(status, pull)
         if inbox.engine.is_idle and not self._repeat:
             self.inbox = None
@@ -219,7 +219,7 @@ class Fetch:
                 if lost and engine.lost(lost):
                     self._repeat = True
                     return False
-            due = engine.heartbeat.due()
+            due = engine.next_miss()
             until = self._deadline
             if due is not None and due < until.at:
                 until = Deadline(due, until.total)
@@ -232,12 +232,12 @@ class Fetch:
     def _is_over(self, inbox: PullInbox) -> bool:
         """Find out why a wait brought nothing, and whether the fetch, or its pull, is over."""
         now = time.monotonic()
-        watch = inbox.engine.heartbeat
-        silent = watch.missed(now)
+        engine = inbox.engine
+        silent = engine.missed(now)
         if silent or self._deadline.expired():
             self.target.context.connection.probe()
         if silent:
-            self.target.report_silence(watch.interval, watch.silence(now))
+            self.target.report_silence(engine.heartbeat, now - engine.heard)
             self._fail(NoHeartbeatError(consumer=self.target.consumer, stream=self.target.stream))
         elif self._deadline.expired():
             self._fail(RequestTimeoutError(self.target.subject.decode(), self._deadline.total))

@@ -4,7 +4,7 @@ import json
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -118,7 +118,7 @@ class TestMessages:
         frames = [message(), message(header=HEADER, size=60)]
         received = engine.receive(frames, clock())
         assert list(received.messages) == frames
-        assert list(received.statuses) == []
+        assert not received.ended
         assert (engine.pending_messages, engine.pending_bytes) == (8, 0)
         assert repr(engine) == "<PullEngine open=1 messages=8 bytes=0>"
 
@@ -178,7 +178,7 @@ class TestStatuses:
         """A status that ends its pull leaves nothing pending, with counts in it or without."""
         received = engine.receive([message(), status(pull, block)], clock())
         assert len(received.messages) == 1
-        (found,) = received.statuses
+        ((found, _),) = received.ended
         assert found.effect is not Effect.ALIVE
         assert (engine.is_idle, engine.pending_messages) == (True, 0)
 
@@ -186,23 +186,23 @@ class TestStatuses:
     def test_alive(self, engine, pull, clock, block):
         """A heartbeat, or a note that is not known, changes nothing and is not handed on."""
         received = engine.receive([status(pull, block), message()], clock())
-        assert (len(received.messages), list(received.statuses)) == (1, [])
+        assert (len(received.messages), list(received.ended)) == (1, [])
         assert engine.pending_messages == 9
 
     def test_twice(self, engine, pull, clock):
         """Of two statuses for one pull the second is noise, in one block or in two."""
         received = engine.receive([status(pull, SHUTDOWN), status(pull, LEADERSHIP)], clock())
-        assert [found.description for found in received.statuses] == ["Server Shutdown"]
+        assert [found.description for found, _ in received.ended] == ["Server Shutdown"]
         second = engine.open(PullRequest(max_messages=5, expires=1.0), clock())
         received = engine.receive([status(pull, LEADERSHIP), message()], clock())
-        assert list(received.statuses) == []
+        assert not received.ended
         assert second.messages == engine.pending_messages == 4
 
     def test_of_others(self, engine, pull, clock):
         """A status below the inbox that answers no pull of ours is dropped."""
         stranger = (INBOX + b".99", b"", EXPIRED, b"")
         received = engine.receive([stranger, message()], clock())
-        assert (len(received.messages), list(received.statuses)) == (1, [])
+        assert (len(received.messages), list(received.ended)) == (1, [])
         assert engine.pending_messages == 9
 
     def test_order(self, engine, clock):
@@ -218,7 +218,7 @@ class TestStatuses:
         """A message with headers is no status, whatever its headers say."""
         block = b"NATS/1.0\r\nStatus: 409\r\nNats-Pending-Messages: 5\r\n\r\n"
         received = engine.receive([message(80, block), message(60, HEADER)], clock())
-        assert (len(received.messages), list(received.statuses)) == (2, [])
+        assert (len(received.messages), list(received.ended)) == (2, [])
 
 
 class TestConnections:
@@ -240,23 +240,35 @@ class TestConnections:
         """A status of a pull that died with its connection is noise."""
         pull.epoch = 1
         engine.lost(1)
-        assert list(engine.receive([status(pull, EXPIRED)], clock()).statuses) == []
+        assert not engine.receive([status(pull, EXPIRED)], clock()).ended
 
 
 class TestHeartbeats:
     def test_watched_as_asked(self, engine, pull, clock):
         """Two of the pull's intervals without a frame are a miss; any frame is a sign of life."""
-        assert engine.heartbeat.due() == clock() + 2.0
+        assert engine.next_miss() == clock() + 2.0
         for frame in (message(), status(pull, HEARTBEAT), (INBOX + b".9", b"", EXPIRED, b"")):
             clock.advance(1.75)
             engine.receive([frame], clock())
-            assert not engine.heartbeat.missed(clock())
-        assert engine.heartbeat.missed(clock.advance(2.0))
+            assert not engine.missed(clock())
+        assert engine.missed(clock.advance(2.0))
 
     def test_not_asked_for(self, engine, clock):
         """A pull without heartbeats is not watched."""
         engine.open(PullRequest(max_messages=1, expires=1.0), clock())
-        assert engine.heartbeat.due() is None
+        assert engine.next_miss() is None
+        assert not engine.missed(clock.advance(1e9))
+
+    @given(st.floats(0.1, 60.0), st.lists(st.floats(0.0, 100.0)))
+    @settings(max_examples=50, deadline=None)
+    def test_missed_from_when_it_is_due(self, interval, steps):
+        """A miss is found at the moment that was announced, and not before."""
+        clock, engine = ManualClock(), PullEngine(INBOX)
+        engine.open(PullRequest(max_messages=9, expires=1.0, heartbeat=interval), clock())
+        for step in steps:
+            due = engine.next_miss()
+            assert engine.missed(clock.advance(step)) is (clock() >= due)
+            engine.heard = clock()
 
 
 class TestSeveral:
@@ -285,7 +297,7 @@ class TestSeveral:
         second = engine.open(PullRequest(max_messages=4, expires=1.0), clock())
         engine.receive([message()] * 4, clock())
         assert (first.messages, first.subject in engine) == (0, True)
-        (found,) = engine.receive([status(first, ended(2))], clock()).statuses
+        ((found, _),) = engine.receive([status(first, ended(2))], clock()).ended
         assert (found.code, second.messages) == (408, 2)
 
     def test_room_again(self, engine, clock):
@@ -389,8 +401,7 @@ class PullMachine(RuleBasedStateMachine):
         known = [subject for subject in self.pulls if subject in self.engine]
         received = self.engine.receive(frames, self.clock())
         assert list(received.messages) == messages
-        assert len(received.statuses) == len(received.pulls)
-        for pull in received.pulls:
+        for _, pull in received.ended:
             assert pull.subject in known
             assert pull.subject not in self.engine
             assert pull.subject not in self.told

@@ -164,13 +164,6 @@ class TestRules:
         found = {find_rule(int(line.split()[0]), line[4:]) for line, *_ in LINES}
         assert found == set(STATUS_RULES)
 
-    @pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
-    def test_pending(self, line):
-        """A line that comes with counts belongs to a rule that says so."""
-        rule = find_rule(int(line[0].split()[0]), line[0][4:])
-        if line[1] is PENDING and rule.code != 423:  # 423 has them on some versions only.
-            assert rule.pending
-
     @pytest.mark.parametrize(
         ("code", "description"),
         [(400 + 99, "Teapot"), (500, ""), (409, "Something New"), (599, "x"), (429, "Too Many")],
