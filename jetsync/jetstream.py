@@ -639,7 +639,7 @@ class JetStream:
 
         Raises:
             StreamNameInUseError: A bucket of that name has another configuration.
-            NotSupportedError: The server ignored a field. The bucket exists without it.
+            NotSupportedError: The server does not support a field. There is no new bucket.
         """
         wanted = config_of(KeyValueConfig, bucket, fields, "create_key_value()", key="bucket")
         deadline = self._context.deadline(timeout)

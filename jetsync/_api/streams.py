@@ -18,6 +18,7 @@ from jetsync.errors import (
     InvalidArgumentError,
     InvalidJsonError,
     MessageNotFoundError,
+    NotSupportedError,
     StreamNameInUseError,
     StreamNotFoundError,
 )
@@ -53,10 +54,17 @@ def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
 
 
 def create(
-    context: Context, config: StreamConfig, deadline: Deadline, action: str = "CREATE"
+    context: Context,
+    config: StreamConfig,
+    deadline: Deadline,
+    action: str = "CREATE",
+    *,
+    keep_partial: bool = True,
 ) -> StreamInfo:
     """
     Create a stream, or do nothing if it exists with the same configuration.
+
+    Without *keep_partial*, a stream is deleted again if its server ignored a field.
     """
     name = validate_config(config)
     asked = to_wire(config)
@@ -71,7 +79,13 @@ def create(
     done = "created" if action == "CREATE" else "updated"
     made = stream_info(answer)
     returned, done = answer.get("config") or {}, f"stream {name!r} was {done}"
-    check_reply(STREAM_NEEDS, asked, returned, server=server, done=done)
+    try:
+        check_reply(STREAM_NEEDS, asked, returned, server=server, done=done)
+    except NotSupportedError as error:
+        if answer.get("did_create") and not keep_partial:
+            delete(context, name, deadline)
+            error.args = (f"{error}, and deleted again",)
+        raise
     return made
 
 

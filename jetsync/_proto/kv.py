@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from jetsync.errors import InvalidBucketError, InvalidKeyError, InvalidTypeError
-from jetsync.values.headers import KV_OPERATION
+from jetsync.values.headers import KV_OPERATION, ROLLUP
 from jetsync.values.ttl import MarkerReason, marker_of
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ DEFAULT_API: Final = "$JS.API"
 
 DELETED: Final = "DEL"
 PURGED: Final = "PURGE"
+
+DELETE_MARKER: Final = {KV_OPERATION: DELETED}
+PURGE_MARKER: Final = {KV_OPERATION: PURGED, ROLLUP: "sub"}
+"""The headers of messages that delete a key."""
 
 _BUCKET: Final = re.compile(r"[A-Za-z0-9_-]+")
 _KEY: Final = re.compile(r"[-/_=A-Za-z0-9]+(?:\.[-/_=A-Za-z0-9]+)*")

@@ -364,14 +364,13 @@ def moment(js: jetsync.JetStream, statuses: list[_moment.Status], *, keep: bool)
             good=as_expected,
         )
         aircraft = sorted({status.aircraft for status in statuses})[:3]
-        together = _moment.change_together(bucket, aircraft)
+        together = _moment.change_together(js.update_key_value(BUCKET, atomic=True), aircraft)
         result(
             f"{len(aircraft)} keys changed in one transaction: {', '.join(aircraft)}",
             good=together,
         )
     except jetsync.NotSupportedError as error:
         say(f"no transactions: {error}")
-        # An old server may have created the bucket.
         keep = False
         return True
     else:

@@ -100,9 +100,7 @@ def list_buckets(*, options: jetsync.ConnectOptions, as_json: bool) -> None:
 @click.option("--replicas", "num_replicas", type=int, metavar="N", help="Servers with a copy.")
 @click.option("--compression", is_flag=True, default=None, help="Compress its files.")
 @click.option("--mirror", metavar="BUCKET", help="Make it a copy of another bucket.")
-@click.option(
-    "--atomic/--no-atomic", default=None, help="Transactions.  [default: where the server can]"
-)
+@click.option("--atomic", is_flag=True, default=None, help="Allow transactions.")
 @connection_options
 def add(*, options: jetsync.ConnectOptions, bucket: str, **fields: Any) -> None:
     """

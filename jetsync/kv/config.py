@@ -39,6 +39,23 @@ DUPLICATE_WINDOW: Final = 120.0
 
 UNLIMITED: Final = -1
 
+# What all clients set in the stream of a bucket (ADR-8).
+DEFAULTS: Final = {
+    "max_consumers": UNLIMITED,
+    "max_msgs": UNLIMITED,
+    "max_bytes": UNLIMITED,
+    "max_age": 0.0,
+    "max_msgs_per_subject": 1,
+    "max_msg_size": UNLIMITED,
+    "discard": DiscardPolicy.NEW,
+    "storage": StorageType.FILE,
+    "num_replicas": 1,
+    "duplicate_window": DUPLICATE_WINDOW,
+    "allow_direct": True,
+    "allow_rollup_hdrs": True,
+    "deny_delete": True,
+}
+
 
 def _source(value: StreamSource | str | None) -> StreamSource | None:
     """Accept a bucket by its name, or as a source with the name of the bucket or its stream."""
@@ -143,8 +160,8 @@ class KeyValueConfig:
 
     atomic: bool | None = None
     """
-    Allow transactions (ADR-50). None allows them if the server supports them, True requires them.
-    Use False if another client creates the same bucket with its own settings.
+    Allow transactions (ADR-50). Needs server 2.12.5. Off by default, because other clients cannot
+    create the same bucket if it is set.
     """
 
     def __attrs_post_init__(self) -> None:
@@ -164,51 +181,43 @@ class KeyValueConfig:
                 "a mirror allows no transactions: set atomic on its origin", argument="atomic"
             )
 
-    def to_stream_config(self, *, atomic: bool) -> StreamConfig:
-        """
-        Return the configuration of the stream that stores this bucket.
+    def to_stream_config(self) -> StreamConfig:
+        """Return the configuration of the stream that stores this bucket."""
+        return StreamConfig(**{**DEFAULTS, **self.stream_fields()})
 
-        Args:
-            atomic: Whether to allow transactions if :attr:`atomic` is None.
-        """
-        wanted: dict[str, Any] = {}
-        if self.limit_marker_ttl:
-            wanted["allow_msg_ttl"] = True
-            if self.mirror is None:
-                wanted["subject_delete_marker_ttl"] = self.limit_marker_ttl
-        if self.mirror is not None:
-            wanted |= {"mirror": self.mirror, "mirror_direct": True}
-        else:
-            wanted["subjects"] = [subjects_of(self.bucket)]
-            if self.atomic or (self.atomic is None and atomic):
-                wanted["allow_atomic"] = True
-        if self.sources:
-            wanted["sources"] = [self._drawn_from(source) for source in self.sources]
+    def stream_fields(self) -> dict[str, Any]:
+        """Return the fields of the stream that this configuration sets."""
+        own = self.mirror is None
+        fields = {
+            "name": STREAM_PREFIX + self.bucket,
+            "description": self.description,
+            "subjects": [subjects_of(self.bucket)] if own else None,
+            "mirror": self.mirror,
+            "mirror_direct": None if own else True,
+            "sources": None if not self.sources else [*map(self._drawn_from, self.sources)],
+            "max_bytes": None if self.max_bytes is None else self.max_bytes or UNLIMITED,
+            "max_age": self.ttl,
+            "duplicate_window": self.ttl and min(self.ttl, DUPLICATE_WINDOW),
+            "max_msgs_per_subject": self.history,
+            "max_msg_size": None
+            if self.max_value_size is None
+            else self.max_value_size or UNLIMITED,
+            "storage": self.storage,
+            "num_replicas": self.num_replicas,
+            "placement": self.placement,
+            "republish": self.republish,
+            "metadata": self.metadata,
+            "allow_msg_ttl": True if self.limit_marker_ttl else None,
+            "subject_delete_marker_ttl": self.limit_marker_ttl if own else None,
+            "allow_atomic": self.atomic,
+        }
+        if self.ttl == 0:
+            fields["duplicate_window"] = DUPLICATE_WINDOW
         if self.compression is not None:
-            wanted["compression"] = (
+            fields["compression"] = (
                 StoreCompression.S2 if self.compression else StoreCompression.NONE
             )
-        return StreamConfig(
-            name=STREAM_PREFIX + self.bucket,
-            description=self.description,
-            max_consumers=UNLIMITED,
-            max_msgs=UNLIMITED,
-            max_bytes=self.max_bytes or UNLIMITED,
-            max_age=self.ttl or 0.0,
-            max_msgs_per_subject=self.history or 1,
-            max_msg_size=self.max_value_size or UNLIMITED,
-            discard=DiscardPolicy.NEW,
-            storage=self.storage or StorageType.FILE,
-            num_replicas=self.num_replicas or 1,
-            duplicate_window=min(self.ttl or DUPLICATE_WINDOW, DUPLICATE_WINDOW),
-            placement=self.placement,
-            republish=self.republish,
-            metadata=self.metadata,
-            allow_direct=True,
-            allow_rollup_hdrs=True,
-            deny_delete=True,
-            **wanted,
-        )
+        return {name: value for name, value in fields.items() if value is not None}
 
     def _drawn_from(self, source: StreamSource) -> StreamSource:
         """Return a source with a transform of its keys into keys of this bucket."""

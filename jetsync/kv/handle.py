@@ -12,8 +12,8 @@ from jetsync._api import streams as _stream_admin
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, whole_number
 from jetsync._proto.kv import (
-    DELETED,
-    PURGED,
+    DELETE_MARKER,
+    PURGE_MARKER,
     check_key,
     check_pattern,
     covering,
@@ -35,7 +35,6 @@ from jetsync.kv.many import get_many
 from jetsync.kv.transaction import Transaction
 from jetsync.kv.watch import Watch
 from jetsync.values.consumer_config import DeliverPolicy
-from jetsync.values.headers import KV_OPERATION, ROLLUP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -248,7 +247,7 @@ class KeyValue:
             WrongLastRevisionError: The key has another revision.
             PublishError, ApiError, ...: As :meth:`put`.
         """
-        return self._change(key, b"", last, timeout, headers={KV_OPERATION: DELETED})
+        return self._change(key, b"", last, timeout, headers=DELETE_MARKER)
 
     def purge(
         self,
@@ -269,8 +268,7 @@ class KeyValue:
 
         Raises: as :meth:`delete`, and for *ttl* as :meth:`put`.
         """
-        headers = {KV_OPERATION: PURGED, ROLLUP: "sub"}
-        return self._change(key, b"", last, timeout, headers=headers, ttl=ttl)
+        return self._change(key, b"", last, timeout, headers=PURGE_MARKER, ttl=ttl)
 
     # Many keys
 
@@ -290,13 +288,8 @@ class KeyValue:
             BucketNotFoundError: The bucket does not exist any more.
         """
         deadline = Deadline.after(READING if timeout is None else timeout)
-        found: dict[str, None] = {}
-        with self._watch(filters or (">",), deadline, meta_only=True) as watch:
-            for entry in watch.initial(timeout=deadline.remaining()):
-                found.pop(entry.key, None)
-                if not entry.is_deleted:
-                    found[entry.key] = None
-        return list(found)
+        found = self._last_entries(filters, deadline)
+        return [key for key, entry in found.items() if not entry.is_deleted]
 
     def history(self, key: str, *, timeout: Seconds | None = None) -> list[Entry]:
         """
@@ -313,7 +306,7 @@ class KeyValue:
         """
         deadline = Deadline.after(READING if timeout is None else timeout)
         check_key(key)
-        with self._watch((key,), deadline, include_history=True) as watch:
+        with self.watch(key, include_history=True, timeout=deadline.remaining()) as watch:
             found = list(watch.initial(timeout=deadline.remaining()))
         if not found:
             raise self._bucket.not_found(key)
@@ -376,15 +369,37 @@ class KeyValue:
                 each other. Nothing was sent.
             BucketNotFoundError: The bucket does not exist any more.
         """
-        return self._watch(
-            keys or (">",),
-            self._deadline(timeout),
-            include_history=include_history,
-            updates_only=updates_only,
-            from_revision=from_revision,
-            ignore_deletes=ignore_deletes,
-            meta_only=meta_only,
-        )
+        if updates_only and (include_history or from_revision is not None):
+            raise InvalidArgumentError(
+                "updates_only cannot be combined with include_history or from_revision",
+                argument="updates_only",
+            )
+        if from_revision is not None:
+            check_count("from_revision", from_revision, 1)
+        policy = DeliverPolicy.LAST_PER_SUBJECT
+        if from_revision is not None:
+            policy = DeliverPolicy.BY_START_SEQUENCE
+        elif include_history:
+            policy = DeliverPolicy.ALL
+        elif updates_only:
+            policy = DeliverPolicy.NEW
+        bucket = self._bucket
+        prefix = bucket.layout.read_prefix
+        patterns = covering([*map(check_pattern, keys or (">",))])
+        deadline = bucket.context.deadline(timeout)
+        with bucket.named():
+            ordered = open_ordered(
+                bucket.context,
+                bucket.stream.name,
+                bucket.stream.cached_info,
+                deadline,
+                [prefix + pattern for pattern in patterns],
+                deliver_policy=policy,
+                opt_start_seq=from_revision,
+                headers_only=meta_only or None,
+                keep_to_stream=True,
+            )
+            return Watch(bucket, ordered, updates_only=updates_only, ignore_deletes=ignore_deletes)
 
     def atomic(self, *, timeout: Seconds | None = None) -> Transaction:
         """
@@ -430,13 +445,8 @@ class KeyValue:
         deadline = Deadline.after(READING if timeout is None else timeout)
         age = as_seconds(older_than, "older_than")
         bucket = self._bucket
-        deleted: dict[str, Entry] = {}
-        with self._watch((">",), deadline, meta_only=True) as watch:
-            for entry in watch.initial(timeout=deadline.remaining()):
-                deleted.pop(entry.key, None)
-                if entry.is_deleted:
-                    deleted[entry.key] = entry
-        layout = bucket.layout
+        found = self._last_entries((), deadline)
+        deleted = {key: entry for key, entry in found.items() if entry.is_deleted}
         if not deleted:
             return 0
         # Compare with the clock of the server, which wrote the markers' times.
@@ -449,9 +459,9 @@ class KeyValue:
             with bucket.named(origin=True):
                 _stream_admin.purge(
                     bucket.origin,
-                    layout.origin_stream,
+                    bucket.layout.origin_stream,
                     deadline,
-                    subject=layout.origin_subject(key),
+                    subject=bucket.layout.origin_subject(key),
                     sequence=entry.revision + (1 if old else 0),
                 )
         return len(deleted)
@@ -465,6 +475,15 @@ class KeyValue:
         """
         with self._bucket.named():
             return KeyValueStatus(self._bucket.name, self._bucket.stream.info(timeout=timeout))
+
+    def _last_entries(self, filters: Sequence[str], deadline: Deadline) -> dict[str, Entry]:
+        """Return the last entry of each key without its value, in the order of their changes."""
+        found: dict[str, Entry] = {}
+        with self.watch(*filters, meta_only=True, timeout=deadline.remaining()) as watch:
+            for entry in watch.initial(timeout=deadline.remaining()):
+                found.pop(entry.key, None)
+                found[entry.key] = entry
+        return found
 
     def _deadline(self, timeout: Seconds | None) -> Deadline:
         return self._bucket.context.deadline(timeout)
@@ -498,46 +517,3 @@ class KeyValue:
             raise WrongLastRevisionError(
                 bucket.name, key, expected=last, last_sequence=current
             ) from error
-
-    def _watch(
-        self,
-        patterns: Sequence[str],
-        deadline: Deadline,
-        *,
-        include_history: bool = False,
-        updates_only: bool = False,
-        from_revision: int | None = None,
-        ignore_deletes: bool = False,
-        meta_only: bool = False,
-    ) -> Watch:
-        """Check the options and open a watch."""
-        if updates_only and (include_history or from_revision is not None):
-            raise InvalidArgumentError(
-                "updates_only cannot be combined with include_history or from_revision",
-                argument="updates_only",
-            )
-        if from_revision is not None:
-            check_count("from_revision", from_revision, 1)
-        policy = DeliverPolicy.LAST_PER_SUBJECT
-        if from_revision is not None:
-            policy = DeliverPolicy.BY_START_SEQUENCE
-        elif include_history:
-            policy = DeliverPolicy.ALL
-        elif updates_only:
-            policy = DeliverPolicy.NEW
-        bucket = self._bucket
-        prefix = bucket.layout.read_prefix
-        filters = [prefix + each for each in covering([check_pattern(each) for each in patterns])]
-        with bucket.named():
-            ordered = open_ordered(
-                bucket.context,
-                bucket.stream.name,
-                bucket.stream.cached_info,
-                deadline,
-                filters,
-                deliver_policy=policy,
-                opt_start_seq=from_revision,
-                headers_only=meta_only or None,
-                keep_to_stream=True,
-            )
-            return Watch(bucket, ordered, updates_only=updates_only, ignore_deletes=ignore_deletes)

@@ -5,6 +5,7 @@ Consistent snapshots of many keys of a bucket.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jetsync._base.fields import aware, check_count
@@ -29,7 +30,12 @@ def get_many(
     bucket: Bucket, keys: str | Sequence[str], at: int | dt.datetime | None, deadline: Deadline
 ) -> dict[str, Entry]:
     """Read a snapshot of many keys; see ``KeyValue.get_many``."""
-    patterns = covering([check_pattern(key) for key in _listed(keys)])
+    if not isinstance(keys, Iterable):
+        raise InvalidTypeError(
+            f"keys must be a key or a list of keys, not {type(keys).__name__}", argument="keys"
+        )
+    given = [keys] if isinstance(keys, str) else keys
+    patterns = covering([*map(check_pattern, given)])
     if not patterns:
         raise InvalidArgumentError("at least one key is needed", argument="keys")
     prefix = bucket.layout.read_prefix
@@ -56,27 +62,16 @@ def get_many(
             raise RequestTimeoutError(subjects[0], deadline.total)
 
 
-def _listed(keys: str | Sequence[str]) -> list[str]:
-    if isinstance(keys, str):
-        return [keys]
-    try:
-        return list(keys)
-    except TypeError as error:
-        raise InvalidTypeError(
-            f"keys must be a key or a list of keys, not {type(keys).__name__}", argument="keys"
-        ) from error
-
-
 def _moment(at: int | dt.datetime | None) -> dict[str, Any]:
     """Return the arguments of a read that select the snapshot."""
     if at is None:
         return {}
     if isinstance(at, dt.datetime):
         return {"up_to_time": aware(at, "at")}
-    given: object = at
-    if isinstance(given, str):
+    if not isinstance(at, int):
         raise InvalidTypeError(
-            "at must be a revision or an aware datetime, not str; pass several keys as a list",
+            f"at must be a revision or an aware datetime, not {type(at).__name__};"
+            " pass several keys as a list",
             argument="at",
         )
     check_count("at", at, 1)

@@ -13,7 +13,7 @@ import attrs
 from jetsync._base.deadline import Deadline, Seconds, as_seconds
 from jetsync._base.fields import check_count
 from jetsync._base.locks import refuse_reentry
-from jetsync._proto.kv import DELETED, PURGED, check_key
+from jetsync._proto.kv import DELETE_MARKER, PURGE_MARKER, check_key
 from jetsync.errors import (
     AtomicPublishDisabledError,
     BatchClosedError,
@@ -29,7 +29,6 @@ from jetsync.publish.atomic_commit import AtomicOptions
 from jetsync.publish.capability import require_atomic
 from jetsync.publish.one import PUBLISH_RETRIES, PUBLISH_RETRY_WAIT
 from jetsync.publish.ttl_floor import report_raised_ttl
-from jetsync.values.headers import KV_OPERATION, ROLLUP
 from jetsync.values.outbound import Expect, OutboundMessage, payload_bytes
 
 if TYPE_CHECKING:
@@ -96,8 +95,8 @@ def known_stream(bucket: Bucket, deadline: Deadline) -> KnownStream:
                 require_atomic(known, bucket.context, broken_servers=False)
             except AtomicPublishDisabledError as error:
                 raise AtomicPublishDisabledError(
-                    description=f"transactions are disabled: bucket {bucket.name!r} needs"
-                    " atomic=True (allow_atomic of its stream)",
+                    description=f"bucket {bucket.name!r} does not allow transactions: call"
+                    f" update_key_value({bucket.name!r}, atomic=True)",
                     stream=known.name,
                 ) from error
     subjects = [f"{layout.write_prefix}>"]
@@ -177,7 +176,7 @@ class Transaction:
                 transaction is unchanged.
             BatchClosedError: The transaction was committed or discarded.
         """
-        self._add(Change(check_key(key), bytes(payload_bytes(value)), None, ttl))
+        self._add(key, value, ttl=ttl)
 
     def create(
         self, key: str, value: Payload, *, ttl: Seconds | Literal["never"] | None = None
@@ -187,7 +186,7 @@ class Transaction:
 
         Args, Raises: as :meth:`put`.
         """
-        self._add(Change(check_key(key), bytes(payload_bytes(value)), None, ttl, 0, creates=True))
+        self._add(key, value, ttl=ttl, last=0, creates=True)
 
     def update(
         self,
@@ -203,7 +202,7 @@ class Transaction:
         Args, Raises: as :meth:`put`.
         """
         check_count("last", last, 0)
-        self._add(Change(check_key(key), bytes(payload_bytes(value)), None, ttl, last))
+        self._add(key, value, ttl=ttl, last=last)
 
     def delete(self, key: str, *, last: int | None = None) -> None:
         """
@@ -211,9 +210,7 @@ class Transaction:
 
         Raises: as :meth:`put`.
         """
-        if last is not None:
-            check_count("last", last, 0)
-        self._add(Change(check_key(key), b"", {KV_OPERATION: DELETED}, None, last))
+        self._add(key, b"", DELETE_MARKER, last=last)
 
     def purge(
         self,
@@ -227,10 +224,7 @@ class Transaction:
 
         Args, Raises: as ``KeyValue.purge`` and :meth:`put`.
         """
-        if last is not None:
-            check_count("last", last, 0)
-        headers = {KV_OPERATION: PURGED, ROLLUP: "sub"}
-        self._add(Change(check_key(key), b"", headers, ttl, last))
+        self._add(key, b"", PURGE_MARKER, ttl=ttl, last=last)
 
     def discard(self) -> None:
         """Discard the changes without sending them. Safe to repeat."""
@@ -266,7 +260,12 @@ class Transaction:
             self._ack = ack = self._store(deadline)
             for place, change in enumerate(self._changes):
                 self._revisions[change.key] = ack.sequence - ack.size + 1 + place
-            self._tell_raised()
+            if self._storing is not None:
+                prefix = self._bucket.layout.write_prefix
+                for change in self._changes:
+                    report_raised_ttl(
+                        self._bucket.context, self._storing, prefix + change.key, change.ttl
+                    )
         return self._revisions
 
     # Implementation.
@@ -275,21 +274,33 @@ class Transaction:
         if self._over is not None:
             raise BatchClosedError("transaction", reason=self._over)
 
-    def _add(self, change: Change) -> None:
-        if change.ttl is not None:
-            self._storing = self._bucket.require_ttl(change.ttl, Deadline.after(self._timeout))
+    def _add(
+        self,
+        key: str,
+        value: Payload,
+        headers: dict[str, str] | None = None,
+        *,
+        ttl: Seconds | Literal["never"] | None = None,
+        last: int | None = None,
+        creates: bool = False,
+    ) -> None:
+        if last is not None:
+            check_count("last", last, 0)
+        data = bytes(payload_bytes(value))
+        change = Change(check_key(key), data, headers, ttl, last, creates=creates)
+        if ttl is not None:
+            self._storing = self._bucket.require_ttl(ttl, Deadline.after(self._timeout))
         refuse_reentry(self._lock)
         with self._lock:
             self._check_open()
-            first_only = change.last is not None or (change.headers or {}).get(ROLLUP) is not None
-            if first_only and change.key in self._changed:
+            if (last is not None or headers is PURGE_MARKER) and key in self._changed:
                 raise InvalidArgumentError(
-                    f"the transaction already changes key {change.key!r}: expectations and purges"
+                    f"the transaction already changes key {key!r}: expectations and purges"
                     " refer to the state before the transaction",
                     argument="key",
                 )
             self._changes.append(change)
-            self._changed.add(change.key)
+            self._changed.add(key)
 
     def _store(self, deadline: Deadline) -> BatchAck:
         """Send the changes, and send them again if keys to create have markers of old values."""
@@ -348,10 +359,3 @@ class Transaction:
         if not markers:
             raise WrongLastRevisionError(bucket.name) from refusal
         return markers
-
-    def _tell_raised(self) -> None:
-        prefix = self._bucket.layout.write_prefix
-        if self._storing is None:
-            return
-        for change in self._changes:
-            report_raised_ttl(self._bucket.context, self._storing, prefix + change.key, change.ttl)

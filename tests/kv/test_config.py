@@ -9,8 +9,8 @@ from jetsync.values.codec import to_wire
 
 
 def wire(**fields) -> dict:
-    """Return what is sent for a bucket, as if the server could do no transactions."""
-    return to_wire(KeyValueConfig(**fields).to_stream_config(atomic=False))
+    """Return what is sent to create a bucket."""
+    return to_wire(KeyValueConfig(**fields).to_stream_config())
 
 
 class TestLayout:
@@ -78,13 +78,12 @@ class TestLayout:
 
     @pytest.mark.parametrize("mirror", ["O", "KV_O", jetsync.StreamSource(name="O")])
     def test_mirror(self, mirror):
-        """A mirror has no subjects of its own, answers for its origin and takes no batches."""
+        """A mirror has no subjects of its own, and answers for its origin."""
         sent = wire(bucket="M", mirror=mirror)
         assert sent["mirror"] == {"name": "KV_O"}
         assert sent["mirror_direct"] is True
         assert "subjects" not in sent
-        config = KeyValueConfig(bucket="M", mirror=mirror).to_stream_config(atomic=True)
-        assert config.allow_atomic is None
+        assert "allow_atomic" not in sent
 
     def test_sources(self):
         """What is drawn from another bucket gets the subjects of this one."""
@@ -94,19 +93,22 @@ class TestLayout:
         ]
         assert sent["subjects"] == ["$KV.B.>"]
 
-    @pytest.mark.parametrize(
-        ("asked", "able", "expected"),
-        [
-            (None, True, True),
-            (None, False, None),
-            (True, False, True),
-            (False, True, None),
-        ],
-    )
-    def test_atomic(self, asked, able, expected):
-        """Transactions are allowed where the server can, unless that was settled."""
-        config = KeyValueConfig(bucket="B", atomic=asked).to_stream_config(atomic=able)
-        assert config.allow_atomic is expected
+    def test_only_what_is_given(self):
+        """An update changes the fields that are given, and 0 removes a limit."""
+        assert KeyValueConfig(bucket="B").stream_fields() == {
+            "name": "KV_B",
+            "subjects": ["$KV.B.>"],
+        }
+        removed = KeyValueConfig(bucket="B", ttl=0, max_bytes=0, max_value_size=0, atomic=False)
+        assert removed.stream_fields() == {
+            "name": "KV_B",
+            "subjects": ["$KV.B.>"],
+            "max_age": 0.0,
+            "duplicate_window": 120.0,
+            "max_bytes": -1,
+            "max_msg_size": -1,
+            "allow_atomic": False,
+        }
 
 
 class TestBadInput:

@@ -134,7 +134,7 @@ def test_transfers(commits, record_property, tmp_path):
         DevServer(store=tmp_path) as server,
         jetsync.connect(server.url, reconnect_wait=0.02) as client,
     ):
-        kv = client.jetstream().create_key_value("BANK")
+        kv = client.jetstream().create_key_value("BANK", atomic=True)
         fill(kv)
         bank = Bank(kv, commits)
         restarts = 0
@@ -178,7 +178,7 @@ def test_transfers_in_a_cluster(record_property):
         jetsync.connect(servers.urls, reconnect_wait=0.02) as client,
     ):
         js = client.jetstream()
-        kv = patiently(lambda: js.create_key_value("BANK", num_replicas=3, history=5))
+        kv = patiently(lambda: js.create_key_value("BANK", num_replicas=3, history=5, atomic=True))
         patiently(lambda: fill(kv))
         bank = Bank(kv, COMMITS)
         changes = 0

@@ -131,7 +131,7 @@ class TestBuckets:
         assert (status["history"], status["limit_marker_ttl"], status["values"]) == (3, 60, 1)
         shown = kv("status")
         assert "limit markers  60 s" in shown
-        assert "transactions   yes" in shown
+        assert "transactions   no" in shown
         listed = CliRunner().invoke(app, ("kv", "ls"))
         assert any(line.split()[:2] == [unique, "1"] for line in listed.output.splitlines())
         listed = json.loads(CliRunner().invoke(app, ("kv", "ls", "--json")).output)

@@ -21,7 +21,7 @@ def kv(make_bucket):
     """
     A bucket that keeps five revisions of each key.
     """
-    return make_bucket(history=5)
+    return make_bucket(history=5, atomic=True)
 
 
 def basics(kv):
@@ -78,8 +78,6 @@ class TestKeys:
             js = client.jetstream()
             kv = js.create_key_value(unique, history=5, storage="memory")
             basics(kv)
-            level = client.server.api_level or 0
-            assert kv.status().allows_atomic is (level >= 2)
             js.delete_key_value(unique)
 
     @pytest.mark.parametrize(
@@ -238,7 +236,7 @@ class TestKeys:
                 call()
             assert caught.value.bucket == kv.bucket
         # A connection that has not asked before learns of it at once.
-        js.create_key_value(kv.bucket, storage="memory")
+        js.create_key_value(kv.bucket, storage="memory", atomic=True)
         with jetsync.connect(nats_server.url) as client:
             other = client.jetstream().key_value(kv.bucket)
             js.delete_key_value(kv.bucket)
@@ -261,7 +259,7 @@ class TestBucket:
         Creating a bucket once more returns it; with other settings it is refused.
         """
         kv.put("a", b"1")
-        again = make_bucket(history=5)
+        again = make_bucket(history=5, atomic=True)
         assert again.get("a").value == b"1"
         with pytest.raises(jetsync.StreamNameInUseError):
             make_bucket(history=6)
@@ -272,7 +270,14 @@ class TestBucket:
         """
         A bucket says how it is configured and what it holds.
         """
-        kv = make_bucket(history=3, ttl=60, limit_marker_ttl=5, storage="file", compression=True)
+        kv = make_bucket(
+            history=3,
+            ttl=60,
+            limit_marker_ttl=5,
+            storage="file",
+            compression=True,
+            atomic=True,
+        )
         kv.put("a", b"1")
         kv.put("a", b"2")
         status = kv.status()
@@ -283,20 +288,21 @@ class TestBucket:
 
     def test_atomic(self, make_bucket, js, unique):
         """
-        Transactions are allowed where that is possible, and a bucket without them is found too.
+        Transactions are off by default, and an update allows them.
         """
         assert make_bucket(atomic=False).status().allows_atomic is False
         assert make_bucket().status().allows_atomic is False
         with pytest.raises(jetsync.StreamNameInUseError):
             make_bucket(atomic=True)
-        js.delete_key_value(unique)
-        assert make_bucket().status().allows_atomic is True
+        assert js.update_key_value(unique, atomic=True).status().allows_atomic is True
+        assert js.update_key_value(unique, description="new").status().allows_atomic is True
+        assert js.update_key_value(unique, atomic=False).status().allows_atomic is False
 
     def test_update(self, js, make_bucket):
         """
         An update changes what is given and keeps what it does not know of.
         """
-        kv = make_bucket(history=2, description="before", metadata={"a": "b"})
+        kv = make_bucket(history=2, description="before", metadata={"a": "b"}, atomic=True)
         kv.stream.update(consumer_limits=jetsync.ConsumerLimits(max_ack_pending=7))
         kv.put("a", b"1")
         changed = js.update_key_value(kv.bucket, history=4, ttl=60, limit_marker_ttl=2)
@@ -379,10 +385,11 @@ class TestBucket:
         """
         with jetsync.connect(server_for("2.10.26").url) as client:
             js = client.jetstream()
-            with pytest.raises(jetsync.NotSupportedError, match=r"2\.11"):
+            with pytest.raises(jetsync.NotSupportedError, match=r"2\.11.*and deleted again"):
                 js.create_key_value(unique, limit_marker_ttl=5)
             with pytest.raises(jetsync.NotSupportedError, match=r"2\.12"):
                 js.create_key_value(f"{unique}a", atomic=True)
+            assert not {unique, f"{unique}a"}.intersection(js.key_value_names())
             kv = js.create_key_value(f"{unique}b")
             for ttl in (lambda: kv.put("a", b"", ttl=5), lambda: kv.purge("a", ttl=5)):
                 with pytest.raises(jetsync.NotSupportedError, match=r"2\.11"):

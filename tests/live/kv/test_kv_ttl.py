@@ -142,7 +142,7 @@ def test_not_allowed(make_bucket):
     """
     A bucket without limit markers takes no times, which is said before anything is stored.
     """
-    kv = make_bucket(history=5)
+    kv = make_bucket(history=5, atomic=True)
     for call in (
         lambda: kv.put("a", b"", ttl=5),
         lambda: kv.create("a", b"", ttl=5),

@@ -5,6 +5,7 @@ Buckets that are shared: with nats-py, between mirrors, between domains.
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import suppress
 
 import nats
@@ -125,9 +126,7 @@ class TestNatsPy:
         """
         A bucket that was made and written here is read, watched and written by nats-py.
         """
-        kv = js.create_key_value(
-            bucket, history=5, limit_marker_ttl=3, storage="memory", atomic=False
-        )
+        kv = js.create_key_value(bucket, history=5, limit_marker_ttl=3, storage="memory")
 
         async def read(other):
             theirs = await other.key_value(bucket)
@@ -159,7 +158,7 @@ class TestNatsPy:
         """
         What a transaction changed is like any other change to another client.
         """
-        kv = js.create_key_value(bucket, storage="memory")
+        kv = js.create_key_value(bucket, storage="memory", atomic=True)
         kv.put("gone", b"")
         with kv.atomic() as tx:
             tx.create("a", b"1")
@@ -191,10 +190,47 @@ class TestNatsPy:
         with_nats_py(nats_server, make)
         theirs = js.stream(f"KV_{bucket}").config
         js.delete_key_value(bucket)
-        ours = js.create_key_value(bucket, atomic=False, **fields).stream.config
+        ours = js.create_key_value(bucket, **fields).stream.config
         for config in (theirs, ours):
             config.metadata = config.allow_msg_ttl = config.allow_direct = None
         assert ours == theirs
+
+    def test_created_again_by_others(self, nats_server, js, client, bucket):
+        """
+        Other clients can create a bucket again that was created here with the defaults.
+        """
+        # nats-py allows times-to-live on every bucket, and direct gets if it is told to.
+        js.create_key_value(bucket, limit_marker_ttl=60)
+
+        async def again(other):
+            await other.create_key_value(bucket=bucket, limit_marker_ttl=60, direct=True)
+
+        with_nats_py(nats_server, again)
+        js.delete_key_value(bucket)
+        js.create_key_value(bucket)
+        # The request of nats.go 1.54 for a bucket with its defaults.
+        request = {
+            "name": f"KV_{bucket}",
+            "subjects": [f"$KV.{bucket}.>"],
+            "retention": "limits",
+            "max_consumers": -1,
+            "max_msgs": -1,
+            "max_bytes": -1,
+            "discard": "new",
+            "max_age": 0,
+            "max_msgs_per_subject": 1,
+            "max_msg_size": -1,
+            "storage": "file",
+            "num_replicas": 1,
+            "duplicate_window": 120_000_000_000,
+            "deny_delete": True,
+            "allow_rollup_hdrs": True,
+            "allow_direct": True,
+            "mirror_direct": False,
+        }
+        subject = f"$JS.API.STREAM.CREATE.KV_{bucket}"
+        answer = json.loads(client.request(subject, json.dumps(request).encode()).data)
+        assert "error" not in answer
 
 
 class TestMirrors:
@@ -202,7 +238,7 @@ class TestMirrors:
         """
         A mirror can be changed like any bucket, and takes times-to-live as its origin does.
         """
-        origin = js.create_key_value(bucket, storage="memory")
+        origin = js.create_key_value(bucket, storage="memory", atomic=True)
         mirror = js.create_key_value(f"{unique}-m", mirror=bucket, storage="memory")
         for refused in (lambda: mirror.put("a", b"", ttl=9), lambda: put_in(mirror, "a", ttl=9)):
             with pytest.raises(jetsync.MessageTtlDisabledError, match=bucket):
@@ -235,7 +271,7 @@ class TestMirrors:
         """
         A mirror is read by its own name with the keys of its origin; writes go to the origin.
         """
-        origin = js.create_key_value(bucket, history=5, storage="memory")
+        origin = js.create_key_value(bucket, history=5, storage="memory", atomic=True)
         origin.put("a", b"1")
         mirror = js.create_key_value(f"{unique}-m", mirror=bucket, history=5, storage="memory")
         eventually(lambda: mirror.stream.info().state.last_seq == 1)
@@ -293,7 +329,7 @@ class TestDomains:
         """
         with jetsync.connect(hub.url) as client:
             js = client.jetstream(domain="hub")
-            kv = js.create_key_value(unique, storage="memory")
+            kv = js.create_key_value(unique, storage="memory", atomic=True)
             assert kv.put("a", b"1") == 1
             kv.delete("a")
             assert kv.create("a", b"3") == 3
@@ -320,7 +356,7 @@ class TestDomains:
         with DevServer(config=leaf) as server, jetsync.connect(server.url) as client:
             there, here = client.jetstream(domain="hub"), client.jetstream(domain="leaf")
             eventually(lambda: answers(there))
-            origin = there.create_key_value(unique, history=5, storage="memory")
+            origin = there.create_key_value(unique, history=5, storage="memory", atomic=True)
             assert origin.put("a", b"1") == 1
             source = jetsync.StreamSource(
                 name=unique, external=jetsync.ExternalStream(api="$JS.hub.API")

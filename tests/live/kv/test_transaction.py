@@ -23,7 +23,7 @@ def kv(make_bucket):
     """
     A bucket in memory that keeps ten revisions of each key.
     """
-    return make_bucket(history=10)
+    return make_bucket(history=10, atomic=True)
 
 
 def values(entries):
@@ -193,7 +193,7 @@ class TestTransactions:
         """
         A bucket without transactions says so before the block begins.
         """
-        kv = js.create_key_value(unique, storage="memory", atomic=False)
+        kv = js.create_key_value(unique, storage="memory")
         with pytest.raises(jetsync.AtomicPublishDisabledError, match="atomic=True"):
             kv.atomic()
         js.update_key_value(unique, storage="memory", atomic=True)
@@ -254,7 +254,7 @@ class TestTransactions:
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
-            kv = js.create_key_value(unique, storage="memory")
+            kv = js.create_key_value(unique, storage="memory", atomic=True)
             kv.put("a", b"1")
             kv.delete("a")
             with kv.atomic() as tx:
@@ -347,7 +347,7 @@ class TestGetMany:
         While transactions change all keys together, all are always read at the same state; of a
         bucket without history, too.
         """
-        kv = js.create_key_value(unique, storage="memory")
+        kv = js.create_key_value(unique, storage="memory", atomic=True)
         keys = [f"k{number}" for number in range(30)]
         stop = threading.Event()
 
@@ -446,7 +446,7 @@ def test_cluster():
 
     with DevServer(cluster=3) as server, jetsync.connect(server.url) as client:
         js = client.jetstream(timeout=1)
-        kv = patiently(lambda: js.create_key_value("B", num_replicas=3, history=5))
+        kv = patiently(lambda: js.create_key_value("B", num_replicas=3, history=5, atomic=True))
         patiently(lambda: kv.put("a", b"0"))
 
         def step(number):
