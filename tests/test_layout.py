@@ -37,7 +37,7 @@ COVERED_BY = {
     "live/publish/test_atomic_outcome.py": "publish/atomic_commit",
     "proto/test_frames.py": "values/frame",
     "api/test_known_streams.py": "publish/capability",
-    "live/publish/test_atomic.py": "publish/atomic_attempt publish/abandoned publish/errors",
+    "live/publish/test_atomic.py": "publish/atomic_attempt publish/errors",
     "live/publish/test_ttl.py": "publish/ttl_floor",
     "live/publish/fast/test_fast.py": "publish/fast_link",
     "cli/test_app.py": "cli/* __main__",

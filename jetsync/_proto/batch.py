@@ -112,7 +112,7 @@ class AtomicBatchEngine(Generic[Item]):
         self._ack_every = ack_every
         self._limit = limit
         # Whether the commit was returned to the caller; nothing can follow it.
-        self._complete = False
+        self.complete: bool = False
         self._plan()
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class AtomicBatchEngine(Generic[Item]):
             BatchClosedError: It has ended.
             BatchTooLargeError: It would have more messages than the server accepts.
         """
-        if self.state is not BatchState.OPEN or self._complete:
+        if self.state is not BatchState.OPEN or self.complete:
             raise BatchClosedError
         if self._limit is not None and len(self.items) + count > self._limit:
             # The limit comes last, as in the server's own error.
@@ -144,7 +144,7 @@ class AtomicBatchEngine(Generic[Item]):
     def take(self) -> list[Part[Item]]:
         """Return all messages to write, up to the next message that asks in each part."""
         end = len(self.items)
-        if self._hold_back and not self._complete:
+        if self._hold_back and not self.complete:
             end -= 1
         parts = []
         while self.sent < end:
@@ -165,7 +165,7 @@ class AtomicBatchEngine(Generic[Item]):
         self.items += items
         if not self.items:
             raise BatchClosedError(reason="it has no messages")
-        self._complete = True
+        self.complete = True
         parts = self.take()
         if not parts:
             return [Part(self.sent + 1, [], asks=True, commit=END_OF_BATCH)]

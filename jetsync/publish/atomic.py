@@ -34,7 +34,6 @@ from jetsync.publish.atomic_attempt import Attempt
 from jetsync.publish.atomic_commit import (
     NO_STREAM,
     SAFE_TO_REPEAT,
-    connection_lost,
     find_stored,
     find_stream,
     still_unknown,
@@ -66,6 +65,8 @@ if TYPE_CHECKING:
 __all__ = ["AtomicBatch"]
 
 DISCARDED: Final = "it was discarded"
+
+_FAILED: Final = {BatchState.FAILED, BatchState.UNKNOWN}
 
 
 class AtomicBatch:
@@ -103,10 +104,8 @@ class AtomicBatch:
         self._closed: str | None = None
         # Whether the batch failed before the caller committed or discarded it.
         self._lost = False
-        # Whether a commit was tried, so that all messages are known.
-        self._complete = False
-        # The call that is committing the batch, as an object of its own.
-        self._committing: object = None
+        # The deadline of the call that is committing the batch.
+        self._committing: Deadline | None = None
         # Whether a discard was requested and not carried out yet.
         self._discarding = False
 
@@ -311,17 +310,14 @@ class AtomicBatch:
         def begin() -> Callable[[], None]:
             if self._committing is not None:
                 raise ConflictingUseError("another call is committing the batch")
-            if self._lost and not self._complete:
+            attempt = self._attempt
+            complete = attempt is not None and attempt.engine.complete
+            if self._lost and not complete:
                 raise ConflictingUseError(
                     "build a new batch: an add failed, so a message of this one may be missing"
                 )
-            attempt = self._attempt
             state = BatchState.OPEN if attempt is None else attempt.engine.state
-            if (
-                attempt is None
-                or not self._complete
-                or state not in {BatchState.FAILED, BatchState.UNKNOWN}
-            ):
+            if attempt is None or not complete or state not in _FAILED:
                 raise ConflictingUseError("only a batch whose commit failed can be sent again")
             self._unknown |= state is BatchState.UNKNOWN
             if self._unknown and not attempt.all_have_ids:
@@ -377,11 +373,11 @@ class AtomicBatch:
     def _begin(self) -> tuple[Wire, BatchMessages]:
         """Return what makes the frames, and what checks the messages."""
         wire = Wire(self._id)
-        return wire, BatchMessages(self._context, self._options, wire.added)
+        return wire, BatchMessages(self._context, self._options, wire)
 
     def _admit(self, item: Any, deadline: Deadline) -> tuple[Attempt, BatchItem]:
         """Check a message, and start the batch if it is the first one."""
-        attempt, options = self._attempt, self._options
+        attempt = self._attempt
         if attempt is not None:
             attempt.engine.check_room()
             return attempt, attempt.messages.admit(item, deadline)
@@ -389,16 +385,7 @@ class AtomicBatch:
         wire, messages = self._begin()
         admitted = messages.admit(item, deadline)
         assert messages.known is not None
-        attempt = Attempt(
-            self._context,
-            messages.known,
-            self._id,
-            wire,
-            messages,
-            whole=False,
-            ack_first=options.ack_first,
-            ack_every=options.ack_every,
-        )
+        attempt = Attempt(self._context, messages.known, wire, messages, self._options)
         # Unsubscribe if the caller drops the batch without ending it.
         weakref.finalize(self, attempt.stop_listening).atexit = False
         self._ids.add(self._id)
@@ -416,10 +403,6 @@ class AtomicBatch:
             attempt, admitted = self._admit(item, deadline)
             attempt.add(admitted, deadline)
         except Exception as error:
-            if isinstance(error, ConnectionLostError) and not error.sent:
-                lost = connection_lost()
-                self._lose(lost)
-                raise lost from None
             if self.size > size:
                 self._lose(error)
             raise
@@ -433,7 +416,7 @@ class AtomicBatch:
         deadline: Deadline,
     ) -> None:
         """Send all messages and the commit in one go."""
-        attempt = Attempt(self._context, known, self._id, wire, messages, whole=True)
+        attempt = Attempt(self._context, known, wire, messages)
         parts = attempt.engine.commit(*items)
         self._ids.add(self._id)
         # Another attempt takes the messages from this one, so it needs them from here on.
@@ -451,7 +434,7 @@ class AtomicBatch:
         if self._id == before.id:
             self._id = self._connection.new_batch_id()
         wire = Wire(self._id)
-        before.messages.check_again(known, wire.added, items)
+        before.messages.check_again(known, wire, items)
         self._send_whole(known, wire, before.messages, items, deadline)
 
     def _discard_now(self) -> None:
@@ -501,15 +484,13 @@ class AtomicBatch:
             subject: The subject of the final message, if the commit has one.
             first: The subject of the first message, likewise.
         """
-        this_call = object()
         try:
             try:
                 with Locked(self._lock, deadline, "another call on the batch"):
                     try:
                         send = begin()
-                        self._committing = this_call
+                        self._committing = deadline
                         self._closed = "it was committed"
-                        self._complete = True
                     except BaseException as error:
                         if not isinstance(error, Exception):
                             # Ctrl-C may have come between any two of these steps.
@@ -534,7 +515,7 @@ class AtomicBatch:
                     commit = partial(plugins.wrap_batch_commit, operation, commit)
             self._ack = ack = commit()
         except BaseException as error:
-            if self._committing is this_call:
+            if self._committing is deadline:
                 attempt = self._attempt
                 if attempt is not None:
                     # A plugin may have failed after the commit.
@@ -546,7 +527,7 @@ class AtomicBatch:
                 self._close(error)
             raise
         finally:
-            if self._committing is this_call:
+            if self._committing is deadline:
                 self._committing = None
         if self._attempt is not None:
             self._attempt.end()
@@ -586,18 +567,14 @@ class AtomicBatch:
                 self._unknown, failure = True, error
             except JetSyncError as error:
                 failure, refused = error, isinstance(error, NO_STREAM)
+                attempt = self._attempt
                 if isinstance(error, NoStreamResponseError):
                     failure = NoStreamResponseError(error.subject or "", attempts=number)
-                unsent = isinstance(error, ConnectionLostError) and not error.sent
-                if unsent:
-                    failure = connection_lost()
                 if self._unknown:
-                    failure = still_unknown(self, self._attempt, failure)
+                    failure = still_unknown(self, attempt, failure)
                 if not isinstance(error, SAFE_TO_REPEAT):
-                    if self._unknown:
-                        raise failure from error
-                    raise
-                attempt = self._attempt
+                    raise failure from failure.__cause__
+                unsent = isinstance(error, ConnectionLostError) and not error.sent
                 if unsent and attempt is not None and attempt.whole and not deadline.expired():
                     # The connection was lost between two steps of this call. The lookup of the
                     # stream waits for the next connection.

@@ -13,8 +13,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync import events
 from jetsync._io.connection import was_sent
-from jetsync._io.mailbox import Waiter
+from jetsync._io.mailbox import Mailbox, Waiter
 from jetsync._io.outbox import LaneState
 from jetsync._proto.batch import AtomicBatchEngine, BatchState, Part
 from jetsync._proto.frames import hpub
@@ -23,6 +24,7 @@ from jetsync.errors import (
     BatchIncompleteError,
     BatchTooLargeError,
     CallInSignalHandlerError,
+    ConnectionLostError,
     NoRespondersError,
     NoStreamResponseError,
     PermissionDeniedError,
@@ -31,10 +33,10 @@ from jetsync.errors import (
     RequestTimeoutError,
     TransportError,
 )
-from jetsync.publish.abandoned import AbandonWatch
 from jetsync.publish.atomic_messages import SMALL
 from jetsync.publish.capability import MARKER_LEVEL
 from jetsync.publish.errors import BatchOutcomeUnknownError
+from jetsync.values.server_info import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +44,12 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
+    from jetsync.publish.atomic_commit import AtomicOptions
     from jetsync.publish.atomic_messages import BatchItem, BatchMessages, Wire
+    from jetsync.values.frame import Frame
+
+# If a user may not subscribe to it, jetsync notices the loss of a batch with the next answer.
+ADVISORY: Final = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
 
 # The most messages that wait to be written together.
 RUN: Final = 32
@@ -68,43 +75,32 @@ class Attempt:
     Args:
         context: Context of the batch.
         known: The stream, looked up on the connection that the batch uses.
-        batch_id: The id.
-        wire: Makes the frames, with that id.
+        wire: Makes the frames, with the id.
         messages: Checks the messages of the batch.
-        whole: Whether :meth:`send` gets the complete batch. The first message then asks for an
-            answer, but the call does not wait for it.
-        ack_first, ack_every: See :class:`AtomicBatchEngine`.
+        options: Options of the batch; None if :meth:`send` gets the complete batch. The first
+            message then asks for an answer, but the call does not wait for it.
     """
 
     def __init__(
         self,
         context: Context,
         known: KnownStream,
-        batch_id: str,
         wire: Wire,
         messages: BatchMessages,
-        *,
-        whole: bool,
-        ack_first: bool = False,
-        ack_every: int = 0,
+        options: AtomicOptions | None = None,
     ) -> None:
         self.known = known
-        self.id: str = batch_id
+        self.id: str = wire.batch_id
         self.messages = messages
-        self.whole = whole
+        self.whole: bool = options is None
         self._streams = context.streams
         self.engine: AtomicBatchEngine[BatchItem] = AtomicBatchEngine(
-            batch_id,
+            self.id,
             hold_back=known.level < MARKER_LEVEL,
-            ack_first=ack_first,
-            ack_every=ack_every,
+            ack_first=options is not None and options.ack_first,
+            ack_every=0 if options is None else options.ack_every,
             limit=self._streams.batch_limit,
         )
-        self._watch: AbandonWatch | None = None
-        if not whole and self._streams.may_listen(known):
-            self._watch = AbandonWatch(
-                context.connection, known.name, batch_id, partial(self._streams.learn_denial, known)
-            )
         self._connection = context.connection
         self._lane = context.lane
         self._outbox = context.lane.outbox
@@ -122,6 +118,44 @@ class Attempt:
         # When the first and the last message were sent, and the seconds before the last one.
         self._first_at = self._last_at = 0.0
         self._idle = 0.0
+        # The advisories of the stream. In them the server reports that it dropped a batch.
+        self._advisories = Mailbox((ADVISORY + known.name).encode())
+        self._sid = self._line = b""
+        if not self.whole and self._streams.may_listen(known):
+            self._advisories.push = self._receive
+            self._advisories.on_failure = self._on_failure
+            self._sid, self._line = self._connection.listen(self._advisories)
+
+    def _receive(self, frame: Frame) -> None:
+        """Keep an advisory and report it to plugins; runs in the thread that reads the socket."""
+        self._advisories.frames.append(frame)
+        self._connection.emit(partial(self._read_advisory, frame))
+
+    def _on_failure(self, error: Exception) -> None:
+        """If permission was denied, later batches do not subscribe; runs in the loop thread."""
+        if isinstance(error, PermissionDeniedError):
+            self._streams.learn_denial(self.known)
+
+    def _read_advisory(self, frame: Frame) -> events.BatchAbandonedEvent | None:
+        """Return the event of an advisory, or None if it is about another batch."""
+        try:
+            advisory = decode_json(frame[3])
+        except ProtocolError:
+            return None
+        if advisory.get("batch") != self.id:
+            return None
+        return events.BatchAbandonedEvent(
+            stream=self.known.name, batch_id=self.id, reason=str(advisory.get("reason", ""))
+        )
+
+    def abandoned(self) -> BatchIncompleteError | None:
+        """Return an error if the server has reported that it dropped the batch."""
+        for event in map(self._read_advisory, self._advisories.drain()):
+            if event is not None:
+                return BatchIncompleteError(
+                    stream=event.stream, reason=f"the server dropped the batch: {event.reason}"
+                )
+        return None
 
     @property
     def all_have_ids(self) -> bool:
@@ -135,9 +169,9 @@ class Attempt:
         self.stop_listening()
 
     def stop_listening(self) -> None:
-        """Stop listening for the advisory. Can be called repeatedly."""
-        if self._watch is not None:
-            self._lane.unsubscribe(self._watch.sid)
+        """Stop listening for advisories. Can be called repeatedly."""
+        if self._sid:
+            self._lane.unsubscribe(self._sid)
 
     def discard(self) -> None:
         """End the batch and make the server drop it; never waits."""
@@ -163,16 +197,6 @@ class Attempt:
         if engine.state is BatchState.FAILED and not refused:
             self.discard()
 
-    def abandoned(self) -> BatchIncompleteError | None:
-        """Return an error if the server has reported that it dropped the batch."""
-        watch = self._watch
-        reason = watch.abandoned() if watch is not None and watch.frames else None
-        if reason is None:
-            return None
-        return BatchIncompleteError(
-            stream=self.known.name, reason=f"the server dropped the batch: {reason}"
-        )
-
     def stage(self, item: Any, now: float) -> bool:
         """
         Add a message to those that wait to be written, or return False if it needs another step.
@@ -181,13 +205,13 @@ class Attempt:
         :data:`PAUSE` seconds after the last write, or with the commit. No timer writes it earlier,
         because only the commit makes it visible.
         """
-        items, outbox, watch = self.engine.items, self._outbox, self._watch
+        items, outbox = self.engine.items, self._outbox
         if (
             len(items) >= self._quiet
             or now > self._due
             or outbox.epoch != self.known.epoch
             or outbox.state is not LaneState.OPEN
-            or (watch is not None and watch.frames)
+            or self._advisories.frames
         ):
             return False
         plain = self.messages.plain(item)
@@ -220,9 +244,8 @@ class Attempt:
         Errors are recorded in the engine before they are raised.
         """
         epoch, lane, wire = self.known.epoch, self._lane, self._wire
-        frames: list[bytes] = []
-        if self._watch is not None and not self._last_at:
-            frames.append(self._watch.line)
+        # The first message subscribes to the advisories.
+        frames, self._line = [self._line], b""
         size = 0
         now = time.monotonic()
         self._first_at = self._first_at or now
@@ -253,11 +276,15 @@ class Attempt:
                 if part.asks:
                     self._ask(part, frames, deadline)
                     size = 0
-            if frames:
+            if any(frames):
                 lane.write(b"".join(frames), deadline, epoch)
             self._due = time.monotonic() + PAUSE
         except BaseException as error:
             self._fail(error)
+            if isinstance(error, ConnectionLostError) and not error.sent:
+                raise ConnectionLostError(
+                    reason="the server dropped the batch, so nothing of it is stored", sent=False
+                ) from None
             raise
         finally:
             if opening:

@@ -201,8 +201,3 @@ def still_unknown(
     error.batch = batch
     error.__cause__ = certain
     return error
-
-
-def connection_lost() -> ConnectionLostError:
-    """Return the error of a batch whose connection was lost before its commit was sent."""
-    return ConnectionLostError(reason="the server dropped the batch, so nothing of it is stored")

@@ -38,9 +38,10 @@ SMALL: Final = 1 << 10
 class Wire:
     """The frames of one batch."""
 
-    __slots__ = ("_frame", "_head", "_size", "added")
+    __slots__ = ("_frame", "_head", "_size", "added", "batch_id")
 
     def __init__(self, batch_id: str) -> None:
+        self.batch_id: str = batch_id
         head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_FIRST_LINE, batch_id.encode())
         self._head = head
         self._size = len(head) + len(b"\r\n")
@@ -75,14 +76,14 @@ class BatchMessages:
     Args:
         context: Context of the batch.
         options: Options of the batch.
-        added: The most bytes that the batch adds to a message.
+        wire: Makes the frames.
     """
 
     def __init__(
         self,
         context: Context,
         options: AtomicOptions,
-        added: int,
+        wire: Wire,
     ) -> None:
         # None before the first message.
         self.known: KnownStream | None = None
@@ -93,7 +94,7 @@ class BatchMessages:
         # The subjects of the batch, as text and as bytes.
         self._subjects: dict[str, bytes] = {}
         self._deadline: Deadline
-        self._added = added
+        self._added = wire.added
         # The largest payload of a pair that needs no further check.
         self._small = -1
 
@@ -112,13 +113,13 @@ class BatchMessages:
         """Return whether all *count* messages have an id, so that none can be stored twice."""
         return 0 < count == self._rules.ids
 
-    def check_again(self, known: KnownStream, added: int, items: Iterable[BatchItem]) -> None:
+    def check_again(self, known: KnownStream, wire: Wire, items: Iterable[BatchItem]) -> None:
         """
         Raise if the current server does not accept the messages, before they are sent again.
 
         Args:
             known: The stream as it is now.
-            added: The most bytes that the batch adds to a message, with its next id.
+            wire: Makes the frames of the next attempt.
             items: All messages of the batch.
 
         Raises:
@@ -126,7 +127,7 @@ class BatchMessages:
             BatchRuleError: A message changes a counter, which the server would destroy.
         """
         largest = max(len(tail) + len(payload) for _, tail, payload in items)
-        self._context.connection.check_size(largest + added)
+        self._context.connection.check_size(largest + wire.added)
         if self._rules.changes_counters and known.level < MARKER_LEVEL:
             raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
 

@@ -67,8 +67,6 @@ def require_atomic(known: KnownStream, context: Context, *, broken_servers: bool
         AtomicPublishDisabledError: The stream does not allow it.
     """
     version = known.version or context.server.version
-    if known.level < ATOMIC_LEVEL:
-        raise NotSupportedError("an atomic batch", needs="server 2.12 or later", server=version)
     if version in BROKEN and not broken_servers:
         raise NotSupportedError(
             "an atomic batch",
@@ -76,13 +74,14 @@ def require_atomic(known: KnownStream, context: Context, *, broken_servers: bool
             "(broken_servers=True uses it anyway)",
             server=version,
         )
+    if known.level < ATOMIC_LEVEL:
+        raise NotSupportedError("an atomic batch", needs="server 2.12 or later", server=version)
     if not known.config.allow_atomic:
         raise AtomicPublishDisabledError(
             description="atomic publish is disabled: the stream needs allow_atomic=True",
             stream=known.name,
         )
-    if known.config.no_ack:
-        raise _no_acks("an atomic batch", known)
+    _require_acks("an atomic batch", known)
 
 
 def require_fast(known: KnownStream, context: Context) -> None:
@@ -101,12 +100,12 @@ def require_fast(known: KnownStream, context: Context) -> None:
             description="batch publish is disabled: the stream needs allow_batched=True",
             stream=known.name,
         )
+    _require_acks("fast ingest", known)
+
+
+def _require_acks(feature: str, known: KnownStream) -> None:
     if known.config.no_ack:
-        raise _no_acks("fast ingest", known)
-
-
-def _no_acks(feature: str, known: KnownStream) -> NotSupportedError:
-    return NotSupportedError(feature, needs=f"acks, which stream {known.name!r} does not send")
+        raise NotSupportedError(feature, needs=f"acks, which stream {known.name!r} does not send")
 
 
 def stream_for(

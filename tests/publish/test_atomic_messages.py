@@ -166,7 +166,7 @@ class Stage:
         return admitted
 
     def check_again(self, known, added):
-        self.messages.check_again(known, added, self.items)
+        self.messages.check_again(known, SimpleNamespace(added=added), self.items)
 
     def all_have_ids(self):
         return self.messages.all_have_ids(len(self.items))
@@ -190,7 +190,7 @@ def stage(streams):
             streams=streams,
         )
         options = AtomicOptions(timeout=1.0, ttl=ttl, find_stream=lambda _: streams.known("S"))
-        messages = BatchMessages(context, options, Wire("b1").added)
+        messages = BatchMessages(context, options, Wire("b1"))
         # A message that is refused late makes the stream known.
         with pytest.raises(errors.BatchRuleError):
             messages.admit(("S.A", b"", {"Nats-Batch-Id": "x"}), Deadline.after(1))
