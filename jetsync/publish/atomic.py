@@ -35,11 +35,10 @@ from jetsync.publish.atomic_commit import (
     NO_STREAM,
     SAFE_TO_REPEAT,
     find_stored,
-    find_stream,
     still_unknown,
     wait_for_retry,
 )
-from jetsync.publish.atomic_messages import BatchMessages, Wire
+from jetsync.publish.atomic_messages import BatchMessages
 from jetsync.publish.errors import BatchOutcomeUnknownError
 from jetsync.publish.hooks import PublishHooks
 from jetsync.values.outbound import (
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jetsync._api.context import Context
-    from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Seconds
     from jetsync.publish.atomic_commit import AtomicOptions
     from jetsync.publish.atomic_messages import BatchItem
@@ -341,10 +339,9 @@ class AtomicBatch:
             (first,) = _each(subject_of, items[:1])
 
         def send() -> None:
-            wire, messages = self._begin()
+            messages = BatchMessages(self._context, self._options, self._id)
             admitted = _each(partial(messages.admit, deadline=deadline), items)
-            assert messages.known is not None
-            self._send_whole(messages.known, wire, messages, admitted, deadline)
+            self._send_whole(messages, admitted, deadline)
 
         return self._commit(lambda: send, deadline, size=len(items), first=first)
 
@@ -370,11 +367,6 @@ class AtomicBatch:
             timeout=self._options.timeout if timeout is None else timeout,
         )
 
-    def _begin(self) -> tuple[Wire, BatchMessages]:
-        """Return what makes the frames, and what checks the messages."""
-        wire = Wire(self._id)
-        return wire, BatchMessages(self._context, self._options, wire)
-
     def _admit(self, item: Any, deadline: Deadline) -> tuple[Attempt, BatchItem]:
         """Check a message, and start the batch if it is the first one."""
         attempt = self._attempt
@@ -382,10 +374,9 @@ class AtomicBatch:
             attempt.engine.check_room()
             return attempt, attempt.messages.admit(item, deadline)
         # The first valid message decides which stream the batch belongs to.
-        wire, messages = self._begin()
+        messages = BatchMessages(self._context, self._options, self._id)
         admitted = messages.admit(item, deadline)
-        assert messages.known is not None
-        attempt = Attempt(self._context, messages.known, wire, messages, self._options)
+        attempt = Attempt(self._context, self._id, messages, self._options)
         # Unsubscribe if the caller drops the batch without ending it.
         weakref.finalize(self, attempt.stop_listening).atexit = False
         self._ids.add(self._id)
@@ -408,15 +399,10 @@ class AtomicBatch:
             raise
 
     def _send_whole(
-        self,
-        known: KnownStream,
-        wire: Wire,
-        messages: BatchMessages,
-        items: Sequence[BatchItem],
-        deadline: Deadline,
+        self, messages: BatchMessages, items: Sequence[BatchItem], deadline: Deadline
     ) -> None:
         """Send all messages and the commit in one go."""
-        attempt = Attempt(self._context, known, wire, messages)
+        attempt = Attempt(self._context, self._id, messages)
         parts = attempt.engine.commit(*items)
         self._ids.add(self._id)
         # Another attempt takes the messages from this one, so it needs them from here on.
@@ -429,13 +415,10 @@ class AtomicBatch:
         assert before is not None
         self._unknown |= before.engine.state is BatchState.UNKNOWN
         before.stop_listening()
-        items = before.engine.items
-        known = find_stream(self._context, self._options, items[0][0].decode(), deadline)
         if self._id == before.id:
             self._id = self._connection.new_batch_id()
-        wire = Wire(self._id)
-        before.messages.check_again(known, wire, items)
-        self._send_whole(known, wire, before.messages, items, deadline)
+        before.messages.prepare_resend(self._id, before.engine.items, deadline)
+        self._send_whole(before.messages, before.engine.items, deadline)
 
     def _discard_now(self) -> None:
         """Carry out a discard, unless another call is using the batch: it does so when it ends."""

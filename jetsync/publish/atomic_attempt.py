@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from jetsync._api.known_streams import KnownStream
     from jetsync._base.deadline import Deadline
     from jetsync.publish.atomic_commit import AtomicOptions
-    from jetsync.publish.atomic_messages import BatchItem, BatchMessages, Wire
+    from jetsync.publish.atomic_messages import BatchItem, BatchMessages
     from jetsync.values.frame import Frame
 
 # If a user may not subscribe to it, jetsync notices the loss of a batch with the next answer.
@@ -74,9 +74,8 @@ class Attempt:
 
     Args:
         context: Context of the batch.
-        known: The stream, looked up on the connection that the batch uses.
-        wire: Makes the frames, with the id.
-        messages: Checks the messages of the batch.
+        batch_id: The id.
+        messages: Checks the messages of the batch, and has looked up the stream.
         options: Options of the batch; None if :meth:`send` gets the complete batch. The first
             message then asks for an answer, but the call does not wait for it.
     """
@@ -84,18 +83,19 @@ class Attempt:
     def __init__(
         self,
         context: Context,
-        known: KnownStream,
-        wire: Wire,
+        batch_id: str,
         messages: BatchMessages,
         options: AtomicOptions | None = None,
     ) -> None:
-        self.known = known
-        self.id: str = wire.batch_id
+        known = messages.known
+        assert known is not None
+        self.known: KnownStream = known
+        self.id: str = batch_id
         self.messages = messages
         self.whole: bool = options is None
         self._streams = context.streams
         self.engine: AtomicBatchEngine[BatchItem] = AtomicBatchEngine(
-            self.id,
+            batch_id,
             hold_back=known.level < MARKER_LEVEL,
             ack_first=options is not None and options.ack_first,
             ack_every=0 if options is None else options.ack_every,
@@ -104,7 +104,7 @@ class Attempt:
         self._connection = context.connection
         self._lane = context.lane
         self._outbox = context.lane.outbox
-        self._wire = wire
+        self._wire = messages.wire
         # While the batch has fewer messages, the next one may wait to be written.
         self._quiet = 0
         # When the next message is written at once.

@@ -38,10 +38,9 @@ SMALL: Final = 1 << 10
 class Wire:
     """The frames of one batch."""
 
-    __slots__ = ("_frame", "_head", "_size", "added", "batch_id")
+    __slots__ = ("_frame", "_head", "_size", "added")
 
     def __init__(self, batch_id: str) -> None:
-        self.batch_id: str = batch_id
         head = b"%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: " % (_FIRST_LINE, batch_id.encode())
         self._head = head
         self._size = len(head) + len(b"\r\n")
@@ -76,15 +75,10 @@ class BatchMessages:
     Args:
         context: Context of the batch.
         options: Options of the batch.
-        wire: Makes the frames.
+        batch_id: The id of the first attempt.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        options: AtomicOptions,
-        wire: Wire,
-    ) -> None:
+    def __init__(self, context: Context, options: AtomicOptions, batch_id: str) -> None:
         # None before the first message.
         self.known: KnownStream | None = None
         self._context = context
@@ -94,7 +88,7 @@ class BatchMessages:
         # The subjects of the batch, as text and as bytes.
         self._subjects: dict[str, bytes] = {}
         self._deadline: Deadline
-        self._added = wire.added
+        self.wire: Wire = Wire(batch_id)
         # The largest payload of a pair that needs no further check.
         self._small = -1
 
@@ -105,7 +99,7 @@ class BatchMessages:
         self._stream_size = 0
         if max_msg_size is not None and 0 < max_msg_size < limit:
             self._stream_size = limit = max_msg_size
-        self._room = limit - self._added
+        self._room = limit - self.wire.added
         if self._options.ttl is None:
             self._small = min(SMALL, self._room - len(_NO_HEADERS))
 
@@ -113,23 +107,27 @@ class BatchMessages:
         """Return whether all *count* messages have an id, so that none can be stored twice."""
         return 0 < count == self._rules.ids
 
-    def check_again(self, known: KnownStream, wire: Wire, items: Iterable[BatchItem]) -> None:
+    def prepare_resend(self, batch_id: str, items: Iterable[BatchItem], deadline: Deadline) -> None:
         """
-        Raise if the current server does not accept the messages, before they are sent again.
+        Look up the stream again, and raise unless its server accepts the messages.
 
         Args:
-            known: The stream as it is now.
-            wire: Makes the frames of the next attempt.
+            batch_id: The id of the next attempt.
             items: All messages of the batch.
+            deadline: Deadline of the call.
 
         Raises:
             MaxPayloadError: A message is too large. The server would close the connection.
             BatchRuleError: A message changes a counter, which the server would destroy.
         """
+        subject = next(iter(self._subjects))
+        known = find_stream(self._context, self._options, subject, deadline)
+        wire = Wire(batch_id)
         largest = max(len(tail) + len(payload) for _, tail, payload in items)
         self._context.connection.check_size(largest + wire.added)
         if self._rules.changes_counters and known.level < MARKER_LEVEL:
             raise BatchRuleError(names.INCREMENT, NO_COUNTERS)
+        self.known, self.wire = known, wire
 
     def plain(self, item: Any) -> BatchItem | None:
         """Return the parts of a small plain pair if the batch has its subject already, or None."""
@@ -176,7 +174,7 @@ class BatchMessages:
 
     def _refuse_size(self, subject: str, size: int, deadline: Deadline) -> None:
         """Raise unless the stream or the server has a higher limit by now."""
-        size += self._added
+        size += self.wire.added
         self._context.connection.check_size(size)
         if not self._stream_size:
             return
