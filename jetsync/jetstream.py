@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import config_of
+from jetsync._api.requests import config_of, pages
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, check_function
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
@@ -34,7 +34,7 @@ from jetsync.values.codec import from_wire
 from jetsync.values.outbound import OutboundMessage
 from jetsync.values.stream_config import StreamConfig
 from jetsync.values.stream_info import StreamInfo
-from jetsync.values.subjects import validate_name
+from jetsync.values.subjects import validate_filter, validate_name
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -80,9 +80,8 @@ class JetStream:
         Raises:
             JetStreamNotEnabledError: The account or the server has no JetStream.
         """
-        answer = self._context.api("INFO", None, self._context.deadline(timeout))
-        answer.pop("type", None)
-        return from_wire(AccountInfo, answer)
+        deadline = self._context.deadline(timeout)
+        return from_wire(AccountInfo, self._context.api("INFO", None, deadline))
 
     # Publishing
 
@@ -526,8 +525,9 @@ class JetStream:
             subject: Only streams with a subject that overlaps with this one.
             timeout: Seconds for each page.
         """
-        found = _stream_admin.infos(self._context, subject, timeout)
-        return (Stream(self._context, info) for info in found)
+        context, filters = self._context, _by_subject(subject)
+        found = pages(context, "STREAM.LIST", filters, timeout)
+        return (Stream(context, _stream_admin.stream_info(each)) for each in found)
 
     def stream_names(
         self, subject: str | None = None, *, timeout: Seconds | None = None
@@ -535,7 +535,7 @@ class JetStream:
         """
         Iterate over the names of the streams, as :meth:`streams`, in pages of 1024.
         """
-        return _stream_admin.names(self._context, subject, timeout)
+        return pages(self._context, "STREAM.NAMES", _by_subject(subject), timeout)
 
     def stream_name_by_subject(self, subject: str, *, timeout: Seconds | None = None) -> str:
         """
@@ -733,10 +733,14 @@ class JetStream:
         Args:
             timeout: Seconds for each page of 1024.
         """
-        found = _stream_admin.names(self._context, None, timeout)
+        found = self.stream_names(timeout=timeout)
         return (
             name.removeprefix(STREAM_PREFIX) for name in found if name.startswith(STREAM_PREFIX)
         )
 
     def _bucket(self, name: str, info: StreamInfo) -> KeyValue:
         return KeyValue(Bucket(self._context, name, info))
+
+
+def _by_subject(subject: str | None) -> dict[str, str]:
+    return {} if subject is None else {"subject": validate_filter(subject)}

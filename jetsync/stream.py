@@ -4,19 +4,21 @@ One stream: its configuration, its contents, its consumers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import messages as _messages
 from jetsync._api import streams as _stream_admin
+from jetsync._api.requests import pages
 from jetsync._base.fields import aware, whole_number
+from jetsync._base.integers import read_count
 from jetsync._proto.direct import BatchRead
 from jetsync.consume.consumer import Consumer
 from jetsync.consume.ordered import open_ordered
 from jetsync.counters import Counter, read_entry
-from jetsync.errors import InvalidArgumentError, InvalidTypeError
+from jetsync.errors import ApiError, InvalidArgumentError, InvalidTypeError, MessageNotFoundError
 from jetsync.events import DirectReadOperation
 from jetsync.read.direct import (
     DirectBatch,
@@ -30,6 +32,7 @@ from jetsync.read.last import LastPlan
 from jetsync.read.pages import PAGE, PAGE_BYTES, PageReader, check_stream, repeated
 from jetsync.values.codec import time_text
 from jetsync.values.consumer_config import ConsumerConfig
+from jetsync.values.consumer_info import ConsumerReset
 from jetsync.values.subjects import validate_filter
 
 if TYPE_CHECKING:
@@ -49,12 +52,19 @@ if TYPE_CHECKING:
         DeliverPolicyInput,
         ReplayPolicyInput,
     )
-    from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset, PauseState
+    from jetsync.values.consumer_info import ConsumerInfo, PauseState
     from jetsync.values.stored import StoredMessage
     from jetsync.values.stream_config import StreamConfig, StreamFields
     from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["Stream"]
+
+# The code of a deletion that finds no message; reads get 10037.
+SEQUENCE_NOT_FOUND: Final = 10043
+DELETE_FAILED: Final = 10057
+
+# What a file store answers with DELETE_FAILED if it has no message with the sequence.
+_MISSING: Final = ("stream store EOF", "no message found", "deleted message")
 
 
 class Stream:
@@ -208,14 +218,22 @@ class Stream:
         Raises:
             InvalidArgumentError: Both ``sequence`` and ``keep`` are given.
         """
-        return _stream_admin.purge(
-            self._context,
-            self._name,
-            self._context.deadline(timeout),
-            subject=subject,
-            sequence=sequence,
-            keep=keep,
-        )
+        request: dict[str, Any] = {} if subject is None else {"filter": validate_filter(subject)}
+        if sequence is not None:
+            request["seq"] = whole_number("sequence", sequence, 0)
+        if keep is not None:
+            if sequence is not None:
+                raise InvalidArgumentError(
+                    "sequence and keep exclude each other: give one of them", argument="keep"
+                )
+            request["keep"] = whole_number("keep", keep, 0)
+        answer = self._api("PURGE", request or None, self._context.deadline(timeout))
+        return read_count(answer.get("purged", 0), "the number of purged messages")
+
+    def _api(self, verb: str, request: Mapping[str, Any] | None, deadline: Deadline) -> Any:
+        """Send a request about this stream."""
+        endpoint = f"STREAM.{verb}.{self._name}"
+        return self._context.api(endpoint, request, deadline, stream=self._name)
 
     # Consumers
 
@@ -376,13 +394,16 @@ class Stream:
         Args:
             timeout: Seconds for each page.
         """
-        return map(self._consumer, _consumer_admin.infos(self._context, self._name, timeout))
+        endpoint = f"CONSUMER.LIST.{self._name}"
+        found = pages(self._context, endpoint, {}, timeout, stream=self._name)
+        return (self._consumer(_consumer_admin.consumer_info(each)) for each in found)
 
     def consumer_names(self, *, timeout: Seconds | None = None) -> Iterator[str]:
         """
         Iterate over the names of the consumers, as :meth:`consumers`, in pages of 1024.
         """
-        return _consumer_admin.names(self._context, self._name, timeout)
+        endpoint = f"CONSUMER.NAMES.{self._name}"
+        return pages(self._context, endpoint, {}, timeout, stream=self._name)
 
     def pause_consumer(
         self, name: str, until: dt.datetime, *, timeout: Seconds | None = None
@@ -423,7 +444,8 @@ class Stream:
             NotSupportedError: The server is older than 2.11.
         """
         deadline = self._context.deadline(timeout)
-        _consumer_admin.unpin(self._context, self._name, name, group, deadline)
+        consumer = (self._name, name)
+        _consumer_admin.command(self._context, "UNPIN", consumer, {"group": group}, deadline)
 
     def reset_consumer(
         self, name: str, sequence: int | None = None, *, timeout: Seconds | None = None
@@ -443,7 +465,13 @@ class Stream:
             NotSupportedError: The server is older than 2.14.
         """
         deadline = self._context.deadline(timeout)
-        return _consumer_admin.reset(self._context, self._name, name, sequence, deadline)
+        body = None if sequence is None else {"seq": whole_number("sequence", sequence)}
+        consumer = (self._name, name)
+        answer = _consumer_admin.command(self._context, "RESET", consumer, body, deadline)
+        return ConsumerReset(
+            reset_seq=read_count(answer.get("reset_seq"), "reset_seq"),
+            info=_consumer_admin.consumer_info(answer),
+        )
 
     def _put_consumer(
         self,
@@ -796,8 +824,20 @@ class Stream:
         Raises:
             MessageNotFoundError: The message is already gone.
         """
-        deadline = self._context.deadline(timeout)
-        _stream_admin.delete_message(self._context, self._name, sequence, deadline, secure=secure)
+        request = {"seq": whole_number("sequence", sequence), "no_erase": not secure}
+        try:
+            self._api("MSG.DELETE", request, self._context.deadline(timeout))
+        except ApiError as error:
+            if error.err_code != SEQUENCE_NOT_FOUND and (
+                error.err_code != DELETE_FAILED or error.description not in _MISSING
+            ):
+                raise
+            raise MessageNotFoundError(
+                code=error.code,
+                err_code=error.err_code,
+                description=f"message {sequence} not found",
+                stream=self._name,
+            ) from None
 
     def _read(
         self, name: str, request: Mapping[str, Any], deadline: Deadline, *, direct: bool | None

@@ -12,10 +12,8 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import config_of, pages
+from jetsync._api.requests import config_of
 from jetsync._base import log as _log
-from jetsync._base.fields import whole_number
-from jetsync._base.integers import read_count
 from jetsync.errors import (
     InvalidArgumentError,
     InvalidJsonError,
@@ -27,7 +25,7 @@ from jetsync.errors import (
 from jetsync.events import FilterOutsideSubjectsEvent
 from jetsync.values.codec import format_time, from_wire, to_wire
 from jetsync.values.consumer_config import ConsumerConfig
-from jetsync.values.consumer_info import ConsumerInfo, ConsumerReset, PauseState
+from jetsync.values.consumer_info import ConsumerInfo, PauseState
 from jetsync.values.subjects import overlap, validate_filter, validate_name
 from jetsync.values.support import (
     CONSUMER_NEEDS,
@@ -40,10 +38,10 @@ from jetsync.values.support import (
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from jetsync._api.context import Context
-    from jetsync._base.deadline import Deadline, Seconds
+    from jetsync._base.deadline import Deadline
     from jetsync.values.stream_config import StreamConfig
 
 _logger = _log.get_logger("jetsync.consumer")
@@ -62,7 +60,7 @@ def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
     """
     Return the consumer in an answer.
     """
-    described = {key: value for key, value in answer.items() if key not in {"type", "reset_seq"}}
+    described = {key: value for key, value in answer.items() if key != "reset_seq"}
     return from_wire(ConsumerInfo, described)
 
 
@@ -225,29 +223,6 @@ def info(context: Context, stream: str, name: str, deadline: Deadline) -> Consum
     return consumer_info(context.api(endpoint, None, deadline, stream=stream, consumer=name))
 
 
-def names(context: Context, stream: str, timeout: Seconds | None) -> Iterator[str]:
-    """
-    Return an iterator over the names of consumers, in pages of 1024.
-    """
-    endpoint = f"CONSUMER.NAMES.{validate_name('stream', stream)}"
-    return pages(context, endpoint, "consumers", {}, name_of=str, timeout=timeout, stream=stream)
-
-
-def infos(context: Context, stream: str, timeout: Seconds | None) -> Iterator[ConsumerInfo]:
-    """
-    Return an iterator over consumers, in pages of 256.
-    """
-    endpoint = f"CONSUMER.LIST.{validate_name('stream', stream)}"
-    found = pages(
-        context, endpoint, "consumers", {}, name_of=_name_of, timeout=timeout, stream=stream
-    )
-    return map(consumer_info, found)
-
-
-def _name_of(entry: Mapping[str, Any]) -> str:
-    return str(entry["name"])
-
-
 # --------------------------------------------------------------------------------------------------
 # Commands of later servers
 
@@ -259,28 +234,7 @@ def pause(
     Stop the delivery of a consumer until a time; ``None`` resumes it.
     """
     body = None if until is None else {"pause_until": format_time(until)}
-    answer = _command(context, "PAUSE", (stream, name), body, deadline)
-    return from_wire(PauseState, {key: item for key, item in answer.items() if key != "type"})
-
-
-def unpin(context: Context, stream: str, name: str, group: str, deadline: Deadline) -> None:
-    """
-    Unpin the client of a priority group.
-    """
-    _command(context, "UNPIN", (stream, name), {"group": group}, deadline)
-
-
-def reset(
-    context: Context, stream: str, name: str, sequence: int | None, deadline: Deadline
-) -> ConsumerReset:
-    """
-    Move a consumer to its acknowledgement floor or to a sequence.
-    """
-    body = None if sequence is None else {"seq": whole_number("sequence", sequence)}
-    answer = _command(context, "RESET", (stream, name), body, deadline)
-    return ConsumerReset(
-        reset_seq=read_count(answer.get("reset_seq"), "reset_seq"), info=consumer_info(answer)
-    )
+    return from_wire(PauseState, command(context, "PAUSE", (stream, name), body, deadline))
 
 
 _COMMAND_NEEDS: Final[Mapping[str, Need]] = {
@@ -290,9 +244,9 @@ _COMMAND_NEEDS: Final[Mapping[str, Need]] = {
 }
 
 
-def _command(
+def command(
     context: Context,
-    command: str,
+    verb: str,
     consumer: tuple[str, str],
     body: Mapping[str, Any] | None,
     deadline: Deadline,
@@ -305,10 +259,10 @@ def _command(
     which API level its server has, so that the caller does not have to wait for a timeout.
     """
     stream, name = consumer
-    endpoint = _endpoint(command, stream, name)
+    endpoint = _endpoint(verb, stream, name)
     described = _info_if_allowed(context, stream, name, deadline)
     if described is not None:
-        _require(context, command, described)
+        _require(context, verb, described)
     wait = max(0.0, deadline.remaining() - min(_PROBE_SECONDS, deadline.total / 4))
     try:
         return context.api(endpoint, body, deadline.at_most(wait), stream=stream, consumer=name)
@@ -331,15 +285,15 @@ def _info_if_allowed(
     return None
 
 
-def _require(context: Context, command: str, consumer: ConsumerInfo) -> None:
-    need = _COMMAND_NEEDS[command]
+def _require(context: Context, verb: str, consumer: ConsumerInfo) -> None:
+    need = _COMMAND_NEEDS[verb]
     metadata = consumer.config.metadata or {}
     level = api_level_of(metadata)
     if level is None:
         level = max(context.server.api_level, level_of_version(context.server.version_tuple))
     if level < (need.level or 0):
         raise NotSupportedError(
-            f"consumer {command.lower()}",
+            f"consumer {verb.lower()}",
             needs=str(need),
             server=metadata.get("_nats.ver", context.server.version),
         )

@@ -91,4 +91,5 @@ class Context:
         error = answer.get("error")
         if error is not None:
             raise from_api_error(error, stream, consumer)
+        answer.pop("type", None)
         return answer

@@ -14,7 +14,7 @@ from jetsync._base.integers import read_count
 from jetsync.errors import InvalidTypeError, ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Seconds
@@ -69,11 +69,9 @@ def config_of(
 def pages(
     context: Context,
     endpoint: str,
-    key: str,
     filters: Mapping[str, Any],
-    *,
-    name_of: Callable[[Any], str],
     timeout: Seconds | None,
+    *,
     stream: str | None = None,
 ) -> Iterator[Any]:
     """
@@ -87,12 +85,11 @@ def pages(
     Args:
         context: Where to ask.
         endpoint: The list endpoint.
-        key: Where in the answer the entries are.
         filters: Further fields of the request.
-        name_of: Returns the name of an entry.
         timeout: Seconds for each page; ``None`` means the context's default.
         stream: The stream that errors name.
     """
+    key = "consumers" if endpoint.startswith("CONSUMER") else "streams"
     seen: set[str] = set()
     offset = 0
     overlaps = False
@@ -102,7 +99,7 @@ def pages(
         entries = answer.get(key) or []
         try:
             missing = [*(answer.get("missing") or ()), *(answer.get("offline") or ())]
-            names = [name_of(entry) for entry in entries]
+            names = [_name_of(entry) for entry in entries]
         except (TypeError, KeyError, AttributeError) as error:
             raise ProtocolError(f"{key!r} of the answer to {endpoint} is not a list") from error
         if missing:
@@ -122,3 +119,10 @@ def pages(
         # Pages of one entry cannot overlap, because the list would never end.
         overlaps = len(entries) > 1
         offset -= overlaps
+
+
+def _name_of(entry: Any) -> str:
+    """Return the name in an entry: a name, or the description of a stream or a consumer."""
+    if isinstance(entry, str):
+        return entry
+    return str(entry["name"] if "name" in entry else entry["config"]["name"])

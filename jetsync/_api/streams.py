@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from jetsync._api.requests import config_of, pages
-from jetsync._base.fields import whole_number
+from jetsync._api.requests import config_of
 from jetsync._base.integers import read_count
 from jetsync.errors import (
-    ApiError,
     InvalidArgumentError,
     InvalidJsonError,
-    MessageNotFoundError,
     NotSupportedError,
     StreamNameInUseError,
     StreamNotFoundError,
@@ -29,20 +26,13 @@ from jetsync.values.subjects import validate_filter, validate_name
 from jetsync.values.support import STREAM_NEEDS, check_reply, explain_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from jetsync._api.context import Context
-    from jetsync._base.deadline import Deadline, Seconds
-
-# The code of a deletion that finds no message; reads get 10037.
-SEQUENCE_NOT_FOUND: Final = 10043
-DELETE_FAILED: Final = 10057
-
-# What a file store answers with DELETE_FAILED if it has no message with the sequence.
-_MISSING: Final = ("stream store EOF", "no message found", "deleted message")
+    from jetsync._base.deadline import Deadline
 
 # Fields of an answer that do not describe the stream.
-_ENVELOPE: Final = ("type", "total", "offset", "limit", "did_create")
+_ENVELOPE: Final = ("total", "offset", "limit", "did_create")
 
 
 def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
@@ -191,78 +181,3 @@ def delete(context: Context, name: str, deadline: Deadline) -> None:
     Delete a stream with its messages and consumers.
     """
     context.api(f"STREAM.DELETE.{validate_name('stream', name)}", None, deadline, stream=name)
-
-
-def purge(
-    context: Context,
-    name: str,
-    deadline: Deadline,
-    *,
-    subject: str | None = None,
-    sequence: int | None = None,
-    keep: int | None = None,
-) -> int:
-    """
-    Remove messages and return how many were removed.
-    """
-    request: dict[str, Any] = {} if subject is None else {"filter": validate_filter(subject)}
-    if sequence is not None:
-        request["seq"] = whole_number("sequence", sequence, 0)
-    if keep is not None:
-        if sequence is not None:
-            raise InvalidArgumentError(
-                "sequence and keep exclude each other: give one of them", argument="keep"
-            )
-        request["keep"] = whole_number("keep", keep, 0)
-    endpoint = f"STREAM.PURGE.{validate_name('stream', name)}"
-    answer = context.api(endpoint, request or None, deadline, stream=name)
-    return read_count(answer.get("purged", 0), "the number of purged messages")
-
-
-def delete_message(
-    context: Context, name: str, sequence: int, deadline: Deadline, *, secure: bool
-) -> None:
-    """
-    Delete one message; with *secure*, overwrite it on disk.
-    """
-    request = {"seq": whole_number("sequence", sequence), "no_erase": not secure}
-    endpoint = f"STREAM.MSG.DELETE.{validate_name('stream', name)}"
-    try:
-        context.api(endpoint, request, deadline, stream=name)
-    except ApiError as error:
-        if error.err_code != SEQUENCE_NOT_FOUND and (
-            error.err_code != DELETE_FAILED or error.description not in _MISSING
-        ):
-            raise
-        raise MessageNotFoundError(
-            code=error.code,
-            err_code=error.err_code,
-            description=f"message {sequence} not found",
-            stream=name,
-        ) from None
-
-
-def names(context: Context, subject: str | None, timeout: Seconds | None) -> Iterator[str]:
-    """
-    Return an iterator over the names of streams, in pages of 1024.
-    """
-    return pages(
-        context, "STREAM.NAMES", "streams", _by_subject(subject), name_of=str, timeout=timeout
-    )
-
-
-def infos(context: Context, subject: str | None, timeout: Seconds | None) -> Iterator[StreamInfo]:
-    """
-    Return an iterator over streams, in pages of 256.
-    """
-    filters = _by_subject(subject)
-    found = pages(context, "STREAM.LIST", "streams", filters, name_of=_name_of, timeout=timeout)
-    return map(stream_info, found)
-
-
-def _by_subject(subject: str | None) -> dict[str, Any]:
-    return {} if subject is None else {"subject": validate_filter(subject)}
-
-
-def _name_of(entry: Mapping[str, Any]) -> str:
-    return str(entry["config"]["name"])

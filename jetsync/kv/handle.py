@@ -8,7 +8,6 @@ import datetime as dt
 import time
 from typing import TYPE_CHECKING, Final, Literal
 
-from jetsync._api import streams as _stream_admin
 from jetsync._base.deadline import Deadline, as_seconds
 from jetsync._base.fields import check_count, whole_number
 from jetsync._proto.kv import (
@@ -456,14 +455,11 @@ class KeyValue:
         for key, entry in deleted.items():
             old = (now - entry.created).total_seconds() >= age
             # Only up to the marker: a later revision is a new value.
+            before = entry.revision + (1 if old else 0)
+            request = {"filter": bucket.layout.origin_subject(key), "seq": before}
+            stream = bucket.layout.origin_stream
             with bucket.named(origin=True):
-                _stream_admin.purge(
-                    bucket.origin,
-                    bucket.layout.origin_stream,
-                    deadline,
-                    subject=bucket.layout.origin_subject(key),
-                    sequence=entry.revision + (1 if old else 0),
-                )
+                bucket.origin.api(f"STREAM.PURGE.{stream}", request, deadline, stream=stream)
         return len(deleted)
 
     def status(self, *, timeout: Seconds | None = None) -> KeyValueStatus:

@@ -42,7 +42,7 @@ def listed(server):
     """
     List the names as the handles do.
     """
-    return pages(server, "STREAM.NAMES", "streams", {}, name_of=str, timeout=None)
+    return pages(server, "STREAM.NAMES", {}, None)
 
 
 NAMES = [f"S{number:03d}" for number in range(35)]
