@@ -4,7 +4,7 @@ Match the messages in flight with their acks. No encoding, no socket and no wait
 The number of a message is the last token of its reply subject. Messages are sent in blocks.
 Time-outs and lost connections are checked once per block, so a message costs little more than a
 dictionary entry. Every message ends in exactly one way: acknowledged, refused, or unknown. A 503
-means that no stream took the message, so it may be sent again (see :meth:`Pipeline.resent`).
+means that no stream took the message, so it may be sent again, under a new number.
 """
 
 from __future__ import annotations
@@ -117,7 +117,6 @@ class Pipeline(Generic[Item]):
         self.size: int = 0
 
         self._blocks: deque[Block] = deque()
-        self._resent: dict[int, Block] = {}
 
     def __repr__(self) -> str:
         return f"<Pipeline flying={len(self.flying)} acked={self.tally.count}>"
@@ -126,12 +125,6 @@ class Pipeline(Generic[Item]):
         """Add a block that was written; its messages are in ``flying`` already."""
         self._blocks.append(Block(numbers, epoch, due, size))
         self.size += size
-
-    def resent(self, number: int, item: Item, epoch: int, due: float, size: int = 0) -> None:
-        """Add a message that was sent again, after a 503 or an unknown outcome."""
-        self.flying[number] = item
-        self.sent((number,), epoch, due, size)
-        self._resent[number] = self._blocks[-1]
 
     def settle(self, answers: Iterable[Frame | list[tuple[bytes, bytes]]]) -> None:
         """
@@ -255,13 +248,9 @@ class Pipeline(Generic[Item]):
     def _give_up(self, block: Block) -> None:
         """Forget a block, and fail its messages that are still in flight."""
         self.size -= block.size
-        if not self._resent and self.flying.keys().isdisjoint(block.numbers):
+        if self.flying.keys().isdisjoint(block.numbers):
             # The usual case. A loop over the messages would cost a fifth of the total.
             return
         for number in block.numbers:
-            # A message that was sent again belongs to its newest block.
-            if self._resent and self._resent.get(number, block) is not block:
-                continue
-            self._resent.pop(number, None)
             if number in self.flying:
                 self.failed.append((number, self.flying.pop(number), None))

@@ -15,9 +15,7 @@ from jetsync.errors import JetSyncError
 from jetsync.publish.capability import require_message
 from jetsync.values.headers import SharedHeaders, encode_headers
 from jetsync.values.outbound import (
-    PublishFailure,
     coerce_outbound,
-    message_of,
     outbound_header_pairs,
     payload_bytes,
     with_shared,
@@ -146,7 +144,7 @@ class Encoder:
         number: int,
         *,
         flying: dict[int, Any] | None = None,
-        failures: list[PublishFailure] | None = None,
+        failures: list[tuple[int, Any, Exception]] | None = None,
         shared: SharedHeaders | None = None,
         prepare: Callable[[OutboundMessage], OutboundMessage] | None = None,
         most: int = BLOCK_MESSAGES,
@@ -160,8 +158,8 @@ class Encoder:
             prefix: As for :meth:`frame`.
             number: The number of the first item.
             flying: Receives the items by their numbers.
-            failures: Receives the items that cannot be sent; their frames are empty. If it is None,
-                the first error is raised.
+            failures: Receives the numbers, items and errors of what cannot be sent; their frames
+                are empty. If it is None, the first error is raised.
             shared: Headers that plugins add to all items.
             prepare: The plugins' hook for each message.
             most: The most items to take.
@@ -207,7 +205,7 @@ class Encoder:
             except JetSyncError as error:
                 if failures is None:
                     raise
-                failures.append(PublishFailure(number, message_of(item), error))
+                failures.append((number, item, error))
             append(frame)
             size += len(frame)
             if number == last or size >= BLOCK_BYTES:

@@ -35,28 +35,18 @@ class HookedWindow:
     One window that plugins wrap.
     """
 
-    __slots__ = ("_entered", "error", "failed", "open", "places", "shared", "stream", "taken")
+    __slots__ = ("_entered", "error", "failed", "open", "shared", "stream", "taken")
 
-    def __init__(
-        self, entered: Entered | None, places: float, shared: SharedHeaders | None
-    ) -> None:
+    def __init__(self, entered: Entered | None, shared: SharedHeaders | None) -> None:
         self._entered = entered
+        # The headers that plugins add to all of its messages.
         self.shared: SharedHeaders | None = shared
-        """The headers that plugins add to all of its messages."""
-
-        self.places: float = places
-        """How many more messages it takes."""
-
-        self.taken: int = 0
-        self.open: int = 0
-        """How many of its messages have not ended."""
-
-        self.failed: int = 0
+        # How many messages it has, and how many of them have not ended or have failed.
+        self.taken = self.open = self.failed = 0
+        # The error of the first message that failed.
         self.error: Exception | None = None
-        """The error of the first message that failed."""
-
+        # A stream that acknowledged messages of it.
         self.stream: str | None = None
-        """A stream that acknowledged messages of it."""
 
     def leave(self, broken: Exception | None = None) -> None:
         """
@@ -90,25 +80,20 @@ class PublishHooks:
         self._ask_headers = plugins.shared_headers
         self._enter = None if size is None else plugins.enter_publish
         self._size = math.inf if size is None else size
+        # Whether messages belong to windows.
         self.wraps: bool = self._enter is not None or self._ask_headers is not None
-        """Whether messages belong to windows."""
-
+        # Whether plugins see the messages at all.
         self.active: bool = self.wraps or self._prepare is not None
-        """Whether plugins see the messages at all."""
 
         self._lock = threading.RLock()
-        # Threads wait here while another one enters a window.
+        # The thread that enters a window, and what wakes those that wait for it.
+        self._entering = 0
         self._entered = Notifier()
         self._current: HookedWindow | None = None
+        # How many windows have begun and are not over, and those that are to be left.
         self._unfinished = 0
-        """How many windows have begun and are not over."""
-
-        self._entering = 0
-        """The thread that enters a window."""
-
-        self._closed = False
         self.over: list[HookedWindow] = []
-        """The windows to leave."""
+        self._closed = False
 
     def prepared(self, item: Any, operation: Callable[[], events.Operation]) -> Any:
         """
@@ -192,7 +177,7 @@ class PublishHooks:
         entered = None if self._enter is None else self._enter(operation)
         try:
             shared = None if self._ask_headers is None else self._ask_headers(operation)
-            return HookedWindow(entered, self._size, shared)
+            return HookedWindow(entered, shared)
         except BaseException as error:
             if entered is not None:
                 entered.leave(None, error)
@@ -202,8 +187,7 @@ class PublishHooks:
         """Count one message into *window* and record that in *joined*; the lock is held."""
         window.open += 1
         window.taken += 1
-        window.places -= 1
-        if window.places <= 0:
+        if window.taken >= self._size:
             self._current = None
         # Ctrl-C cannot strike between the first step and this call into C.
         joined.append(window)
@@ -213,8 +197,7 @@ class PublishHooks:
         with self._lock:
             window.open += count
             window.taken += count
-            window.places -= count
-            if window.places <= 0 and window is self._current:
+            if window.taken >= self._size and window is self._current:
                 self._current = None
 
     def part(self, window: HookedWindow, outcome: object, count: int = 1) -> None:
@@ -236,9 +219,8 @@ class PublishHooks:
                     window.error = outcome
             if self._closed and window is self._current:
                 # It began while the caller closed.
-                self._cut()
-            else:
-                self._check_over(window)
+                self._current = None
+            self._check_over(window)
 
     def cut(self) -> None:
         """Let the next message begin a new window."""
@@ -256,11 +238,10 @@ class PublishHooks:
     def _cut(self) -> None:
         window, self._current = self._current, None
         if window is not None:
-            window.places = 0
             self._check_over(window)
 
     def _check_over(self, window: HookedWindow) -> None:
-        if window.places <= 0 and window.open == 0:
+        if window is not self._current and window.open == 0:
             self._unfinished -= 1
             self.over.append(window)
 

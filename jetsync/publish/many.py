@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.deadline import Deadline
 from jetsync._hooks.errors import PluginError
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from jetsync._api.context import Context
     from jetsync.publish.window import WindowOptions
     from jetsync.values.outbound import OutboundMessage, PubAck, PublishReport
+
+
+# The number of the first retry, above all places in an iterable.
+FIRST_RETRY: Final = 1 << 40
 
 
 class BulkPublish:
@@ -45,26 +49,19 @@ class BulkPublish:
         self._options = options
         self._on_ack = on_ack
         self._window = Window(context, options, keep_acks=on_ack is not None)
-        self._callback_error: Exception | None = None
-        """The first error of ``on_ack``."""
-
+        # The number of the next message. Retries have numbers of their own.
         self._number = 0
-        """The number of the next message."""
-
+        self._window.number = FIRST_RETRY
+        # The first error of ``on_ack``.
+        self._callback_error: Exception | None = None
+        # Whether the iterable was read to its end.
         self._exhausted = False
-        """Whether the iterable was read to its end."""
-
-        self._refused: list[PublishFailure] = []
-        """Messages that could not be encoded, or that a plugin vetoed."""
-
+        # The message whose window could not begin because a plugin failed.
         self._stopped_at: PublishFailure | None = None
-        """The message whose window could not begin because a plugin failed."""
-
+        # The windows that plugins wrap, oldest first, and the number of the first message.
         self._hooked: dict[HookedWindow, int] = {}
-        """The windows that plugins wrap, oldest first, and the number of the first message."""
-
-        self._counted = (0, 0, 0)
-        """The failed messages, refused messages and acks that earlier windows have counted."""
+        # The failed messages and the acks that earlier windows have counted.
+        self._counted = (0, 0)
 
     def run(self, messages: Iterable[Any]) -> PublishReport:
         """Publish all messages, wait until each has ended, and return or raise the report."""
@@ -76,11 +73,12 @@ class BulkPublish:
             try:
                 self._send_all(source)
             except (DisconnectedError, ConnectionClosedError) as error:
-                if not self._window.failures:
+                # If a block could not be written, the report has the error.
+                if all(failure is not error for _, _, failure in self._window.failures):
                     broken = error
             except Exception as error:  # noqa: BLE001 - raised below, once all have ended.
                 broken = error
-            while self._window.unsettled:
+            while self._window.open_count:
                 self._wait()
                 try:
                     self._settle()
@@ -112,30 +110,31 @@ class BulkPublish:
         window, size = self._window, self._options.size
         # Writing into a few free places would make the blocks ever smaller.
         least = max(min(BLOCK_MESSAGES, size) // 2, 1)
-        while not self._exhausted and len(window.failures) + len(self._refused) < size:
+        while not self._exhausted and len(window.failures) < size:
             self._settle()
             if self._callback_error is not None:
                 return
-            if window.room < least or window.is_full:
+            room = size - window.open_count
+            if room < least or window.is_full:
                 self._wait()
             else:
-                self._exhausted = self._send_block(source, min(window.room, BLOCK_MESSAGES))
+                self._exhausted = self._send_block(source, min(room, BLOCK_MESSAGES))
 
     def _send_block(self, source: Iterator[Any], most: int) -> bool:
         """Encode and write one block; return whether the source is exhausted."""
-        hooked: HookedWindow | None = None
+        window, hooked = self._window, None
+        first = self._number
         if self._hooks.wraps:
             for item in source:
                 try:
                     hooked = self._hooks.join(self._options.operation)
                 except PluginError as error:
-                    self._stopped_at = PublishFailure(self._number, message_of(item), error)
+                    self._stopped_at = PublishFailure(first, message_of(item), error)
                     raise
                 source = chain((item,), source)
                 break
             else:
                 return True
-        window, first = self._window, self._number
         frames: list[bytes] = []
         try:
             return window.encoder.frames(
@@ -144,7 +143,7 @@ class BulkPublish:
                 window.prefix,
                 first,
                 flying=window.pipeline.flying,
-                failures=self._refused,
+                failures=window.failures,
                 shared=None if hooked is None else hooked.shared,
                 prepare=self._prepare,
                 most=most,
@@ -181,11 +180,9 @@ class BulkPublish:
     def _leave_windows(self, broken: Exception | None = None, *, everything: bool = False) -> None:
         """Count ended messages out of the plugins' windows, and leave those that are over."""
         tally, failures = self._window.pipeline.tally, self._window.failures
-        failed, refused, acked = self._counted
-        self._counted = len(failures), len(self._refused), tally.count
-        ended = [(number, error) for number, _, error in failures[failed:]]
-        ended += [(failure.index, failure.error) for failure in self._refused[refused:]]
-        for number, error in ended:
+        failed, acked = self._counted
+        self._counted = len(failures), tally.count
+        for number, _, error in failures[failed:]:
             # A message that is sent again may fail after its window is over.
             opened = [window for window in self._hooked if window.open]
             before = [window for window in opened if self._hooked[window] <= number]
@@ -210,7 +207,7 @@ class BulkPublish:
                 leaving.callback(window.leave, broken)
 
     def _report(self) -> PublishReport:
-        failures = self._refused + [
+        failures = [
             PublishFailure(number, message_of(item), error)
             for number, item, error in self._window.failures
         ]

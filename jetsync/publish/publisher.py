@@ -232,7 +232,7 @@ class Publisher:
             if joined:
                 with self._lock:
                     # If Ctrl-C struck after the message was staged, it ends as all others do.
-                    if future is None or not (future.done() or self._window.holds(future)):
+                    if future is None or not (future.done() or future in self._window.entries()):
                         hooks.part(joined[0], error)
                         self._wake_worker()
             raise
@@ -391,11 +391,15 @@ class Publisher:
         with self._lock:
             window.flush()
             self._wake_worker()
-            last = window.number + len(window.staged)
+            pending = window.entries()
 
-        self._wait(lambda: window.oldest() >= last, self._ended, deadline)
-        with self._lock:
-            return window.count_before(last)
+        def is_over() -> bool:
+            while pending and pending[-1].done():
+                pending.pop()
+            return not pending
+
+        self._wait(is_over, self._ended, deadline)
+        return sum([not future.done() for future in pending])
 
     def close(self, *, timeout: Seconds | None = None, _raise: bool = True) -> None:
         """

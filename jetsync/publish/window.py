@@ -36,7 +36,7 @@ from jetsync.errors import (
     ProtocolError,
     PublishOutcomeUnknownError,
 )
-from jetsync.publish.encode import BLOCK_MESSAGES, Encoder
+from jetsync.publish.encode import BLOCK_MESSAGES, Encoded, Encoder
 from jetsync.publish.future import PublishFuture
 from jetsync.publish.retry import ask_retry, is_repeatable, report_retry, still_unknown
 from jetsync.values.outbound import OutboundMessage, coerce_outbound, payload_bytes, subject_of
@@ -90,28 +90,40 @@ class WindowOptions:
 
 
 @attrs.define(eq=False)
-class FailedAttempt:
+class Retry:
     """
-    A message whose last attempt failed.
+    A message that may be sent again, or was. It stands for its first entry then.
     """
 
+    # The number of its first attempt, which is also its place in a report.
     number: int
     entry: Any
-    # Bytes of the payload.
-    size: int
     # When the first attempt failed, or was made if it timed out.
     began: float
     attempts: int = 0
     # The error of the message if it is not sent again.
     error: Exception = attrs.field(init=False)
-    # Whether one of the attempts may have been stored.
-    unknown: bool = False
     # Seconds until it is sent again; None gives up.
     delay: float | None = None
-    # When it is sent again, infinite before that is decided. It fails if there is no connection
-    # between this moment and ``until``.
+    # When it is sent again; infinite before that is decided.
     due: float = math.inf
-    until: float = 0.0
+    # What is sent.
+    encoded: Encoded | None = None
+
+    @property
+    def item(self) -> Any:
+        """The message: an ``OutboundMessage`` or a tuple."""
+        return _item(self.entry)
+
+    def failed(self, error: Exception) -> tuple[int, Any, Exception]:
+        """Return an entry of ``failures`` for a message whose last attempt stored nothing."""
+        return self.number, self.entry, self.final_error(error)
+
+    def final_error(self, error: Exception) -> Exception:
+        """Return the error of the message: still unknown if one attempt may have been stored."""
+        if self.attempts and isinstance(self.error, PublishOutcomeUnknownError):
+            return still_unknown(coerce_outbound(self.item), error)
+        return error
 
 
 class Window:
@@ -140,11 +152,10 @@ class Window:
         # Messages that failed, with their numbers and errors. The owner empties it.
         self.failures: list[tuple[int, Any, Exception]] = []
         # Failed messages that wait for their retry, the next one first.
-        self.waiting: list[FailedAttempt] = []
-        # The previous attempt of messages that are in flight again.
-        self._tried: dict[int, FailedAttempt] = {}
+        self.waiting: list[Retry] = []
+        self._has_retried = False
         # Messages without a number, oldest first, and the number of the next one.
-        self.staged: list[PublishFuture] = []
+        self.staged: list[PublishFuture | Retry] = []
         self.number: int = 0
         # Their approximate size: it is too small if several threads stage at the same moment.
         self.staged_bytes: int = 0
@@ -152,26 +163,26 @@ class Window:
         self.stalled = 0.0
 
     @property
-    def unsettled(self) -> int:
-        """How many messages have a number and have not ended."""
-        return len(self.pipeline.flying) + len(self.waiting)
-
-    @property
     def open_count(self) -> int:
-        """How many messages have not ended, including staged ones."""
+        """How many messages have not ended."""
         return len(self.pipeline.flying) + len(self.waiting) + len(self.staged)
 
     @property
     def room(self) -> int:
-        """How many more messages may be sent now."""
+        """How many staged messages may be sent now."""
         return self.options.size - len(self.pipeline.flying) - len(self.waiting)
+
+    def entries(self) -> list[Any]:
+        """Return the entries of the messages that have not ended."""
+        entries = [*self.pipeline.flying.values(), *self.waiting, *self.staged]
+        return [entry.entry if isinstance(entry, Retry) else entry for entry in entries]
 
     @property
     def is_full(self) -> bool:
         """Whether no more bytes may be sent now. A block counts until all its messages ended."""
         size = self.staged_bytes
         if self.waiting:
-            size += sum([message.size for message in self.waiting])
+            size += sum([_size(message) for message in self.waiting])
         most = self.options.max_bytes
         if self.pipeline.size + size < most:
             return False
@@ -204,11 +215,14 @@ class Window:
                 except ConnectionLostError:
                     if self._renew(self._lane.write(b"", deadline)):
                         block = self._encode_again(numbers)
-        except (DisconnectedError, ConnectionClosedError) as error:
-            self._fail_unsent(numbers, error)
-            raise
-        except BaseException as interrupt:
-            self._fail_unsent(numbers, DisconnectedError(reason=f"interrupted by {interrupt!r}"))
+        except BaseException as error:
+            unsent: Exception = DisconnectedError(reason=f"interrupted by {error!r}")
+            if isinstance(error, (DisconnectedError, ConnectionClosedError)):
+                unsent = error
+            flying = self.pipeline.flying
+            for number in numbers:
+                if number in flying:
+                    self.failures.append((number, flying.pop(number), unsent))
             raise
         self._line = b""
         due = time.monotonic() + self.options.ack_timeout
@@ -237,12 +251,6 @@ class Window:
                 except JetSyncError as error:
                     self.failures.append((number, flying.pop(number), error))
         return b"".join(pieces)
-
-    def _fail_unsent(self, numbers: range, error: Exception) -> None:
-        flying = self.pipeline.flying
-        for number in numbers:
-            if number in flying:
-                self.failures.append((number, flying.pop(number), error))
 
     # Messages that come one by one.
 
@@ -285,7 +293,7 @@ class Window:
                 break
         self.staged_bytes = sum([_size(future) for future in self.staged])
 
-    def _write_staged(self, chunk: list[PublishFuture]) -> bool:
+    def _write_staged(self, chunk: list[PublishFuture | Retry]) -> bool:
         """Write the oldest staged messages; return whether to go on with those that follow."""
         lane, block, epoch = self._lane, b"", self._epoch
         first = self.number
@@ -309,7 +317,7 @@ class Window:
         self.stalled = 0.0
         return True
 
-    def _frames(self, chunk: list[PublishFuture], first: int) -> bytes:
+    def _frames(self, chunk: list[PublishFuture | Retry], first: int) -> bytes:
         encoder, prefix, frames = self.encoder, self.prefix, []
         pub, targets = encoder.pub, encoder.targets
         for number, future in enumerate(chunk, first):
@@ -322,7 +330,7 @@ class Window:
                 frames.append(encoder.framed(encoded, prefix, number))
         return b"".join(frames)
 
-    def _enter(self, chunk: list[PublishFuture], first: int, epoch: int, size: int) -> None:
+    def _enter(self, chunk: list[PublishFuture | Retry], first: int, epoch: int, size: int) -> None:
         """Record that the oldest staged messages were written on the connection *epoch*."""
         if self.number != first:
             return
@@ -336,48 +344,38 @@ class Window:
 
     def _check_staged(self) -> None:
         """Encode staged messages again; fail those that cannot be sent any more."""
-        for future in self.staged[:]:
+        for entry in self.staged[:]:
             try:
-                future.encoded = self.encoder.encode(future.item)
+                entry.encoded = self.encoder.encode(entry.item)
             except JetSyncError as error:
-                self.failures.append((self.number, future, error))
+                self.staged.remove(entry)
+                self._fail_unsent([entry], error)
+
+    def _fail_unsent(self, entries: list[Any], error: Exception) -> None:
+        """Fail messages that were staged and not sent."""
+        for entry in entries:
+            if isinstance(entry, Retry):
+                self.failures.append(entry.failed(error))
+            else:
+                self.failures.append((self.number, entry, error))
                 self.number += 1
-                self.staged.remove(future)
 
     def _fail_staged(self, error: Exception) -> None:
         """Fail all staged messages; they were not sent."""
-        failed = self.staged[:]
-        del self.staged[: len(failed)]
-        self.failures += [(number, each, error) for number, each in enumerate(failed, self.number)]
-        self.number += len(failed)
+        entries = self.staged[:]
+        del self.staged[: len(entries)]
+        self._fail_unsent(entries, error)
         self.stalled = 0.0
-
-    def oldest(self) -> int:
-        """Return the lowest number of a message that has not ended, or the next number."""
-        # Messages in flight are in order, apart from those that were sent again.
-        numbers = [self.number, *self._tried, *[message.number for message in self.waiting]]
-        return min(next(iter(self.pipeline.flying), self.number), *numbers)
-
-    def count_before(self, number: int) -> int:
-        """Return how many messages with a lower number have not ended."""
-        numbers = [*self.pipeline.flying, *[message.number for message in self.waiting]]
-        return sum([each < number for each in numbers])
-
-    def holds(self, future: PublishFuture) -> bool:
-        """Return whether a message is staged, in flight or waits for its retry."""
-        retried = [message.entry for message in self.waiting]
-        return future in [*self.staged, *self.pipeline.flying.values(), *retried]
 
     def abandon(self, error: Exception) -> None:
         """End all messages after a bug in the owner; their outcome is unknown."""
-        entries = [*self.pipeline.flying.values(), *[message.entry for message in self.waiting]]
-        entries += self.staged
-        self.pipeline.flying.clear()
-        self.waiting.clear()
-        self.staged.clear()
+        entries = self.entries()
+        for messages in (self.pipeline.flying, self.waiting, self.staged):
+            messages.clear()
         for entry in entries:
-            unknown = self._unknown(coerce_outbound(_item(entry)), error, lost=False)
-            self.failures.append((self.number, entry, unknown))
+            self.failures.append(
+                (self.number, entry, self._unknown(_item(entry), error, lost=False))
+            )
 
     # Answers and retries.
 
@@ -403,13 +401,18 @@ class Window:
             self.decide_retries(failed)
             self.schedule_retries()
 
-    def account(self) -> list[FailedAttempt]:
-        """Do the first step of :meth:`settle`; return the attempts to decide on."""
+    def account(self) -> list[Retry]:
+        """Do the first step of :meth:`settle`; return the messages to decide on."""
         box, pipeline = self.box, self.pipeline
         box.clear_interrupt()
         # Read first, so that every ack that arrived before the loss is processed before the loss.
         lost, failure = box.take_lost(), box.failure
         pipeline.settle(box.drain_acks())
+        if self._has_retried:
+            pipeline.acked = [
+                (entry.entry if isinstance(entry, Retry) else entry, ack)
+                for entry, ack in pipeline.acked
+            ]
         if pipeline.plain != self._plain:
             self._plain = pipeline.plain
             box.read_runs(self._sid, self._plain)
@@ -423,12 +426,10 @@ class Window:
             self.failures += [(message.number, message.entry, message.error) for message in waiting]
         now = time.monotonic()
         pipeline.expire(now)
-        if self.waiting:
-            self._send_retries(now)
         if pipeline.failed or pipeline.refused:
-            self._on_failed(lost=bool(lost))
-        for number in [number for number in self._tried if number not in pipeline.flying]:
-            del self._tried[number]
+            self._on_failed(now, lost=bool(lost))
+        if self.waiting:
+            self._stage_retries(now)
         if self.staged:
             self.flush()
             if failure is not None:
@@ -437,37 +438,42 @@ class Window:
                 self._fail_staged(DisconnectedError(timeout=self.options.ack_timeout))
         return [message for message in self.waiting if message.due == math.inf]
 
-    def _on_failed(self, *, lost: bool) -> None:
-        """Turn lost, expired and refused messages into failures or failed attempts."""
+    def _on_failed(self, now: float, *, lost: bool) -> None:
+        """Turn lost, expired and refused messages into failures or retries."""
         pipeline = self.pipeline
         if not lost and any(error is None for _, _, error in pipeline.failed):
             # No ack came in time.
             self._probe()
         repeats = self._plugins.retry is not None and self.box.failure is None
-        for number, entry, error in pipeline.failed:
-            if error is not None and not isinstance(error, ProtocolError):
-                self._fail(number, entry, error)
+        for number, entry, cause in pipeline.failed:
+            retry = entry if isinstance(entry, Retry) else Retry(number, entry, now)
+            if cause is not None and not isinstance(cause, ProtocolError):
+                self.failures.append(retry.failed(cause))
                 continue
-            unknown = self._unknown(coerce_outbound(_item(entry)), error, lost=lost)
-            if repeats and is_repeatable(_item(entry)):
-                ago = 0.0 if lost or error is not None else self.options.ack_timeout
-                self._add_failed_attempt(number, entry, unknown, ago)
-            else:
-                self.failures.append((number, entry, unknown))
-        pipeline.failed.clear()
+            error = self._unknown(retry.item, cause, lost=lost)
+            if not repeats or not is_repeatable(retry.item):
+                self.failures.append((retry.number, retry.entry, error))
+                continue
+            if not lost and cause is None and not retry.attempts:
+                retry.began -= self.options.ack_timeout
+            self._add_retry(retry, error)
         for number, entry in pipeline.refused:
-            before = self._tried.get(number)
-            attempts = 1 if before is None else before.attempts + 1
-            subject = subject_of(_item(entry))
-            self._add_failed_attempt(
-                number, entry, NoStreamResponseError(subject, attempts=attempts)
-            )
+            retry = entry if isinstance(entry, Retry) else Retry(number, entry, now)
+            refusal = NoStreamResponseError(subject_of(retry.item), attempts=retry.attempts + 1)
+            self._add_retry(retry, retry.final_error(refusal))
+        pipeline.failed.clear()
         pipeline.refused.clear()
 
+    def _add_retry(self, retry: Retry, error: Exception) -> None:
+        retry.attempts += 1
+        retry.error, retry.delay, retry.due = error, None, math.inf
+        self.waiting.append(retry)
+
     def _unknown(
-        self, message: OutboundMessage, error: Exception | None, *, lost: bool
+        self, item: Any, error: Exception | None, *, lost: bool
     ) -> PublishOutcomeUnknownError:
         """Make the error of a message that may or may not be stored."""
+        message = coerce_outbound(item)
         reason = "the connection was lost" if lost else None
         if self.box.failure is not None:
             reason = str(self.box.failure)
@@ -480,41 +486,15 @@ class Window:
         unknown.__cause__ = error or self.box.failure
         return unknown
 
-    def _final(self, number: int, entry: Any, error: Exception) -> Exception:
-        """Return the error of a message whose last attempt certainly stored nothing."""
-        before = self._tried.get(number)
-        if before is not None and before.unknown:
-            return still_unknown(coerce_outbound(_item(entry)), error)
-        return error
-
-    def _fail(self, number: int, entry: Any, error: Exception) -> None:
-        self.failures.append((number, entry, self._final(number, entry, error)))
-
-    def _add_failed_attempt(
-        self, number: int, entry: Any, error: Exception, ago: float = 0.0
-    ) -> None:
-        """Add an attempt that was made *ago* seconds ago and failed with *error*."""
-        if not isinstance(error, PublishOutcomeUnknownError):
-            error = self._final(number, entry, error)
-        attempt = self._tried.pop(number, None)
-        if attempt is None:
-            item = _item(entry)
-            size = len(payload_bytes(item[1] if isinstance(item, tuple) else item.data))
-            attempt = FailedAttempt(number, entry, size, time.monotonic() - ago)
-        attempt.attempts += 1
-        attempt.error, attempt.unknown = error, isinstance(error, PublishOutcomeUnknownError)
-        attempt.delay, attempt.due = None, math.inf
-        self.waiting.append(attempt)
-
-    def decide_retries(self, attempts: list[FailedAttempt]) -> None:
+    def decide_retries(self, messages: list[Retry]) -> None:
         """Set the delay of each message that will be sent again; calls plugins."""
         options, retry = self.options, self._plugins.retry
-        for message in attempts:
+        for message in messages:
             if retry is None:
                 if message.attempts <= options.retries:
                     message.delay = options.retry_wait
                 continue
-            item = _item(message.entry)
+            item = message.item
             operation = events.PublishOperation(
                 subject=subject_of(item),
                 window=options.size,
@@ -526,12 +506,12 @@ class Window:
                 message.delay = ask_retry(retry, operation, message.error, message.attempts)
             except JetSyncError as veto:
                 message.error = veto
-        again = [message for message in attempts if message.delay is not None]
+        again = [message for message in messages if message.delay is not None]
         if again:
             report_retry(
                 self._plugins,
                 "publish",
-                subject_of(_item(again[0].entry)),
+                subject_of(again[0].item),
                 again[0].error,
                 messages=len(again),
                 attempts=max(message.attempts for message in again),
@@ -542,51 +522,39 @@ class Window:
         """Queue the messages that have a delay, and fail the others."""
         now, waiting = time.monotonic(), []
         for message in self.waiting:
-            if message.due == math.inf:
-                if message.delay is None or self.box.failure is not None:
-                    self.failures.append((message.number, message.entry, message.error))
-                    continue
+            if message.due < math.inf:
+                waiting.append(message)
+            elif message.delay is None or self.box.failure is not None:
+                self.failures.append((message.number, message.entry, message.error))
+            else:
                 message.due = now + message.delay
-                message.until = message.due + self.options.ack_timeout
-            waiting.append(message)
+                waiting.append(message)
         waiting.sort(key=operator.attrgetter("due"))
         self.waiting = waiting
 
-    def _send_retries(self, now: float) -> None:
-        due = [message for message in self.waiting if message.due <= now]
-        self.waiting = [message for message in self.waiting if message.due > now]
-        if due and self._lane.epoch != self._epoch:
-            self._renew(self._lane.epoch)
-        timeout = self.options.ack_timeout
-        for message in due:
-            number, entry = message.number, message.entry
-            self._tried[number] = message
+    def _stage_retries(self, now: float) -> None:
+        """Stage the messages whose retry is due, in front of the others."""
+        due: list[Retry] = []
+        for message in [message for message in self.waiting if message.due <= now]:
+            self.waiting.remove(message)
             try:
-                # Checked first, because thousands of messages may wait for the connection.
-                if self._lane.state is not LaneState.OPEN:
-                    raise ConnectionLostError
-                block = self.encoder.frame(_item(entry), self.prefix, number)
-                epoch = self._lane.post(block, 0.0, epoch=self._epoch)
-            except (DisconnectedError, ConnectionLostError):
-                if now < message.until:
-                    message.due = now + CONNECTION_POLL
-                    self.waiting.append(message)
-                    continue
-                subject = subject_of(_item(entry))
-                self._fail(number, entry, DisconnectedError(timeout=timeout, subject=subject))
+                message.encoded = self.encoder.encode(message.item)
             except JetSyncError as error:
-                self._fail(number, entry, error)
+                self.failures.append(message.failed(error))
             else:
-                self.pipeline.resent(number, entry, epoch, now + timeout, len(block))
-        self.waiting.sort(key=operator.attrgetter("due"))
+                due.append(message)
+        self.staged[:0] = due
+        self._has_retried = True
 
 
 def _item(entry: Any) -> Any:
     """Return the message of an entry: an ``OutboundMessage`` or a tuple."""
-    return entry.item if isinstance(entry, PublishFuture) else entry
+    return entry.item if isinstance(entry, (PublishFuture, Retry)) else entry
 
 
-def _size(future: PublishFuture) -> int:
-    """Return how many bytes of a staged message are sent, without the subject."""
-    encoded = future.encoded
-    return len(future.item[1]) if encoded is None else len(encoded[1]) + len(encoded[2])
+def _size(entry: PublishFuture | Retry) -> int:
+    """Return how many bytes of a message are sent, without the subject."""
+    if entry.encoded is not None:
+        return len(entry.encoded[1]) + len(entry.encoded[2])
+    item = entry.item
+    return len(payload_bytes(item[1] if isinstance(item, tuple) else item.data))

@@ -71,7 +71,7 @@ class TestSize:
         pipeline.settle([ack(1, 4)])
         assert pipeline.due() == 10.0
         assert pipeline.size == 100
-        pipeline.resent(4, "m4", 1, 20.0, 50)
+        send(pipeline, (6,), due=20.0, size=50)
         assert pipeline.size == 150
         pipeline.lost(1)
         assert pipeline.size == 0
@@ -196,54 +196,19 @@ class TestRefused:
         assert pipeline.refused == [(0, "m0")]
         assert (pipeline.flying, pipeline.failed) == ({}, [])
         pipeline.refused.clear()
-        pipeline.resent(0, "m0", 1, 20.0)
-        pipeline.settle([ack(0, 2)])
+        send(pipeline, (2,), due=20.0)
+        pipeline.settle([ack(0, 7), ack(2, 2)])
         assert pipeline.tally == Tally(2, 0, 1, 2)
-
-    def test_time_of_the_last_block(self, pipeline):
-        """A message that was sent again has the time of its newest block."""
-        send(pipeline, range(2), due=10.0)
-        pipeline.settle([refusal(0)])
-        pipeline.resent(0, "m0", 1, 20.0)
-        pipeline.expire(10.0)
-        assert pipeline.failed == [(1, "m1", None)]
-        assert pipeline.due() == 20.0
-        pipeline.expire(20.0)
-        assert pipeline.failed == [(1, "m1", None), (0, "m0", None)]
-
-    def test_connection_of_the_last_block(self, pipeline):
-        """A message that was sent again is lost with the connection that it went out on last."""
-        send(pipeline, range(2), epoch=1)
-        pipeline.settle([refusal(0)])
-        pipeline.resent(0, "m0", 2, 20.0)
-        pipeline.lost(1)
-        assert pipeline.failed == [(1, "m1", None)]
-        pipeline.lost(2)
-        assert pipeline.failed == [(1, "m1", None), (0, "m0", None)]
-
-    def test_refused_again(self, pipeline):
-        """A message may be refused as often as it is sent."""
-        send(pipeline, range(1))
-        for due in (20.0, 30.0, 40.0):
-            pipeline.settle([refusal(0)])
-            assert pipeline.refused == [(0, "m0")]
-            pipeline.refused.clear()
-            pipeline.resent(0, "m0", 1, due)
-        pipeline.expire(39.0)
-        assert pipeline.failed == []
-        pipeline.expire(40.0)
-        assert pipeline.failed == [(0, "m0", None)]
 
     def test_nothing_is_kept(self, pipeline):
         """Messages that were sent again and acknowledged leave nothing behind."""
-        for number in range(50):
+        for number in range(0, 100, 2):
             send(pipeline, (number,), due=number)
             pipeline.settle([refusal(number)])
-            pipeline.resent(number, "m", 1, number + 1.0)
-            pipeline.settle([ack(number, number + 1)])
+            send(pipeline, (number + 1,), due=number + 1.0)
+            pipeline.settle([ack(number + 1, number + 1)])
         assert pipeline.due() is None
         assert not pipeline._blocks
-        assert not pipeline._resent
 
 
 class TestTime:
@@ -298,6 +263,7 @@ class PipelineMachine(RuleBasedStateMachine):
         self.total = 0
         self.flying = {}
         self.refused = set()
+        self.again = set()
         self.acked = {}
         self.failed = {}
 
@@ -325,6 +291,9 @@ class PipelineMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.flying) <= 45)
     @rule(count=st.integers(1, 5))
+    def send_some(self, count):
+        self.send(count)
+
     def send(self, count):
         numbers = range(self.total, self.total + count)
         send(self.pipeline, numbers, self.epoch, self.clock() + 10.0)
@@ -381,11 +350,9 @@ class PipelineMachine(RuleBasedStateMachine):
     def send_again(self, data):
         number = data.draw(st.sampled_from(sorted(self.refused)))
         self.refused.discard(number)
-        entry = (number, f"m{number}")
-        self.pipeline.refused.remove(entry)
-        due = self.clock() + 10.0
-        self.pipeline.resent(*entry, self.epoch, due)
-        self.flying[number] = (self.epoch, due)
+        self.again.add(number)
+        self.pipeline.refused.remove((number, f"m{number}"))
+        self.send(1)
 
     @precondition(lambda self: self.refused)
     @rule()
@@ -431,7 +398,7 @@ class PipelineMachine(RuleBasedStateMachine):
         assert set(self.pipeline.flying) == set(self.flying)
         assert {number for number, _ in self.pipeline.refused} == self.refused
         ended = len(self.acked) + len(self.failed)
-        assert len(self.flying) + len(self.refused) + ended == self.total
+        assert len(self.flying) + len(self.refused) + len(self.again) + ended == self.total
 
     @invariant()
     def tally_agrees(self):
@@ -461,7 +428,6 @@ class PipelineMachine(RuleBasedStateMachine):
         self.collect()
         assert self.pipeline.flying == {}
         assert self.pipeline.due() is None
-        assert not self.pipeline._resent
 
 
 TestAnything = PipelineMachine.TestCase
