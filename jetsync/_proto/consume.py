@@ -121,6 +121,7 @@ class ConsumeEngine:
         self, pulls: PullEngine, options: ConsumeOptions, pins: Pins | None = None
     ) -> None:
         self.pulls = pulls
+        # Changed if a status names a limit of the consumer.
         self.options = options
         self.pins: Pins = Pins() if pins is None else pins
         # The messages that arrived and were not taken, oldest first.
@@ -140,10 +141,6 @@ class ConsumeEngine:
         self.misses: int = 0
         # How many pulls in a row were refused or not answered.
         self.refusals: int = 0
-        self._max_batch = options.max_batch
-        self._max_batch_bytes = options.max_batch_bytes
-        self._expires = options.expires
-        self._heartbeat = options.heartbeat
         # No pull is sent before this moment; 0 for no such moment.
         self._not_before = 0.0
         self._wait = PULL_RETRY_WAIT
@@ -217,21 +214,21 @@ class ConsumeEngine:
             if bound > options.threshold or (bound and self._until_empty):
                 return None
             messages, size = UNBOUNDED_BATCH, options.max_bytes - bound
-            if self._max_batch_bytes is not None:
-                size = min(size, self._max_batch_bytes)
+            if options.max_batch_bytes is not None:
+                size = min(size, options.max_batch_bytes)
             if size <= 0:
                 return None
         if options.stop_after is not None:
             messages = min(messages, options.stop_after - self.admitted - pulls.pending_messages)
-        if self._max_batch is not None:
-            messages = min(messages, self._max_batch)
+        if options.max_batch is not None:
+            messages = min(messages, options.max_batch)
         if messages <= 0:
             return None
         return PullRequest(
             max_messages=messages,
             max_bytes=size,
-            expires=self._expires,
-            heartbeat=self._heartbeat,
+            expires=options.expires,
+            heartbeat=options.heartbeat,
             priorities=options.priorities,
             pin_id=self.pins.get(options.priorities.group),
         )
@@ -309,7 +306,7 @@ class ConsumeEngine:
         """
         if self._left is None or self._excused:
             return
-        if now - self._left > self._heartbeat:
+        if now - self._left > self.options.heartbeat:
             self._excused = True
             self._silent_before = 0.0
             self.pulls.heard = now
@@ -360,9 +357,10 @@ class ConsumeEngine:
         kind, asked = status.rule.error, pull.request
         if kind is MessageSizeExceedsMaxBytesError:
             # A pull that asked for as many bytes as possible ended empty, so every pull will.
-            most = self.options.max_bytes
-            if most is not None and self._max_batch_bytes is not None:
-                most = min(most, self._max_batch_bytes)
+            options = self.options
+            most = options.max_bytes
+            if most is not None and options.max_batch_bytes is not None:
+                most = min(most, options.max_batch_bytes)
             if asked.max_bytes == most and status.pending_bytes in {None, most}:
                 return self._conclude(status)
             self._until_empty = True
@@ -404,14 +402,15 @@ class ConsumeEngine:
         """Keep to the limit of the consumer that a status names, if it names one."""
         error = status.error(self.options.stream, self.options.consumer)
         if isinstance(error, MaxRequestBatchError) and error.limit:
-            self._max_batch = error.limit
+            self.options = attrs.evolve(self.options, max_batch=error.limit)
         elif isinstance(error, MaxRequestMaxBytesError) and error.limit:
-            self._max_batch_bytes = error.limit
+            self.options = attrs.evolve(self.options, max_batch_bytes=error.limit)
         elif isinstance(error, MaxRequestExpiresError):
             longest = parse_duration(error.limit or "")
             if longest:
-                self._expires = min(self._expires, longest)
-                self._heartbeat = min(self._heartbeat, self._expires / 2.0)
+                expires = min(self.options.expires, longest)
+                beat = min(self.options.heartbeat, expires / 2.0)
+                self.options = attrs.evolve(self.options, expires=expires, heartbeat=beat)
 
     def _take_answers(self, frames: Sequence[Frame], now: float) -> Sequence[Frame]:
         """Take the answers to probes, including late ones, out of a block of frames."""
@@ -429,7 +428,7 @@ class ConsumeEngine:
                 if answer[2] is None and gone is None and silent:
                     # The consumer exists, and would have sent heartbeats for pulls that it knows.
                     # If it was suspended, they arrive soon after its answer.
-                    self._strike_at = now + min(self._heartbeat, STRIKE_WAIT)
+                    self._strike_at = now + min(self.options.heartbeat, STRIKE_WAIT)
         return [frame for frame in frames if not frame[0].startswith(prefix)]
 
 

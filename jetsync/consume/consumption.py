@@ -112,7 +112,6 @@ class Consumption:
         return self
 
     def __next__(self) -> Message:
-        # The same steps as in `next`, inlined because this runs for each message.
         core = self._core
         if core.pool is not None or self._auto_ack:
             self._before_taking()
@@ -125,16 +124,7 @@ class Consumption:
         if frame is None and (frame := core.take_frame(None)) is None:
             core.raise_error(iterating=True)
             raise StopIteration
-        if len(core.buffer) <= core.low:
-            core.refill()
-        try:
-            message = core.make(frame)
-        except BaseException as error:
-            core.make_failed(error)
-            raise
-        if self._auto_ack:
-            self._last_taken.message = message
-        return message
+        return self._make(frame)
 
     def next(self, *, timeout: Seconds | None = None) -> Message | None:
         """
@@ -158,15 +148,7 @@ class Consumption:
             core.raise_error(iterating=False)
             error = core.engine.error
             raise ConsumptionClosedError(reason=None if error is None else str(error))
-        core.refill_if_low()
-        try:
-            message = core.make(frame)
-        except BaseException as error:
-            core.make_failed(error)
-            raise
-        if self._auto_ack:
-            self._last_taken.message = message
-        return message
+        return self._make(frame)
 
     @property
     def closed(self) -> bool:
@@ -224,6 +206,20 @@ class Consumption:
             heartbeats_missed=engine.misses,
             connections_lost=core.losses,
         )
+
+    def _make(self, frame: Frame) -> Message:
+        """Make the message of a frame that was taken, and send the next pull if one is due."""
+        core = self._core
+        if len(core.buffer) <= core.low:
+            core.refill()
+        try:
+            message = core.make(frame)
+        except BaseException as error:
+            core.make_failed(error)
+            raise
+        if self._auto_ack:
+            self._last_taken.message = message
+        return message
 
     def _before_taking(self) -> None:
         if self._core.pool is not None:

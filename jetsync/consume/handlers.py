@@ -17,7 +17,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
@@ -67,21 +67,23 @@ class HandlerPool:
         self._options = options
         # Guards the fields below. Reentrant, because a signal handler may need it.
         self._lock = threading.RLock()
-        # The reply subject of the message that each worker handles, if messages are kept alive.
+        # The reply subject of the message that each worker handles. Changed without the lock.
         self._running: dict[int, bytes] = {}
         # The messages that are parked behind the one of their subject that is being handled.
         self._parked: dict[bytes, deque[Frame]] = {}
         # Makes taking a message and looking up its subject one step.
         self._taking = threading.Lock()
-        self._idents: set[int] = set()
+        names = [f"{HANDLER_THREAD}-{number}" for number in range(1, options.threads + 1)]
+        self._workers = [
+            threading.Thread(target=self._work, name=name, daemon=True) for name in names
+        ]
         self._open = options.threads
         # Set once the last handler has returned.
         self.done: Latch = Latch()
 
     def start(self) -> None:
         """Start the threads."""
-        names = [f"{HANDLER_THREAD}-{number}" for number in range(1, self._options.threads + 1)]
-        threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
+        threads = self._workers.copy()
         if self._options.keep_alive:
             name = f"{HANDLER_THREAD}-alive"
             threads.append(threading.Thread(target=self._keep_alive, name=name, daemon=True))
@@ -91,7 +93,7 @@ class HandlerPool:
 
     def is_own_thread(self) -> bool:
         """Return whether the calling thread is a worker."""
-        return threading.get_ident() in self._idents
+        return threading.current_thread() in self._workers
 
     def give_back_parked(self) -> None:
         """Give back all parked messages, because the client is being closed."""
@@ -106,7 +108,7 @@ class HandlerPool:
         """Mark all workers as ended in a forked child, where they do not exist. Takes no lock."""
         self._lock = threading.RLock()
         self._taking = threading.Lock()
-        self._idents = set()
+        self._workers = []
         self._parked = {}
         self.done = Latch()
         self.done.set()
@@ -114,8 +116,6 @@ class HandlerPool:
     # The workers.
 
     def _work(self) -> None:
-        with self._lock:
-            self._idents.add(threading.get_ident())
         core = self._core
         take = self._take if self._options.ordered_by is None else self._take_in_order
         try:
@@ -126,7 +126,6 @@ class HandlerPool:
             core.engine.fail(error)
         finally:
             with self._lock:
-                self._idents.discard(threading.get_ident())
                 self._open -= 1
                 last = not self._open
             if last:
@@ -180,24 +179,16 @@ class HandlerPool:
             if self._core.closing:
                 self._core.target.give_back([frame])
             else:
-                self._call(frame)
+                ident = threading.get_ident()
+                self._running[ident] = frame[1]
+                try:
+                    self._call_handler(frame)
+                finally:
+                    del self._running[ident]
             frame = None if self._options.ordered_by is None else self._next_of(frame[0])
 
-    def _call(self, frame: Frame) -> None:
-        """Call the handler; raises nothing."""
-        if not self._options.keep_alive:
-            self._call_handler(frame)
-            return
-        ident = threading.get_ident()
-        with self._lock:
-            self._running[ident] = frame[1]
-        try:
-            self._call_handler(frame)
-        finally:
-            with self._lock:
-                del self._running[ident]
-
     def _call_handler(self, frame: Frame) -> None:
+        """Call the handler, and answer the message; raises nothing."""
         options, core = self._options, self._core
         try:
             message = core.make(frame)
@@ -237,24 +228,15 @@ class HandlerPool:
             subject = message.subject
             with contextlib.suppress(NotJetStreamMessageError):
                 sequence = message.sequence
-        _logger.error(
-            _log.HANDLER_FAILED,
-            stream=options.stream,
-            consumer=options.consumer,
-            subject=subject,
-            sequence=sequence,
-            exc_info=error,
-        )
+        fields: dict[str, Any] = {
+            "stream": options.stream,
+            "consumer": options.consumer,
+            "subject": subject,
+            "sequence": sequence,
+        }
+        _logger.error(_log.HANDLER_FAILED, **fields, exc_info=error)
         if plugins.status is not None:
-            plugins.status(
-                events.HandlerErrorEvent(
-                    stream=options.stream,
-                    consumer=options.consumer,
-                    error=error,
-                    subject=subject,
-                    sequence=sequence,
-                )
-            )
+            plugins.status(events.HandlerErrorEvent(**fields, error=error))
 
     # The thread that keeps messages alive.
 
@@ -274,8 +256,8 @@ class HandlerPool:
             if steps < KEEP_ALIVE_AFTER and epoch == lane.epoch:
                 continue
             epoch, steps = lane.epoch, 0
+            replies = list(self._running.values())
             with self._lock:
-                replies = list(self._running.values())
                 replies += [frame[1] for parked in self._parked.values() for frame in parked]
             # Moves the messages that have arrived into the buffer.
             core.refill()

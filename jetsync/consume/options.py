@@ -42,6 +42,18 @@ LONGEST_CONSUME_HEARTBEAT: Final = 30.0
 # Seconds that a fetch with `no_wait` waits at most for a connection or a leader.
 NO_WAIT_LIMIT: Final = 2.0
 
+# The least value of each option that counts something.
+LEAST: Final = {
+    "max_messages": 1,
+    "max_bytes": 1,
+    "threshold_messages": 0,
+    "threshold_bytes": 0,
+    "stop_after": 1,
+    "min_pending": 1,
+    "min_ack_pending": 1,
+    "priority": 0,
+}
+
 # The default of servers.
 DEFAULT_ACK_WAIT: Final = 30.0
 
@@ -57,7 +69,7 @@ def fetch_request(
     """Check the options of a fetch; return the pull, and for how many seconds to wait."""
     if max_messages is None and max_bytes is None:
         raise InvalidArgumentError("give max_messages, max_bytes or both", argument="max_messages")
-    _check_counts(("max_messages", max_messages, 1), ("max_bytes", max_bytes, 1))
+    _check_counts(max_messages=max_messages, max_bytes=max_bytes)
     priorities = Priorities(*priority_options)
     _check_priorities(priorities)
     wait = as_seconds(DEFAULT_EXPIRES if expires is None else expires, "expires")
@@ -102,43 +114,40 @@ def consume_options(
     consumer: str,
     config: ConsumerConfig,
     *,
-    max_messages: int | None,
-    max_bytes: int | None,
     expires: Seconds | None,
     heartbeat: Seconds | None,
-    threshold_messages: int | None,
-    threshold_bytes: int | None,
-    stop_after: int | None,
     priorities: Priorities = NO_PRIORITIES,
+    **counts: int | None,
 ) -> ConsumeOptions:
     """
     Check the options of a consumption, and complete them as ADR-37 says.
 
     Pulls keep to the limits in the consumer's configuration.
+
+    Args:
+        stream: The stream's name.
+        consumer: The consumer's name.
+        config: The consumer's configuration.
+        expires: As for ``Consumer.consume``.
+        heartbeat: As for ``Consumer.consume``.
+        priorities: Its options that concern priority groups.
+        counts: Its options that are listed in :data:`LEAST`.
     """
-    _check_counts(
-        ("max_messages", max_messages, 1),
-        ("max_bytes", max_bytes, 1),
-        ("threshold_messages", threshold_messages, 0),
-        ("threshold_bytes", threshold_bytes, 0),
-        ("stop_after", stop_after, 1),
-    )
+    _check_counts(**counts)
     _check_priorities(priorities)
+    max_messages, max_bytes = counts["max_messages"], counts["max_bytes"]
     if max_messages is not None and max_bytes is not None:
         raise InvalidArgumentError(
             "give max_messages or max_bytes, not both", argument="max_messages"
         )
     _check_group(stream, consumer, config, priorities)
-    if max_bytes is None:
-        limit = size = DEFAULT_MESSAGES if max_messages is None else max_messages
-        threshold, unit, unused, other = threshold_messages, "messages", threshold_bytes, "bytes"
-    else:
-        limit, size = UNBOUNDED_BATCH, max_bytes
-        threshold, unit, unused, other = threshold_bytes, "bytes", threshold_messages, "messages"
-    if unused is not None:
+    unit, other = ("messages", "bytes") if max_bytes is None else ("bytes", "messages")
+    if counts[f"threshold_{other}"] is not None:
         raise InvalidArgumentError(
             f"threshold_{other} goes with max_{other}", argument=f"threshold_{other}"
         )
+    size = max_bytes or max_messages or DEFAULT_MESSAGES
+    threshold = counts[f"threshold_{unit}"]
     if threshold is None:
         threshold = size // 2
     elif threshold > size:
@@ -158,13 +167,13 @@ def consume_options(
     return ConsumeOptions(
         stream=stream,
         consumer=consumer,
-        max_messages=limit,
+        max_messages=UNBOUNDED_BATCH if max_bytes else size,
         max_bytes=max_bytes,
         # A full buffer has no room for another pull.
         threshold=min(threshold, size - 1),
         expires=seconds,
         heartbeat=beat,
-        stop_after=stop_after,
+        stop_after=counts["stop_after"],
         max_batch=config.max_batch or None,
         max_batch_bytes=config.max_bytes or None,
         priorities=priorities,
@@ -236,11 +245,11 @@ def require_priorities(version: str, priorities: Priorities) -> None:
             require(f"{name} of a pull", need, version)
 
 
-def _check_counts(*counts: tuple[str, int | None, int]) -> None:
-    """Check the (name, value, minimum) whose value is given."""
-    for name, value, least in counts:
+def _check_counts(**counts: int | None) -> None:
+    """Check the counts that are given."""
+    for name, value in counts.items():
         if value is not None:
-            check_count(name, value, least)
+            check_count(name, value, LEAST[name])
 
 
 def _check_priorities(priorities: Priorities) -> None:
@@ -248,11 +257,7 @@ def _check_priorities(priorities: Priorities) -> None:
     if priorities == NO_PRIORITIES:
         return
     group, min_pending, min_ack_pending, priority = priorities
-    _check_counts(
-        ("min_pending", min_pending, 1),
-        ("min_ack_pending", min_ack_pending, 1),
-        ("priority", priority, 0),
-    )
+    _check_counts(min_pending=min_pending, min_ack_pending=min_ack_pending, priority=priority)
     if priority is not None and priority > 9:
         raise InvalidArgumentError(
             f"priority must be from 0 to 9, not {priority}", argument="priority"

@@ -5,8 +5,8 @@ import datetime as dt
 import pytest
 
 from jetsync._proto.pull import UNBOUNDED_BATCH, Priorities
-from jetsync.consume.options import consume_options, fetch_request
-from jetsync.errors import InvalidArgumentError
+from jetsync.consume.options import cached_request, consume_options, fetch_request
+from jetsync.errors import InvalidArgumentError, InvalidTypeError
 from jetsync.values.consumer_config import ConsumerConfig
 
 NOTHING = dict.fromkeys(
@@ -52,6 +52,17 @@ def test_fetch_no_wait():
     """
     request, wait = fetch_request(10, None, None, None, no_wait=True)
     assert (request.no_wait, request.expires, request.heartbeat, wait) == (True, 0.0, None, 2.0)
+
+
+@pytest.mark.parametrize("wrong", [True, 1.0])
+def test_fetch_checks_the_type_each_time(wrong):
+    """
+    True and 1.0 are refused, although they are equal to a count that was accepted before.
+    """
+    arguments = (None, None, None, False, None, None, None, None)
+    cached_request(1, *arguments)
+    with pytest.raises(InvalidTypeError):
+        cached_request(wrong, *arguments)
 
 
 def test_consume_defaults():
