@@ -22,12 +22,11 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
+from jetsync._base.deadline import Deadline
 from jetsync.errors import CallInSignalHandlerError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from jetsync._base.deadline import Deadline
 
 __all__ = [
     "Latch",
@@ -75,9 +74,11 @@ class Locked:
     """
     Hold the lock of an object that several threads share; a context manager.
 
+    Any number of calls may use one at the same time if it was made with seconds.
+
     Args:
         lock: The lock.
-        deadline: How long to wait for it.
+        deadline: How long to wait for it: a deadline, or seconds for each use.
         what: What the error says that the call waited for.
 
     Raises:
@@ -92,7 +93,7 @@ class Locked:
     def __init__(
         self,
         lock: threading.RLock,
-        deadline: Deadline,
+        deadline: Deadline | float,
         what: str = "another call on the publisher",
     ) -> None:
         # That of the lock is written in C. Ctrl-C may strike at the first step of a function.
@@ -109,8 +110,11 @@ class Locked:
         try:
             # As in `take`. Most locks are free, and then the remaining time does not matter.
             taken.extend(map(lock.acquire, (False,)))
-            if True not in taken and not take(lock, taken, deadline.remaining()):
-                raise WaitTimeoutError(self._what, deadline.total)
+            if True not in taken:
+                if not isinstance(deadline, Deadline):
+                    deadline = Deadline.after(deadline)
+                if not take(lock, taken, deadline.remaining()):
+                    raise WaitTimeoutError(self._what, deadline.total)
         except BaseException:
             if True in taken:
                 self._lock.release()

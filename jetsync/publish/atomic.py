@@ -9,6 +9,7 @@ jetsync checks that the stream supports batches before it sends anything.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["AtomicBatch"]
 
 DISCARDED: Final = "it was discarded"
+USED: Final = "another call on the batch"
 
 _FAILED: Final = {BatchState.FAILED, BatchState.UNKNOWN}
 
@@ -91,6 +93,8 @@ class AtomicBatch:
         self._id = options.batch_id or context.connection.new_batch_id()
         # One call at a time uses the batch. Plugins run, and a commit waits, without the lock.
         self._lock = threading.RLock()
+        # Holds it for calls without a timeout of their own.
+        self._locked = Locked(self._lock, options.timeout, USED)
         self._plugins = PublishHooks(context.plugins)
         # The current attempt, None before the first message, and the ids of all attempts.
         self._attempt: Attempt | None = None
@@ -182,7 +186,8 @@ class AtomicBatch:
             BatchClosedError: The batch is closed.
             PluginError: A plugin vetoed the message. The batch is unchanged.
         """
-        deadline = Deadline.after(self._options.timeout if timeout is None else timeout)
+        now = time.monotonic()
+        deadline = None if timeout is None else Deadline.after(timeout)
         self._connection.check()
         # Most messages are a plain pair, which costs less to make and to encode.
         item: Any = (subject, data)
@@ -191,14 +196,14 @@ class AtomicBatch:
         if self._plugins.active:
             item = self._plugins.prepared(item, self._operation)
         try:
-            with Locked(self._lock, deadline, "another call on the batch"):
+            with self._locked if deadline is None else Locked(self._lock, deadline, USED):
                 if self._closed is not None or self._discarding:
                     raise self._closed_error()
                 attempt = self._attempt
                 try:
-                    # The start of the call is recent enough as the time.
-                    if attempt is None or not attempt.stage(item, deadline.at - deadline.total):
-                        self._add(item, deadline)
+                    if attempt is None or not attempt.stage(item, now):
+                        seconds = self._options.timeout
+                        self._add(item, deadline or Deadline(now + seconds, seconds))
                 except BaseException as error:
                     # After Ctrl-C a message of the batch may be missing.
                     if not isinstance(error, Exception):
@@ -469,7 +474,7 @@ class AtomicBatch:
         """
         try:
             try:
-                with Locked(self._lock, deadline, "another call on the batch"):
+                with Locked(self._lock, deadline, USED):
                     try:
                         send = begin()
                         self._committing = deadline

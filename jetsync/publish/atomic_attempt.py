@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 ADVISORY: Final = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED."
 
 # The most messages that wait to be written together.
-RUN: Final = 32
+RUN: Final = 64
 
 # Seconds after the last write, or its answer, until an added message is written at once.
 PAUSE: Final = 0.002
@@ -90,6 +91,7 @@ class Attempt:
         known = messages.known
         assert known is not None
         self.known: KnownStream = known
+        self._epoch = known.epoch
         self.id: str = batch_id
         self.messages = messages
         self.whole: bool = options is None
@@ -119,16 +121,17 @@ class Attempt:
         self._first_at = self._last_at = 0.0
         self._idle = 0.0
         # The advisories of the stream. In them the server reports that it dropped a batch.
-        self._advisories = Mailbox((ADVISORY + known.name).encode())
+        self._advisories: deque[Frame] = deque()
         self._sid = self._line = b""
         if not self.whole and self._streams.may_listen(known):
-            self._advisories.push = self._receive
-            self._advisories.on_failure = self._on_failure
-            self._sid, self._line = self._connection.listen(self._advisories)
+            box = Mailbox((ADVISORY + known.name).encode())
+            box.push = self._receive
+            box.on_failure = self._on_failure
+            self._sid, self._line = self._connection.listen(box)
 
     def _receive(self, frame: Frame) -> None:
         """Keep an advisory and report it to plugins; runs in the thread that reads the socket."""
-        self._advisories.frames.append(frame)
+        self._advisories.append(frame)
         self._connection.emit(partial(self._read_advisory, frame))
 
     def _on_failure(self, error: Exception) -> None:
@@ -150,7 +153,8 @@ class Attempt:
 
     def abandoned(self) -> BatchIncompleteError | None:
         """Return an error if the server has reported that it dropped the batch."""
-        for event in map(self._read_advisory, self._advisories.drain()):
+        while self._advisories:
+            event = self._read_advisory(self._advisories.popleft())
             if event is not None:
                 return BatchIncompleteError(
                     stream=event.stream, reason=f"the server dropped the batch: {event.reason}"
@@ -183,7 +187,7 @@ class Attempt:
             # and it accepts no more than 50 at a time.
             gap: Part[BatchItem] = Part(engine.sent + 2, [])
             target, header, payload = self._wire.last(gap, engine.items[-1])
-            self._lane.post_nowait(hpub(target, b"", header, payload), self.known.epoch)
+            self._lane.post_nowait(hpub(target, b"", header, payload), self._epoch)
 
     def _fail(self, error: BaseException) -> None:
         """Record a failed write or answer, and discard the batch if the server still has it."""
@@ -209,9 +213,9 @@ class Attempt:
         if (
             len(items) >= self._quiet
             or now > self._due
-            or outbox.epoch != self.known.epoch
+            or outbox.epoch != self._epoch
             or outbox.state is not LaneState.OPEN
-            or self._advisories.frames
+            or self._advisories
         ):
             return False
         plain = self.messages.plain(item)
@@ -243,7 +247,7 @@ class Attempt:
 
         Errors are recorded in the engine before they are raised.
         """
-        epoch, lane, wire = self.known.epoch, self._lane, self._wire
+        epoch, lane, wire = self._epoch, self._lane, self._wire
         # The first message subscribes to the advisories.
         frames, self._line = [self._line], b""
         size = 0
@@ -292,7 +296,7 @@ class Attempt:
 
     def _ask(self, part: Part[BatchItem], frames: list[bytes], deadline: Deadline) -> None:
         """Write *frames* and the last message of *part*, and wait for the answer to it."""
-        engine, epoch = self.engine, self.known.epoch
+        engine, epoch = self.engine, self._epoch
         target, header, payload = self._wire.last(part, engine.items[-1])
         subject = target.decode()
         self._asked = part

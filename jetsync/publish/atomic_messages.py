@@ -31,7 +31,7 @@ BatchItem: TypeAlias = tuple[bytes, bytes, bytes]
 _FIRST_LINE: Final = b"NATS/1.0\r\n"
 _NO_HEADERS: Final = b"\r\n"
 
-# Payloads up to this many bytes are small enough to wait for others: 32 of them have 32 KiB.
+# Payloads up to this many bytes are small enough to wait for others: 64 of them have 64 KiB.
 SMALL: Final = 1 << 10
 
 

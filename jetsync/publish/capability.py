@@ -81,7 +81,8 @@ def require_atomic(known: KnownStream, context: Context, *, broken_servers: bool
             description="atomic publish is disabled: the stream needs allow_atomic=True",
             stream=known.name,
         )
-    _require_acks("an atomic batch", known)
+    if known.config.no_ack:
+        raise _no_acks("an atomic batch", known)
 
 
 def require_fast(known: KnownStream, context: Context) -> None:
@@ -100,12 +101,12 @@ def require_fast(known: KnownStream, context: Context) -> None:
             description="batch publish is disabled: the stream needs allow_batched=True",
             stream=known.name,
         )
-    _require_acks("fast ingest", known)
-
-
-def _require_acks(feature: str, known: KnownStream) -> None:
     if known.config.no_ack:
-        raise NotSupportedError(feature, needs=f"acks, which stream {known.name!r} does not send")
+        raise _no_acks("fast ingest", known)
+
+
+def _no_acks(feature: str, known: KnownStream) -> NotSupportedError:
+    return NotSupportedError(feature, needs=f"acks, which stream {known.name!r} does not send")
 
 
 def stream_for(
