@@ -13,7 +13,9 @@ from jetsync._base.fields import check_count, check_function
 from jetsync._proto.kv import STREAM_PREFIX, stream_of
 from jetsync.errors import (
     BucketNotFoundError,
+    InvalidArgumentError,
     InvalidBucketError,
+    StreamNameInUseError,
     StreamNotFoundError,
 )
 from jetsync.kv import admin as _kv_admin
@@ -60,9 +62,9 @@ class JetStream:
     """
     JetStream in one account, under one domain or API prefix.
 
-    Made by :meth:`Client.jetstream`. A context holds no resources and needs no closing; any number
-    of threads may share one. ``timeout`` is in seconds and limits all requests of a call together;
-    the default is that of the context.
+    Made by :meth:`Client.jetstream`. A context holds no resources and needs no closing. Any number
+    of threads may share one. ``timeout`` is in seconds and limits all requests of a call together.
+    The default is that of the context.
     """
 
     __slots__ = ("_context",)
@@ -469,11 +471,12 @@ class JetStream:
             StreamNotFoundError: The stream does not exist.
             NotSupportedError: The server ignored a field. It changed the others.
         """
-        deadline = self._context.deadline(timeout)
-        wanted = _stream_admin.changed_config(
-            self._context, name, fields, deadline, "update_stream()"
-        )
-        return Stream(self._context, _stream_admin.update(self._context, wanted, deadline))
+        wanted = config_of(StreamConfig, name, fields, "update_stream()")
+        if wanted.name is None:
+            raise InvalidArgumentError("update_stream() needs the stream's name", argument="name")
+        stream = self._named(wanted.name)
+        stream.update(None if isinstance(name, str) else name, timeout=timeout, **fields)
+        return stream
 
     def create_or_update_stream(
         self,
@@ -491,8 +494,16 @@ class JetStream:
         """
         wanted = config_of(StreamConfig, name, fields, "create_or_update_stream()")
         deadline = self._context.deadline(timeout)
-        info = _stream_admin.create_or_update(self._context, wanted, deadline)
-        return Stream(self._context, info)
+        context = self._context
+        try:
+            return Stream(context, _stream_admin.update(context, wanted, deadline))
+        except StreamNotFoundError:
+            pass
+        try:
+            return Stream(context, _stream_admin.create(context, wanted, deadline))
+        except StreamNameInUseError:
+            # Another client created it between the two requests, with another configuration.
+            return Stream(context, _stream_admin.update(context, wanted, deadline))
 
     def stream(self, name: str, *, timeout: Seconds | None = None) -> Stream:
         """

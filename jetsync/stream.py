@@ -11,7 +11,7 @@ import attrs
 from jetsync._api import consumers as _consumer_admin
 from jetsync._api import messages as _messages
 from jetsync._api import streams as _stream_admin
-from jetsync._api.requests import pages
+from jetsync._api.requests import config_of, pages
 from jetsync._base.fields import aware, whole_number
 from jetsync._base.integers import read_count
 from jetsync._proto.direct import BatchRead
@@ -33,6 +33,7 @@ from jetsync.read.pages import PAGE, PAGE_BYTES, PageReader, check_stream, repea
 from jetsync.values.codec import time_text
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.consumer_info import ConsumerReset
+from jetsync.values.stream_config import StreamConfig
 from jetsync.values.subjects import validate_filter
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     )
     from jetsync.values.consumer_info import ConsumerInfo, PauseState
     from jetsync.values.stored import StoredMessage
-    from jetsync.values.stream_config import StreamConfig, StreamFields
+    from jetsync.values.stream_config import StreamFields
     from jetsync.values.stream_info import StreamInfo
 
 __all__ = ["Stream"]
@@ -72,8 +73,8 @@ class Stream:
     A stream on a server.
 
     Made by :class:`~jetsync.JetStream`. A handle holds no resources on the server and needs no
-    closing; any number of threads may share one. ``timeout`` is in seconds and limits all requests
-    of a call together; the default is that of the context.
+    closing. Any number of threads may share one. ``timeout`` is in seconds and limits all requests
+    of a call together. The default is that of the context.
     """
 
     __slots__ = ("_context", "_info", "_name")
@@ -97,14 +98,14 @@ class Stream:
     @property
     def cached_info(self) -> StreamInfo:
         """
-        The stream as the server last described it; sends no request.
+        The server's last description of the stream; sends no request.
         """
         return self._info
 
     @property
     def config(self) -> StreamConfig:
         """
-        The configuration as of :attr:`cached_info`. To change it, see :meth:`update`.
+        The configuration in :attr:`cached_info`. Use :meth:`update` to change it.
         """
         return self._info.config
 
@@ -118,17 +119,17 @@ class Stream:
         timeout: Seconds | None = None,
     ) -> StreamInfo:
         """
-        Ask the server for the stream and keep the answer as :attr:`cached_info`.
+        Ask the server to describe the stream, and keep the answer as :attr:`cached_info`.
 
         Args:
-            subjects_filter: Fill ``info.state.subjects`` with the number of messages of each
-                subject that this matches; ``">"`` matches all. Servers return 100,000 subjects at a
-                time, so this may take several requests.
+            subjects_filter: List the subjects that match this filter in ``info.state.subjects``,
+                with the number of messages of each. ``">"`` matches all. Servers return 100,000
+                subjects at a time, so this may take several requests.
             deleted_details: List the sequences of deleted messages in ``info.state.deleted``.
             timeout: Seconds for all requests together.
 
         Raises:
-            StreamNotFoundError: The stream is gone.
+            StreamNotFoundError: The stream was deleted.
         """
         self._info = _stream_admin.info(
             self._context,
@@ -155,7 +156,8 @@ class Stream:
         whole configuration, and unset fields return to their defaults.
 
         Args:
-            config: The whole configuration. Keywords override its fields; it is not changed.
+            config: The whole configuration. Keywords override its fields. The object itself does
+                not change.
             timeout: Seconds for all requests together.
             **fields: Fields of :class:`StreamConfig` to change.
 
@@ -169,13 +171,12 @@ class Stream:
                 argument="name",
             )
         deadline = self._context.deadline(timeout)
-        wanted = _stream_admin.changed_config(
-            self._context,
-            self._name if config is None else config,
-            fields,
-            deadline,
-            "Stream.update()",
-        )
+        # Checks the fields before anything is sent.
+        given = self._name if config is None else config
+        wanted = config_of(StreamConfig, given, fields, "Stream.update()")
+        if config is None:
+            now = _stream_admin.info(self._context, self._name, deadline).config
+            wanted = attrs.evolve(now, **fields)
         if wanted.name is None:
             wanted = attrs.evolve(wanted, name=self._name)
         if wanted.name != self._name:
@@ -191,7 +192,7 @@ class Stream:
         Delete the stream with its messages and consumers.
 
         Raises:
-            StreamNotFoundError: The stream is already gone.
+            StreamNotFoundError: The stream was deleted before.
         """
         _stream_admin.delete(self._context, self._name, self._context.deadline(timeout))
 
@@ -212,7 +213,7 @@ class Stream:
         Args:
             subject: Remove only messages of this subject or wildcard.
             sequence: Remove only messages before this sequence.
-            keep: Keep the last so many messages.
+            keep: Keep this number of messages, the last ones.
             timeout: Seconds for the request.
 
         Raises:
@@ -247,14 +248,14 @@ class Stream:
         """
         Create a consumer, or return the existing one if it has the same configuration.
 
-        A name makes a durable consumer: ``create_consumer("worker")`` stays until it is deleted,
-        or until it has been inactive for ``inactive_threshold`` seconds if that is set. Without a
-        name, or with the keyword ``name`` alone, the consumer is ephemeral: the server deletes it
-        after 5 seconds of inactivity unless ``inactive_threshold`` is set.
+        A name makes a durable consumer: ``create_consumer("worker")`` stays until you delete it. If
+        ``inactive_threshold`` is set, the server deletes it after this number of seconds without
+        activity. Without a name, or with the keyword ``name`` alone, the consumer is ephemeral: the
+        server deletes it after 5 seconds of inactivity unless ``inactive_threshold`` is set.
 
-        Messages have to be acknowledged one by one unless ``ack_policy`` says otherwise. If a
-        filter matches no subject of the stream, jetsync logs a warning: the server accepts such a
-        consumer, which never gets a message.
+        Messages have to be acknowledged one by one unless ``ack_policy`` says otherwise. jetsync
+        logs a warning if a filter matches no subject of the stream. The server accepts such a
+        consumer, but it never gets a message.
 
         Args:
             consumer: The durable name, or the configuration as an object.
@@ -339,24 +340,24 @@ class Stream:
 
         Args:
             filter_subjects: One or more subjects or wildcards; None for all.
-            deliver_policy: Where to begin. Default: at the first message, or where one of the next
-                two says.
+            deliver_policy: Where to begin. Default: at *opt_start_seq* or *opt_start_time*, or
+                otherwise at the first message.
             opt_start_seq: The stream sequence to begin at.
             opt_start_time: The time to begin at, as an aware datetime, instead of *opt_start_seq*.
             replay_policy: How fast the server sends.
             inactive_threshold: Seconds without a read after which the server deletes the consumer.
                 Default: 300.
             headers_only: Leave out the payloads.
-            max_reset_attempts: How often in a row an attempt to replace the consumer may fail; -1
-                tries until servers report that the stream is gone.
-            name_prefix: How the consumer's name begins; no other reader may use it. Default: a
-                random one.
+            max_reset_attempts: How many attempts in a row to replace the consumer may fail. With
+                -1, jetsync tries until a server reports that the stream does not exist.
+            name_prefix: The start of the consumer's name. No other reader may use the same one.
+                Default: a random prefix.
             metadata: As in :class:`ConsumerConfig`.
             timeout: Seconds for all requests together.
 
         Raises:
-            InvalidArgumentError: The options exclude each other; nothing was sent.
-            StreamNotFoundError: The stream is gone.
+            InvalidArgumentError: The options exclude each other. Nothing was sent.
+            StreamNotFoundError: The stream was deleted.
         """
         return open_ordered(
             self._context,
@@ -387,9 +388,9 @@ class Stream:
 
     def consumers(self, *, timeout: Seconds | None = None) -> Iterator[Consumer]:
         """
-        Iterate over the consumers; each page of 256 is requested when it is needed.
+        Iterate over the consumers. Pages of 256 are requested as you need them.
 
-        No consumer is yielded twice, even if others are created or deleted meanwhile.
+        No consumer is yielded twice, even if consumers are created or deleted during the iteration.
 
         Args:
             timeout: Seconds for each page.
@@ -451,12 +452,12 @@ class Stream:
         self, name: str, sequence: int | None = None, *, timeout: Seconds | None = None
     ) -> ConsumerReset:
         """
-        Move a consumer back, so that the server delivers messages again.
+        Move a consumer back, so that the server delivers earlier messages again.
 
         Args:
             name: The consumer.
-            sequence: The stream sequence to continue at. Default: the first message that is not
-                acknowledged.
+            sequence: The stream sequence to continue at. Default: that of the first message that is
+                not acknowledged.
             timeout: Seconds for all requests together.
 
         Raises:
@@ -506,9 +507,9 @@ class Stream:
         Args:
             sequence: The stream sequence, from 1.
             direct: ``True`` uses a direct get and accepts the answer of any replica or mirror.
-                ``False`` asks the leader. ``None`` uses a direct get if the stream allows it, and
-                asks the leader if no message is found or a mirror answers that may have less than
-                the stream.
+                ``False`` asks the leader. ``None`` uses a direct get if the stream allows it. It
+                also asks the leader if no message is found, or if the answer comes from a mirror
+                that may have fewer messages than the stream.
             timeout: Seconds for all requests together.
 
         Raises:
@@ -605,24 +606,24 @@ class Stream:
         """
         Read up to *batch* messages in the order they were stored, without a consumer (ADR-31).
 
-        Any replica of the stream may answer, or a mirror that has all of it. The leader is asked
-        before the batch ends early. If there is no message, the batch is empty. To read on, begin
-        after its ``last_sequence``, or use :meth:`scan`. The call returns when the first messages
-        have arrived.
+        Any replica of the stream may answer, or a mirror that has all of it. jetsync asks the
+        leader before a batch ends early. If there is no message, the batch is empty. To continue,
+        start after its ``last_sequence``, or use :meth:`scan`. The call returns when the first
+        messages have arrived.
 
         Args:
-            batch: How many messages at most.
+            batch: Maximum number of messages.
             sequence: The stream sequence to begin at, from 1. Default: 1.
             subject: Read only messages of this subject or wildcard.
             start_time: The time to begin at, instead of a sequence: an aware datetime, or
                 nanoseconds since 1970, inclusive.
-            max_bytes: End after the message with which subjects, headers and payloads reach this
-                many bytes. At least one message is returned.
-            timeout: Seconds to wait for the call, and then for each further page of the batch.
+            max_bytes: Stop when the subjects, headers and payloads have this size in bytes. The
+                message that reaches it is included.
+            timeout: Seconds for the call, and then for each further page of the batch.
 
         Raises:
             DirectNotSupportedError: The stream does not allow direct gets.
-            IncompleteMirrorError: Only a mirror answers that has less than the stream.
+            IncompleteMirrorError: Only a mirror answers, and it may lack messages of the stream.
             NotSupportedError: The server is older than 2.11.
             InvalidArgumentError: The arguments exclude each other or are not valid.
         """
@@ -654,33 +655,34 @@ class Stream:
         """
         Read a consistent snapshot of the last messages of many subjects (ADR-31).
 
-        The moment is now or the one that you ask for, and the batch's ``up_to_sequence`` tells it.
-        The read takes as many requests as necessary, all for that moment. Subjects without a
-        message are left out. If a message of that moment is removed *during* the read, its subject
-        is listed in the batch's ``missing``. A message that was removed before is left out.
+        The snapshot is of now, or of the sequence or time that you give. The batch's
+        ``up_to_sequence`` is its sequence. Large snapshots take several requests. The result leaves
+        out subjects without a message, and messages that were removed before the read. If a message
+        is removed *during* the read, the batch lists its subject in ``missing``.
 
-        Messages come in the order they were stored. If the subjects have to be split, they are in
-        alphabetical order, and messages are in order within each 1,024 subjects.
+        Messages come in the order in which they were stored. If jetsync has to split the subjects,
+        it reads them in alphabetical order, and this order holds within each 1,024 subjects.
 
-        Any replica of the stream may answer, or a mirror that has all of it, and be slightly
-        behind. The leader is asked before the result is empty.
+        Any replica of the stream may answer, or a mirror that has all of it. It may be slightly
+        behind. jetsync asks the leader before it returns an empty result.
 
         Args:
             subjects: Subjects and wildcards.
             up_to_sequence: Read the state when this was the last sequence.
             up_to_time: Read the state right before this time: an aware datetime, or nanoseconds
                 since 1970. A message of exactly this time is left out.
-            batch: Messages of one request at most.
+            batch: Maximum number of messages per request.
             split: If more subjects match than a server accepts, list them and request up to 1,024
                 at a time.
-            reread: Read the subjects in ``missing`` again as they are now. Their messages come last
-                and have sequences above ``up_to_sequence``. The batch lists them in ``later``.
-            timeout: Seconds to wait for the call, and then for each further page.
+            reread: Read the current messages of the subjects in ``missing``. These messages come
+                last and have sequences above ``up_to_sequence``. The batch lists their subjects in
+                ``later``.
+            timeout: Seconds for the call, and then for each further page.
 
         Raises:
             TooManySubjectsError: With ``split=False``, more than 1,024 subjects match.
             DirectNotSupportedError: The stream does not allow direct gets.
-            IncompleteMirrorError: Only a mirror answers that has less than the stream.
+            IncompleteMirrorError: Only a mirror answers, and it may lack messages of the stream.
             NotSupportedError: The server is older than 2.11.
             InvalidArgumentError: There is no subject, or the arguments exclude each other.
         """
@@ -724,10 +726,11 @@ class Stream:
         """
         Iterate over the stream's messages in order, page by page, without a consumer.
 
-        The scan ends at the last message that the stream has at the time of the call. Messages that
-        are deleted before their page is read are left out. At most one page is read ahead. After a
+        The scan ends at the message that is the last one at the time of the call. It leaves out
+        messages that are deleted before their page is read. At most one page is read ahead. After a
         lost connection, the scan continues after the last message. Any replica of the stream may
-        answer, or a mirror that has all of it. The leader is asked when they have no more messages.
+        answer, or a mirror that has all of it. jetsync asks the leader when they have no more
+        messages.
 
         Args:
             start: The first sequence. Default: 1.
@@ -735,14 +738,14 @@ class Stream:
             start_time: The time to begin at, instead of a sequence: an aware datetime, or
                 nanoseconds since 1970, inclusive.
             subject: Read only messages of this subject or wildcard.
-            page: Messages of one request at most. Default: 2,000.
-            max_bytes: Bytes of one request, as in :meth:`get_batch`. Default: 2 MiB. At most two
-                pages are in memory.
-            timeout: Seconds to wait for the call, and then for each further page.
+            page: Maximum number of messages per request. Default: 2,000.
+            max_bytes: Size of a request in bytes, as in :meth:`get_batch`. Default: 2 MiB. At most
+                two pages are in memory.
+            timeout: Seconds for the call, and then for each further page.
 
         Raises:
             DirectNotSupportedError: The stream does not allow direct gets.
-            IncompleteMirrorError: Only a mirror answers that has less than the stream.
+            IncompleteMirrorError: Only a mirror answers, and it may lack messages of the stream.
             NotSupportedError: The server is older than 2.11.
             InvalidArgumentError: The arguments exclude each other or are not valid.
         """
@@ -792,8 +795,8 @@ class Stream:
         """
         Return the counters of many subjects, by subject.
 
-        The values are of one moment. If a counter changes during the read and the stream no longer
-        has the message of that moment, the newer value is returned.
+        The values are a consistent snapshot. If a counter changes during the read and the stream
+        no longer has its message of the snapshot, the newer value is returned.
 
         Args:
             subjects: Subjects and wildcards. Subjects without a counter are left out.
@@ -822,7 +825,7 @@ class Stream:
             timeout: Seconds for the request.
 
         Raises:
-            MessageNotFoundError: The message is already gone.
+            MessageNotFoundError: The stream does not have the message.
         """
         request = {"seq": whole_number("sequence", sequence), "no_erase": not secure}
         try:
@@ -843,7 +846,7 @@ class Stream:
         self, name: str, request: Mapping[str, Any], deadline: Deadline, *, direct: bool | None
     ) -> StoredMessage:
         """
-        Read one message from the leader or by a direct get, as asked for or as the stream allows.
+        Read one message, from the leader or by a direct get.
         """
         context = self._context
         if direct is None:

@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from jetsync._api.requests import config_of
 from jetsync._base.integers import read_count
 from jetsync.errors import (
     InvalidArgumentError,
     InvalidJsonError,
     NotSupportedError,
-    StreamNameInUseError,
-    StreamNotFoundError,
 )
 from jetsync.values.codec import from_wire, to_wire
-from jetsync.values.stream_config import StreamConfig
 from jetsync.values.stream_info import StreamInfo
 from jetsync.values.subjects import validate_filter, validate_name
 from jetsync.values.support import STREAM_NEEDS, check_reply, explain_refusal
@@ -30,6 +26,7 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
+    from jetsync.values.stream_config import StreamConfig
 
 # Fields of an answer that do not describe the stream.
 _ENVELOPE: Final = ("total", "offset", "limit", "did_create")
@@ -84,45 +81,6 @@ def update(context: Context, config: StreamConfig, deadline: Deadline) -> Stream
     Replace the whole configuration of an existing stream.
     """
     return create(context, config, deadline, "UPDATE")
-
-
-def create_or_update(context: Context, config: StreamConfig, deadline: Deadline) -> StreamInfo:
-    """
-    Create a stream, or replace the whole configuration of the existing one.
-    """
-    try:
-        return update(context, config, deadline)
-    except StreamNotFoundError:
-        pass
-    try:
-        return create(context, config, deadline)
-    except StreamNameInUseError:
-        # Another client created it between the two requests, with another configuration.
-        return update(context, config, deadline)
-
-
-def changed_config(
-    context: Context,
-    given: str | StreamConfig,
-    fields: Mapping[str, Any],
-    deadline: Deadline,
-    what: str,
-) -> StreamConfig:
-    """
-    Return the configuration that an update sends.
-
-    Args:
-        context: Where to read the current configuration.
-        given: The whole configuration, or the name of the stream whose current one is changed.
-        fields: The fields to change.
-        deadline: The deadline of the public call.
-        what: The public call, for errors.
-    """
-    # Checks the fields before anything is sent.
-    whole = config_of(StreamConfig, given, fields, what)
-    if isinstance(given, str):
-        return attrs.evolve(info(context, given, deadline).config, **fields)
-    return whole
 
 
 def validate_config(config: StreamConfig) -> str:
