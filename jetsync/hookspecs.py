@@ -155,9 +155,9 @@ def jetsync_publish(operation: PublishOperation) -> Generator[None, Any, Any]:
     *If it raises*: an error of the operation that passes through, or an error raised `from` it,
     reaches the caller unchanged. Any other error becomes `PluginError`. An error raised after the
     `yield` does not undo the publish. `publish_many` ends with the `PluginError`, which has a
-    `report`, or with a `PublishManyError` if messages have failed after others were sent. When a
-    window of a `Publisher` is left there is no call to fail: the error is logged and counted in the
-    publisher's `report_errors`.
+    `report`, or with a `PublishManyError` if messages have failed after others were sent. At
+    the end of a window of a `Publisher` no call can raise the error. It is logged once per plugin
+    and class of error, and counted in the publisher's `report_errors`.
 
     *Cost*: nothing without a plugin. Otherwise one generator per publish or window, not per message
     of a window.
@@ -250,7 +250,9 @@ def jetsync_message_received(
     *If it raises*: the call that takes the message fails with `PluginError`. The message is
     negatively acknowledged. The server redelivers it at once, and from its second delivery on after
     a delay that grows up to 30 seconds. A consumer without acknowledgements does not redeliver: the
-    message is lost, and iterating over the same batch again yields the messages after it.
+    message is lost, and iterating over the same batch again yields the messages after it. If a
+    handler would get the message, the error is logged once per plugin and class of error, and
+    `jetsync_status` gets a `HandlerErrorEvent` each time.
 
     With `ack_policy="all"`, acknowledging a message acknowledges all messages before it. `consume`
     therefore ends with that error, also with a handler. The next delivery may be a later message,

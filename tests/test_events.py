@@ -318,3 +318,28 @@ class TestPluginsAndDispatcher:
                 (StatusKind.LAME_DUCK, threading.current_thread().name),
             ]
         )
+
+    def test_an_exit_is_logged_once(self, caplog):
+        """
+        SystemExit of a plugin is logged once. The other plugins get every event.
+        """
+        seen = []
+
+        class Plugin:
+            @hookimpl
+            def jetsync_status(self, event):
+                seen.append(event.kind)
+
+        class Exits:
+            @hookimpl
+            def jetsync_status(self, event):
+                raise SystemExit(3)
+
+        plugins = Plugins.load([Plugin, Exits], {})
+        with caplog.at_level(logging.ERROR, "jetsync"):
+            for event in (LameDuckEvent(), ReconnectedEvent(), ClosedEvent()):
+                plugins.dispatcher.emit_later(event)
+            plugins.close(10)
+
+        assert seen == [StatusKind.LAME_DUCK, StatusKind.RECONNECTED, StatusKind.CLOSED]
+        assert [record.fields["plugin"] for record in caplog.records] == ["Exits"]

@@ -58,9 +58,9 @@ class Transform(Protocol):
 
 class FaultLog:
     """
-    Log the errors of observing plugins, once for each plugin, hook and class of error.
+    Log errors that no call raises, once for each plugin, hook and class of error. Thread-safe.
 
-    A plugin that fails at every event would otherwise flood the log. Thread-safe.
+    A plugin that fails for every event or message would otherwise flood the log.
     """
 
     __slots__ = ("_seen",)
@@ -71,10 +71,13 @@ class FaultLog:
     def report(self, plugin: str, hook: str, error: BaseException) -> None:
         """
         Log *error*, unless this hook of the plugin has failed with the same class of error before.
+
+        The class of a `PluginError` is that of its cause.
         """
+        kind = type(error.__cause__ or error) if isinstance(error, PluginError) else type(error)
         mine = object()
         # One step in C: of two threads, one stores its object.
-        if self._seen.setdefault((plugin, hook, type(error)), mine) is mine:
+        if self._seen.setdefault((plugin, hook, kind), mine) is mine:
             text = f"{type(error).__name__}: {error}"
             _log.error(PLUGIN_FAILED, plugin=plugin, hook=hook, error=text, exc_info=error)
 
@@ -152,16 +155,21 @@ def transform(
     return run_all
 
 
-def observe(hook: str, steps: Sequence[Step], faults: FaultLog) -> Callable[..., None]:
+def observe(
+    hook: str,
+    steps: Sequence[Step],
+    faults: FaultLog,
+    caught: type[BaseException] = Exception,
+) -> Callable[..., None]:
     """
-    Build the call of a hook that only observes; it never raises an `Exception`.
+    Build the call of a hook that only observes; it logs errors of the class *caught*.
     """
 
     def run(*arguments: object) -> None:
         for plugin, function in steps:
             try:
                 function(*arguments)
-            except Exception as exc:  # noqa: BLE001 - an observer must not stop the traffic.
+            except caught as exc:  # An observer must not stop the traffic.
                 faults.report(plugin, hook, exc)
 
     return run

@@ -44,7 +44,7 @@ class Dispatcher:
     Deliver status events to the plugins. Thread-safe; the worker thread is a daemon.
 
     Args:
-        status: `Plugins.status`, which logs the errors of plugins.
+        status: Calls the plugins, and logs their errors.
     """
 
     def __init__(self, status: Callable[[StatusEvent], None]) -> None:
@@ -124,5 +124,5 @@ class Dispatcher:
                 made = event() if callable(event) else event
                 if made is not None:
                     self._status(made)
-            except BaseException as exc:  # noqa: BLE001 - a plugin's SystemExit must not end this thread.
+            except BaseException as exc:  # noqa: BLE001 - further events have to be delivered.
                 _log.error(PLUGIN_FAILED, hook="jetsync_status", error=repr(exc), exc_info=exc)

@@ -116,6 +116,8 @@ class Plugins:
     status: Callable[[StatusEvent], None] | None = None
     ttl_marker: Callable[[Message | StoredMessage, MarkerReason], None] | None = None
     dispatcher: Dispatcher | None = None
+    faults: FaultLog = attrs.field(factory=FaultLog)
+    """Where errors of plugins are reported that no call raises."""
 
     @classmethod
     def load(cls, plugins: Iterable[object] = (), env: Mapping[str, str] | None = None) -> Plugins:
@@ -241,13 +243,16 @@ def _calls(manager: pluggy.PluginManager, env: Mapping[str, str]) -> dict[str, A
         "retry": build("jetsync_retry", first_delay),
         "status": build("jetsync_status", observe, faults),
         "ttl_marker": build("jetsync_ttl_marker", observe, faults),
+        "faults": faults,
     }
     if calls["shared_headers"] is not None and calls["wrap_publish"] is None:
         # Shared headers are collected inside a wrapped operation.
         calls["wrap_publish"] = wrap("jetsync_publish", ())
         calls["enter_publish"] = entering("jetsync_publish", ())
-    if calls["status"] is not None:
-        calls["dispatcher"] = Dispatcher(calls["status"])
+    # In the dispatcher's thread, SystemExit of a plugin must not keep events from the others.
+    in_thread = build("jetsync_status", observe, faults, BaseException)
+    if in_thread is not None:
+        calls["dispatcher"] = Dispatcher(in_thread)
     return calls
 
 

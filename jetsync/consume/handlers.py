@@ -24,6 +24,7 @@ import attrs
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.locks import Latch, keep_interrupts
+from jetsync._hooks.errors import PluginError
 from jetsync._proto.frames import answers
 from jetsync._proto.pull import message_size
 from jetsync.consume.acks import answer_soon, nak_body
@@ -234,7 +235,10 @@ class HandlerPool:
             "subject": subject,
             "sequence": sequence,
         }
-        _logger.error(_log.HANDLER_FAILED, **fields, exc_info=error)
+        if message is None and isinstance(error, PluginError):
+            plugins.faults.report(error.plugin, error.hook, error)
+        else:
+            _logger.error(_log.HANDLER_FAILED, **fields, exc_info=error)
         if plugins.status is not None:
             plugins.status(events.HandlerErrorEvent(**fields, error=error))
 

@@ -76,6 +76,7 @@ class PublishHooks:
     """
 
     def __init__(self, plugins: Plugins, size: int | None = None) -> None:
+        self.faults = plugins.faults
         self._prepare = plugins.prepare
         self._ask_headers = plugins.shared_headers
         self._enter = None if size is None else plugins.enter_publish

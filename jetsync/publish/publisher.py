@@ -26,6 +26,7 @@ import attrs
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import Latch, held_here, keep_interrupts, refuse_reentry, take
+from jetsync._hooks.errors import PluginError
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Notifier, Signal
 from jetsync.errors import HandleClosedError, WaitTimeoutError
@@ -579,10 +580,13 @@ class Publisher:
         """Call user code. Whatever it raises, the following messages still have to end."""
         try:
             call(*arguments)
-        except BaseException:
+        except BaseException as error:
             # Also SystemExit, which would silently end this thread only.
             self._report_errors += 1
-            _logger.exception(_log.CALLBACK_FAILED)
+            if isinstance(error, PluginError):
+                self._hooks.faults.report(error.plugin, error.hook, error)
+            else:
+                _logger.exception(_log.CALLBACK_FAILED)
 
     def _leave_windows(self) -> None:
         """Leave the wrappers of windows whose messages have ended."""

@@ -4,8 +4,7 @@ The windows that plugins wrap, without a connection.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
+from jetsync._hooks.manager import Plugins
 from jetsync.errors import HandleClosedError
 from jetsync.publish.hooks import PublishHooks
 
@@ -29,7 +28,7 @@ def make(enter, size=2):
     """
     Make the hooks of one caller, whose wrappers *enter* enters.
     """
-    plugins = SimpleNamespace(prepare=None, shared_headers=None, enter_publish=enter)
+    plugins = Plugins(enter_publish=enter)
     return PublishHooks(plugins, size)
 
 

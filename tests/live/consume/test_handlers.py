@@ -459,6 +459,36 @@ class TestErrors:
         assert told
         assert all(isinstance(event.error, jetsync.PluginError) for event in told)
 
+    def test_vetoes_are_logged_once(self, nats_server, js, stream, worker, caplog):
+        """
+        Vetoes of a plugin are logged once per kind of error, and each one is an event.
+        """
+
+        class Picky:
+            @jetsync.hookimpl
+            def jetsync_message_received(self, message):
+                number = int(message.data)
+                if number < 40:
+                    raise (
+                        LookupError(f"odd {number}") if number % 2 else ValueError(f"even {number}")
+                    )
+
+        recorder = HookRecorder("jetsync_status")
+        with (
+            caplog.at_level(logging.ERROR, "jetsync"),
+            jetsync.connect(nats_server.url, plugins=[Picky(), recorder]) as client,
+        ):
+            log = Log(lambda message: message.ack())
+            fill(js, stream, 50)
+            running = client.jetstream().consumer(stream.name, "worker").consume(log)
+            assert sorted(log.wait(10)) == list(range(40, 50))
+            eventually(lambda: len(errors_in(recorder)) >= 40)
+            running.close()
+
+        assert [record.fields["plugin"] for record in caplog.records] == ["Picky"] * 2
+        assert {record.fields["hook"] for record in caplog.records} == {"jetsync_message_received"}
+        assert all(record.exc_info[0] is jetsync.PluginError for record in caplog.records)
+
     def test_a_plugin_that_refuses_where_acks_cover_what_came_before(self, nats_server, js, stream):
         """
         It ends there with the plugin's error: acknowledging a later message would take this along.

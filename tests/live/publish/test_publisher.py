@@ -1133,6 +1133,25 @@ class TestHooks:
             assert isinstance(caught.value.__cause__, LookupError)
             assert publisher.publish(f"{stream.name}.A").result(5).sequence == 1
 
+    def test_a_wrapper_that_always_fails_is_logged_once(self, connected, stream, caplog):
+        """
+        Errors of a wrapper at the end of windows are logged once per kind, and all are counted.
+        """
+
+        class Around:
+            @hookimpl(wrapper=True)
+            def jetsync_publish(self):
+                yield
+                raise LookupError("too late")
+
+        with caplog.at_level(logging.ERROR, "jetsync"):
+            with connected(Around).publisher() as publisher:
+                for _ in range(5):
+                    publisher.publish(f"{stream.name}.A")
+                    publisher.flush()
+            assert publisher.statistics().report_errors == 5
+        assert len(caplog.records) == 1
+
     def test_a_wrapper_that_fails_at_its_end(self, connected, stream, caplog):
         """
         There is no call to fail any more: it is logged and counted.
