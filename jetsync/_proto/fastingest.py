@@ -26,25 +26,15 @@ Behaviour of servers 2.14.6 and 2.15.1:
 from __future__ import annotations
 
 import enum
+from collections import deque
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from jetsync import errors
 from jetsync._base.integers import read_count, read_digits
 from jetsync._proto.puback import is_no_responders
-from jetsync.errors import (
-    BatchClosedError,
-    BatchGapError,
-    FastBatchIdInvalidError,
-    FastBatchUnknownError,
-    FastPatternInvalidError,
-    FastPublishDisabledError,
-    NoStreamResponseError,
-    NotSupportedError,
-    ProtocolError,
-    PublishOutcomeUnknownError,
-)
 from jetsync.errors.answers import from_api_error
 from jetsync.values.server_info import decode_json
 
@@ -77,10 +67,10 @@ HIGHEST_FLOW: Final = 65_535
 
 # Errors about the batch and not about one message.
 _BATCH_IS_OVER: Final = (
-    FastBatchUnknownError,
-    FastPublishDisabledError,
-    FastPatternInvalidError,
-    FastBatchIdInvalidError,
+    errors.FastBatchUnknownError,
+    errors.FastPublishDisabledError,
+    errors.FastPatternInvalidError,
+    errors.FastBatchIdInvalidError,
 )
 _API_LEVEL: Final = 412
 
@@ -128,8 +118,8 @@ class Ledger:
     covered: int = 0
     # Messages that are not stored, or not known to be stored.
     lost: int = 0
-    # Losses since the owner emptied this list.
-    gaps: list[Gap] = attrs.field(factory=list)
+    # Losses that the owner has not reported yet; taken by any thread.
+    gaps: deque[Gap] = attrs.field(factory=deque)
     # Sequences that are lost or refused, as far back as they may be reported again, and how many of
     # them are above the sequence that the server has confirmed.
     _lost_seqs: set[int] = attrs.field(factory=set, init=False, repr=False)
@@ -188,13 +178,19 @@ class FastIngest:
 
     Args:
         inbox: The prefix of all reply subjects.
+        token: The beginning of the ids of the batches.
         flow: The number of messages between two acks that jetsync asks for.
         max_outstanding_acks: How many acks may be missing.
         gap_ok: Whether the batch continues when messages are lost.
     """
 
-    def __init__(self, inbox: bytes, *, flow: int, max_outstanding_acks: int, gap_ok: bool) -> None:
+    def __init__(
+        self, inbox: bytes, token: str, *, flow: int, max_outstanding_acks: int, gap_ok: bool
+    ) -> None:
         self._inbox = inbox
+        self._token = token
+        # How many batches were prepared.
+        self._opened = 0
         self._asked_flow = flow
         self._outstanding = max_outstanding_acks
         self._gap_ok = gap_ok
@@ -252,16 +248,24 @@ class FastIngest:
         But the server acknowledges complete flows only, so with less in flight no ack would come.
         """
         room = self.room
+        if room <= 0:
+            return 0
         half = max(self.flow * self._outstanding // 2, 1)
         if room >= min(wanted, half) or self.ledger.in_flight < self.flow:
-            return max(min(room, wanted), 0)
+            return min(room, wanted)
         return 0
 
     # Calls of the owner.
 
-    def open(self, batch_id: str) -> None:
+    @property
+    def batch_id(self) -> str:
+        """The id of the open batch, or of the next one."""
+        return f"{self._token}{self._opened + (self.phase is Phase.NEW)}"
+
+    def open(self) -> None:
         """Prepare a batch. Messages that are encoded after this call belong to it."""
-        self.ledger.batch_id = batch_id
+        self.ledger.batch_id = batch_id = self.batch_id
+        self._opened += 1
         gap = b"ok" if self._gap_ok else b"fail"
         self.prefix = b"%b.%b.%d.%b." % (self._inbox, batch_id.encode(), self._asked_flow, gap)
         self.flow = 1
@@ -376,7 +380,7 @@ class FastIngest:
                 # Otherwise it answers a batch that is over.
                 if self.phase not in {Phase.NEW, Phase.DONE} and frame[0].startswith(self.prefix):
                     self._receive(frame, now)
-        except ProtocolError as error:
+        except errors.ProtocolError as error:
             self.closed(error)
 
     def _receive(self, frame: Frame, now: float) -> None:
@@ -430,7 +434,7 @@ class FastIngest:
             return
         if op == OP_PING and first == 1:
             # The first message was answered, so the server knew this batch once.
-            self._forgotten(FastBatchUnknownError(stream=self.stream or None))
+            self._forgotten(errors.FastBatchUnknownError(stream=self.stream or None))
         elif self._gap_ok:
             self.ledger.lose(first, last, None)
         else:
@@ -449,7 +453,7 @@ class FastIngest:
             self.awaits_end = self.awaits_end and not over
         elif self.phase is Phase.STARTING:
             self.stop(error)
-        elif isinstance(error, FastBatchUnknownError):
+        elif isinstance(error, errors.FastBatchUnknownError):
             self._forgotten(error)
         elif not self._gap_ok or (self.phase is Phase.COMMITTING and op in {OP_COMMIT, OP_END}):
             # The server ends the batch at the next message and reports what it has.
@@ -464,7 +468,7 @@ class FastIngest:
     def _on_no_leader(self, seq: int, op: int, now: float) -> None:
         """Handle a message that is certainly not stored, because the stream has no leader."""
         if self.phase is Phase.STARTING:
-            self.stop(NoStreamResponseError(self.subject))
+            self.stop(errors.NoStreamResponseError(self.subject))
         elif (
             self.phase is Phase.COMMITTING and op in {OP_COMMIT, OP_END} and seq == self._committed
         ):
@@ -477,7 +481,7 @@ class FastIngest:
     def _on_end(self, answer: dict[str, Any]) -> None:
         """Read the ack that ends a batch, which the server also sends unasked."""
         if "batch" not in answer:
-            error = NotSupportedError(
+            error = errors.NotSupportedError(
                 "fast ingest",
                 needs="server 2.14 or later; a message was stored as an ordinary one, at "
                 f"sequence {_number(answer, 'seq')} of stream {answer['stream']!r}",
@@ -503,7 +507,7 @@ class FastIngest:
         if self._gap_ok:
             self._restart(None)
         else:
-            self.fail(BatchClosedError(reason="the server ended the batch"))
+            self.fail(errors.BatchClosedError(reason="the server ended the batch"))
 
     def _finish(self, count: int) -> None:
         """Record the ack of the commit."""
@@ -560,13 +564,13 @@ class FastIngest:
         self.awaits_end = awaits_end
         self._commit_due = None
 
-    def _gap(self, first: int, last: int) -> BatchGapError:
+    def _gap(self, first: int, last: int) -> errors.BatchGapError:
         base = self.ledger.base
-        return BatchGapError(base + first, base + last + 1, batch_id=self.ledger.batch_id)
+        return errors.BatchGapError(base + first, base + last + 1, batch_id=self.ledger.batch_id)
 
-    def _unknown(self, reason: str) -> PublishOutcomeUnknownError:
+    def _unknown(self, reason: str) -> errors.PublishOutcomeUnknownError:
         ledger = self.ledger
-        return PublishOutcomeUnknownError(
+        return errors.PublishOutcomeUnknownError(
             self.subject,
             reason=f"{reason}; {ledger.acknowledged} of {ledger.added} messages are acknowledged",
         )

@@ -152,7 +152,6 @@ class FastPublisher:
         self._targets = link.stream.encoder.targets
         # Whether a message is sent as it is given to `add`.
         self._is_plain = options.ttl is None and not self._plugins.active
-        self._ack: BatchAck | None = None
         self._callback_errors = 0
 
     def __repr__(self) -> str:
@@ -182,7 +181,17 @@ class FastPublisher:
     @property
     def ack(self) -> BatchAck | None:
         """The ack of the commit; None before it, and if nothing was added."""
-        return self._ack
+        engine, ledger = self._link.engine, self._ledger
+        if engine.phase is not Phase.DONE:
+            return None
+        return BatchAck(
+            stream=engine.stream,
+            sequence=engine.sequence,
+            batch_id=ledger.batch_id,
+            size=ledger.added - ledger.lost,
+            lost=ledger.lost,
+            duplicate=engine.duplicate,
+        )
 
     @property
     def acknowledged(self) -> int:
@@ -203,7 +212,7 @@ class FastPublisher:
             pending=ledger.in_flight,
             flow=engine.flow,
             batches=engine.batches,
-            pings=engine.pings + self._link.idle_pings,
+            pings=engine.pings,
             callback_errors=self._callback_errors,
         )
 
@@ -287,7 +296,7 @@ class FastPublisher:
                     self._check_open()
                 return link.add(item, deadline)
         finally:
-            if link.gaps:
+            if self._ledger.gaps:
                 self._report_gaps()
 
     def add_many(
@@ -353,7 +362,7 @@ class FastPublisher:
                 self._check_open()
                 return self._link.add_block(chunk, deadline)
         finally:
-            if self._link.gaps:
+            if self._ledger.gaps:
                 self._report_gaps()
 
     def _prepare(self, chunk: list[Any], first: int) -> Exception | None:
@@ -435,7 +444,7 @@ class FastPublisher:
         return events.BatchCommitOperation(
             kind="fast",
             stream=self._link.stream.name,
-            batch_id=self._link.next_id,
+            batch_id=self._link.engine.batch_id,
             size=size,
             subject=subject,
             timeout=self._options.timeout if timeout is None else timeout,
@@ -450,23 +459,11 @@ class FastPublisher:
                 link.stop_staging()
                 self._check_open()
                 link.commit(item, deadline)
-                return self._finish()
         finally:
-            if link.gaps:
+            if self._ledger.gaps:
                 self._report_gaps()
-
-    def _finish(self) -> BatchAck:
-        """Unsubscribe and return the ack of the commit."""
-        engine, ledger = self._link.engine, self._ledger
-        ack = self._ack = BatchAck(
-            stream=engine.stream,
-            sequence=engine.sequence,
-            batch_id=ledger.batch_id,
-            size=ledger.added - ledger.lost,
-            lost=ledger.lost,
-            duplicate=engine.duplicate,
-        )
-        self._link.unsubscribe()
+        ack = self.ack
+        assert ack is not None
         return ack
 
     def close(self, *, timeout: Seconds | None = None) -> None:
@@ -487,20 +484,16 @@ class FastPublisher:
             with Locked(self._lock, deadline):
                 link.stop_staging()
                 link.check_failure(deadline)
-                if link.engine.phase is Phase.DONE:
-                    # In case Ctrl-C came between the answer to the commit and its ack.
-                    self._finish()
-                if not link.closed and not self._ledger.added:
+                if not self._ledger.added or link.engine.phase is Phase.DONE:
                     link.abandon()
                 if link.closed:
                     return
                 self._connection.check()
                 if self._wrap_commit is None:
                     link.commit(None, deadline)
-                    self._finish()
                     return
         finally:
-            if link.gaps:
+            if self._ledger.gaps:
                 self._report_gaps()
         # Plugins run without the lock.
         self._commit(None, deadline)
@@ -518,7 +511,7 @@ class FastPublisher:
         except (WaitTimeoutError, CallInSignalHandlerError):
             # Another call is waiting for room or an answer. It ends the batch when it wakes up.
             link.stop()
-        if link.gaps:
+        if self._ledger.gaps:
             self._report_gaps()
 
     def _check_open(self) -> None:
@@ -531,9 +524,9 @@ class FastPublisher:
     def _report_gaps(self) -> None:
         """Report lost messages to ``on_gap`` and plugins; the lock is not held."""
         link, on_gap = self._link, self._options.on_gap
-        while link.gaps:
+        while self._ledger.gaps:
             try:
-                gap = link.gaps.popleft()
+                gap = self._ledger.gaps.popleft()
             except IndexError:
                 # Another thread took it.
                 return

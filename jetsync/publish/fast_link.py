@@ -11,11 +11,11 @@ from __future__ import annotations
 import secrets
 import time
 import weakref
-from collections import deque
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from jetsync import errors
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import refuse_reentry
 from jetsync._io.connection import raise_failure
@@ -31,36 +31,19 @@ from jetsync._proto.fastingest import (
     FastIngest,
     Phase,
 )
-from jetsync.errors import (
-    BatchClosedError,
-    CallInSignalHandlerError,
-    ConnectionClosedError,
-    ConnectionLostError,
-    DisconnectedError,
-    InvalidArgumentError,
-    JetStreamNotEnabledError,
-    JetSyncError,
-    NoStreamResponseError,
-    PublishOutcomeUnknownError,
-    RequestTimeoutError,
-    TemporarilyUnavailableError,
-    WaitTimeoutError,
-)
 from jetsync.publish.capability import check_same_stream, find_capable, require_fast, stream_for
 from jetsync.publish.encode import BLOCK_MESSAGES, Encoder
 from jetsync.publish.staged_run import RUN_MESSAGES, StagedRun
 from jetsync.values.outbound import subject_of, valid_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jetsync._api.context import Context
     from jetsync._api.known_streams import KnownStream
     from jetsync._io.lane import Lane
-    from jetsync._proto.fastingest import Gap
     from jetsync.publish.encode import Encoded
     from jetsync.publish.fast import FastOptions
-    from jetsync.values.frame import Frame
 
 # A batch is pinged if nothing was added for this many seconds. The server drops it after 10.
 PING_AFTER: Final = 3.0
@@ -79,42 +62,32 @@ LOOKUP_TIMEOUT: Final = 1.0
 
 # Answers of a cluster that is electing a leader.
 _NOT_YET: Final = (
-    RequestTimeoutError,
-    ConnectionLostError,
-    TemporarilyUnavailableError,
-    JetStreamNotEnabledError,
+    errors.RequestTimeoutError,
+    errors.ConnectionLostError,
+    errors.TemporarilyUnavailableError,
+    errors.JetStreamNotEnabledError,
 )
 
-_NOT_SENT: Final = (DisconnectedError, ConnectionClosedError, CallInSignalHandlerError)
+_NOT_SENT: Final = (
+    errors.DisconnectedError,
+    errors.ConnectionClosedError,
+    errors.CallInSignalHandlerError,
+)
 
 
 class Answers(Mailbox):
     """The answers to one publisher. Whatever arrives ends the run of staged messages."""
 
-    __slots__ = ("run",)
+    __slots__ = ("_run",)
 
     def __init__(self, interest: bytes, run: StagedRun) -> None:
         super().__init__(interest, collect_denials=True)
-        self.run: StagedRun = run
-        self.push = _push_once(self.frames)
+        self._run = run
 
     def wake(self) -> None:
         """Have the next call look at what arrived, and wake the waiting thread."""
-        self.run.is_over = True
+        self._run.is_over = True
         self.signal.set()
-
-
-def _push_once(queue: deque[Frame]) -> Callable[[Frame], None]:
-    """Return what appends a frame, but not an answer to a ping that repeats the one before."""
-    # While the publisher is idle, no call takes the answers to the pings of the loop thread.
-    ping = SUFFIX[OP_PING]
-
-    def push(frame: Frame) -> None:
-        if frame[0].endswith(ping) and queue.count(frame):
-            return
-        queue.append(frame)
-
-    return push
 
 
 class FastStream:
@@ -141,12 +114,6 @@ class FastStream:
         """The name of the stream, if it is known already."""
         return None if self.known is None else self.known.name
 
-    def first_or_last_frame(self, op: int, item: Any, prefix: bytes, seq: int) -> bytes:
-        """Return the frame of a message that begins or ends a batch."""
-        target, header, payload, _ = self.encoder.encode(item)
-        reply = b"%b%d%b" % (prefix, seq, SUFFIX[op])
-        return frames.message(target, reply, header or None, payload)
-
     def look_up(self, subject: str, deadline: Deadline, *, wait: bool) -> None:
         """
         Make sure that the stream supports fast ingest on the current connection.
@@ -166,7 +133,7 @@ class FastStream:
                     partial(require_fast, context=context),
                 )
             except _NOT_YET as error:
-                temporary = wait or not isinstance(error, JetStreamNotEnabledError)
+                temporary = wait or not isinstance(error, errors.JetStreamNotEnabledError)
                 if not temporary or deadline.remaining() <= LEADER_POLL:
                     raise
                 time.sleep(LEADER_POLL)
@@ -196,6 +163,7 @@ class FastLink:
     def __init__(self, context: Context, options: FastOptions) -> None:
         connection = context.connection
         inbox = connection.new_inbox().encode()
+        self._inbox = inbox
         self._connection = connection
         self._lane = context.lane
         self.run: Final = StagedRun(context.lane)
@@ -204,6 +172,7 @@ class FastLink:
         self._sid, self._line = connection.listen(self._box)
         self.engine: Final = FastIngest(
             inbox,
+            secrets.token_hex(8),
             flow=options.flow,
             max_outstanding_acks=options.max_outstanding_acks,
             gap_ok=options.gap == "ok",
@@ -212,20 +181,12 @@ class FastLink:
         self.stream: Final = FastStream(context)
         # The largest message that may be staged.
         self.small: int = 0
-        # The id of the open batch, or of the next one.
-        self.next_id: str = secrets.token_hex(8)
-        # Lost messages that were not reported yet; taken without the lock.
-        self.gaps: deque[Gap] = deque()
-        # What the loop thread sends to keep the batch alive; empty if none is open.
-        self._ping_block = b""
+        # What the loop thread sends to keep the open batch alive.
+        self.ping_block: bytes = b""
         # How many messages there were when the loop thread last looked; None if it never did.
-        self._added_before: int | None = None
-        # Pings of the loop thread.
-        self.idle_pings: int = 0
+        self.added_before: int | None = None
         # Whether the failure was raised.
         self._raised = False
-        # The prefix of the last batch that the server was told to end.
-        self._ended = b""
         self.closed: bool = False
 
     def __del__(self) -> None:
@@ -304,12 +265,12 @@ class FastLink:
             self._start(items[0], deadline)
             return 1
         pieces: list[bytes] = []
-        invalid: JetSyncError | None = None
+        invalid: errors.JetSyncError | None = None
         try:
             self.stream.encoder.frames(
                 islice(items, room), pieces, engine.prefix, ledger.sent + 1, most=room
             )
-        except JetSyncError as error:
+        except errors.JetSyncError as error:
             invalid = error
         count = len(pieces)
         if count:
@@ -324,23 +285,28 @@ class FastLink:
 
     def commit(self, item: Any, deadline: Deadline) -> None:
         """Commit, with a final message unless it is None, and wait until the batch has ended."""
-        engine = self.engine
+        engine, ledger = self.engine, self.ledger
         self.stream.deadline = deadline
         while engine.phase is not Phase.DONE:
             self._make_room(1, deadline)
             if engine.phase is Phase.NEW:
-                if item is None and self.ledger.added and not self.closed:
+                if item is None and ledger.added:
                     engine.settle(self.stream.name or "")
-                    return
-                self._open(None if item is None else valid_subject(item), deadline)
-            block = self._commit_block(item, self.ledger.sent + 1)
+                    break
+                if item is None:
+                    raise errors.InvalidArgumentError(
+                        "there is nothing to commit: no message was added", argument="subject"
+                    )
+                self._open(valid_subject(item), deadline)
+            op = OP_END if item is None else OP_COMMIT
+            block = self._line + self._frame(op, ledger.sent + 1, item)
             if item is not None:
                 engine.subject = subject_of(item)
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
             self._lane.prepare_wait()
             try:
                 engine.commit(time.monotonic(), store=item is not None)
-                if self._write(self._line + block, 1, deadline):
+                if self._write(block, 1, deadline):
                     self._line = b""
                     self._await_commit(item, deadline)
             except BaseException:
@@ -349,18 +315,17 @@ class FastLink:
                     self._lose_commit("the commit was interrupted")
                     self.abandon()
                 raise
+        self.unsubscribe()
 
-    def _commit_block(self, item: Any, seq: int) -> bytes:
-        if item is None:
-            return self._control(OP_END, seq)
-        return self.stream.first_or_last_frame(OP_COMMIT, item, self.engine.prefix, seq)
-
-    def _control(self, op: int, seq: int) -> bytes:
-        """Return the frame of a ping or of an end, which the server does not store."""
+    def _frame(self, op: int, seq: int, item: Any = None) -> bytes:
+        """Return the frame of the first or last message, or of one that is not stored."""
         engine = self.engine
-        # No longer than the line of a message, whose length was checked.
-        subject = engine.subject.encode()
-        return b"PUB %b %b%d%b 0\r\n\r\n" % (subject, engine.prefix, seq, SUFFIX[op])
+        reply = b"%b%d%b" % (engine.prefix, seq, SUFFIX[op])
+        if item is None:
+            # No longer than the line of a message, whose length was checked.
+            return b"PUB %b %b 0\r\n\r\n" % (engine.subject.encode(), reply)
+        target, header, payload, _ = self.stream.encoder.encode(item)
+        return frames.message(target, reply, header or None, payload)
 
     def _write(self, block: bytes, count: int, deadline: Deadline) -> bool:
         """
@@ -373,7 +338,7 @@ class FastLink:
             block = b"".join([*staged, block])
         try:
             self._lane.write(block, deadline, self.stream.epoch)
-        except ConnectionLostError:
+        except errors.ConnectionLostError:
             engine.unclaim(count)
             engine.lost_connection(time.monotonic())
             return False
@@ -387,19 +352,16 @@ class FastLink:
         """Wait for the ack of the commit, and send it again if that is safe."""
         engine = self.engine
         while engine.phase is Phase.COMMITTING:
-            if self._wait(deadline):
-                self.receive()
-                if self.closed and engine.phase is Phase.COMMITTING:
-                    self._lose_commit("the publisher was closed before the commit was answered")
-            elif deadline.expired():
-                self._connection.probe()
+            try:
+                in_time = self._advance(deadline, item)
+            except errors.JetSyncError as error:
+                # The error says that nothing was sent, but the commit was.
+                self._lose_commit(f"the commit was not answered, and then: {error}", error)
+                break
+            if not in_time and engine.phase is Phase.COMMITTING:
                 self._lose_commit("the commit was not answered", timeout=deadline.total)
-            else:
-                try:
-                    self._ask(deadline, item)
-                except JetSyncError as error:
-                    # The error says that nothing was sent, but the commit was.
-                    self._lose_commit(f"the commit was not answered, and then: {error}", error)
+            elif self.closed and engine.phase is Phase.COMMITTING:
+                self._lose_commit("the publisher was closed before the commit was answered")
         if engine.phase is Phase.FAILED:
             self._raise_end(deadline)
 
@@ -408,33 +370,31 @@ class FastLink:
     ) -> None:
         """End without an answer to the commit."""
         engine = self.engine
-        error: JetSyncError
+        error: errors.JetSyncError
         if not engine.commits_out:
-            error = NoStreamResponseError(engine.subject)
+            error = errors.NoStreamResponseError(engine.subject)
         else:
-            error = PublishOutcomeUnknownError(engine.subject, timeout=timeout, reason=reason)
+            error = errors.PublishOutcomeUnknownError(
+                engine.subject, timeout=timeout, reason=reason
+            )
         error.__cause__ = cause
         engine.fail(error)
 
     # Starting a batch.
 
-    def _open(self, subject: str | None, deadline: Deadline) -> None:
+    def _open(self, subject: str, deadline: Deadline) -> None:
         """Prepare a batch on the current connection; nothing is sent yet."""
         if self.closed:
-            raise BatchClosedError
-        if subject is None:
-            raise InvalidArgumentError(
-                "there is nothing to commit: no message was added", argument="subject"
-            )
+            raise errors.BatchClosedError
         if self._box.failure is not None:
             raise_failure(self._box.failure)
         # Refusals and losses of an earlier connection do not concern the new batch.
         if self._box.ready:
             self.receive()
         self.stream.look_up(subject, deadline, wait=self.engine.batches > 0)
-        self.engine.open(self.next_id)
-        if self._added_before is None:
-            self._added_before = 0
+        self.engine.open()
+        if self.added_before is None:
+            self.added_before = 0
             self._lane.later(PING_AFTER, _keep_alive, self._lane, weakref.ref(self))
 
     def _start(self, item: Any, deadline: Deadline) -> None:
@@ -443,13 +403,13 @@ class FastLink:
         attempts = 0
         while True:
             self._open(subject, deadline)
-            block = self.stream.first_or_last_frame(OP_START, item, engine.prefix, 1)
+            block = self._line + self._frame(OP_START, 1, item)
             engine.subject = subject
             # Raises before anything is sent in a signal handler that cannot wait for the answer.
             self._lane.prepare_wait()
             try:
                 engine.start(time.monotonic())
-                if not self._write(self._line + block, 1, deadline):
+                if not self._write(block, 1, deadline):
                     continue
                 self._line = b""
                 self._await_start(deadline)
@@ -461,42 +421,34 @@ class FastLink:
             attempts += 1
             if engine.phase is not Phase.NEW:
                 return
-            self.next_id = secrets.token_hex(8)
             # The traceback of a raised error refers to this frame and so to the link.
-            refusal, engine.refusal = engine.refusal or BatchClosedError(), None
+            refusal, engine.refusal = engine.refusal or errors.BatchClosedError(), None
             try:
-                if not isinstance(refusal, NoStreamResponseError):
+                if not isinstance(refusal, errors.NoStreamResponseError):
                     raise refusal
             finally:
                 del refusal
             if deadline.remaining() <= LEADER_POLL:
-                raise NoStreamResponseError(subject, attempts=attempts)
+                raise errors.NoStreamResponseError(subject, attempts=attempts)
             time.sleep(LEADER_POLL)
 
     def _await_start(self, deadline: Deadline) -> None:
         """Wait for the answer to the first message; if no batch starts, the engine knows why."""
         engine = self.engine
         while engine.phase is Phase.STARTING:
-            timeout = reason = None
-            if self._lane.wait(self._box, deadline):
-                self.receive()
-                if not self.closed:
-                    continue
-                reason = "the publisher was closed before it was answered"
-            else:
-                self._connection.probe()
-                timeout = deadline.total
-            if engine.phase is Phase.STARTING:
+            in_time = self._advance(deadline)
+            if (self.closed or not in_time) and engine.phase is Phase.STARTING:
                 self._give_up_start()
-                engine.refusal = PublishOutcomeUnknownError(
-                    engine.subject, timeout=timeout, reason=reason
+                engine.refusal = errors.PublishOutcomeUnknownError(
+                    engine.subject,
+                    timeout=None if in_time else deadline.total,
+                    reason="the publisher was closed before it was answered" if in_time else None,
                 )
 
     def _give_up_start(self) -> None:
         """Forget the first message. If the server has it, end its batch to free the place."""
         self.engine.give_up_start()
         self._send_end(2)
-        self.next_id = secrets.token_hex(8)
 
     # Waiting.
 
@@ -510,7 +462,7 @@ class FastLink:
             if self.closed and not over:
                 # Another thread left its context with an exception and did not wait for this call.
                 self.abandon()
-                raise BatchClosedError("fast publisher")
+                raise errors.BatchClosedError("fast publisher")
             room = engine.sendable(wanted)
             if room:
                 return room
@@ -518,29 +470,39 @@ class FastLink:
                 return 0
             if over:
                 self._raise_end(deadline)
-            if self.run.frames:
-                # The server answers only what it gets.
-                self._write(b"", 0, deadline)
-            elif self._wait(deadline):
-                self.receive()
-            elif deadline.expired():
-                self._connection.probe()
+            if not self._advance(deadline):
                 if engine.recovering:
-                    raise NoStreamResponseError(engine.subject, attempts=max(engine.pings, 1))
-                raise WaitTimeoutError("an ack of the batch", deadline.total)
-            else:
-                self._ask(deadline)
+                    raise errors.NoStreamResponseError(
+                        engine.subject, attempts=max(engine.pings, 1)
+                    )
+                raise errors.WaitTimeoutError("an ack of the batch", deadline.total)
 
-    def _wait(self, deadline: Deadline) -> bool:
-        """Wait until frames have come (True), or the engine has something to do or time is up."""
+    def _advance(self, deadline: Deadline, item: Any = None) -> bool:
+        """
+        Wait until something has come or is to be sent, and do that; return False at the deadline.
+
+        Args:
+            deadline: Deadline of the call.
+            item: The message of the commit that may have to be sent again.
+        """
+        if self.run.frames:
+            # The server answers only what it gets.
+            self._write(b"", 0, deadline)
+            return True
         due = self.engine.due()
-        if due is not None and due < deadline.at:
-            deadline = Deadline(due, deadline.total)
-        return self._lane.wait(self._box, deadline)
+        until = deadline if due is None or due >= deadline.at else Deadline(due, deadline.total)
+        if self._lane.wait(self._box, until):
+            self.receive()
+        elif deadline.expired():
+            self._connection.probe()
+            return False
+        else:
+            self._ask(deadline, item)
+        return True
 
     def receive(self) -> None:
         """Pass everything that came to the engine."""
-        box, engine, ledger = self._box, self.engine, self.ledger
+        box, engine = self._box, self.engine
         # Read first: the frames that came before a lost connection have to be drained first.
         lost, failure = box.take_lost(), box.failure
         # Whatever arrives from here on ends the run again.
@@ -557,15 +519,14 @@ class FastLink:
             engine.lost_connection(now)
         if failure is not None:
             engine.closed(failure)
-        if ledger.gaps:
-            self.gaps.extend(ledger.gaps)
-            ledger.gaps.clear()
         if engine.phase is Phase.OPEN:
-            # A sequence that the server has confirmed: it would report all up to the ping's.
-            self._ping_block = self._control(OP_PING, max(ledger.covered, 1))
-        elif engine.phase is Phase.NEW and self.next_id == ledger.batch_id:
+            # A sequence that the server has: it takes those up to the ping's for lost. The answer
+            # says nothing new, so it goes to a subject without subscription.
+            ping = self._frame(OP_PING, max(self.ledger.covered, 1))
+            self.ping_block = ping.replace(self._inbox, b"%b-" % self._inbox, 1)
+        elif engine.phase is Phase.NEW:
+            # The batch is over, and its staged messages were reported as lost.
             self.run.take()
-            self.next_id = secrets.token_hex(8)
 
     def _ask(self, deadline: Deadline, item: Any = None) -> None:
         """
@@ -583,22 +544,15 @@ class FastLink:
         op, seq = due
         if op == OP_PING:
             self._connection.probe()
-            block = self._control(OP_PING, seq)
-        else:
-            # Encoded again, because the next server may have lower limits.
-            block = self._commit_block(item, seq)
+            item = None
+        elif item is None:
+            op = OP_END
+        # Encoded again, because the next server may have lower limits.
+        block = self._frame(op, seq, item)
         try:
             lane.write(block, deadline, stream.epoch)
-        except ConnectionLostError:
+        except errors.ConnectionLostError:
             engine.lost_connection(time.monotonic())
-
-    def keep_alive(self) -> None:
-        """Send the prepared ping if nothing was added since the last time. The loop calls this."""
-        added = self.ledger.added
-        if added == self._added_before and self.engine.phase is Phase.OPEN:
-            self.idle_pings += 1
-            self._lane.post_nowait(self._ping_block, self.stream.epoch)
-        self._added_before = added
 
     # Ending.
 
@@ -608,7 +562,7 @@ class FastLink:
         failure = engine.failure
         if failure is None or self._raised:
             reason = "it was committed" if failure is None else str(failure)
-            raise BatchClosedError("fast publisher", reason=reason)
+            raise errors.BatchClosedError("fast publisher", reason=reason)
         until = deadline.at_most(END_TIMEOUT)
         if engine.awaits_end:
             # The server ends the batch when it gets the message after the refused one.
@@ -634,11 +588,8 @@ class FastLink:
 
     def _send_end(self, seq: int) -> None:
         """Send the staged messages, and end the batch after them; never waits."""
-        engine = self.engine
-        if self._ended != engine.prefix:
-            self._ended = engine.prefix
-            block = b"".join([*self.run.take(), self._control(OP_END, seq)])
-            self._lane.post_nowait(block, self.stream.epoch)
+        block = b"".join([*self.run.take(), self._frame(OP_END, seq)])
+        self._lane.post_nowait(block, self.stream.epoch)
 
     def stop(self) -> None:
         """End the call of the thread that holds the lock, and with it the batch; never waits."""
@@ -652,9 +603,16 @@ class FastLink:
         self._lane.unsubscribe(self._sid)
 
 
-def _keep_alive(lane: Lane, link: weakref.ref[FastLink]) -> None:
-    """Keep a batch alive while its publisher is referenced and not closed."""
-    alive = link()
-    if alive is not None and not alive.closed:
-        alive.keep_alive()
-        lane.later(PING_AFTER, _keep_alive, lane, link)
+def _keep_alive(lane: Lane, reference: weakref.ref[FastLink]) -> None:
+    """
+    Ping the batch of a publisher that is in use and idle; loop thread.
+    """
+    link = reference()
+    if link is None or link.closed:
+        return
+    added = link.ledger.added
+    if added == link.added_before and link.engine.phase is Phase.OPEN:
+        link.engine.pings += 1
+        lane.post_nowait(link.ping_block, link.stream.epoch)
+    link.added_before = added
+    lane.later(PING_AFTER, _keep_alive, lane, reference)

@@ -69,7 +69,7 @@ class Talk:
 
     def __init__(self, *, gap="ok", flow=10, outstanding=2, open_with=None):
         self.engine = FastIngest(
-            INBOX, flow=flow, max_outstanding_acks=outstanding, gap_ok=gap == "ok"
+            INBOX, "b", flow=flow, max_outstanding_acks=outstanding, gap_ok=gap == "ok"
         )
         self.engine.subject = "s.x"
         self.ledger = self.engine.ledger
@@ -78,8 +78,8 @@ class Talk:
             self.begin()
             self.ack(0, open_with, op=OP_START)
 
-    def begin(self, batch_id="b1"):
-        self.engine.open(batch_id)
+    def begin(self):
+        self.engine.open()
         self.engine.start(self.now)
 
     def say(self, data, seq=1, op=OP_APPEND, header=None):
@@ -113,13 +113,15 @@ class TestStart:
     def test_reply_subject(self):
         """The reply subject says inbox, id, flow and gap mode; the sequence and the act follow."""
         talk = Talk(flow=500)
-        talk.begin("ed193b")
-        assert talk.engine.prefix == b"_INBOX.f.ed193b.500.ok."
+        assert talk.engine.batch_id == "b1"
+        talk.begin()
+        assert talk.engine.batch_id == "b1"
+        assert talk.engine.prefix == b"_INBOX.f.b1.500.ok."
         assert SUFFIX[OP_START] == b".0.$FI"
         assert SUFFIX[OP_PING] == b".4.$FI"
         strict = Talk(gap="fail", flow=7)
-        strict.begin("x")
-        assert strict.engine.prefix == b"_INBOX.f.x.7.fail."
+        strict.begin()
+        assert strict.engine.prefix == b"_INBOX.f.b1.7.fail."
 
     def test_waits_for_the_first_answer(self):
         """Nothing may follow the first message before it is answered; the answer gives the flow."""
@@ -148,7 +150,7 @@ class TestStart:
         assert isinstance(talk.engine.refusal, expected)
         assert talk.ledger.added == 0
         assert talk.engine.batches == 0
-        talk.begin("b2")
+        talk.begin()
         assert talk.engine.batches == 0
         talk.ack(0, 5, op=OP_START)
         assert (talk.engine.phase, talk.ledger.added) == (Phase.OPEN, 1)
@@ -317,7 +319,7 @@ class TestGapOk:
         talk.send(5)
         talk.gap(3, 5)
         talk.gap(3, 5)
-        assert talk.ledger.gaps == [Gap("b1", 3, 4, None)]
+        assert list(talk.ledger.gaps) == [Gap("b1", 3, 4, None)]
         assert (talk.ledger.lost, talk.ledger.in_flight) == (2, 4)
         talk.ack(6, 10)
         assert (talk.ledger.acknowledged, talk.ledger.in_flight) == (4, 0)
@@ -412,7 +414,7 @@ class TestGapOk:
         assert isinstance(third.error, errors.FastBatchUnknownError)
         assert (talk.ledger.acknowledged, talk.ledger.lost, talk.ledger.added) == (10, 5, 15)
         talk.say(refusal(unknown_id()), 15, op)
-        talk.begin("b2")
+        talk.begin()
         talk.ack(0, 10, op=OP_START)
         talk.send(4)
         talk.gap(2, 4)
@@ -433,7 +435,7 @@ class TestGapOk:
         talk.send(9)
         talk.end(7)
         assert talk.engine.phase is Phase.NEW
-        assert talk.ledger.gaps == [Gap("b1", 8, 10, None)]
+        assert list(talk.ledger.gaps) == [Gap("b1", 8, 10, None)]
         assert talk.ledger.acknowledged == 7
 
     def test_ping_refused(self):
@@ -578,7 +580,7 @@ class TestCommit:
     def test_alone(self):
         """A batch of one message begins and ends with it."""
         talk = Talk()
-        talk.engine.open("b1")
+        talk.engine.open()
         assert talk.engine.commit(NOW, store=True) == 1
         assert talk.engine.due() is None
         talk.end(1, 9, duplicate=True)
@@ -600,7 +602,7 @@ class TestCommit:
     def test_alone_and_lost(self):
         """A ping for it would begin a batch: its outcome stays unknown."""
         talk = Talk()
-        talk.engine.open("b1")
+        talk.engine.open()
         talk.engine.commit(NOW, store=True)
         talk.engine.lost_connection(NOW)
         assert isinstance(talk.engine.failure, errors.PublishOutcomeUnknownError)
@@ -689,7 +691,7 @@ class TestCommit:
         talk.engine.unclaim(1)
         assert (talk.engine.phase, talk.ledger.added) == (Phase.OPEN, 1)
         alone = Talk()
-        alone.engine.open("b1")
+        alone.engine.open()
         alone.engine.commit(NOW, store=True)
         alone.engine.unclaim(1)
         assert (alone.engine.phase, alone.ledger.added) == (Phase.NEW, 0)
@@ -873,13 +875,12 @@ class World:
         self.faults = faults
         self.server = Server(self.chance, self.clock, faults)
         self.engine = FastIngest(
-            INBOX, flow=flow, max_outstanding_acks=outstanding, gap_ok=gap == "ok"
+            INBOX, "b", flow=flow, max_outstanding_acks=outstanding, gap_ok=gap == "ok"
         )
         self.engine.subject = "s.x"
         self.ledger = self.engine.ledger
         self.count = count
         self.store = store
-        self.ids = itertools.count(1)
         self.events = []
         self.ties = itertools.count()
         self.connection = 0
@@ -900,7 +901,7 @@ class World:
         if engine.phase is Phase.FAILED:
             return False
         if engine.phase is Phase.NEW:
-            engine.open(f"b{next(self.ids)}")
+            engine.open()
             number = self.ledger.added + 1
             engine.start(self.clock())
             self._send(1, OP_START, number)
@@ -933,7 +934,7 @@ class World:
         if engine.phase is Phase.NEW and not self.store:
             return
         if engine.phase is Phase.NEW:
-            engine.open(f"b{next(self.ids)}")
+            engine.open()
         if engine.phase is Phase.FAILED:
             return
         op = OP_COMMIT if self.store else OP_END

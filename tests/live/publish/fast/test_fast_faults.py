@@ -19,7 +19,7 @@ from waiting import eventually, timed
 import jetsync
 from jetsync import OutboundMessage, errors
 from jetsync._io.mailbox import KEPT_DENIALS
-from jetsync._proto.fastingest import Phase
+from jetsync._proto.fastingest import FastIngest, Phase
 from jetsync.devserver import DevServer
 from jetsync.hookspecs import hookimpl
 from jetsync.publish import fast_link as _fast_link
@@ -458,7 +458,7 @@ class TestOtherThreads:
 class TestIdle:
     def test_nothing_piles_up(self, js, stream, monkeypatch):
         """
-        The answers to pings are read while the user of a publisher is away.
+        The server answers the pings of an idle publisher, and the answers take no memory.
         """
         monkeypatch.setattr(_fast_link, "PING_AFTER", 0.02)
         publisher = fast(js)
@@ -466,6 +466,28 @@ class TestIdle:
         eventually(lambda: publisher.statistics().pings >= 10)
         assert len(publisher._link._box.frames) <= 3
         assert publisher.commit().size == 1
+
+    def test_loop_thread(self, js, stream, monkeypatch):
+        """
+        The loop thread keeps a batch alive without reading answers, and sends no wrong sequence.
+        """
+        threads = []
+        receive = FastIngest.receive
+
+        def receives(*arguments):
+            threads.append(threading.current_thread())
+            receive(*arguments)
+
+        monkeypatch.setattr(FastIngest, "receive", receives)
+        monkeypatch.setattr(_fast_link, "PING_AFTER", 0.02)
+        subject = f"{stream.name}.a"
+        publisher = fast(js, flow=5)
+        for number in range(20):
+            publisher.add(subject, b"%d" % number)
+            pings = publisher.statistics().pings
+            eventually(lambda pings=pings: publisher.statistics().pings >= pings + 2)
+        assert (publisher.commit().size, publisher.ack.lost) == (20, 0)
+        assert set(threads) == {threading.current_thread()}
 
     def test_denials_are_bounded(self, js):
         """
