@@ -35,6 +35,7 @@ from jetsync._base.deadline import Deadline
 from jetsync._base.locks import keep_interrupts
 from jetsync._base.log import get_logger
 from jetsync._io.mailbox import Signal
+from jetsync._io.resolve import look_up
 from jetsync.errors import (
     ConfigurationError,
     ConnectionClosedError,
@@ -205,9 +206,8 @@ class Bridge:
 
     def _run(self) -> None:
         try:
-            anyio.run(
-                self._main, backend="asyncio", backend_options={"use_uvloop": self._use_uvloop}
-            )
+            factory = _new_uvloop if self._use_uvloop else None
+            anyio.run(self._main, backend="asyncio", backend_options={"loop_factory": factory})
         except BaseException as error:  # noqa: BLE001 - a thread has no caller to raise to.
             if self._portal is not None:
                 _log.error("bridge.failed", exc_info=error)
@@ -282,6 +282,16 @@ def _choose_uvloop(loop: Literal["auto", "asyncio", "uvloop"]) -> bool:
     if loop == "uvloop" and not present:
         raise ConfigurationError("loop='uvloop' needs the extra: pip install 'jetsync[uvloop]'")
     return present
+
+
+def _new_uvloop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    class Loop(uvloop.Loop):
+        async def getaddrinfo(self, *host: Any, **options: Any) -> list[Any]:
+            return await look_up(*host, **options)
+
+    return Loop()
 
 
 def _on_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

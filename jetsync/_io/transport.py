@@ -18,7 +18,6 @@ import json
 import os
 import socket
 import ssl
-import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
@@ -26,6 +25,7 @@ import attrs
 from jetsync._base import log as _log
 from jetsync._io.lane import Lane
 from jetsync._io.login import Login, make_login
+from jetsync._io.resolve import in_thread, look_up
 from jetsync._io.translate import ends_connection, is_refused_login, tls_reason
 from jetsync.errors import (
     AuthenticationError,
@@ -273,10 +273,7 @@ class LaneTransport:
     async def _dial(self, uri: ParseResult) -> None:
         if uri.hostname is None:
             raise OSError("no host in the server's address")
-        # Not the loop's executor: the interpreter would not end before a hanging lookup does.
-        addresses = await _in_thread(
-            socket.getaddrinfo, uri.hostname, uri.port or 4222, 0, socket.SOCK_STREAM
-        )
+        addresses = await look_up(uri.hostname, uri.port or 4222, type=socket.SOCK_STREAM)
         last: OSError | None = None
         for index, (family, kind, protocol, _, address) in enumerate(addresses):
             # A silent address leaves time for the others.
@@ -299,8 +296,7 @@ class LaneTransport:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER)
-            # Not with the loop, because uvloop would resolve the address once more. That starts
-            # threads that crash a forked child at its exit.
+            # Without the loop, because uvloop would look up the address once more.
             code = sock.connect_ex(address)
             if code in {errno.EINPROGRESS, errno.EWOULDBLOCK}:
                 await self._wait_socket(writing=True)
@@ -401,7 +397,7 @@ class LaneTransport:
             # One that never returns must not cost a thread per attempt.
             await asyncio.wait({self._making})
         # In a thread of its own: it may read files, and call functions of the application.
-        self._making = _in_thread(
+        self._making = in_thread(
             make_login, self._options, attempt.server, attempt.info.raw.get("nonce") or None
         )
         attempt.login = login = await asyncio.shield(self._making)
@@ -543,35 +539,3 @@ def _error_text(line: bytes) -> tuple[str, str]:
 def _settle(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _in_thread(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-    """
-    Run *call* in a thread of its own and return a future for its result.
-
-    The thread is a daemon: a call that never returns must not keep the loop or the process alive.
-    """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def settle(value: T | None, error: Exception | None) -> None:
-        if result.done():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(value)  # type: ignore[arg-type]
-
-    def run() -> None:
-        value, failure = None, None
-        try:
-            value = call(*arguments)
-        except Exception as error:  # noqa: BLE001 - raised where it is awaited.
-            failure = error
-        except BaseException as error:  # noqa: BLE001 - must not end the loop.
-            failure = ConnectError(f"unexpected {type(error).__name__}")
-        with contextlib.suppress(RuntimeError):  # The loop is closed.
-            loop.call_soon_threadsafe(settle, value, failure)
-
-    threading.Thread(target=run, name=f"jetsync-{call.__name__}", daemon=True).start()
-    return result

@@ -572,7 +572,9 @@ class TestConnection:
         """
         tried, daemons = [], []
 
-        def addresses(host, port, *_):
+        def addresses(host, port, *, flags, **_):
+            if flags & socket.AI_NUMERICHOST:
+                raise socket.gaierror
             daemons.append(threading.current_thread().daemon)
             good = socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)
             return [(9999, *good), (socket.AF_INET, *good), (socket.AF_INET, *good)]

@@ -20,6 +20,7 @@ import weakref
 from pathlib import Path
 
 import pytest
+from certificates import Authority, tls_block
 from interrupts import interrupted_at, is_locked, steps_of
 from waiting import LATE, eventually
 
@@ -175,6 +176,34 @@ class TestFork:
                 assert mine == [b"%s%d" % (who.encode(), n) for n in range(50)], mine
         """
         run(script, nats_server.url, unique)
+
+    @pytest.mark.parametrize("scheme", ["nats", "ws", "wss"])
+    @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+    def test_the_status_of_a_child(self, scheme, host, tmp_path):
+        """A forked child ends with its own status, although its parent has a client on uvloop."""
+        pytest.importorskip("uvloop")
+        block, options = {"port": -1, "no_tls": True}, {}
+        if scheme != "nats":
+            pytest.importorskip("aiohttp")
+        if scheme == "wss":
+            authority = Authority(tmp_path, "ours")
+            block = {"port": -1, "tls": tls_block(authority.issue("server", hosts=(host,)))}
+            options = {"tls_ca": authority.path}
+        with DevServer(jetstream=False, config={"websocket": block}) as server:
+            port = server.port if scheme == "nats" else server.ports()["websocket"]
+            statuses = run(
+                """
+                import os, sys, jetsync
+                client = jetsync.connect(sys.argv[1], loop="uvloop", **eval(sys.argv[2]))
+                child = os.fork()
+                if not child:
+                    sys.exit(3)
+                print(os.waitpid(child, 0)[1])
+                """,
+                f"{scheme}://{host}:{port}",
+                repr(options),
+            )
+        assert os.waitstatus_to_exitcode(int(statuses)) == 3
 
     def test_a_pool_of_forked_workers_connects_by_itself(self, nats_server, js, stream):
         """
