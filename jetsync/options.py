@@ -286,7 +286,10 @@ class ConnectOptions:
     """Default timeout of ``drain``, in seconds."""
 
     loop: Literal["auto", "asyncio", "uvloop"] = attrs.field(default="auto", converter=_loop)
-    """Event loop of the background thread; ``auto`` uses uvloop if it is installed."""
+    """
+    Event loop of the background thread. ``auto`` uses uvloop if it is installed, and asyncio's loop
+    under gevent or eventlet, which uvloop would block.
+    """
     plugins: Sequence[object | str] = attrs.field(default=(), converter=_plugins)
     """Plugins: objects, or names of entry points in the group ``jetsync``."""
 

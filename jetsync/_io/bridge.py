@@ -18,6 +18,7 @@ Guarantees
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
 import contextlib
@@ -25,6 +26,7 @@ import importlib.util
 import itertools
 import os
 import threading
+import types
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -277,6 +279,14 @@ class _Call:
 
 def _choose_uvloop(loop: Literal["auto", "asyncio", "uvloop"]) -> bool:
     if loop == "asyncio":
+        return False
+    # gevent and eventlet have replaced it. uvloop would wait in C and stop all their threads.
+    if not isinstance(_thread.start_new_thread, types.BuiltinFunctionType):
+        if loop == "uvloop":
+            raise ConfigurationError(
+                "loop='uvloop' does not work with the threads of gevent or eventlet:"
+                " leave loop out, or use loop='asyncio'"
+            )
         return False
     present = importlib.util.find_spec("uvloop") is not None
     if loop == "uvloop" and not present:

@@ -13,7 +13,7 @@ import select
 import socket
 from typing import TYPE_CHECKING, Final
 
-from jetsync._io.outbox import ACK_DELAY
+from jetsync._io.outbox import ACK_DELAY, below_tls
 
 if TYPE_CHECKING:
     import asyncio
@@ -183,8 +183,8 @@ class ReadGate:
     def has_input(self) -> bool:
         """Return whether the socket is readable, or at its end; any thread."""
         try:
-            # Not the method of a TLS socket, which accepts no flags.
-            socket.socket.recv(self.sock, 1, socket.MSG_PEEK)
+            # The method of a TLS socket accepts no flags.
+            below_tls(self.sock).recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
         except OSError:

@@ -22,7 +22,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.deadline import Deadline
 from jetsync._base.locks import owner_check, take
@@ -459,6 +459,11 @@ class Outbox:
 def break_connection(sock: socket.socket) -> None:
     """Make a connection end. Its loss is announced once the end has been read."""
     with contextlib.suppress(OSError):
-        # Not the method of a TLS socket: that one drops its keys, and a thread that still reads
-        # would take ciphertext for frames.
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        # The method of a TLS socket drops its keys, and a thread that still reads would take
+        # ciphertext for frames.
+        below_tls(sock).shutdown(socket.SHUT_RDWR)
+
+
+def below_tls(sock: socket.socket) -> Any:
+    """Return the methods that *sock* has without TLS."""
+    return super(ssl.SSLSocket, sock) if isinstance(sock, ssl.SSLSocket) else sock

@@ -133,6 +133,14 @@ class TestLoop:
         with pytest.raises(ConfigurationError, match="uvloop"):
             Bridge("uvloop")
 
+    def test_replaced_threads(self, monkeypatch):
+        """Without threads of the system, as under gevent, the loop is asyncio's."""
+        pytest.importorskip("uvloop")
+        monkeypatch.setattr(_bridge._thread, "start_new_thread", lambda *_: None)
+        assert not Bridge("auto")._use_uvloop
+        with pytest.raises(ConfigurationError, match="gevent"):
+            Bridge("uvloop")
+
     def test_uvloop(self):
         """The loop is the one that was chosen."""
         uvloop = pytest.importorskip("uvloop")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import os
 import re
+import socket
 import subprocess
 import sys
 import textwrap
@@ -18,6 +20,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from certificates import Authority, tls_block
@@ -228,6 +231,71 @@ class TestFork:
         """
         run(script, nats_server.url, stream.name)
         assert stream.info().state.messages == 6
+
+
+@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+class TestGreenThreads:
+    PATCH: ClassVar = {
+        "gevent": "from gevent import monkey; monkey.patch_all()",
+        "eventlet": "import eventlet; eventlet.monkey_patch()",
+    }
+
+    def run(self, library, script, *arguments):
+        """Run a script whose threads are those of a library."""
+        pytest.importorskip("uvloop")
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed")
+        return run(f"{self.PATCH[library]}\n{textwrap.dedent(script)}", *arguments, timeout=30.0)
+
+    def test_calls(self, library, nats_server, unique):
+        """A client works with the threads of a library, and needs no close at exit."""
+        script = """
+            import sys, threading, jetsync
+            url, name = sys.argv[1:]
+            client = jetsync.connect(url)
+            js = client.jetstream()
+            stream = js.create_stream(name, subjects=[name], storage="memory")
+            assert js.publish_many((name, b"%d" % number) for number in range(100)).count == 100
+            consumer = stream.create_consumer("c")
+            batch = consumer.fetch(50)
+            print(len(list(batch)), batch.ack())
+            seen, done = [], threading.Event()
+            def handle(message):
+                seen.append(message)
+                message.ack()
+                if len(seen) == 50:
+                    done.set()
+            with consumer.consume(handle):
+                done.wait(10)
+            print(len(seen))
+            js.delete_stream(name)
+        """
+        assert self.run(library, script, nats_server.url, unique) == "50 50\n50\n"
+
+    def test_connect_timeout(self, library):
+        """A server that is silent costs no more than `connect_timeout`."""
+        script = """
+            import sys, time, jetsync
+            begin = time.monotonic()
+            try:
+                jetsync.connect(sys.argv[1], connect_timeout=0.5)
+            except jetsync.ConnectError as error:
+                print(time.monotonic() - begin)
+        """
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            took = self.run(library, script, f"nats://127.0.0.1:{silent.getsockname()[1]}")
+        assert 0.4 < float(took) < 0.5 + LATE
+
+    def test_uvloop(self, library):
+        """uvloop, which would stop all threads of the library, is refused."""
+        script = """
+            import jetsync
+            try:
+                jetsync.connect("nats://127.0.0.1:1", loop="uvloop")
+            except jetsync.ConfigurationError as error:
+                print(error)
+        """
+        assert "does not work with the threads of gevent or eventlet" in self.run(library, script)
 
 
 class TestInterrupt:
