@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jetsync._base.deadline import Deadline
 from jetsync.errors import CallInSignalHandlerError, WaitTimeoutError
@@ -29,14 +29,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
+    "POLL",
     "Latch",
     "Locked",
+    "UnlessSet",
     "held_here",
     "keep_interrupts",
     "owner_check",
     "refuse_reentry",
     "take",
 ]
+
+
+# Seconds between two checks of a latch during a wait that the latch cannot end.
+POLL: Final = 0.1
 
 
 def owner_check(lock: Any) -> Callable[[], bool]:
@@ -178,3 +184,23 @@ def keep_interrupts() -> Iterator[None]:
         if isinstance(error.__context__, KeyboardInterrupt):
             raise error.__context__ from None
         raise
+
+
+class UnlessSet(Deadline):
+    """
+    A deadline that expires early when a latch is set. Waiters must poll it.
+    """
+
+    __slots__ = ("_latch",)
+
+    def __init__(self, at: float, total: float, latch: Latch) -> None:
+        super().__init__(at, total)
+        self._latch = latch
+
+    def remaining(self) -> float:
+        """Return the seconds until the next check, 0 once it has expired."""
+        return 0.0 if self._latch.is_set() else min(super().remaining(), POLL)
+
+    def expired(self) -> bool:
+        """Return whether the time is over or the latch is set."""
+        return self._latch.is_set() or super().expired()

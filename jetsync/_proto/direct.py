@@ -103,30 +103,29 @@ class PagedRead:
     of frames to :meth:`take`.
     """
 
-    def __init__(self, stream: str) -> None:
-        self._stream = stream
-        self._reply = b""
-        self.page_count: int = 0
-        self.last_block: bytes = b""
-        self._block_before = b""
-        #: Whether a page was requested and its end has not arrived.
-        self.is_open: bool = False
-        #: Whether there is nothing more to request.
-        self.done: bool = False
-        #: Whether no server took the last request.
-        self.unanswered: bool = False
-        #: Other streams that may answer.
-        self.trusted: frozenset[bytes] = frozenset()
-        #: The stream that answered the last page; None if the page had no message.
-        self.answerer: bytes | None = None
-        #: A stream that answered the last page and may not.
-        self.stranger: str | None = None
-        #: The error that ended the read.
-        self.error: JetSyncError | None = None
-        #: How many messages arrived.
-        self.received: int = 0
-        #: How many messages are left after the last page; None before one has ended.
-        self.pending: int | None = None
+    _stream: str
+    _reply = b""
+    page_count = 0
+    last_block = b""
+    _block_before = b""
+    #: Whether a page was requested and its end has not arrived.
+    is_open = False
+    #: Whether there is nothing more to request.
+    done = False
+    #: Whether no server took the last request.
+    unanswered = False
+    #: Other streams that may answer.
+    trusted: frozenset[bytes] = frozenset()
+    #: The stream that answered the last page; None if the page had no message.
+    answerer: bytes | None = None
+    #: A stream that answered the last page and may not.
+    stranger: str | None = None
+    #: The error that ended the read.
+    error: JetSyncError | None = None
+    #: How many messages arrived.
+    received = 0
+    #: How many messages are left after the last page; None before one has ended.
+    pending: int | None = None
 
     def __repr__(self) -> str:
         state = "done" if self.done else "open" if self.is_open else "between pages"
@@ -232,6 +231,10 @@ class PagedRead:
         self.fail(error(code=code, description=description or None, stream=self._stream))
         return messages
 
+    def release(self) -> Sequence[Frame]:
+        """Return the frames that were held back and may be handed out, because the read failed."""
+        return ()
+
     def fail(self, error: JetSyncError) -> None:
         """End the read with an error."""
         self.error = error
@@ -257,6 +260,7 @@ class PagedRead:
         raise NotImplementedError
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class BatchRead(PagedRead):
     """
     Read the messages of a stream, or of one subject or wildcard, in the order of their sequences.
@@ -273,34 +277,22 @@ class BatchRead(PagedRead):
         page_bytes: Bytes of one request.
     """
 
-    def __init__(
-        self,
-        stream: str,
-        *,
-        sequence: int = 1,
-        start_time: str | None = None,
-        subject: str | None = None,
-        limit: int | None = None,
-        size_limit: int | None = None,
-        end: int | None = None,
-        page: int,
-        page_bytes: int,
-    ) -> None:
-        super().__init__(stream)
-        #: The sequence that the next page begins at, unless a time is set.
-        self.position: int = sequence
-        self._start_time = start_time
-        self._subject = subject
-        self._limit = limit
-        self._size_limit = size_limit
-        self._size = 0
-        self._end = end
-        self._page = page
-        self._page_bytes = page_bytes
-        # Whether the open page was requested with all that is left.
-        self._is_last = False
-        #: Whether the read is done because the server that answered has no more.
-        self.drained: bool = False
+    _stream: str
+    #: The sequence that the next page begins at, unless a time is set.
+    position: int = attrs.field(default=1, alias="sequence", kw_only=True)
+    _start_time: str | None = attrs.field(default=None, kw_only=True)
+    _subject: str | None = attrs.field(default=None, kw_only=True)
+    _limit: int | None = attrs.field(default=None, kw_only=True)
+    _size_limit: int | None = attrs.field(default=None, kw_only=True)
+    _end: int | None = attrs.field(default=None, kw_only=True)
+    _page: int = attrs.field(kw_only=True)
+    _page_bytes: int = attrs.field(kw_only=True)
+
+    _size = 0
+    # Whether the open page was requested with all that is left.
+    _is_last = False
+    #: Whether the read is done because the server that answered has no more.
+    drained = False
 
     @property
     def reached_end(self) -> bool:
@@ -323,7 +315,7 @@ class BatchRead(PagedRead):
         """Continue after *sequence*, as the message was read elsewhere."""
         self._continue_after(sequence)
         self.drained = False
-        self.done: bool = self.reached_end
+        self.done = self.reached_end
 
     def lost(self) -> None:
         super().lost()

@@ -24,18 +24,17 @@ Implements ADR-31, with facts about servers 2.11 to 2.15.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
 
 from jetsync._base.integers import read_digits
 from jetsync._proto.direct import NUM_PENDING, SUBJECT, PagedRead, PageRequest, number_in
 from jetsync.errors import ProtocolError
 from jetsync.values import headers
+from jetsync.values.frame import Frame
 from jetsync.values.headers import find_last
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jetsync.values.frame import Frame
 
 # Servers answer 413 to a request that matches more subjects (ADR-31).
 MAX_SUBJECTS: Final = 1024
@@ -43,6 +42,7 @@ MAX_SUBJECTS: Final = 1024
 _UP_TO: Final = headers.UP_TO_SEQUENCE.encode()
 
 
+@attrs.define(slots=False, eq=False, repr=False)
 class LastRead(PagedRead):
     """
     Read a snapshot of the last messages of many subjects, part by part.
@@ -63,50 +63,41 @@ class LastRead(PagedRead):
         doubts: Whether an empty page has to be confirmed.
     """
 
-    def __init__(
-        self,
-        stream: str,
-        parts: Sequence[tuple[str, ...]],
-        *,
-        after: int = 0,
-        moment: int | None = None,
-        time: str | None = None,
-        up_to_time: str | None = None,
-        page: int | None = None,
-        page_bytes: int,
-        doubts: bool = False,
-    ) -> None:
-        super().__init__(stream)
-        self._parts = parts
-        self._part = 0
-        self._part_began = False
-        self._after = after
-        self._time = time
-        self._up_to_time = up_to_time
-        self._page = page
-        self._page_bytes = page_bytes
-        self._doubts = doubts
-        self._held: list[Frame] = []
-        # How many messages the parts should have, counting the parts that have begun.
-        self._expected = 0
-        # The counters at the request of the open page.
-        self._mark = (0, 0, False, b"", 0)
-        #: The first sequence of the next page.
-        self.position: int = after + 1
-        #: The headers of all messages that arrived, to find the missing subjects.
-        self.blocks: list[bytes] = []
-        #: The sequence of the snapshot; None before it is known.
-        self.moment = moment
-        #: Whether the read needs a given moment: one page is not enough, or the server ended it
-        #: early because a message was removed during the read.
-        self.cut: bool = False
-        #: Whether the last page was dropped because its server has not reached the moment.
-        self.lagging: bool = False
-        #: Whether the last page was empty and has to be confirmed.
-        self.nothing: bool = False
-        #: Whether more subjects match than a server accepts, and nothing was handed out yet.
-        self.too_many: bool = False
-        self.done: bool = not parts
+    _stream: str
+    _parts: Sequence[tuple[str, ...]]
+    _after: int = attrs.field(default=0, kw_only=True)
+    #: The sequence of the snapshot; None before it is known.
+    moment: int | None = attrs.field(default=None, kw_only=True)
+    _time: str | None = attrs.field(default=None, kw_only=True)
+    _up_to_time: str | None = attrs.field(default=None, kw_only=True)
+    _page: int | None = attrs.field(default=None, kw_only=True)
+    _page_bytes: int = attrs.field(kw_only=True)
+    _doubts: bool = attrs.field(default=False, kw_only=True)
+
+    #: The first sequence of the next page.
+    position: int = attrs.field(default=1, init=False)
+    #: The headers of all messages that arrived, to find the missing subjects.
+    blocks: list[bytes] = attrs.field(factory=list, init=False)
+    _held: list[Frame] = attrs.field(factory=list, init=False)
+    _part = 0
+    _part_began = False
+    # How many messages the parts should have, counting the parts that have begun.
+    _expected = 0
+    # The counters at the request of the open page.
+    _mark = (0, 0, False, b"", 0)
+    #: Whether the read needs a given moment: one page is not enough, or the server ended it early
+    #: because a message was removed during the read.
+    cut = False
+    #: Whether the last page was dropped because its server has not reached the moment.
+    lagging = False
+    #: Whether the last page was empty and has to be confirmed.
+    nothing = False
+    #: Whether more subjects match than a server accepts, and nothing was handed out yet.
+    too_many = False
+
+    def __attrs_post_init__(self) -> None:
+        self._reset()
+        self.done = not self._parts
 
     @property
     def part(self) -> tuple[str, ...]:
@@ -133,7 +124,6 @@ class LastRead(PagedRead):
         self.done = not moment
 
     def release(self) -> Sequence[Frame]:
-        """Return the held-back frames of a single page that will not be completed."""
         held, self._held = self._held, []
         return held if self._time is None else ()
 
@@ -160,11 +150,11 @@ class LastRead(PagedRead):
     def _reset(self) -> None:
         self._held = []
         self.blocks = []
-        self.received: int = 0
+        self.received = 0
         self._expected = 0
         self._part_began = False
         self.position = self._after + 1
-        self.last_block: bytes = b""
+        self.last_block = b""
 
     def page_request(self) -> PageRequest:
         self._mark = (
@@ -206,7 +196,7 @@ class LastRead(PagedRead):
         if self._doubts and not self.page_count:
             self.nothing = True
             return ()
-        self.pending: int = number_in(self.last_block, NUM_PENDING) if self.page_count else 0
+        self.pending = number_in(self.last_block, NUM_PENDING) if self.page_count else 0
         if self.moment is None:
             if self.pending:
                 self.cut = True

@@ -12,6 +12,7 @@ from jetsync._api import consumers as _consumer_admin
 from jetsync._api import streams as _stream_admin
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
+from jetsync._base.locks import POLL, UnlessSet
 from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync.consume.target import PullTarget
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from jetsync.events import ResetReason
     from jetsync.values.consumer_info import ConsumerInfo
 
-# Seconds between two checks whether to continue, while there is no connection.
-POLL: Final = 0.1
-
 # Seconds that a server has to create a consumer.
 CREATE_TIMEOUT: Final = 5.0
 
@@ -63,26 +61,6 @@ CATCH_UP: Final = 0.25
 KEEP_DELETION: Final = 300.0
 
 _logger = _log.get_logger("jetsync.ordered")
-
-
-class UnlessSet(Deadline):
-    """
-    A deadline that expires early when a latch is set. Waiters must poll it.
-    """
-
-    __slots__ = ("_latch",)
-
-    def __init__(self, at: float, total: float, latch: Latch) -> None:
-        super().__init__(at, total)
-        self._latch = latch
-
-    def remaining(self) -> float:
-        """Return the seconds until the next check, 0 once it has expired."""
-        return 0.0 if self._latch.is_set() else min(super().remaining(), POLL)
-
-    def expired(self) -> bool:
-        """Return whether the time is over or the latch is set."""
-        return self._latch.is_set() or super().expired()
 
 
 class _OtherStreamError(StreamNotFoundError):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from jetsync._base.fields import whole_number
+from jetsync._base.iterations import one_at_a_time
 from jetsync.errors import (
     ConflictingUseError,
     InvalidArgumentError,
@@ -66,7 +67,7 @@ class DirectBatch:
     def __iter__(self) -> Iterator[StoredMessage]:
         if self._running is None:
             self._running = self._reader.messages()
-        return self._running
+        return one_at_a_time(self._running, "batch")
 
     @property
     def last_sequence(self) -> int:
@@ -123,6 +124,8 @@ class DirectBatch:
     def close(self) -> None:
         """
         End the read now and drop the messages that were not taken; safe to repeat.
+
+        If another thread waits for a message, its iteration ends.
         """
         self._reader.close(self._running)
 
@@ -155,7 +158,7 @@ class StreamScan(Iterator["StoredMessage"]):
             raise ConflictingUseError("the scan is read page by page")
         if self._running is None:
             self._running = self._reader.messages()
-        return self._running
+        return one_at_a_time(self._running, "scan")
 
     def __next__(self) -> StoredMessage:
         return next(iter(self))
@@ -184,11 +187,13 @@ class StreamScan(Iterator["StoredMessage"]):
             self._running = self._reader.pages()
         elif not self._by_pages:
             raise ConflictingUseError("the scan is read message by message")
-        return self._running
+        return one_at_a_time(self._running, "scan")
 
     def close(self) -> None:
         """
         End the read now and drop the messages that were not taken; safe to repeat.
+
+        If another thread waits for a message, its iteration ends.
         """
         self._reader.close(self._running)
 
@@ -212,36 +217,26 @@ class SequencePlan(ReadPlan):
         super().__init__(engine)
         self._end = end
         self._alone = alone
-        self._from_leader: list[StoredMessage] = []
 
-    def extend(self, reader: PageReader) -> bool:
-        """Look for messages at the leader; return whether to request another page."""
+    def extend(self, reader: PageReader) -> list[StoredMessage]:
+        """Look for messages at the leader."""
         engine = self.engine
-        if not engine.drained or engine.reached_end or self._from_leader:
-            return False
-        if self._alone and engine.from_itself:
-            return False
+        if not engine.drained or engine.reached_end or (self._alone and engine.from_itself):
+            return []
         try:
             message = reader.first_at_leader(engine.next_request())
         except PermissionDeniedError:
             message = None
         if message is None or (self._end is not None and message.sequence > self._end):
             engine.drained = False
-            return False
+            return []
         if self._end is None:
             engine.continue_at(message.sequence)
             reader.try_again(wait=reader.tries > 0)
-            return True
+            return []
         # A scan takes the leader's message, and continues after it.
         engine.skip(message.sequence)
-        self._from_leader.append(message)
-        return False
-
-    def rest(self, reader: PageReader) -> list[StoredMessage]:
-        """Return the message that the leader had."""
-        del reader
-        found, self._from_leader = self._from_leader, []
-        return found
+        return [message]
 
 
 def beginning(

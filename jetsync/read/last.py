@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._api.mirrors import Reading
-    from jetsync.values.frame import Frame
     from jetsync.values.stored import StoredMessage
 
 # The most bytes of subjects in one request. Half of the server's `max_payload` is a limit too.
@@ -159,13 +158,16 @@ class LastPlan(OnePage):
             doubts=True,
         )
 
-    def held(self) -> Sequence[Frame]:
-        """Return the messages of an incomplete page, if they may be handed out."""
-        return self.engine.release()
+    def extend(self, reader: PageReader) -> list[StoredMessage]:
+        """
+        Begin with a split or a fixed moment, or find the missing subjects at the end.
 
-    def extend(self, reader: PageReader) -> bool:
-        """Return whether a page follows: a read may begin with a split or a fixed moment."""
-        return self.recover(reader)
+        If missing subjects are read again, return their current messages.
+        """
+        if self.recover(reader) or self._is_checked:
+            return []
+        self._is_checked = True
+        return self._find_missing(reader)
 
     def recover(self, reader: PageReader) -> bool:
         """Handle the end of a page; return whether another request is needed."""
@@ -181,13 +183,6 @@ class LastPlan(OnePage):
         else:
             return False
         return not self.engine.done
-
-    def rest(self, reader: PageReader) -> list[StoredMessage]:
-        """Find the missing subjects. If requested, return their current messages."""
-        if self._is_checked:
-            return []
-        self._is_checked = True
-        return self._find_missing(reader)
 
     def _begin_with_moment(self, reader: PageReader) -> None:
         """Begin again with a fixed moment, because one page is not enough."""

@@ -18,6 +18,7 @@ from jetsync._api.messages import leader_get, shown_by
 from jetsync._api.mirrors import known_answers, may_answer
 from jetsync._api.streams import info as stream_info
 from jetsync._base.deadline import Deadline
+from jetsync._base.locks import Latch, UnlessSet
 from jetsync._io.connection import raise_failure
 from jetsync._io.mailbox import Mailbox
 from jetsync._io.outbox import LaneState
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from jetsync._api.mirrors import Reading
     from jetsync._hooks.calls import Entered
     from jetsync._proto.direct import PagedRead, PageRequest
-    from jetsync.values.frame import Frame
     from jetsync.values.stream_info import StreamInfo
 
 # The most messages of one request. Measured with payloads of 16 bytes to 64 KiB: pages of 1,000 to
@@ -161,19 +161,15 @@ class ReadPlan:
         del reader
         return False
 
-    def extend(self, reader: PageReader) -> bool:
-        """Return whether there is another page, although the engine is done."""
-        del reader
-        return False
-
-    def held(self) -> Sequence[Frame]:
-        """Return the frames that are kept back when the read fails."""
-        return ()
-
-    def rest(self, reader: PageReader) -> list[StoredMessage]:
-        """Return the messages that follow the last page."""
+    def extend(self, reader: PageReader) -> list[StoredMessage]:
+        """
+        Return messages from elsewhere, or have another page requested, when the engine is done.
+        """
         del reader
         return []
+
+    def check(self, reader: PageReader, messages: Sequence[StoredMessage]) -> None:
+        """Raise an error if these messages must not be handed out."""
 
 
 class PageReader:
@@ -220,6 +216,10 @@ class PageReader:
         self._error: Exception | None = None
         # The messages that arrived during the call, until the iteration begins.
         self._first: list[StoredMessage] | None = None
+        # The messages that are being handed out.
+        self._run: list[StoredMessage] = []
+        # Set by `close`, perhaps in another thread.
+        self._over = Latch()
 
     def __del__(self) -> None:
         self._unsubscribe()
@@ -245,13 +245,18 @@ class PageReader:
             raise
 
     def close(self, iteration: Generator[object, None, None] | None = None) -> None:
-        """
-        End the read, and an iteration over it, now; safe to repeat.
-        """
-        if iteration is not None:
-            iteration.close()
+        """End the read, and an iteration over it, now; any thread, safe to repeat."""
+        self._over.set()
         self._first = []
-        self._end(None)
+        try:
+            if iteration is not None:
+                iteration.close()
+        except ValueError:
+            # Another thread runs the iteration, or this is a signal handler that interrupted it.
+            self._run.clear()
+            self.context.lane.interrupt(self._box)
+        else:
+            self._end(None)
 
     def messages(self) -> Generator[StoredMessage, None, None]:
         """Yield the messages. Leaving the iteration in any way ends the read."""
@@ -285,13 +290,14 @@ class PageReader:
             if self._pages_ended > number:
                 yield page
                 page = []
-        if page:
+        if page and not self._over.is_set():
             yield page
 
     def _next_run(self) -> list[StoredMessage]:
         """Return the messages that arrived during the call first, and then later ones."""
-        run, self._first = self._first, None
-        return self._next() if run is None else run
+        first, self._first = self._first, None
+        self._run = self._next() if first is None else first
+        return self._run
 
     @contextlib.contextmanager
     def _iteration(self) -> Iterator[None]:
@@ -331,39 +337,41 @@ class PageReader:
         """
         Return the next messages, or none at the end. Errors are kept until all messages are taken.
         """
-        plan = self.plan
         run: list[StoredMessage] = []
-        while not run and self._error is None:
+        while not run and self._error is None and not self._over.is_set():
             try:
-                if not plan.engine.is_open and not self._continue():
-                    run = plan.rest(self)
-                    if not run:
-                        self._unsubscribe()
-                    break
-                if self._wait():
-                    self._run_began = self._pages_ended
-                    run = stored_messages(plan.engine.take(self._box.drain()))
-                    if not plan.engine.is_open:
-                        self._end_page()
+                engine = self.plan.engine
+                if engine.is_open:
+                    if self._wait():
+                        self._run_began = self._pages_ended
+                        arrived = stored_messages(engine.take(self._box.drain()))
+                        self.plan.check(self, arrived)
+                        run = arrived
+                        if not self.plan.engine.is_open:
+                            self._end_page()
+                    continue
+                if engine.unanswered:
+                    self._wait_for_server()
+                elif engine.done:
+                    run = self.plan.extend(self)
+                    if run or self.plan.engine.done:
+                        break
+                self._ask()
             except Exception as error:  # noqa: BLE001  (also an error that a plugin raises instead)
                 self._error = error
                 try:
                     self._end(error)
                 except Exception as raised:  # noqa: BLE001  (the error of a plugin)
                     self._error = raised
-        if not run and self._error is not None:
-            run = stored_messages(plan.held())
+        if self._over.is_set():
+            # An error that `close` has caused is none.
+            self._error = None
+            return []
+        if not run:
+            self._unsubscribe()
+            if self._error is not None:
+                run = stored_messages(self.plan.engine.release())
         return run
-
-    def _continue(self) -> bool:
-        """Request the next page; return False if there is none."""
-        engine = self.plan.engine
-        if engine.unanswered:
-            self._wait_for_server()
-        elif engine.done and not self.plan.extend(self):
-            return False
-        self._ask()
-        return True
 
     def _end_page(self) -> None:
         """Finish a page, and request the next one before this one's messages are handed out."""
@@ -413,7 +421,8 @@ class PageReader:
             context.connection.check_size(len(body))
             block = self._line + frames.pub(self._target, reply, body)
             with self.page_time() as deadline:
-                self._epoch = context.lane.write(block, deadline)
+                until = UnlessSet(deadline.at, deadline.total, self._over)
+                self._epoch = context.lane.write(block, until)
         except BaseException:
             engine.lost()
             raise
@@ -436,6 +445,8 @@ class PageReader:
         """Wait for frames of the open page; return False if it has to be requested again."""
         box, engine = self._box, self.plan.engine
         while not box.frames:
+            if self._over.is_set():
+                return False
             if box.failure is not None:
                 raise_failure(box.failure)
             for subject, denial in box.take_denials():

@@ -11,9 +11,10 @@ import random
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from waiting import CLUSTER_CLIENT, eventually, timed
+from waiting import CLUSTER_CLIENT, blocked, eventually, timed
 
 import jetsync
 from jetsync._io.mailbox import Mailbox
@@ -693,6 +694,70 @@ class TestFaults:
                 assert came == [*range(1, 301)]
         finally:
             signal.signal(signal.SIGALRM, before)
+
+    @pytest.mark.parametrize("read", ["scan", "pages", "get_last_for"])
+    def test_closed_by_another_thread(self, unique, read):
+        """
+        Closing a read ends the iteration of a thread that waits for its next page.
+        """
+        with DevServer() as server, jetsync.connect(server.url) as client:
+            stream = make(client, unique, 300, subjects=300)
+            made = stream.scan(page=100)
+            if read == "get_last_for":
+                made = stream.get_last_for(f"{unique}.>", batch=100)
+            messages = made.pages() if read == "pages" else iter(made)
+            next(messages)
+            server.pause()
+            try:
+                with ThreadPoolExecutor(1) as pool:
+                    rest = pool.submit(list, messages)
+                    blocked(pool)
+                    with timed(0, 1):
+                        made.close()
+                        rest.result(20)
+            finally:
+                server.resume()
+            assert list(messages) == []
+            made.close()
+            client.flush()
+            assert subscriptions(client) == 1
+
+    def test_closed_without_a_connection(self, proxied):
+        """
+        Closing a read ends the iteration of a thread that waits for a connection.
+        """
+        proxy, reader, stream = proxied
+        scan = stream.scan(page=100, timeout=20)
+        next(scan)
+        proxy.close()
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(list, scan)
+            eventually(lambda: not reader.is_connected)
+            blocked(pool)
+            with timed(0, 1):
+                scan.close()
+                rest.result(30)
+
+    def test_two_threads(self, unique):
+        """
+        A thread that iterates while another one waits for the next page gets an error.
+        """
+        with DevServer() as server, jetsync.connect(server.url) as client:
+            stream = make(client, unique, 300)
+            scan = stream.scan(page=100)
+            came = [next(scan).sequence]
+            server.pause()
+            try:
+                with ThreadPoolExecutor(1) as pool:
+                    rest = pool.submit(numbers, scan)
+                    blocked(pool)
+                    with pytest.raises(jetsync.ConflictingUseError, match="of this scan"):
+                        next(scan)
+                    server.resume()
+                    came += rest.result(20)
+            finally:
+                server.resume()
+            assert came == [*range(1, 301)]
 
     def test_the_stream_is_deleted_meanwhile(self, client, unique):
         """
