@@ -105,6 +105,8 @@ class ConsumeOptions:
     max_batch: int | None = None
     max_batch_bytes: int | None = None
     priorities: Priorities = NO_PRIORITIES
+    # Seconds without pulls after which the server deletes the consumer; None if it never does.
+    inactive_threshold: float | None = None
 
 
 class ConsumeEngine:

@@ -312,10 +312,11 @@ class Consumer:
             raise NotPullConsumerError(consumer=self.name, stream=self._stream_name)
         try:
             # Programs repeat the same fetch, so a request is checked and encoded only once.
-            request, wait = cached_request(*args)
+            found = cached_request(*args)
         except TypeError:
-            # Also if an argument cannot be a key of the cache. Its check raises.
-            request, wait = fetch_request(*args)
+            # Raised again below, unless an argument only cannot be a key of the cache.
+            found = None
+        request, wait = found or fetch_request(*args)
         if request.priorities != NO_PRIORITIES:
             require_priorities(self._context.connection.server.version, request.priorities)
         return MessageBatch(Fetch(self._target, request, self._pool, wait=wait, name=name))

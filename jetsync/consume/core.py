@@ -30,7 +30,7 @@ from jetsync._io.outbox import LaneState
 from jetsync._proto import frames
 from jetsync._proto.consume import ConsumeEngine
 from jetsync.consume.handlers import HandlerPool
-from jetsync.consume.inbox import PullInbox
+from jetsync.consume.inbox import ConsumerKeeper, PullInbox
 from jetsync.errors import (
     CallInSignalHandlerError,
     ConflictingUseError,
@@ -111,6 +111,9 @@ class ConsumptionCore:
         self.losses: int = 0
         # Whether something was due that could not be sent.
         self._blocked = False
+        self._keeper: ConsumerKeeper | None = None
+        if options.inactive_threshold is not None:
+            self._keeper = ConsumerKeeper(target, options.priorities, options.inactive_threshold)
         # The plugins around the open pulls, by the reply subjects of the pulls.
         self._entered: dict[bytes, Entered] = {}
         self._own_locks()
@@ -139,6 +142,7 @@ class ConsumptionCore:
         # No thread can be driving, because it would hold a reference.
         if getattr(self, "is_open", False):
             self.closing = True
+            self._stop_keeper()
             with contextlib.suppress(Exception):  # A plugin around a pull may raise.
                 self._end_pulls()
 
@@ -334,14 +338,23 @@ class ConsumptionCore:
     def _drive_until(self, until: Deadline) -> None:
         """Drive until there is a message, or until the end or the deadline."""
         self.engine.back(time.monotonic())
+        keeper = self._keeper
         try:
+            if keeper is not None:
+                keeper.paused = True
             while not self.buffer and not self.over.is_set():
                 self._drive()
                 if self.buffer or self.over.is_set() or until.expired():
                     return
                 self._wait(until)
         finally:
+            if keeper is not None:
+                keeper.paused = False
             self.engine.leave(time.monotonic())
+
+    def _stop_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stopped = True
 
     def _is_taking_here(self) -> bool:
         """Return whether the calling thread drives or waits, further up its stack."""
@@ -366,6 +379,7 @@ class ConsumptionCore:
             self.target.give_back(take_all(self.buffer))
         self.low = engine.low_mark()
         if not self.is_open and not self.buffer:
+            self._stop_keeper()
             self.over.set()
 
     def _step(self) -> None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from jetsync._base import log as _log
 from jetsync._io.mailbox import Mailbox
 from jetsync._proto import frames
-from jetsync._proto.pull import PullEngine
+from jetsync._proto.pull import PullEngine, PullRequest
 from jetsync.consume.acks import give_back
 
 if TYPE_CHECKING:
@@ -22,13 +21,15 @@ if TYPE_CHECKING:
 
     from jetsync._api.context import Context
     from jetsync._base.deadline import Deadline
-    from jetsync._proto.pull import Pull, PullRequest
+    from jetsync._proto.pull import Priorities, Pull
+    from jetsync.consume.target import PullTarget
     from jetsync.values.frame import Frame
+
+# Seconds between two pulls that keep a consumer, at least.
+SHORTEST_KEEP: Final = 0.05
 
 # Seconds for which an abandoned inbox still naks messages that arrive.
 LATE_MESSAGES: Final = 5.0
-
-_logger = _log.get_logger("jetsync.pull")
 
 
 class PullInbox:
@@ -80,6 +81,37 @@ class PullInbox:
     def close(self) -> None:
         """Unsubscribe while no pull is open."""
         self._lane.unsubscribe(self._sid)
+
+
+class ConsumerKeeper:
+    """
+    Keeps a consumer on the server while the program is busy and pulls nothing.
+
+    Servers delete a consumer with an ``inactive_threshold`` unless pulls arrive or wait. The loop
+    thread sends a prepared pull on a timer, and decides nothing. No message fits into the one byte
+    that the pull asks for, so it brings nothing. Servers 2.10 to 2.15 count it as a pull.
+    """
+
+    def __init__(self, target: PullTarget, priorities: Priorities, threshold: float) -> None:
+        request = PullRequest(
+            max_messages=1, max_bytes=1, expires=0.0, no_wait=True, priorities=priorities
+        )
+        # There is no subscription to this reply subject, so the status is sent to nobody.
+        reply = target.context.connection.new_inbox().encode()
+        self._lane = target.lane
+        self._block = frames.pub(target.subject, reply, request.wire)
+        self._interval = max(threshold / 3.0, SHORTEST_KEEP)
+        # Set while a thread waits for messages, because its own pulls are open then.
+        self.paused = False
+        self.stopped = False
+        self._lane.later(self._interval, self._tick)
+
+    def _tick(self) -> None:
+        """Send the pull; loop thread."""
+        if not self.stopped:
+            if not self.paused:
+                self._lane.post_nowait(self._block)
+            self._lane.later(self._interval, self._tick)
 
 
 def take_inbox(pool: list[PullInbox], context: Context) -> PullInbox:

@@ -177,6 +177,12 @@ def consume_options(
         max_batch=config.max_batch or None,
         max_batch_bytes=config.max_bytes or None,
         priorities=priorities,
+        # A pull without a pin id could be given the pin of a group.
+        inactive_threshold=(
+            None
+            if config.priority_policy is PriorityPolicy.PINNED_CLIENT
+            else config.inactive_threshold or None
+        ),
     )
 
 

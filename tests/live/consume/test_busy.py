@@ -1,0 +1,107 @@
+"""
+Programs that are busy for longer than servers keep an idle consumer.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import pytest
+from streams import fill
+from waiting import eventually
+
+import jetsync
+
+# Seconds after which the server deletes the consumers of these tests if nothing pulls from them.
+THRESHOLD = 0.6
+
+# Seconds of work: longer than a pull and the threshold together.
+WORK = 3.0
+
+
+@pytest.fixture
+def ephemeral(stream):
+    """
+    A consumer without a name of its own that the server deletes soon after the last pull.
+    """
+    return stream.create_consumer(inactive_threshold=THRESHOLD)
+
+
+def is_gone(worker):
+    """
+    Whether the server has deleted a consumer.
+    """
+    try:
+        worker.info()
+    except jetsync.ConsumerNotFoundError:
+        return True
+    return False
+
+
+class TestConsumption:
+    @pytest.mark.versions
+    @pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6", None])
+    def test_the_consumer_stays(self, server_for, nats_server, unique, version):
+        """
+        The consumer outlives work that takes longer than its pulls and its threshold.
+        """
+        url = (nats_server if version is None else server_for(version)).url
+        with jetsync.connect(url) as client:
+            js = client.jetstream()
+            stream = js.create_stream(unique, subjects=[f"{unique}.>"])
+            worker = stream.create_consumer(inactive_threshold=THRESHOLD, ack_wait=60)
+            with worker.consume(expires=1, max_messages=2) as messages:
+                fill(js, stream, 5)
+                first = messages.next(timeout=5)
+                time.sleep(WORK)
+                first.ack_sync()
+                # Two in the buffer, and the first one. Nothing else was delivered meanwhile.
+                assert worker.info().delivered.consumer_seq == 3
+                for number in range(1, 5):
+                    message = messages.next(timeout=5)
+                    assert int(message.data) == number
+                    message.ack()
+            js.delete_stream(unique)
+
+    def test_a_busy_handler(self, js, stream, ephemeral):
+        """
+        The same holds while the only worker calls a handler.
+        """
+        seen = []
+
+        def handler(message):
+            seen.append(int(message.data))
+            if not seen[1:]:
+                time.sleep(WORK)
+
+        with ephemeral.consume(handler, expires=1, max_messages=1, ack="auto") as running:
+            fill(js, stream, 2)
+            eventually(lambda: seen == [0, 1])
+            fill(js, stream, 1, start=2)
+            eventually(lambda: running.closed or seen == [0, 1, 2])
+            assert running.error is None
+
+    def test_an_ordered_consumer(self, js, stream):
+        """
+        The consumer behind an ordered consumer is not replaced because the program was busy.
+        """
+        with stream.ordered_consumer(inactive_threshold=THRESHOLD) as ordered:
+            messages = ordered.consume(expires=1, max_messages=1)
+            fill(js, stream, 3)
+            assert int(messages.next(timeout=5).data) == 0
+            time.sleep(WORK)
+            assert [int(messages.next(timeout=5).data) for _ in range(2)] == [1, 2]
+            assert ordered.statistics().resets == 0
+
+    @pytest.mark.parametrize("end", ["close", "drop"])
+    def test_not_after_its_end(self, ephemeral, end):
+        """
+        After the end of the consumption, the server deletes the consumer as usual.
+        """
+        messages = ephemeral.consume(expires=1)
+        if end == "close":
+            messages.close()
+        del messages
+        gc.collect()
+        eventually(lambda: is_gone(ephemeral))
