@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["when_dropped"]
+__all__ = ["find_creator", "when_dropped"]
 
 
 def when_dropped(
-    handle: object, what: str, release: Callable[..., object], *arguments: Any
+    handle: object,
+    what: str,
+    release: Callable[..., object],
+    *arguments: Any,
+    creator: tuple[str, int] | None = None,
 ) -> weakref.finalize[..., Any]:
     """
     Release what *handle* holds and warn if it is garbage-collected before it was closed.
@@ -32,22 +36,23 @@ def when_dropped(
     Args:
         handle: The handle. The threads that work for it must not refer to it.
         what: The handle in the warning, such as ``subscription to 'a'``.
-        release: Called once.
+        release: Called once. There is no warning if it returns False, because there was nothing to
+            release. An example is a subscription whose client is closed.
         *arguments: Of that call. They must not refer to *handle*.
+        creator: What :func:`find_creator` returned, None to call it here.
 
     Returns:
         The finalizer. Call its ``detach`` when the handle is closed.
     """
-    finalizer = weakref.finalize(
-        handle, _release, os.getpid(), what, _creator(), release, arguments
-    )
+    creator = creator or find_creator()
+    finalizer = weakref.finalize(handle, _release, os.getpid(), what, creator, release, arguments)
     finalizer.atexit = False
     return finalizer
 
 
-def _creator() -> tuple[str, int]:
-    """Return the file and the line of the application that creates a handle."""
-    frame = sys._getframe(2)  # noqa: SLF001 - `inspect` reads source files too.
+def find_creator() -> tuple[str, int]:
+    """Return the file and the line of the application that is calling jetsync."""
+    frame = sys._getframe(1)  # noqa: SLF001 - `inspect` reads source files too.
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
@@ -66,9 +71,7 @@ def _release(
 ) -> None:
     if process != os.getpid() or sys.is_finalizing():
         return
-    try:
-        release(*arguments)
-    finally:
+    if release(*arguments) is not False:
         file, line = creator
         text = f"{what} was dropped without being closed; it was created at {file}:{line}"
         warnings.warn_explicit(text, ResourceWarning, file, line)

@@ -64,6 +64,17 @@ def test_closed():
     assert (released, caught) == ([], [])
 
 
+def test_nothing_to_release():
+    """There is no warning if there was nothing to release."""
+    handles = [Handle([])]
+    when_dropped(handles[0], "handle", lambda: False)
+    handles[0].finalizer.detach()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        drop(handles)
+    assert caught == []
+
+
 def test_warnings_are_errors(monkeypatch):
     """If the warning is an error, Python reports it, and the handle is released all the same."""
     released, seen = [], []
