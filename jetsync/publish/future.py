@@ -17,12 +17,13 @@ import attrs
 from jetsync._base.deadline import as_seconds
 from jetsync._base.locks import refuse_reentry
 from jetsync._io.connection import raise_failure
+from jetsync._io.mailbox import Notifier
 from jetsync.errors import WaitTimeoutError
 from jetsync.values.outbound import OutboundMessage, PubAck, coerce_outbound
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
-    from jetsync._io.mailbox import Notifier
+    from jetsync._io.mailbox import Signal
     from jetsync.publish.encode import Encoded
     from jetsync.publish.hooks import HookedWindow
 
@@ -141,6 +142,11 @@ class PublishFuture:
                 self.callbacks.append(callback)
                 return
         callback(self)
+
+    def listen(self) -> Signal:
+        """Return what is set once the outcome is known; the caller holds the publisher's lock."""
+        self.notifier = self.notifier or Notifier()
+        return self.notifier.listen()
 
     def report(self) -> DeliveryReport:
         """Return the outcome as a report; this does not count as observing it."""

@@ -317,7 +317,7 @@ class Publisher:
     def _wait(
         self,
         is_over: Callable[[], bool],
-        notifier: Notifier,
+        notifier: Notifier | PublishFuture,
         deadline: Deadline | None,
         what: str | None = None,
     ) -> None:
@@ -328,15 +328,13 @@ class Publisher:
             WaitTimeoutError: This is the publisher's own thread, the only one that provides *what*.
             CallInSignalHandlerError: This signal handler interrupted the thread that reads acks.
         """
-        while True:
+        is_worker = self._is_worker()
+        while not is_over():
+            if is_worker and what is not None:
+                raise WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
             seconds = threading.TIMEOUT_MAX if deadline is None else deadline.remaining()
             refuse_reentry(self._lock)
             with self._lock:
-                if is_over():
-                    return
-                is_worker = threading.get_ident() == self._worker.ident
-                if is_worker and what is not None:
-                    raise WaitTimeoutError(f"{what}, which only this thread can provide", 0.0)
                 self._flush_now()
                 # Without time left no signal is added: polling would leave one behind each time.
                 if is_over() or seconds <= 0.0:
@@ -365,10 +363,7 @@ class Publisher:
     def _wait_outcome(self, future: PublishFuture, seconds: float | None) -> None:
         """Wait until the outcome of a future is known, or for *seconds*."""
         deadline = None if seconds is None else Deadline.after(seconds)
-        refuse_reentry(self._lock)
-        with self._lock:
-            future.notifier = future.notifier or Notifier()
-        self._wait(future.done, future.notifier, deadline, "the acknowledgement")
+        self._wait(future.done, future, deadline, "the acknowledgement")
 
     def flush(self, *, timeout: Seconds | None = None) -> int:
         """
