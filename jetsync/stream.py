@@ -30,7 +30,7 @@ from jetsync.read.direct import (
 )
 from jetsync.read.last import LastPlan
 from jetsync.read.pages import PAGE, PAGE_BYTES, PageReader, check_stream, repeated
-from jetsync.values.codec import time_text
+from jetsync.values.codec import format_time
 from jetsync.values.consumer_config import ConsumerConfig
 from jetsync.values.consumer_info import ConsumerReset
 from jetsync.values.stream_config import StreamConfig
@@ -584,7 +584,7 @@ class Stream:
             NotSupportedError: The server is older than 2.11.
             DirectNotSupportedError: ``direct=True``, and the stream does not allow direct gets.
         """
-        request = {"start_time": time_text(time, "time")}
+        request = {"start_time": format_time(time, "time")}
         deadline = self._context.deadline(timeout)
         check_stream(
             self._context, self._name, deadline, feature="a read from a time", direct=False
@@ -694,7 +694,7 @@ class Stream:
                 argument="up_to_time",
             )
         moment = optional_number("up_to_sequence", up_to_sequence)
-        before = None if up_to_time is None else time_text(up_to_time, "up_to_time")
+        before = None if up_to_time is None else format_time(up_to_time, "up_to_time")
         page = optional_number("batch", batch)
         check_stream(self._context, self._name, deadline)
         if moment is not None and moment > self._info.state.last_seq:

@@ -268,14 +268,21 @@ class Publisher:
         return future
 
     def _flush_staged(self) -> None:
-        """Write the staged messages in this thread, unless another call is already writing."""
+        """Write the staged messages here, or have the worker do so if messages follow fast."""
         lock = self._lock
         if held_here(lock):
             # A signal handler interrupted such a call. The worker finds the message.
             self._wake_worker()
         elif not self._flushing:
             with lock:
-                self._write_or_wake()
+                now = time.monotonic()
+                if now - self._written > BLOCK_DELAY or self._in_callback:
+                    self._written = now
+                    self._flush_now()
+                else:
+                    # The second message within the delay: many more may follow.
+                    self._flushing = True
+                    self._wake_worker()
         else:
             taken: list[bool] = []
             try:
@@ -295,17 +302,6 @@ class Publisher:
             self._ended.notify()
         assert self._stopped is not None
         raise_failure(self._stopped)
-
-    def _write_or_wake(self) -> None:
-        """Write a message, or have the worker do so if messages follow fast; the lock is held."""
-        now = time.monotonic()
-        if now - self._written > BLOCK_DELAY or self._in_callback:
-            self._written = now
-            self._flush_now()
-        else:
-            # The second message within the delay: many more may follow.
-            self._flushing = True
-            self._wake_worker()
 
     def _flush_now(self) -> None:
         """Write the staged messages and make sure that the worker reads the acks; lock held."""
@@ -474,42 +470,35 @@ class Publisher:
 
     def _next_due(self) -> float | None:
         """
-        Return until when to wait for acks; None at the end. Waits while nothing is in flight.
+        Flush and return until when to wait for acks; None at the end. Waits while all is settled.
         """
+        window, hooks = self._window, self._hooks
         while True:
             with self._lock:
                 self._in_callback = self._idle = False
-                due = self._flush_and_due()
-                if not self._idle:
+                window.flush()
+                due = 0.0 if window.failures else window.due()
+                self._flushing = window.number != self._flushed_number
+                if self._flushing:
+                    self._flushed_number = window.number
+                    soon = time.monotonic() + BLOCK_DELAY
+                    return soon if due is None else min(due, soon)
+                if due is not None:
+                    if window.staged and window.room > 0 and not window.stalled:
+                        continue
                     return due
-            self._work.wait(threading.TIMEOUT_MAX)
-
-    def _flush_and_due(self) -> float | None:
-        """Flush; return what :meth:`_next_due` returns, or set ``_idle``. The lock is held."""
-        window, hooks = self._window, self._hooks
-        while True:
-            window.flush()
-            due = 0.0 if window.failures else window.due()
-            self._flushing = window.number != self._flushed_number
-            if self._flushing:
-                self._flushed_number = window.number
-                soon = time.monotonic() + BLOCK_DELAY
-                return soon if due is None else min(due, soon)
-            if due is not None:
-                if window.staged and window.room > 0 and not window.stalled:
+                # Set before staged messages are looked for. A thread that staged a message before
+                # this line, or before the worker stopped flushing regularly, relies on being found
+                # here.
+                self._stopped = self._stopped or window.box.failure
+                if window.staged:
                     continue
-                return due
-            # Set before staged messages are looked for. A thread that staged a message before this
-            # line, or before the worker stopped flushing regularly, relies on being found here.
-            self._stopped = self._stopped or window.box.failure
-            if window.staged:
-                continue
-            if self._stopped is not None and hooks.close():
-                return None
-            if hooks.over:
-                return 0.0
-            self._idle = True
-            return None
+                if self._stopped is not None and hooks.close():
+                    return None
+                if hooks.over:
+                    return 0.0
+                self._idle = True
+            self._work.wait(threading.TIMEOUT_MAX)
 
     def _settle(self) -> None:
         """Complete messages: update the state under the lock, call the user's code without it."""

@@ -22,7 +22,7 @@ from jetsync.errors import (
 )
 from jetsync.publish.one import publish_one
 from jetsync.values import headers as names
-from jetsync.values.codec import parse_time_ns, time_text
+from jetsync.values.codec import format_time, parse_time_ns
 from jetsync.values.headers import Headers
 from jetsync.values.outbound import OutboundMessage
 from jetsync.values.subjects import validate_subject
@@ -169,7 +169,7 @@ def _check_stream(
 
 def _moment(at: dt.datetime | int) -> str:
     """Return a time in the format of servers."""
-    text = time_text(at, "at")
+    text = format_time(at, "at")
     if not 0 <= parse_time_ns(text) < END_OF_TIME:
         raise InvalidArgumentError(
             "at must be from 1970 to April 2262, where servers stop counting", argument="at"

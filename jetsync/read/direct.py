@@ -20,7 +20,7 @@ from jetsync.errors import (
     PermissionDeniedError,
 )
 from jetsync.read.pages import ReadPlan
-from jetsync.values.codec import time_text
+from jetsync.values.codec import format_time
 from jetsync.values.subjects import validate_filter
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def beginning(
             f"{name} and start_time exclude each other: give one of them",
             argument="start_time",
         )
-    return {"start_time": time_text(start_time, "start_time")}
+    return {"start_time": format_time(start_time, "start_time")}
 
 
 def optional_number(name: str, value: int | None, least: int = 1) -> int | None:

@@ -1,16 +1,14 @@
 """
-attrs models to and from the JSON of the JetStream API.
+Convert attrs models to the JSON of the JetStream API and back.
 
-The rules are those of the protocol, not of JSON: durations are integer nanoseconds, times are
-RFC 3339 with up to nine digits of fraction, binary data is base64, and a field that is not set is
-not sent, while an explicit ``False``, ``0`` or ``[]`` is.
+Durations are integer nanoseconds on the wire. Times are RFC 3339 with up to nine digits of
+fraction, and binary data is base64. A field that is None is not sent. An explicit ``False``, ``0``
+or ``[]`` is sent.
 
-An update replaces the whole configuration, so what came from a server must go back as it came. A
-model keeps the fields it does not know in ``extra`` and remembers the wire form of the others: a
-field that still has the value it was read with is sent in exactly the form it was read in, down to
-the last nanosecond that a float or a ``datetime`` cannot hold.
-
-No I/O and no clock in here.
+An update replaces the whole configuration, so a server must get back what it sent. A model keeps
+the fields that it does not know in ``extra``, and remembers how the others were received. A field
+that still has the value that was received is sent exactly as it was received. A float or a
+``datetime`` would lose the last nanoseconds.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ import cattrs
 
 from jetsync._base.deadline import MAX_SECONDS, ServerSeconds, as_seconds
 from jetsync._base.fields import Choice, aware, known_or_new
-from jetsync.errors import InvalidArgumentError, InvalidTypeError, ProtocolError
+from jetsync.errors import InvalidArgumentError, ProtocolError
 
 if TYPE_CHECKING:
     from jetsync._base.deadline import Seconds
@@ -54,22 +52,22 @@ _RFC3339: Final = re.compile(
 
 def seconds_to_ns(value: Seconds, name: str = "duration") -> int:
     """
-    Return a duration as whole nanoseconds, exactly if the value can be written in decimals.
+    Return a duration as whole nanoseconds; decimal fractions are exact.
 
     Args:
         value: Seconds as a number, or a ``timedelta``.
         name: The argument or field, for the error.
 
     Raises:
-        InvalidTypeError, InvalidArgumentError: As :func:`as_seconds`, or *value* is longer than 292
-            years, which 64 bits cannot hold.
+        InvalidTypeError, InvalidArgumentError: As for :func:`as_seconds`, or 64 bits cannot hold
+            *value* because it is longer than 292 years.
     """
     seconds = as_seconds(value, name)
     if isinstance(value, dt.timedelta):
         found = (value // dt.timedelta(microseconds=1)) * 1000
     else:
-        # The shortest text of a float is what its writer meant: 0.1 s is 100,000,000 ns. A product
-        # of floats would lose digits beyond 104 days.
+        # From the text of the float, because 0.1 s means 100,000,000 ns. A product of floats would
+        # be inexact beyond 104 days.
         scaled = decimal.Decimal(repr(seconds)) * _NS_PER_SECOND
         found = int(scaled.to_integral_value(decimal.ROUND_HALF_EVEN))
     if found >= 1 << 63:
@@ -79,10 +77,10 @@ def seconds_to_ns(value: Seconds, name: str = "duration") -> int:
 
 def parse_time_ns(text: str) -> int:
     """
-    Return an RFC 3339 time as nanoseconds since the Unix epoch, none of its nine digits lost.
+    Return an RFC 3339 time as nanoseconds since the Unix epoch, with all nine digits.
 
     Raises:
-        ProtocolError: the text is no such time.
+        ProtocolError: The text is not such a time.
     """
     found = _RFC3339.fullmatch(text)
     if found is None:
@@ -100,10 +98,10 @@ def parse_time_ns(text: str) -> int:
 
 def parse_time(text: str) -> dt.datetime:
     """
-    Return an RFC 3339 time as an aware UTC ``datetime``; nanoseconds are cut to microseconds.
+    Return an RFC 3339 time as an aware UTC ``datetime``, rounded down to microseconds.
 
     Raises:
-        ProtocolError: the text is no such time.
+        ProtocolError: The text is not such a time, or ``datetime`` cannot hold it.
     """
     microseconds = parse_time_ns(text) // 1000
     try:
@@ -112,47 +110,31 @@ def parse_time(text: str) -> dt.datetime:
         raise ProtocolError(f"the time {text!r} is out of range") from error
 
 
-def format_time(moment: dt.datetime | int) -> str:
+def format_time(moment: dt.datetime | int, name: str = "time") -> str:
     """
     Return an aware ``datetime``, or nanoseconds since the Unix epoch, as RFC 3339 in UTC.
 
-    Trailing zeros of the fraction are cut, as servers do.
+    Servers omit trailing zeros of the fraction, and so does this.
 
-    Raises:
-        InvalidArgumentError: the ``datetime`` is naive, or the number is out of range.
-    """
-    if isinstance(moment, dt.datetime):
-        since = aware(moment, "time") - UNIX_EPOCH
-        seconds = since.days * 86400 + since.seconds
-        fraction = since.microseconds * 1000
-    else:
-        seconds, fraction = divmod(moment, _NS_PER_SECOND)
-    try:
-        whole = (UNIX_EPOCH + dt.timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
-    except OverflowError as error:
-        raise InvalidArgumentError(f"the time {moment!r} is out of range") from error
-    digits = f".{fraction:09d}".rstrip("0") if fraction else ""
-    return f"{whole}{digits}Z"
-
-
-def time_text(moment: dt.datetime | int, name: str) -> str:
-    """
-    Return a time as servers read it, from an aware datetime or from nanoseconds since 1970.
+    Args:
+        moment: The time.
+        name: The argument, for the error.
 
     Raises:
         InvalidTypeError: It is neither.
-        InvalidArgumentError: It is naive or out of range.
+        InvalidArgumentError: The ``datetime`` is naive, or the number is out of range.
     """
-    if isinstance(moment, bool) or not isinstance(moment, (dt.datetime, int)):
-        raise InvalidTypeError(
-            f"{name} must be an aware datetime or nanoseconds, not {type(moment).__name__}",
-            argument=name,
-        )
-    if isinstance(moment, dt.datetime) and moment.utcoffset() is None:
-        raise InvalidArgumentError(
-            f"{name} has no time zone: use datetime(..., tzinfo=timezone.utc)", argument=name
-        )
-    return format_time(moment)
+    if isinstance(moment, int) and not isinstance(moment, bool):
+        seconds, fraction = divmod(moment, _NS_PER_SECOND)
+    else:
+        since = aware(moment, name) - UNIX_EPOCH  # type: ignore[arg-type]
+        seconds, fraction = since.days * 86400 + since.seconds, since.microseconds * 1000
+    try:
+        whole = (UNIX_EPOCH + dt.timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
+    except OverflowError as error:
+        raise InvalidArgumentError(f"{name} {moment!r} is out of range", argument=name) from error
+    digits = f".{fraction:09d}".rstrip("0") if fraction else ""
+    return f"{whole}{digits}Z"
 
 
 # --------------------------------------------------------------------------------------------------
@@ -162,14 +144,14 @@ def time_text(moment: dt.datetime | int, name: str) -> str:
 @attrs.define(kw_only=True)
 class WireModel:
     """
-    The base of everything that has a JSON form.
+    The base of all models.
     """
 
     extra: dict[str, Any] = attrs.field(factory=dict, repr=False)
-    """Fields that a server sent and this version has no name for; they are sent back unchanged."""
+    """Fields that the server sent and jetsync does not know. They are sent back unchanged."""
 
     _home: ClassVar[str]
-    """Module whose names the annotations use; the facade gives classes another ``__module__``."""
+    """The module that resolves the annotations; ``__module__`` of public classes is ``jetsync``."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -179,13 +161,13 @@ class WireModel:
 @attrs.define(kw_only=True, repr=False)
 class ConfigModel(WireModel):
     """
-    The base of what is sent back to servers, and therefore remembers how it was received.
+    The base of models that are sent back to servers. They remember how they were received.
     """
 
     _received: Mapping[str, Any] = attrs.field(factory=dict, alias="_received", eq=False)
 
     def __repr__(self) -> str:
-        # A configuration has some fifty fields, of which most are not set.
+        # A configuration has some fifty fields, and most of them are None.
         named = {item.name: getattr(self, item.name) for item in attrs.fields(type(self))}
         del named["_received"]
         if not self.extra:
@@ -197,7 +179,7 @@ class ConfigModel(WireModel):
 @attrs.frozen
 class _WireField:
     """
-    How one attribute crosses the wire.
+    How one attribute is sent and received.
     """
 
     name: str
@@ -207,7 +189,7 @@ class _WireField:
 
 def _encode(value: Any) -> Any:
     """
-    Return the JSON form of a value by its own type.
+    Return the JSON form of a value.
     """
     if isinstance(value, WireModel):
         return to_wire(value)
@@ -231,7 +213,7 @@ def _integer(value: Any, _: Any = None) -> int:
 
 
 def _exact(kind: type[Any]) -> Callable[[Any, Any], Any]:
-    """Return a hook that takes JSON values of one type only: ``str`` would take anything."""
+    """Return a hook that accepts only one JSON type; the one of cattrs would convert any value."""
 
     def take(value: Any, _: Any) -> Any:
         if not isinstance(value, kind):
@@ -242,7 +224,7 @@ def _exact(kind: type[Any]) -> Callable[[Any, Any], Any]:
 
 
 def _decode_duration(value: Any) -> float | None:
-    # Servers say -1 for "never", as in the time since a source that was never seen was last active.
+    # Servers send -1 for "never", for example as the idle time of a source that was never active.
     return None if value is None or _integer(value) < 0 else _seconds(value)
 
 
@@ -267,7 +249,7 @@ def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
     wanted = attribute.type
     structure = _converter().get_structure_hook(wanted)
     shape = _shape(wanted)
-    # Servers omit counters that are 0. Limits are None or -1.
+    # Counters default to 0, because servers omit them. Only limits may be negative.
     counts = wanted is int and attribute.default == 0
 
     def decode(value: Any) -> Any:
@@ -279,7 +261,7 @@ def _wire_field(attribute: attrs.Attribute[Any]) -> _WireField:
 
 
 def _shape(wanted: Any) -> type[Any]:
-    """Return the type that JSON has for lists and objects, which cattrs makes of any iterable."""
+    """Return the JSON type of a list or an object; cattrs would accept any iterable."""
     parts = get_args(wanted) if type(None) in get_args(wanted) else (wanted,)
     kinds = {get_origin(part) for part in parts}
     return next((kind for kind in (list, dict) if kind in kinds), object)
@@ -293,7 +275,7 @@ def _wire_fields(cls: type[WireModel]) -> Mapping[str, _WireField]:
     if found is None:
         attrs.resolve_types(cls, {**globals(), **vars(sys.modules[cls._home])})
         own = [item for item in attrs.fields(cls) if item.name not in {"extra", "_received"}]
-        # Two threads may both come here; they write the same.
+        # Two threads may do this at the same time, with the same result.
         found = _fields_by_class[cls] = {item.name: _wire_field(item) for item in own}
     return found
 
@@ -302,11 +284,10 @@ def from_wire(cls: type[_M], data: Mapping[str, Any]) -> _M:
     """
     Make a model from a decoded JSON object.
 
-    Unknown keys are kept in ``extra``. A missing key, and a ``null`` where the model has another
-    default, leaves that default.
+    Unknown keys are kept in ``extra``. A field that is missing or ``null`` gets its default.
 
     Raises:
-        ProtocolError: a value has not the type that the protocol says.
+        ProtocolError: A value does not have the type that the protocol requires.
     """
     if not isinstance(data, Mapping):
         raise ProtocolError(f"{cls.__name__} is a JSON object, not {type(data).__name__}")
@@ -331,38 +312,28 @@ def from_wire(cls: type[_M], data: Mapping[str, Any]) -> _M:
 
 def to_wire(model: WireModel) -> dict[str, Any]:
     """
-    Return the JSON object of a model: the fields that are set, and what ``extra`` holds.
+    Return the JSON object of a model: the fields that are not None, and ``extra``.
 
     Raises:
-        InvalidArgumentError, InvalidTypeError: a value has no wire form.
+        InvalidArgumentError, InvalidTypeError: A value cannot be sent.
     """
-    # This module owns the attribute; it is private to keep it out of users' sight.
+    # The attribute belongs to this module. Users should not see it.
     received = model._received if isinstance(model, ConfigModel) else {}  # noqa: SLF001
     wire: dict[str, Any] = {}
     for name, field in _wire_fields(type(model)).items():
         value = getattr(model, name)
-        if name in received and _unchanged(field, received[name], value):
-            wire[name] = received[name]
+        before = received.get(name)
+        if name in received and value == (None if before is None else field.decode(before)):
+            wire[name] = before
         elif value is not None:
             wire[name] = field.encode(value)
     wire.update(model.extra)
     return wire
 
 
-def _unchanged(field: _WireField, received: Any, value: Any) -> bool:
-    """
-    Return whether an attribute still has the value that was read from the wire.
-    """
-    if received is None:
-        return value is None
-    return bool(field.decode(received) == value)
-
-
 def _structure_time(value: str, _: Any) -> dt.datetime | None:
-    # A Go program writes year 1 for "no time at all".
-    if value.startswith("0001-01-01T00:00:00"):
-        return None
-    return parse_time(value)
+    # Go writes the zero time for "no time".
+    return None if value.startswith("0001-01-01T00:00:00") else parse_time(value)
 
 
 def _structure_bytes(value: Any, _: Any) -> bytes:

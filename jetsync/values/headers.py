@@ -1,9 +1,9 @@
 """
-NATS message headers: several values per name, in order and case-sensitive.
+NATS message headers: ordered, case-sensitive, with any number of values per name.
 
 A header block is ``NATS/1.0``, an optional status, one ``name: value`` per line and an empty line.
-Names are case-sensitive on servers, which ignore ``nats-ttl``, and so they are here. Values are
-UTF-8.
+Servers treat names as case-sensitive and ignore ``nats-ttl``, so this module does the same. Values
+are UTF-8.
 """
 
 from __future__ import annotations
@@ -26,94 +26,84 @@ Headers to publish: a ``Headers`` object, or a mapping from name to one value or
 jetsync does not change it.
 """
 
-# Publishing
+# Publishing.
 MSG_ID: Final = "Nats-Msg-Id"
-"""Id by which a stream drops duplicates within its duplicate window."""
+"""The id of the message. The stream drops duplicates within its duplicate window."""
 TTL: Final = "Nats-TTL"
-"""Time-to-live of this one message (ADR-43)."""
+"""The time-to-live of the message (ADR-43)."""
 ROLLUP: Final = "Nats-Rollup"
-"""``sub`` or ``all``: remove the older messages of the subject or stream behind this one."""
+"""``sub`` or ``all``: remove all older messages of the subject or of the stream."""
 EXPECTED_STREAM: Final = "Nats-Expected-Stream"
-"""Store only in this stream."""
+"""Store the message only in this stream."""
 EXPECTED_LAST_SEQUENCE: Final = "Nats-Expected-Last-Sequence"
-"""Store only if this is the last sequence of the stream."""
+"""Store the message only if this is the last sequence of the stream."""
 EXPECTED_LAST_SUBJECT_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
-"""Store only if this is the last sequence of the subject; 0: only if there is none."""
+"""Store the message only if this is the last sequence of the subject; 0 means no message."""
 EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
-"""Subject or wildcard that the expected subject sequence is about, if not the message's own."""
+"""The subject or wildcard of the expected subject sequence. The default is the message's own."""
 EXPECTED_LAST_MSG_ID: Final = "Nats-Expected-Last-Msg-Id"
-"""Store only if the last message of the stream had this id. Not allowed in batches."""
-REQUIRED_API_LEVEL: Final = "Nats-Required-Api-Level"
-"""Let a server below this API level refuse the request; plain publishes ignore it everywhere."""
+"""Store the message only if the last one of the stream has this id. Not allowed in batches."""
 INCREMENT: Final = "Nats-Incr"
-"""Change of a counter, such as ``+5``."""
+"""The change of a counter, for example ``+5``."""
 COUNTER_SOURCES: Final = "Nats-Counter-Sources"
-"""JSON on a counter that sums others: source stream, subject there, value."""
+"""On a counter that adds up others: JSON with the values of each source stream and subject."""
 
-# Message schedules, ADR-51. Those without a note are server 2.12's.
+# Message schedules, ADR-51. Server 2.12 knows all of them unless noted.
 SCHEDULE: Final = "Nats-Schedule"
-"""When to publish: ``@at`` and a time; since server 2.14 ``@every`` and how long, or six fields."""
+"""When to publish: ``@at`` and a time. Server 2.14 adds ``@every`` and cron with six fields."""
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
 """The subject to publish to."""
 SCHEDULE_TTL: Final = "Nats-Schedule-TTL"
-"""Time-to-live of what is published."""
+"""The time-to-live of the published message."""
 SCHEDULE_SOURCE: Final = "Nats-Schedule-Source"
-"""Publish the last message of this subject instead. Server 2.14 and later; 2.12 ignores it."""
+"""Publish a copy of the last message of this subject. Server 2.12 ignores it; 2.14 does not."""
 SCHEDULE_TIME_ZONE: Final = "Nats-Schedule-Time-Zone"
-"""IANA zone that six fields are in. Server 2.14 and later."""
+"""The IANA time zone of a cron schedule. Server 2.14 or later."""
 SCHEDULE_ROLLUP: Final = "Nats-Schedule-Rollup"
-"""``sub``: what is published replaces what its subject had. Server 2.14 and later."""
+"""``sub``: the published message replaces those of its subject. Server 2.14 or later."""
 SCHEDULER: Final = "Nats-Scheduler"
-"""On a message that a schedule published: the subject of the schedule."""
+"""On a published message: the subject of its schedule."""
 SCHEDULE_NEXT: Final = "Nats-Schedule-Next"
-"""On such a message: when the next one is due, or ``purge`` where the schedule is over."""
+"""On a published message: when the next one is due, or ``purge`` if it was the last."""
 
 # Atomic batches, ADR-50.
 BATCH_ID: Final = "Nats-Batch-Id"
-"""The batch a message belongs to, up to 64 bytes."""
+"""The id of the batch, up to 64 bytes."""
 BATCH_SEQUENCE: Final = "Nats-Batch-Sequence"
-"""Place of the message in its batch, from 1 without gaps."""
+"""The place of the message in its batch, from 1 without gaps."""
 BATCH_COMMIT: Final = "Nats-Batch-Commit"
-"""``1``: commit with this message; ``eob``: commit without storing this one (API level 4)."""
+"""``1``: commit with this message. ``eob``: commit without storing it (API level 4)."""
 
-# What servers add to stored messages on direct gets (ADR-31)
+# Servers add these to stored messages in direct gets (ADR-31).
 STREAM: Final = "Nats-Stream"
-"""Stream the message is from; a mirror names itself here."""
+"""The stream that answered; for a mirror, the mirror itself."""
 SUBJECT: Final = "Nats-Subject"
-"""Subject the message was stored under; also the subject of a 503 since server 2.12."""
+"""The subject of the stored message. Since server 2.12 also the subject of a 503."""
 SEQUENCE: Final = "Nats-Sequence"
-"""Stream sequence of the message."""
-TIME_STAMP: Final = "Nats-Time-Stamp"
-"""When the message was stored, RFC 3339 with up to nine digits of fraction."""
+"""The stream sequence of the message."""
 NUM_PENDING: Final = "Nats-Num-Pending"
-"""Messages still to come after this one."""
-LAST_SEQUENCE: Final = "Nats-Last-Sequence"
-"""Sequence of the message before this one in the same answer, 0 for the first."""
+"""How many messages follow this one."""
 UP_TO_SEQUENCE: Final = "Nats-UpTo-Sequence"
-"""The sequence that a multi-subject read is consistent with; only on its end marker."""
+"""On the end marker of a multi-subject read: the sequence up to which it is consistent."""
 
 # Pulls and statuses, ADR-37.
-LAST_CONSUMER: Final = "Nats-Last-Consumer"
-"""On heartbeats: the last consumer sequence sent."""
-LAST_STREAM: Final = "Nats-Last-Stream"
-"""On heartbeats: the last stream sequence sent."""
 PENDING_MESSAGES: Final = "Nats-Pending-Messages"
-"""On a status that ends a pull: messages it had still asked for."""
+"""On a status that ends a pull: how many messages of the pull were not delivered."""
 PENDING_BYTES: Final = "Nats-Pending-Bytes"
-"""On a status that ends a pull: bytes it had still asked for."""
+"""On a status that ends a pull: how many bytes of the pull were not delivered."""
 PIN_ID: Final = "Nats-Pin-Id"
-"""Id of the pinned client of a priority group; later pulls have to carry it."""
+"""The id of the pinned client of a priority group. Its next pulls must carry it."""
 
 # Markers and key-value, ADR-43 and ADR-8.
 MARKER_REASON: Final = "Nats-Marker-Reason"
-"""Why a server put a marker in the place of a message: ``MaxAge``, ``Remove`` or ``Purge``."""
+"""Why the server replaced a message by a marker: ``MaxAge``, ``Remove`` or ``Purge``."""
 KV_OPERATION: Final = "KV-Operation"
-"""``DEL`` or ``PURGE`` on the tombstone of a key."""
+"""``DEL`` or ``PURGE`` on the message that deletes a key."""
 
 _MAGIC: Final = b"NATS/1.0"
 
 LONGEST_STATUS: Final = 9
-"""Digits of a status code at most; servers send three."""
+"""The most digits of a status code. Servers send three."""
 
 
 class Headers:
@@ -121,8 +111,8 @@ class Headers:
     Header names with their values, in order. A name may have several values.
 
     ``headers["name"]`` is the first value, and ``get_all`` returns all of them. Lookup is
-    case-sensitive, as on servers. Iteration, ``len`` and ``keys`` use distinct names, ``items`` all
-    pairs. Not thread-safe: while a thread changes headers, no other thread may use them.
+    case-sensitive, as on servers. Iteration, ``len`` and ``keys`` use distinct names. ``items``
+    returns all pairs. Not thread-safe: while one thread changes headers, no other may use them.
     """
 
     __slots__ = ("_pairs",)
@@ -149,8 +139,8 @@ class Headers:
         """
         Split a whole header block into status code, description and headers.
 
-        The code is ``None`` for an ordinary message. A value is everything after the colon and one
-        space, including trailing spaces. Bytes that are not UTF-8 become surrogates.
+        The code is ``None`` for an ordinary message. One space after the colon is skipped, and
+        other spaces belong to the value. Bytes that are not UTF-8 become surrogates.
 
         Raises:
             ProtocolError: It is not a header block.
@@ -168,7 +158,7 @@ class Headers:
                 if not colon:
                     raise ProtocolError("header line without a colon")
                 pairs.append((name, value[1:] if value[:1] == " " else value))
-        # Not checked again, which would double the cost.
+        # Without the checks of the constructor, which would double the cost.
         headers = Headers()
         headers._pairs = pairs
         return code, description, headers
@@ -255,10 +245,10 @@ class Headers:
         return Headers(self)
 
     def __getitem__(self, name: str) -> str:
-        for key, value in self._pairs:
-            if key == name:
-                return value
-        raise KeyError(name)
+        value = self.get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
 
     def __setitem__(self, name: str, value: str | Sequence[str]) -> None:
         self.set(name, value)
@@ -318,31 +308,22 @@ class SharedHeaders(Headers):
         self.parts: list[tuple[set[str], list[tuple[str, str]]]] = [
             ({name.lower() for name, _ in part}, part) for part in pairs
         ]
-        """Names in lower case and pairs of what belongs together."""
+        """The names of each group, in lower case, and its pairs."""
         self.pairs: tuple[tuple[str, str], ...] = tuple(self._pairs)
         self.block: bytes = encode_headers(self.pairs)
-        """The whole header block of a message that has no other headers."""
-
-    def add(self, name: str, value: str) -> None:
-        """Raise InvalidTypeError: other messages have these headers, too."""
-        self._refuse(name, value)
-
-    def set(self, name: str, value: str | Sequence[str]) -> None:
-        """Refuse: the headers belong to other messages too."""
-        self._refuse(name, value)
-
-    def discard(self, name: str) -> None:
-        """Refuse: the headers belong to other messages too."""
-        self._refuse(name)
+        """The header block of a message that has no other headers."""
 
     def _refuse(self, *_: object) -> NoReturn:
+        """Raise InvalidTypeError, because other messages have these headers, too."""
         raise InvalidTypeError(
             "these headers are shared by many messages: change a copy of them", argument="headers"
         )
 
+    add = set = discard = _refuse  # type: ignore[assignment]
+
 
 _USUAL: Final = (dict, Headers, SharedHeaders)
-"""What headers nearly always are: looked for first, as that costs next to nothing."""
+"""The usual types, which are checked first because ``isinstance`` with ``Mapping`` is slow."""
 
 
 def is_headers(headers: object) -> TypeGuard[HeadersInput]:
@@ -354,11 +335,11 @@ def is_headers(headers: object) -> TypeGuard[HeadersInput]:
 
 def check_headers(message: object) -> None:
     """
-    Raise unless the headers of a message are None or of a type that plugins can read.
+    Raise unless plugins can read the headers of a message.
 
     Raises:
-        InvalidTypeError: They have another type, for example an iterator of pairs, which the first
-            plugin would exhaust.
+        InvalidTypeError: The headers are neither a mapping nor None. An iterator of pairs, for
+            example, would be exhausted by the first plugin.
     """
     headers = getattr(message, "headers", None)
     if headers is None or type(headers) in _USUAL or is_headers(headers):
@@ -368,7 +349,7 @@ def check_headers(message: object) -> None:
 
 def header_pairs(headers: object) -> Iterator[tuple[str, str]]:
     """
-    Yield the pairs of a user's headers after checking them.
+    Check a user's headers and yield their pairs.
 
     Raises:
         InvalidHeaderError: A name or a value would break the header block.
@@ -396,7 +377,7 @@ def header_pairs(headers: object) -> Iterator[tuple[str, str]]:
 
 def encode_headers(pairs: Iterable[tuple[str, str]]) -> bytes:
     """
-    Build a whole header block, from ``NATS/1.0`` to the empty line.
+    Return a whole header block, from ``NATS/1.0`` to the empty line.
 
     Raises:
         InvalidHeaderError: A name or a value would break the block.
@@ -432,7 +413,7 @@ def find_last(block: bytes, name: bytes) -> bytes | None:
     """
     Return the last value of a header without parsing the block; ``None`` if there is none.
 
-    This reads headers that servers append, for each of many thousand messages.
+    Use it for headers that the server appends.
     """
     start = block.rfind(b"\r\n" + name + b": ")
     if start < 0:
@@ -453,7 +434,7 @@ def _split_status(line: bytes) -> tuple[int | None, str]:
 def _refuse_type(headers: object) -> NoReturn:
     hint = ""
     if isinstance(headers, Iterable) and not isinstance(headers, (str, bytes)):
-        hint = "; of pairs, Headers(pairs) makes them"
+        hint = "; use Headers(pairs) for pairs"
     raise InvalidTypeError(
         f"headers must be a mapping or Headers, not {type(headers).__name__}{hint}",
         argument="headers",

@@ -35,16 +35,9 @@ What may be published: bytes-like objects as they are, text as UTF-8. Anything e
 """
 
 
-def _sequence(_: Expect, field: attrs.Attribute[Any], value: object) -> None:
-    if value is not None:
-        check_count(field.name, value, 0)
-
-
-def _text(_: Expect, field: attrs.Attribute[Any], value: object) -> None:
+def _check_text(name: str, value: object) -> None:
     if value is not None and not isinstance(value, str):
-        raise InvalidTypeError(
-            f"{field.name} must be text, not {type(value).__name__}", argument=field.name
-        )
+        raise InvalidTypeError(f"{name} must be text, not {type(value).__name__}", argument=name)
 
 
 @attrs.frozen(slots=True)
@@ -52,21 +45,26 @@ class Expect:
     """
     Conditions under which a stream stores a message. ``None`` sets no condition.
 
-    0 is a condition, too: there is no such message yet.
+    A sequence of 0 requires that there is no message yet.
     """
 
-    stream: str | None = attrs.field(default=None, validator=_text)
+    stream: str | None = None
     """The name of the stream."""
-    last_sequence: int | None = attrs.field(default=None, validator=_sequence)
+    last_sequence: int | None = None
     """The last sequence of the stream."""
-    last_subject_sequence: int | None = attrs.field(default=None, validator=_sequence)
+    last_subject_sequence: int | None = None
     """The last sequence of the message's subject."""
-    last_subject_sequence_subject: str | None = attrs.field(default=None, validator=_text)
+    last_subject_sequence_subject: str | None = None
     """The subject of ``last_subject_sequence``, wildcards allowed. None is the message's own."""
-    last_msg_id: str | None = attrs.field(default=None, validator=_text)
+    last_msg_id: str | None = None
     """The id of the last message of the stream."""
 
     def __attrs_post_init__(self) -> None:
+        for name in ("last_sequence", "last_subject_sequence"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 0)
+        for name in ("stream", "last_subject_sequence_subject", "last_msg_id"):
+            _check_text(name, getattr(self, name))
         if self.stream is not None:
             validate_name("stream", self.stream)
         if self.last_subject_sequence_subject is not None:
@@ -79,18 +77,18 @@ class Expect:
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return the headers that express the conditions."""
-        said = (
+        pairs = (
             (names.EXPECTED_STREAM, self.stream),
             (names.EXPECTED_LAST_SEQUENCE, self.last_sequence),
             (names.EXPECTED_LAST_SUBJECT_SEQUENCE, self.last_subject_sequence),
             (names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT, self.last_subject_sequence_subject),
             (names.EXPECTED_LAST_MSG_ID, self.last_msg_id),
         )
-        return [(name, str(value)) for name, value in said if value is not None]
+        return [(name, str(value)) for name, value in pairs if value is not None]
 
 
 def _size(data: object) -> str:
-    # Payloads may be secret, so they do not belong in logs. Invalid ones get here, too.
+    # Payloads may be secret, so a repr shows only their size. They are not checked yet.
     if not isinstance(data, (bytes, bytearray, memoryview, str)):
         return f"<{type(data).__name__}>"
     return f"<{len(data)} {'characters' if isinstance(data, str) else 'bytes'}>"
@@ -101,7 +99,7 @@ class OutboundMessage:
     """
     A message to publish.
 
-    Values are checked when the message is sent, so that plugins see what the caller gave. Not
+    Values are checked when the message is sent, so that plugins see the original values. Not
     thread-safe.
     """
 
@@ -119,7 +117,7 @@ class OutboundMessage:
     """Conditions for storing the message."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors that carry messages have to be picklable, and a memoryview is not.
+        # Errors carry messages and must be picklable, but a memoryview is not.
         data = bytes(self.data) if isinstance(self.data, memoryview) else self.data
         fields = (self.subject, data, self.headers, self.msg_id, self.ttl, self.expect)
         return OutboundMessage, fields
@@ -161,10 +159,10 @@ def subject_of(item: Any) -> str:
 
 def valid_subject(item: Any) -> str:
     """
-    Return the subject of what stands for a message, if messages can be published to it.
+    Return the subject of a message after checking it.
 
     Raises:
-        InvalidTypeError, InvalidSubjectError: It is no message, or the subject is invalid.
+        InvalidTypeError, InvalidSubjectError: *item* is not a message, or its subject is invalid.
     """
     return validate_subject(coerce_outbound(item).subject)
 
@@ -180,9 +178,9 @@ def with_ttl(item: object, ttl: Seconds | Literal["never"]) -> OutboundMessage:
 
 def check_readable(message: OutboundMessage) -> None:
     """
-    Raise if plugins could not read a message because of a mistake of the caller.
+    Raise if the caller gave a message that plugins cannot read.
 
-    Payloads are not checked, because a plugin may turn any object into bytes.
+    Payloads are not checked, because a plugin may convert any object to bytes.
 
     Raises:
         InvalidTypeError: The subject is not text, or the headers are neither a mapping nor None.
@@ -195,8 +193,8 @@ def with_shared(item: object, shared: SharedHeaders) -> Any:
     """
     Return *item* with shared headers added to its own; *item* is not changed.
 
-    If the message has one of the headers of a part, in any case, it gets none of that part. Half of
-    a trace context would belong to another trace.
+    If the message already has one header of a group, in upper or lower case, it gets none of that
+    group. Otherwise it could mix the trace contexts of two traces.
 
     Raises:
         InvalidHeaderError, InvalidTypeError: The message or its own headers are invalid.
@@ -222,10 +220,10 @@ def final_message(  # noqa: PLR0917 - the arguments of `commit`, in the order of
     expect: Expect | None,
 ) -> OutboundMessage | None:
     """
-    Return the message that commits a batch, or None if no argument was given.
+    Return the message that commits a batch; None if there are no arguments.
 
     Raises:
-        InvalidArgumentError: There is no subject, but another argument.
+        InvalidArgumentError: Other arguments were given without a subject.
     """
     if subject is not None:
         return OutboundMessage(subject, b"" if data is None else data, headers, msg_id, ttl, expect)
@@ -239,7 +237,7 @@ def message_iterator(messages: Iterable[Any]) -> Iterator[Any]:
     Return an iterator over the messages that a call was given.
 
     Raises:
-        InvalidTypeError: It is nothing that can be iterated over.
+        InvalidTypeError: *messages* is not iterable.
     """
     try:
         return iter(messages)
@@ -252,18 +250,22 @@ def message_iterator(messages: Iterable[Any]) -> Iterator[Any]:
 
 def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:
     """
-    Return the names and values of all headers of a message, which is not changed.
+    Return the names and values of all headers of a message.
 
     ``msg_id``, ``ttl`` and ``expect`` replace headers of the same name.
 
     Raises:
         InvalidHeaderError, InvalidTtlError, InvalidArgumentError: A value cannot be sent.
-        InvalidTypeError: The headers or the id have a wrong type.
+        InvalidTypeError: A value has the wrong type.
     """
     headers, msg_id, ttl, expect = message.headers, message.msg_id, message.ttl, message.expect
     own: list[tuple[str, str]] = []
     if msg_id is not None:
-        own.append((names.MSG_ID, _checked_id(msg_id)))
+        _check_text("msg_id", msg_id)
+        if not msg_id.strip(" "):
+            # Servers strip spaces and ignore an empty id, so there would be no deduplication.
+            raise InvalidArgumentError("msg_id must not be empty or only spaces", argument="msg_id")
+        own.append((names.MSG_ID, msg_id))
     if ttl is not None:
         own.append((names.TTL, ttl_header(ttl)))
     if expect is not None:
@@ -280,24 +282,13 @@ def outbound_header_pairs(message: OutboundMessage) -> list[tuple[str, str]]:
     return [pair for pair in header_pairs(headers) if pair[0] not in replaced] + own
 
 
-def _checked_id(msg_id: object) -> str:
-    if not isinstance(msg_id, str):
-        raise InvalidTypeError(
-            f"msg_id must be text, not {type(msg_id).__name__}", argument="msg_id"
-        )
-    if not msg_id.strip(" "):
-        # Servers strip spaces and ignore an empty id, so there would be no deduplication.
-        raise InvalidArgumentError("msg_id must not be empty or only spaces", argument="msg_id")
-    return msg_id
-
-
 def payload_bytes(data: Payload) -> bytes | bytearray | memoryview:
     """
-    Return a payload as an object whose length is its number of bytes, without copying bytes.
+    Return a payload as an object whose length is its size in bytes; bytes are not copied.
 
     Raises:
-        InvalidTypeError: It is neither bytes-like nor text.
-        InvalidArgumentError: It is text that cannot be encoded as UTF-8.
+        InvalidTypeError: *data* is neither bytes-like nor text.
+        InvalidArgumentError: *data* is text that cannot be encoded as UTF-8.
     """
     if isinstance(data, (bytes, bytearray)):
         return data
@@ -348,22 +339,22 @@ class BatchAck:
     stream: str
     """The stream that stored it."""
     sequence: int
-    """The sequence of the last message; 0 if the server did not say."""
+    """The sequence of the last message; 0 if the server did not report it."""
     batch_id: str
-    """The batch's id, under which it is stored."""
+    """The id of the stored batch."""
     size: int
     """The number of messages, without those that are known not to be stored."""
     first_sequence: int | None = None
     """
     The sequence of the first message of an atomic batch, whose messages are stored without a gap.
-    ``None`` after fast ingest, or if the server did not say.
+    ``None`` after fast ingest, or if the server did not report it.
     """
     lost: int = 0
     """The messages of a fast batch that were lost or refused. Always 0 for an atomic batch."""
     duplicate: bool = False
     """
-    Whether the batch was sent again although an earlier attempt was stored. The sequences and the
-    id are those of the earlier attempt, read from the stream.
+    Whether an earlier attempt was stored and the batch was sent again. The sequences and the id are
+    those of the earlier attempt, read from the stream.
     """
 
 

@@ -162,7 +162,7 @@ class TestInput:
         """Headers are made of pairs; a message is given headers, whoever looks at them first."""
         pairs = [("A", "1"), ("A", "2"), ("b", "3")]
         assert Headers(make(pairs)).items() == pairs
-        with pytest.raises(InvalidTypeError, match=r"not \w+; of pairs, Headers\(pairs\)"):
+        with pytest.raises(InvalidTypeError, match=r"not \w+; use Headers\(pairs\)"):
             list(header_pairs(make(pairs)))
 
     def test_argument_is_not_changed(self):
