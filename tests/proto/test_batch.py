@@ -21,23 +21,23 @@ INCOMPLETE = (400, 10176, "atomic publish batch is incomplete")
 
 
 def frame(data, header=None):
-    """What comes on the reply subject of a message."""
+    """Return a frame that answers a message."""
     return (b"_INBOX.r", b"", header, data)
 
 
 def puback(sequence, **more):
-    """An acknowledgement as servers write it."""
+    """Return an ack as servers write it."""
     return json.dumps({"stream": "S", "seq": sequence, **more}).encode()
 
 
 def failure(code, err_code, description):
-    """An error as servers write it."""
+    """Return an error as servers write it."""
     error = {"code": code, "err_code": err_code, "description": description}
     return json.dumps({"error": error, "stream": "S", "seq": 0}).encode()
 
 
 def make(**options):
-    """An engine of a server that knows the marker, unless told otherwise."""
+    """Return an engine for a server that supports the marker, by default."""
     return AtomicBatchEngine(ID, **{"hold_back": False, **options})
 
 
@@ -104,7 +104,7 @@ class TestEntries:
         ],
     )
     def test_asks(self, first, every, expected):
-        """Which messages ask is what the caller wanted, in one go and one by one."""
+        """The options decide which messages ask for an answer."""
         engine = make(ack_first=first, ack_every=every)
         assert [e.sequence for e in (add(engine, n) for n in range(10)) if e.asks] == expected
         sent = commit(make(ack_first=first, ack_every=every), *range(11))
@@ -125,7 +125,7 @@ class TestEntries:
         assert (entry.sequence, entry.item, entry.commit, entry.asks) == (2, "b", b"1", True)
 
     def test_hold_back(self):
-        """If the server knows no marker, each message waits for the next one or the commit."""
+        """If the server does not support the marker, each message waits for the next one."""
         engine = make(hold_back=True)
         assert add(engine, "a") is None
         assert engine.sent == 0
@@ -167,7 +167,7 @@ class TestEntries:
         assert [(e.sequence, e.item, e.commit) for e in sent] == [(1, "a", b""), (2, "b", b"1")]
 
     def test_usual_limit(self):
-        """Where no limit is known, the first message that may be too many asks, and only that."""
+        """If the limit is not known, message 1,001 asks for an answer."""
         engine = make(ack_first=False)
         assert [e.sequence for e in (add(engine, n) for n in range(1003)) if e.asks] == [1001]
         sent = commit(make(ack_first=False), *range(1003))
@@ -188,21 +188,21 @@ class TestEntries:
 class TestAnswers:
     @pytest.fixture
     def committed(self):
-        """An engine of two messages that waits for the answer to its commit, and that entry."""
+        """An engine that waits for the answer to its commit, and the part with the commit."""
         engine = make()
         add(engine, "a")
         (part,) = engine.commit("b")
         return engine, part
 
     def test_zero_bytes(self):
-        """An empty answer to a message on the way says that all is well."""
+        """An empty answer to a message that does not commit confirms it."""
         engine = make()
         engine.answered(add(engine, "a").part, frame(b""), "x")
         engine.answered(add(engine, "b").part, frame(b"", b"NATS/1.0\r\n\r\n"), "x")
         assert engine.state is BatchState.OPEN
 
     def test_committed(self, committed):
-        """The answer to the commit says where the batch is."""
+        """The answer to the commit contains the sequence of the last message."""
         engine, part = committed
         engine.answered(part, frame(puback(7, batch=ID, count=2)), "x")
         assert engine.state is BatchState.COMMITTED
@@ -219,7 +219,7 @@ class TestAnswers:
         ],
     )
     def test_not_as_a_batch(self, committed, data):
-        """An answer that confirms not this batch, whole, is an error that says what is there."""
+        """An ack that is not about the whole batch is an error."""
         engine, part = committed
         with pytest.raises(errors.AtomicityError) as caught:
             engine.answered(part, frame(data), "x")
@@ -228,7 +228,7 @@ class TestAnswers:
         assert (engine.state, engine.ack) == (BatchState.SPLIT, None)
 
     def test_stored_at_once(self):
-        """An old server acknowledges the first message: it is in the stream already."""
+        """An ack of the first message means that the server stored it at once."""
         engine = make()
         with pytest.raises(errors.AtomicityError):
             engine.answered(add(engine, "a").part, frame(b'{"stream":"S", "seq":1}'), "x")
@@ -236,7 +236,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("header", [b"NATS/1.0 503\r\n\r\n", NO_RESPONDERS])
     def test_no_responders(self, committed, header):
-        """No stream took it: nothing is stored, though the payload is as empty as a good answer."""
+        """If no stream took the message, nothing is stored."""
         for engine, part in (committed, (fresh := make(), add(fresh, "a").part)):
             with pytest.raises(errors.NoStreamResponseError, match="x"):
                 engine.answered(part, frame(b"", header), "x")
@@ -255,7 +255,7 @@ class TestAnswers:
         ],
     )
     def test_refused(self, committed, code, err_code, description, kind):
-        """An error of the server ends the batch with that error, wherever it comes."""
+        """An error of the server ends the batch."""
         data = failure(code, err_code, description)
         for engine, part in (committed, (fresh := make(), add(fresh, "a").part)):
             with pytest.raises(kind) as caught:
@@ -267,14 +267,14 @@ class TestAnswers:
 
     @pytest.mark.parametrize("data", [b"", b"+OK", b"{}", b"[]"])
     def test_nonsense(self, committed, data):
-        """After an answer to the commit that means nothing, the outcome is unknown."""
+        """After an unreadable answer to the commit, the outcome is unknown."""
         engine, part = committed
         with pytest.raises(errors.ProtocolError):
             engine.answered(part, frame(data), "x")
         assert engine.state is BatchState.UNKNOWN
 
     def test_lost(self, committed):
-        """Without an answer a batch is lost, and one that was to be committed is unknown."""
+        """Without an answer a batch is lost, or unknown if the answer was to the commit."""
         engine, part = committed
         assert engine.lost(part) is BatchState.UNKNOWN
         engine = make()
@@ -283,7 +283,7 @@ class TestAnswers:
 
 class Server:
     """
-    One batch as a server sees it, in what matters here: old ones store every message at once.
+    A simplified server with one batch. Old servers store every message at once.
     """
 
     def __init__(self, *, old, limit):
@@ -294,7 +294,7 @@ class Server:
         self.gone = False
 
     def take(self, entry):
-        """Take what was written and return the payload that answers it."""
+        """Process a message and return the payload of the answer."""
         if self.old:
             self.stored.append(entry.item)
             return puback(len(self.stored))
@@ -328,7 +328,7 @@ OUTCOMES = st.lists(
 
 class Driver:
     """
-    Drive an engine as its user does, against a server that may be old, and over a bad connection.
+    Use an engine with a server that may be old, over an unreliable connection.
     """
 
     def __init__(self, engine, server, outcomes, every=1):
@@ -470,7 +470,7 @@ def test_anything(hold_back, old, ack_first, ack_every, limit, known, adds, last
 )
 @settings(max_examples=300, deadline=None)
 def test_one_by_one_or_in_one_go(count, limit, hold_back):
-    """The same messages make the same batch whichever way they are given."""
+    """The same messages make the same batch, however they are added."""
     stored = []
     for adds in range(count + 1):
         engine = make(hold_back=hold_back, limit=limit)
@@ -507,7 +507,7 @@ class TestHeaderRules:
         ],
     )
     def test_never(self, rules, name, value):
-        """Headers that no message of a batch can have, first or not, are refused by name."""
+        """Headers that no message of a batch can have are refused by name."""
         for each in (rules, HeaderRules(counters=True)):
             with pytest.raises(errors.BatchRuleError, match=name) as caught:
                 each.take("B", [("Other", "1"), (name, value)])
@@ -515,13 +515,13 @@ class TestHeaderRules:
 
     @pytest.mark.parametrize(("name", "value"), [(LAST, "0"), (LAST, "7"), ("Nats-Rollup", "all")])
     def test_first_message_only(self, rules, name, value):
-        """What is about the whole stream can only be on the first message."""
+        """Headers about the whole stream can only be on the first message."""
         HeaderRules(counters=True).take("B", [(name, value)])
         with pytest.raises(errors.BatchRuleError, match=f"{name}.*first message"):
             rules.take("B", [(name, value)])
 
     def test_rollup_of_a_subject(self, rules):
-        """A subject can be rolled up by its first message in the batch."""
+        """Only the first message of a subject can roll it up."""
         with pytest.raises(errors.BatchRuleError, match="first message of a subject"):
             rules.take("A", [("Nats-Rollup", "sub")])
         rules.take("B", [("Nats-Rollup", "sub")])
@@ -531,14 +531,14 @@ class TestHeaderRules:
 
     @pytest.mark.parametrize("pairs", [[(SUBJECT, "0")], [(SUBJECT, "0"), (ABOUT, "A")]])
     def test_written_subject(self, rules, pairs):
-        """Nothing can be expected of a subject that the batch has written, as the server has it."""
+        """A message cannot have an expectation about a subject that the batch has written."""
         subject = "A" if len(pairs) == 1 else "B"
         with pytest.raises(errors.WrongLastSequenceError, match="'A'") as caught:
             rules.take(subject, pairs)
         assert (caught.value.code, caught.value.err_code) == (400, 10164)
 
     def test_expected_before_it_is_written(self, rules):
-        """A subject may be expected of as often as one likes before it is written, and then not."""
+        """Several messages may have an expectation about a subject until the batch writes it."""
         rules.take("B", [(SUBJECT, "0"), (ABOUT, "C")])
         rules.take("D", [(SUBJECT, "0"), (ABOUT, "C")])
         rules.take("C", [(SUBJECT, "0")])
@@ -546,13 +546,13 @@ class TestHeaderRules:
             rules.take("E", [(SUBJECT, "0"), (ABOUT, "C")])
 
     def test_wildcards(self):
-        """Wildcards are about the stream before the batch, so what it wrote does not matter."""
+        """Expectations about wildcards refer to the stream before the batch."""
         rules = HeaderRules(counters=True)
         for subject in ("A.1", "A.2", "A.1"):
             rules.take(subject, [(SUBJECT, "3"), (ABOUT, "A.>")])
 
     def test_ids(self, rules):
-        """An id can be in a batch once, as the server has it, and ids are counted."""
+        """A batch can have each id once."""
         with pytest.raises(errors.DuplicateMessageIdError, match="'1'") as caught:
             rules.take("B", [("Nats-Msg-Id", "1")])
         assert (caught.value.code, caught.value.err_code) == (400, 10201)
@@ -561,7 +561,7 @@ class TestHeaderRules:
         assert rules.ids == 2
 
     def test_blanks_of_ids(self, rules):
-        """Blanks before an id are none of it, as the server has it, and alone they are no id."""
+        """Spaces before an id are ignored."""
         for value in ("", " ", " "):
             rules.take("B", [("Nats-Msg-Id", value)])
         assert rules.ids == 1
@@ -569,19 +569,19 @@ class TestHeaderRules:
             rules.take("B", [("Nats-Msg-Id", " 1")])
 
     def test_the_first_of_several(self, rules):
-        """Of a header that is there twice the first counts, as it does for the server."""
+        """If a header is there twice, the first one counts."""
         rules.take("B", [("Nats-Msg-Id", "2"), ("Nats-Msg-Id", "1")])
         with pytest.raises(errors.DuplicateMessageIdError):
             rules.take("B", [("Nats-Msg-Id", "2")])
 
     def test_counters(self, rules):
-        """Counters are for servers that do not destroy them."""
+        """Increments are refused for servers that would destroy the counter."""
         rules.take("B", [("Nats-Incr", "+1")])
         with pytest.raises(errors.BatchRuleError, match=r"Nats-Incr.*2\.14"):
             HeaderRules(counters=False).take("B", [("Nats-Incr", "+1")])
 
     def test_what_was_refused_is_forgotten(self, rules):
-        """A message that was refused leaves no trace, neither of its subject nor of its id."""
+        """A refused message leaves no trace."""
         empty = HeaderRules(counters=True)
         for each in (rules, empty):
             before = each.ids
@@ -592,7 +592,7 @@ class TestHeaderRules:
         rules.take("N", [(SUBJECT, "0"), ("Nats-Msg-Id", "n")])
 
     def test_everything_else(self, rules):
-        """Headers of the user's own, ttl and the stream's name go through."""
+        """Other headers are accepted."""
         pairs = [("A", "1"), ("A", "2"), ("Nats-TTL", "5"), ("Nats-Expected-Stream", "S")]
         rules.take("A", pairs)
         assert pairs == [("A", "1"), ("A", "2"), ("Nats-TTL", "5"), ("Nats-Expected-Stream", "S")]

@@ -1,5 +1,5 @@
 """
-Messages of an atomic batch before they are sent: their blocks, and what is refused.
+The frames of an atomic batch, and the messages that are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_PAYLOAD = 1000
 
 def parsed(block):
     """
-    Take a block apart: subject, reply, header fields in order, payload. Its sizes must be right.
+    Return subject, reply, headers and payload of a frame whose sizes are right.
     """
     line, rest = block.split(b"\r\n", 1)
     verb, subject, *reply, header_size, size = line.split()
@@ -62,7 +62,7 @@ class TestWire:
 
     def test_the_last_message(self):
         """
-        The message that commits says so, and asks for an answer.
+        The message that commits has the commit header and asks for an answer.
         """
         part = Part(12, [(b"S.A", b"\r\n", b"data")], asks=True, commit=b"1")
         assert parsed(request(Wire("b1"), part)) == (
@@ -74,7 +74,7 @@ class TestWire:
 
     def test_the_marker(self):
         """
-        The marker goes to the last message's subject, and has nothing of that message.
+        The marker has the subject of the last message, but neither its headers nor its payload.
         """
         part = Part(2, [], asks=True, commit=b"eob")
         assert parsed(request(Wire("b1"), part, (b"S.A", b"A: 1\r\n\r\n", b"data"))) == (
@@ -99,7 +99,7 @@ class TestWire:
     @settings(max_examples=300, deadline=None)
     def test_any(self, batch_id, sequence, payload, header, asks, commit):
         """
-        Whatever is in id, headers and payload, the block can be read back and has room for itself.
+        Any id, headers and payload can be read back from the frame.
         """
         item = (b"S.A", header, payload)
         marker = commit == b"eob"
@@ -123,7 +123,7 @@ class TestWire:
 
 class Streams:
     """
-    What is known of streams, by first token of their subjects.
+    The cache of streams, by the first token of their subjects.
     """
 
     def __init__(self, **configs):
@@ -219,7 +219,7 @@ class TestAdmit:
     )
     def test_forms(self, stage, item, tail, payload):
         """
-        Messages of all forms, with headers or without, become subject, headers, bytes.
+        Messages of all forms become a subject, headers and a payload in bytes.
         """
         staged = stage().admit(item)
         assert staged == (b"S.A", tail, payload)
@@ -227,7 +227,7 @@ class TestAdmit:
 
     def test_a_payload_that_changes_later(self, stage):
         """
-        What was admitted is a copy: the caller may use its buffer again.
+        The payload is copied, so the caller may reuse its buffer.
         """
         data = bytearray(b"one")
         part = stage()
@@ -263,7 +263,7 @@ class TestAdmit:
     )
     def test_refused(self, stage, item, error):
         """
-        An invalid message is refused with its own error, and nothing of it is kept.
+        An invalid message raises its own error and leaves no trace.
         """
         part = stage()
         with pytest.raises(error):
@@ -273,7 +273,7 @@ class TestAdmit:
 
     def test_a_subject_of_another_stream(self, stage):
         """
-        The error says which stream it is; the server is asked, in case that the batch's has grown.
+        The error names the stream that stores the subject.
         """
         part = stage()
         with pytest.raises(errors.InvalidSubjectError, match=r"'T'.*'S'"):
@@ -281,7 +281,7 @@ class TestAdmit:
 
     def test_a_subject_that_the_stream_has_got_since(self, stage, streams):
         """
-        A subject that the stream takes by now is accepted, and asked about once.
+        A subject that the stream accepts by now is accepted. It is looked up once.
         """
         part = stage()
         streams.configs["S"] = StreamConfig(name="S", subjects=["S.>", "NEW.>"])
@@ -300,7 +300,7 @@ class TestAdmit:
 
     def test_the_largest(self, stage):
         """
-        What the batch adds to a message counts too, to the byte.
+        The headers of the batch count towards the limit, to the byte.
         """
         room = MAX_PAYLOAD - Wire("b1").added - len(b"\r\n")
         part = stage()
@@ -311,7 +311,7 @@ class TestAdmit:
 
     def test_the_largest_of_the_stream(self, stage, streams):
         """
-        A stream's max_msg_size is known too, and asked for again before a message is refused.
+        The stream's max_msg_size is a limit, too, as the stream is now.
         """
         streams.configs["S"] = StreamConfig(name="S", subjects=["S.>"], max_msg_size=300)
         part = stage()
@@ -327,7 +327,7 @@ class TestAdmit:
 
     def test_headers_stay_the_callers(self, stage):
         """
-        Neither a mapping nor a message is changed by what the batch adds.
+        The caller's mapping and message are not changed.
         """
         headers = {"A": ["1", "2"]}
         message = OutboundMessage("S.A", headers=headers, msg_id="m")
@@ -337,7 +337,7 @@ class TestAdmit:
 
     def test_an_older_server_later(self, stage, streams):
         """
-        What one server may have another may not: counters stay whole when a batch is sent again.
+        A batch that changes a counter is not sent again to a server that would destroy it.
         """
         part = stage()
         part.admit(("S.A", b"", {"A": "1"}))
@@ -370,7 +370,7 @@ class TestTtl:
     )
     def test_of_the_batch(self, stage, ttl, expected):
         """
-        The batch's ttl is that of all messages that have none.
+        The ttl of the batch applies to all messages without one.
         """
         tail = f"Nats-TTL: {expected}\r\n\r\n".encode()
         part = stage(ttl)
@@ -391,7 +391,7 @@ class TestTtl:
 class TestIds:
     def test_all_have_one(self, stage):
         """
-        Only a batch of which every message has an id cannot be stored twice.
+        A batch cannot be stored twice if every message has an id.
         """
         part = stage()
         assert part.all_have_ids() is False
@@ -408,7 +408,7 @@ class TestIds:
 @pytest.mark.parametrize("batch_id", ["x", "x" * 64, "a b.*>", "é" * 32, "%d"])
 def test_good_ids(batch_id):
     """
-    An id may have any 64 bytes that can be seen.
+    An id may have any 64 printable bytes.
     """
     assert AtomicOptions(batch_id=batch_id, timeout=1.0)
 
@@ -429,7 +429,7 @@ def test_good_ids(batch_id):
 )
 def test_bad_ids(batch_id, error):
     """
-    An id that the server would refuse, or mistake for none, is refused here.
+    An id that the server would refuse or ignore is invalid.
     """
     with pytest.raises(error):
         AtomicOptions(batch_id=batch_id, timeout=1.0)

@@ -1,5 +1,5 @@
 """
-Atomic batches on real servers: what is stored, and how many messages, and when.
+What atomic batches store on real servers, and when.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OLD = ["2.10.26", "2.11.11", "2.12.0"]
 class TestCommit:
     def test_nothing_is_seen_before(self, everywhere):
         """
-        Others see and store as if there were no batch, until all of it is there.
+        Before the commit, other clients see no message of the batch and can store their own.
         """
         s = everywhere
         batch = s.js.atomic_batch()
@@ -43,7 +43,7 @@ class TestCommit:
     @pytest.mark.parametrize("ack_first", [True, False])
     def test_empty_answers(self, everywhere, ack_first):
         """
-        An answer without a byte is a good one, for each message of a batch.
+        An empty answer confirms a message of a batch that does not commit.
         """
         s = everywhere
         with s.js.atomic_batch(ack_first=ack_first, ack_every=1) as batch:
@@ -53,7 +53,7 @@ class TestCommit:
 
     def test_without_a_last_message(self, everywhere):
         """
-        Two messages are two, the second one marked as the last.
+        A commit without a message stores the added messages and marks the last one.
         """
         s = everywhere
         batch = s.js.atomic_batch()
@@ -68,7 +68,7 @@ class TestCommit:
 
     def test_of_one_message(self, everywhere):
         """
-        One message is a batch too, added before or given to the commit.
+        A batch may have only one message, added before or given to the commit.
         """
         s = everywhere
         batch = s.js.atomic_batch()
@@ -80,7 +80,7 @@ class TestCommit:
 
     def test_a_thousand(self, everywhere):
         """
-        999 and one to commit, 1000 and none, and 1000 at once are as many as can be.
+        A batch takes 1,000 messages, however they are added.
         """
         s = everywhere
         messages = [(s("A"), b"%d" % number) for number in range(1000)]
@@ -96,7 +96,7 @@ class TestCommit:
 
     def test_more_than_a_thousand(self, everywhere):
         """
-        What is too large is refused, nothing is stored, and next time it is known.
+        The server refuses a batch that is too large. The next batch knows the limit.
         """
         s = everywhere
         messages = [(s("A"), b"%d" % number) for number in range(1001)]
@@ -123,7 +123,7 @@ class TestCommit:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_another_limit(self, version):
         """
-        The limit is what the server says, not what is usual.
+        The client learns the limit from the server's error.
         """
 
         def one_by_one(js, messages):
@@ -149,7 +149,7 @@ class TestCommit:
     @pytest.mark.parametrize("count", [1001, 1002, 1500])
     def test_more_than_a_thousand_at_once(self, everywhere, count):
         """
-        So it is in one call, whose first attempt learns the limit.
+        A batch in one call learns the limit, too.
         """
         s = everywhere
         for _ in range(2):
@@ -160,7 +160,7 @@ class TestCommit:
 
     def test_headers_of_none(self, everywhere):
         """
-        Messages without headers, with None and with some go through in one call.
+        One call may mix messages with headers and without.
         """
         s = everywhere
         messages = [
@@ -176,7 +176,7 @@ class TestCommit:
 
     def test_ttl(self, everywhere):
         """
-        A message's own ttl, and that of the batch for those that have none.
+        The ttl of the batch applies to messages without their own.
         """
         s = everywhere
         s.stream.update(allow_msg_ttl=True)
@@ -190,7 +190,7 @@ class TestCommit:
 
     def test_rolled_up(self, everywhere):
         """
-        A batch may begin by rolling up the stream, or each of its subjects once.
+        The first message of each subject in a batch may roll it up.
         """
         s = everywhere
         s.stream.update(allow_rollup_hdrs=True)
@@ -208,7 +208,7 @@ class TestCommit:
 class TestBlock:
     def test_it_commits(self, batches):
         """
-        Leaving the block commits, unless that was done in it.
+        Leaving the block commits, unless the block has committed.
         """
         with batches.js.atomic_batch() as batch:
             batch.add(batches("A"), b"1")
@@ -223,7 +223,7 @@ class TestBlock:
 
     def test_an_exception_stores_nothing(self, batches):
         """
-        What the block raises comes out as it is, and nothing is stored.
+        If the block raises, its error is raised unchanged and nothing is stored.
         """
         error = LookupError("own")
         batch = batches.js.atomic_batch()
@@ -243,7 +243,7 @@ class TestBlock:
 
     def test_discarded_or_empty(self, batches):
         """
-        A batch that was discarded, or is empty, is left without a word.
+        Leaving the block of a discarded or an empty batch raises nothing.
         """
         with batches.js.atomic_batch() as batch:
             batch.add(batches("A"), b"1")
@@ -277,7 +277,7 @@ class TestBlock:
 
     def test_nothing_to_commit(self, batches):
         """
-        An empty batch is refused here, and can be filled afterwards.
+        Committing an empty batch raises an error, and messages can be added afterwards.
         """
         batch = batches.js.atomic_batch()
         with pytest.raises(ValueError, match="at least one message"):
@@ -289,7 +289,7 @@ class TestBlock:
 
     def test_it_is_over(self, batches):
         """
-        After its commit a batch takes neither messages nor a commit, and cannot be sent again.
+        A committed batch takes no message and no second commit, and cannot be sent again.
         """
         batch = batches.js.atomic_batch()
         batch.add(batches("A"), b"1")
@@ -306,7 +306,7 @@ class TestBlock:
 
     def test_what_was_discarded_is_not_sent_again(self, batches):
         """
-        Messages of a batch that was never whole cannot be sent as one.
+        A discarded batch cannot be sent again, because messages may be missing.
         """
         batch = batches.js.atomic_batch()
         batch.add(batches("A"), b"1")
@@ -319,7 +319,7 @@ class TestIterables:
     @pytest.mark.parametrize("kind", [list, tuple, iter, lambda items: (i for i in items)])
     def test_of_all_kinds(self, batches, kind):
         """
-        Whatever yields messages will do.
+        Any iterable of messages is accepted.
         """
         messages = kind([(batches("A"), b"%d" % number) for number in range(4)])
         assert batches.js.publish_batch(messages).size == 4
@@ -327,7 +327,7 @@ class TestIterables:
 
     def test_that_raise(self, batches):
         """
-        An exception of the iterable comes out, and nothing is stored.
+        If the iterable raises, the error is raised unchanged and nothing is stored.
         """
 
         def broken():
@@ -341,7 +341,7 @@ class TestIterables:
 
     def test_that_are_empty(self, batches):
         """
-        No messages are no batch.
+        An empty iterable is an error.
         """
         with pytest.raises(ValueError, match="at least one message"):
             batches.js.publish_batch([])
@@ -361,7 +361,7 @@ class TestIterables:
     @pytest.mark.parametrize("place", [0, 1])
     def test_that_give_nonsense(self, batches, item, error, place):
         """
-        What cannot be sent is refused, first or not, and nothing is stored.
+        An invalid message is refused in any place, and nothing is stored.
         """
         if isinstance(item, tuple) and item:
             item = (item[0].format(batches.name), *item[1:])
@@ -376,7 +376,7 @@ class TestIterables:
 class TestDoors:
     def through(self, client):
         """
-        Store batches in both ways over a connection, the second one in pieces, and read them back.
+        Store batches in both ways over a connection, and read them back.
         """
         js = client.jetstream()
         stream = Batches(js, "S")
@@ -390,7 +390,7 @@ class TestDoors:
 
     def test_websocket(self):
         """
-        Batches go over a WebSocket as they go over a socket.
+        Batches work over a WebSocket.
         """
         pytest.importorskip("aiohttp")
         with DevServer(config={"websocket": {"port": -1, "no_tls": True}}) as server:
@@ -400,7 +400,7 @@ class TestDoors:
 
     def test_tls(self, tmp_path):
         """
-        Batches go over TLS as they go in the clear.
+        Batches work over TLS.
         """
         x509 = pytest.importorskip("cryptography.x509")
         from cryptography.hazmat.primitives import hashes, serialization

@@ -1,5 +1,5 @@
 """
-Atomic batches when something breaks: servers, connections, deadlines, and what is known then.
+Atomic batches when servers or connections fail, or the time is up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TestAbandoned:
     @pytest.mark.parametrize("ack_first", [True, False])
     def test_idle(self, hasty, unique, ack_first):
         """
-        Plugins hear that the server gave the batch up, and its next use says why.
+        Plugins are told that the server dropped the batch, and its next call raises why.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(hasty.url, plugins=[recorder]) as client:
@@ -59,7 +59,7 @@ class TestAbandoned:
 
     def test_another_one_is_idle(self, hasty, unique):
         """
-        Batches of one client on one stream hear of each other's end, and go on; it is told once.
+        If the server drops one batch, other batches on its stream continue. Plugins are told once.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(hasty.url, plugins=[recorder]) as client:
@@ -80,7 +80,7 @@ class TestAbandoned:
 
     def test_idle_at_the_commit(self, hasty, unique):
         """
-        At the commit it is told too, and all of it can be sent again.
+        The commit of a dropped batch raises why, and the whole batch can be sent again.
         """
         recorder = HookRecorder("jetsync_status")
         with jetsync.connect(hasty.url, plugins=[recorder]) as client:
@@ -101,7 +101,7 @@ class TestAbandoned:
     )
     def test_who_may_not_listen(self, version, since, unique, monkeypatch):
         """
-        Without advisories the answer is explained by the time that has passed.
+        If the user may not read advisories, the error names the time that has passed.
         """
         monkeypatch.setattr("jetsync.publish.atomic_attempt.IDLE_LIMIT", 1.0)
         deny = {"deny": "$JS.EVENT.>"}
@@ -132,7 +132,7 @@ class TestAbandoned:
     @pytest.mark.parametrize("ack_every", [0, 1])
     def test_a_gap(self, client, stream, monkeypatch, ack_every):
         """
-        A message that got lost on the way takes the whole batch with it.
+        If one message is lost, the server stores nothing of the batch.
         """
         js = client.jetstream()
         batch = js.atomic_batch(ack_every=ack_every)
@@ -154,7 +154,7 @@ class TestAbandoned:
 class TestSlots:
     def test_fifty(self, js, stream):
         """
-        The 51st open batch is refused, and a commit or a discard makes room for it.
+        The server refuses the 51st open batch until another one is committed or discarded.
         """
         batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
         for batch in batches:
@@ -182,7 +182,7 @@ class TestSlots:
     @pytest.mark.versions
     def test_fifty_on_an_older_server(self, server_for, unique):
         """
-        Before 2.14 the 51st is said to be incomplete; it is as little stored.
+        Servers before 2.14 refuse the 51st open batch as incomplete.
         """
         with jetsync.connect(server_for("2.12.8").url) as client:
             js = client.jetstream()
@@ -203,7 +203,7 @@ class TestSlots:
 
     def test_a_place_that_becomes_free(self, nats_server, js, stream):
         """
-        A batch in one call waits for a place where a plugin asks for that.
+        A plugin can retry a batch in one call until the server has room for it.
         """
         batches = [js.atomic_batch() for _ in range(OPEN_BATCHES)]
         for batch in batches:
@@ -221,7 +221,7 @@ class TestSlots:
 
     def test_an_add_without_an_answer(self, proxied, js, stream):
         """
-        A batch whose add ran out of time frees its place as soon as the server hears of it.
+        A batch whose add timed out frees its place on the server.
         """
         far, proxy = proxied()
         far.publish_batch([(f"{stream.name}.A", b"0")])
@@ -272,7 +272,7 @@ class TestConnection:
 
     def test_a_cut_between_two_adds(self, proxied, stream):
         """
-        A batch belongs to its connection: after a reconnect an add ends it, at once.
+        After a reconnect, the next add ends the batch at once.
         """
         js, proxy = proxied()
         batch = js.atomic_batch()
@@ -287,7 +287,7 @@ class TestConnection:
 
     def test_a_batch_begins_without_a_connection(self, proxied, stream):
         """
-        The first add, and a batch in one call, wait for a connection as long as they may.
+        The first add and a batch in one call wait for a connection until their deadline.
         """
         js, proxy = proxied()
         js.publish_batch([(f"{stream.name}.A", b"0")])
@@ -310,7 +310,7 @@ class TestConnection:
 
     def test_another_server_is_asked_again(self, server_for, nats_server, unique):
         """
-        After a reconnect to an older server, which stores everything one by one, none is sent.
+        After a reconnect to a server without support for batches, none is sent.
         """
         old = server_for("2.11.11")
         with (
@@ -340,7 +340,7 @@ class TestConnection:
 class TestDeadlines:
     def test_a_server_that_stands_still(self, victim, fragile, unique):
         """
-        Every call ends with its time, and says what is known.
+        Every call ends by its deadline, and its error states what is known.
         """
         batch_stream(fragile, unique)
         fresh, batch = fragile.atomic_batch(), fragile.atomic_batch()
@@ -373,7 +373,7 @@ class TestDeadlines:
 
     def test_more_than_the_socket_takes(self, victim, fragile, unique):
         """
-        A batch larger than all buffers ends with its time too, and is not stored.
+        A batch that is larger than all buffers ends by its deadline and is not stored.
         """
         stream = batch_stream(fragile, unique)
         fragile.publish_batch([(f"{unique}.A", b"")])
@@ -389,7 +389,7 @@ class TestDeadlines:
 
     def test_another_thread_has_it(self, victim, fragile, unique):
         """
-        Who waits for another thread's call on the same batch waits no longer than it may.
+        A call that waits for another thread's call on the batch ends by its deadline.
         """
         batch_stream(fragile, unique)
         batch = fragile.atomic_batch(ack_every=1)

@@ -63,7 +63,7 @@ class TestDiscard:
 
     def test_for_one_who_waits(self, victim, unique):
         """
-        A call that was waiting for the batch finds it discarded.
+        A call that waits for the batch raises an error once it is discarded.
         """
         with jetsync.connect(victim.url) as client:
             js = client.jetstream()

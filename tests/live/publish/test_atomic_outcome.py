@@ -20,7 +20,7 @@ from jetsync.testing import HookRecorder
 
 def with_ids(stream, count=3):
     """
-    Messages that all have ids.
+    Return messages that all have ids.
     """
     return [
         OutboundMessage(f"{stream.name}.A", b"%d" % number, msg_id=f"{stream.name}-{number}")
@@ -31,7 +31,7 @@ def with_ids(stream, count=3):
 class TestUnknownOutcome:
     def lose_the_answer(self, js, proxy, stream, messages, count):
         """
-        Publish a batch whose answer never comes, as the connection is cut; return the error.
+        Publish a batch, cut the connection before its answer, and return the error.
         """
         js.publish_batch([(f"{stream.name}.warm", b"")])
         proxy.pause("to_client")
@@ -46,7 +46,7 @@ class TestUnknownOutcome:
 
     def test_it_had_come_through(self, proxied, stream):
         """
-        The connection is lost before the answer: sent again, the batch is found to be there.
+        If the answer is lost, sending the batch again finds it in the stream.
         """
         js, proxy = proxied()
         error = self.lose_the_answer(js, proxy, stream, with_ids(stream), 4)
@@ -64,7 +64,7 @@ class TestUnknownOutcome:
 
     def test_it_had_not(self, proxied, stream):
         """
-        The connection is lost before the server gets the batch: sent again, it is stored then.
+        If the commit is lost, sending the batch again stores it.
         """
         js, proxy = proxied()
         batch = js.atomic_batch()
@@ -87,7 +87,7 @@ class TestUnknownOutcome:
 
     def test_no_answer_in_time(self, proxied, stream):
         """
-        The time is over before the answer comes, which changes nothing of all that.
+        If the call times out, sending the batch again finds it in the stream.
         """
         js, proxy = proxied()
         js.publish_batch([(f"{stream.name}.warm", b"")])
@@ -101,7 +101,7 @@ class TestUnknownOutcome:
 
     def test_without_ids(self, proxied, stream):
         """
-        Without an id on every message sending again might store it twice, and is refused.
+        A batch with an unknown outcome cannot be sent again unless every message has an id.
         """
         js, proxy = proxied()
         messages = [*with_ids(stream), OutboundMessage(f"{stream.name}.A", b"none")]
@@ -128,7 +128,7 @@ class TestUnknownOutcome:
 
     def test_a_plugin_asks_for_it(self, proxied, stream):
         """
-        The retry hook is asked where ids make it safe, and the caller sees only the good end.
+        If every message has an id, the retry hook decides, and the caller gets the ack.
         """
         again = RetryPlugin()
         js, proxy = proxied(again)
@@ -146,7 +146,7 @@ class TestUnknownOutcome:
 
     def test_nobody_else_sends_it_meanwhile(self, proxied, stream):
         """
-        Between two attempts the batch is still that call's own.
+        Between two attempts no other call can use the batch.
         """
 
         class Meddler(RetryPlugin):
@@ -171,7 +171,7 @@ class TestUnknownOutcome:
 
     def test_a_plugin_is_not_asked_for_harm(self, proxied, stream):
         """
-        The retry hook is not asked where another attempt might store the batch twice.
+        The retry hook is not called if another attempt might store the batch twice.
         """
         again = RetryPlugin()
         js, proxy = proxied(again)
@@ -181,7 +181,7 @@ class TestUnknownOutcome:
 
     def test_the_client_is_closed(self, victim, unique):
         """
-        Closing the client while a commit waits leaves its outcome unknown, and says so.
+        Closing the client while a commit waits leaves its outcome unknown.
         """
         with jetsync.connect(victim.url) as client:
             js = client.jetstream()
@@ -202,7 +202,7 @@ class TestUnknownOutcome:
 class TestRetries:
     def test_no_stream(self, js, unique):
         """
-        Nobody takes the batch: it is tried three times by default, once without retries.
+        If no stream takes the batch, it is sent three times by default.
         """
         with timed(0.5, 1.5), pytest.raises(jetsync.NoStreamResponseError) as caught:
             js.publish_batch([(f"{unique}.A", b"")])
@@ -214,7 +214,7 @@ class TestRetries:
 
     def test_a_stream_that_appears_meanwhile(self, js, unique):
         """
-        The stream is made after 300 ms, and a later attempt is stored.
+        A later attempt is stored once the stream exists.
         """
         timer = threading.Timer(0.3, batch_stream, (js, unique))
         timer.start()
@@ -224,7 +224,7 @@ class TestRetries:
 
     def test_no_leader(self, js, stream, monkeypatch):
         """
-        A cluster that has no leader at the moment is asked again about the stream.
+        The lookup of the stream is repeated while the cluster has no leader.
         """
         context = type(js._context)
         answers, api = [jetsync.TemporarilyUnavailableError()] * 2, context.api
@@ -242,7 +242,7 @@ class TestRetries:
 
     def test_within_the_deadline(self, js, unique):
         """
-        Retries end with the time of the call.
+        Retries end by the deadline of the call.
         """
         with timed(0.3, 0.8), pytest.raises(jetsync.NoStreamResponseError):
             js.publish_batch([(f"{unique}.A", b"")], timeout=0.6, retries=100, retry_wait=0.2)
@@ -260,7 +260,7 @@ class TestRetries:
 
     def test_a_plugin_decides(self, nats_server, unique):
         """
-        A plugin's word on retries counts, with the operation, from the first question on.
+        The retry hook decides about every retry and gets the operation.
         """
         again = RetryPlugin(attempts=4, delay=0.01)
         with (
@@ -276,7 +276,7 @@ class TestRetries:
     @pytest.mark.parametrize("expected", [7, 0])
     def test_a_plugin_is_not_asked_about_refusals(self, nats_server, js, stream, expected):
         """
-        A refused batch is not sent again, and no plugin is asked.
+        A refused batch is not sent again, and no plugin is called.
         """
         again = RetryPlugin()
         js.publish(f"{stream.name}.A")
@@ -290,7 +290,7 @@ class TestRetries:
 
     def test_a_batch_that_the_server_gave_up(self, hasty, unique):
         """
-        All of it, the last message too, is sent again for a plugin that wants that.
+        If a plugin asks for a retry, the whole batch is sent again.
         """
         again, recorder = RetryPlugin(), HookRecorder("jetsync_status")
         with jetsync.connect(hasty.url, plugins=[again, recorder]) as client:

@@ -1,5 +1,5 @@
 """
-Atomic batches that are sent again, or refused, and what their errors say.
+Atomic batches that are sent again or refused, and their errors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class TestDuplicate:
     @pytest.fixture
     def lost(self, proxied, stream):
         """
-        A factory of batches of two messages whose commit was not answered, stored or not.
+        A factory of batches of two messages whose commit got no answer.
         """
         js, proxy = proxied()
 
@@ -43,7 +43,7 @@ class TestDuplicate:
     @pytest.mark.parametrize("rewritten", [(), ("last",), ("first",)])
     def test_it_was_stored(self, lost, js, stream, rewritten):
         """
-        Either subject tells that the batch is stored, and where.
+        The last message on either subject shows that the batch is stored, and where.
         """
         js.publish(f"{stream.name}.before")
         batch = lost(stored=True)
@@ -57,7 +57,7 @@ class TestDuplicate:
 
     def test_it_cannot_be_told(self, lost, js, stream):
         """
-        Where others have written to both subjects since, the outcome stays unknown.
+        If both subjects have newer messages, the outcome stays unknown.
         """
         batch = lost(stored=True)
         for name in ("first", "last"):
@@ -69,7 +69,7 @@ class TestDuplicate:
 
     def test_somebody_else_used_an_id(self, lost, js, stream):
         """
-        One id of another publisher refuses the batch: nothing is stored or reported as stored.
+        If another publisher has used an id, the batch is neither stored nor reported as stored.
         """
         batch = lost(stored=False)
         js.publish(f"{stream.name}.other", msg_id="last")
@@ -82,7 +82,7 @@ class TestDuplicate:
 class TestErrors:
     def test_a_first_message_that_is_denied(self, unique):
         """
-        Who may not publish the first message of a batch is told so, and not that it is incomplete.
+        If the user may not publish the first message, the error says so.
         """
         denied = {"publish": {"deny": [f"{unique}.secret"]}}
         users = [{"user": "u", "password": "p", "permissions": denied}]
@@ -101,7 +101,7 @@ class TestErrors:
     @pytest.mark.parametrize("step", ["add", "commit"])
     def test_a_connection_that_is_gone(self, proxied, stream, step):
         """
-        The loss of the connection is told by a public error, which says what it means.
+        If the connection is lost, the error says that nothing is stored.
         """
         js, proxy = proxied()
         batch = js.atomic_batch()
@@ -115,7 +115,7 @@ class TestErrors:
 
     def test_which_message(self, js, stream):
         """
-        Errors of a batch in one call say which message they are about.
+        Errors of a batch in one call name the message by its index.
         """
         good = (f"{stream.name}.A", b"")
         for bad, error in (
@@ -131,7 +131,7 @@ class TestErrors:
     @pytest.mark.parametrize("messages", [None, 5])
     def test_no_messages_at_all(self, js, messages):
         """
-        What cannot be iterated over is refused as an argument, by both calls that take many.
+        Both calls that take an iterable refuse anything else.
         """
         for call in (js.publish_batch, js.publish_many):
             with pytest.raises(jetsync.InvalidTypeError, match="iterable") as caught:
@@ -140,7 +140,7 @@ class TestErrors:
 
     def test_a_stream_without_the_setting(self, js, unique):
         """
-        A stream that takes no batches: the error says how it would.
+        If the stream does not allow batches, the error names the setting.
         """
         batch_stream(js, unique, allow_atomic=False)
         with pytest.raises(jetsync.AtomicPublishDisabledError, match="allow_atomic"):
@@ -152,7 +152,7 @@ class TestErrors:
 
 def test_a_block_without_messages(js):
     """
-    Nothing was added, so nothing is committed, and there is no ack.
+    The end of a block without messages commits nothing.
     """
     with js.atomic_batch() as batch:
         pass
@@ -161,7 +161,7 @@ def test_a_block_without_messages(js):
 
 def test_ids_that_plugins_are_told(nats_server, stream):
     """
-    A resend is another operation, with the id that it goes out with.
+    Plugins get the id of each attempt.
     """
 
     class Watch:
@@ -188,7 +188,7 @@ def test_ids_that_plugins_are_told(nats_server, stream):
 
 def test_who_may_not_listen_is_told_once(unique):
     """
-    A user without advisories is refused them once, not once per batch.
+    If the user may not read advisories, jetsync asks for them once and not for each batch.
     """
     deny = {"subscribe": {"deny": "$JS.EVENT.>"}}
     users = [{"user": "u", "password": "p", "permissions": deny}]
@@ -215,7 +215,7 @@ def test_who_may_not_listen_is_told_once(unique):
 
 def test_a_next_server_that_takes_less(nats_server, unique):
     """
-    A message that the next server finds too large is not sent: that would end the connection.
+    A message that is too large for the next server is not sent again.
     """
     with (
         DevServer(config={"max_payload": 1000}) as small,

@@ -1,5 +1,5 @@
 """
-Rules of atomic batches on real servers: ids, expectations, and servers that get no batch.
+Ids and expectations in atomic batches, and servers that do not support them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OLD = ["2.10.26", "2.11.11", "2.12.0"]
 class TestIds:
     def test_ids_of_batches(self, batches):
         """
-        64 characters are taken as they are, and those made up are all different.
+        A batch id may have 64 characters, and generated ids are unique.
         """
         js = batches.js
         ack = js.publish_batch([(batches("A"), b"")], batch_id="x" * 64)
@@ -37,7 +37,7 @@ class TestIds:
     @pytest.mark.versions
     def test_ids_of_messages(self, everywhere):
         """
-        One duplicate refuses the whole batch, and no id of it is remembered.
+        One duplicate id makes the server refuse the batch and forget its other ids.
         """
         s = everywhere
         s.js.publish(s("A"), b"0", msg_id="m1")
@@ -56,7 +56,7 @@ class TestIds:
 
     def test_the_same_id_twice(self, batches):
         """
-        Two equal ids are noticed at once, and the batch is as it was.
+        A second message with the same id is refused, and the batch is unchanged.
         """
         with batches.js.atomic_batch() as batch:
             batch.add(batches("A"), b"1", msg_id="m")
@@ -69,7 +69,7 @@ class TestIds:
 class TestExpectations:
     def test_what_does_not_hold(self, everywhere):
         """
-        Adding goes well, the commit is refused, and the stream is as it was.
+        The server checks expectations at the commit, and then stores nothing.
         """
         s = everywhere
         s.js.publish(s("A"), b"0")
@@ -85,7 +85,7 @@ class TestExpectations:
 
     def test_what_holds(self, everywhere):
         """
-        Expectations of stream, subjects and other subjects that hold are no obstacle.
+        A batch is stored if all its expectations hold.
         """
         s = everywhere
         s.js.publish(s("A"), b"0")
@@ -113,7 +113,7 @@ class TestExpectations:
 
     def test_of_a_subject_of_the_batch(self, everywhere):
         """
-        Nothing can be expected of a subject that it has written, of others all.
+        A message cannot have an expectation about a subject that the batch has written.
         """
         s = everywhere
         batch = s.js.atomic_batch()
@@ -126,7 +126,7 @@ class TestExpectations:
 
     def test_of_wildcards(self, everywhere):
         """
-        Several messages may expect the same of a group of subjects, some of them their own.
+        Several messages may have an expectation about the same wildcard.
         """
         s = everywhere
 
@@ -143,7 +143,7 @@ class TestExpectations:
 
     def test_of_another_subject_without_a_sequence(self, everywhere):
         """
-        A subject to look at needs a sequence; another stream is the server's to tell.
+        An expectation about another subject needs a sequence. The server checks the stream's name.
         """
         s = everywhere
         batch = s.js.atomic_batch()
@@ -169,7 +169,7 @@ class TestExpectations:
     )
     def test_the_rules_are_the_servers(self, everywhere, monkeypatch, first, second, err_code):
         """
-        What is refused here is what the server would refuse, all of it, at the commit.
+        The client refuses only headers that the server would refuse at the commit.
         """
         s = everywhere
         s.stream.update(allow_rollup_hdrs=True)
@@ -190,7 +190,7 @@ class TestOldServers:
     @pytest.mark.parametrize("version", OLD)
     def test_nothing_is_sent(self, js_of, unique, version):
         """
-        A server that would store a batch in pieces gets none of it, and the error says why.
+        Nothing is sent to a server that would store the messages one by one.
         """
         js = js_of(version)
         stream = js.create_stream(
@@ -210,7 +210,7 @@ class TestOldServers:
 
     def test_broken_but_wanted(self, js_of, unique):
         """
-        ``broken_servers`` accepts 2.12.0, which knows no marker and needs none.
+        ``broken_servers`` accepts 2.12.0, and the last message commits there.
         """
         js = js_of("2.12.0")
         s = Batches(js, unique)
@@ -226,7 +226,7 @@ class TestOldServers:
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11"])
     def test_a_server_that_was_taken_for_another(self, js_of, unique, version, monkeypatch):
         """
-        Should a batch reach a server that knows none, it stops at the first answer, and says so.
+        If a server without support gets a batch, its first answer ends the batch.
         """
         js = js_of(version)
         js.create_stream(unique, subjects=[f"{unique}.>"], storage="memory")

@@ -1,5 +1,5 @@
 """
-Atomic batches in use: plugins, threads, options, and what does not belong into a batch.
+Atomic batches with plugins, threads and options, and invalid input.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def with_plugins(nats_server):
 
 def asked(js):
     """
-    Count the requests that a context sends from now on; returns the list of their subjects.
+    Return a list that collects the subjects of all requests from now on.
     """
     subjects = []
     core = js._context.connection
@@ -58,7 +58,7 @@ def asked(js):
 
 class Upper:
     """
-    Change every message, and refuse some.
+    Change messages, and veto some.
     """
 
     @hookimpl
@@ -71,7 +71,7 @@ class Upper:
 class TestPrepare:
     def test_every_message_is_prepared(self, with_plugins, stream):
         """
-        Messages that are added, that commit, and that go out in one call are shown once each.
+        Plugins see each message once, however it is sent.
         """
         recorder = HookRecorder("jetsync_prepare_message")
         js = with_plugins(Upper(), recorder)
@@ -105,7 +105,7 @@ class TestPrepare:
 class TestCommitHook:
     def test_a_commit_is_one_operation(self, with_plugins, stream):
         """
-        The wrapper sees the batch and its answer, in the caller's thread.
+        The hook gets the batch and its ack, in the caller's thread.
         """
         recorder = HookRecorder("jetsync_batch_commit")
         js = with_plugins(recorder)
@@ -129,7 +129,7 @@ class TestCommitHook:
 
     def test_its_error(self, with_plugins, stream):
         """
-        The wrapper sees what the caller gets, wherever it comes from.
+        The hook gets the same error as the caller.
         """
         recorder = HookRecorder("jetsync_batch_commit")
         js = with_plugins(recorder)
@@ -143,7 +143,7 @@ class TestCommitHook:
 
     def test_no_lock_is_held(self, with_plugins, stream):
         """
-        Plugins may use the batch that they are told of, in this thread and in others.
+        Plugins may use the batch in any thread.
         """
 
         class Nosy:
@@ -173,7 +173,7 @@ class TestCommitHook:
 
     def test_a_plugin_that_raises_after_the_commit(self, with_plugins, stream):
         """
-        What is stored is stored: the batch knows its answer, and is not sent again.
+        If a plugin raises after the commit, the batch keeps its ack and cannot be sent again.
         """
 
         class Late:
@@ -193,7 +193,7 @@ class TestCommitHook:
 
     def test_a_plugin_that_raises_before_it(self, with_plugins, stream):
         """
-        A batch whose commit was stopped is over and can be sent again, by whoever may.
+        If a plugin prevents the commit, the batch is closed and can be sent again.
         """
 
         class Never:
@@ -219,7 +219,7 @@ class TestCommitHook:
 class TestThreads:
     def test_of_one_batch(self, js, stream):
         """
-        Four threads add to one batch: each message is in it once, each thread's in its order.
+        Messages of four threads are all stored once, in the order of each thread.
         """
         batch = js.atomic_batch(ack_every=50)
 
@@ -237,7 +237,7 @@ class TestThreads:
 
     def test_of_one_client(self, js, stream):
         """
-        Four threads with batches of their own: none loses a message or stands inside another.
+        Batches of four threads are complete, and no batch interrupts another.
         """
 
         def work(thread):
@@ -261,7 +261,7 @@ class TestThreads:
 
     def test_two_commit(self, js, stream):
         """
-        Of two threads that commit one commits, and the other is told.
+        If two threads commit, one of them gets BatchClosedError.
         """
         for _ in range(20):
             batch = js.atomic_batch()
@@ -279,7 +279,7 @@ class TestOptions:
     @pytest.mark.parametrize(("first", "answers"), [(True, 11), (False, 10)])
     def test_answers_that_are_waited_for(self, js, stream, first, answers):
         """
-        Every tenth of 99 messages is answered, the commit too, the first if wanted.
+        The call waits for the answers to every tenth message and to the commit.
         """
         waited = []
         core = js._context.connection
@@ -301,7 +301,7 @@ class TestOptions:
 
     def test_one_answer_by_default(self, js, stream):
         """
-        Without options only the first message and the commit are answered.
+        By default only the first message and the commit ask for an answer.
         """
         js.publish_batch([(f"{stream.name}.A", b"")])
         before = js._context.connection.statistics().bytes_in
@@ -313,7 +313,7 @@ class TestOptions:
     @pytest.mark.parametrize("options", [{"ack_every": -1}, {"ttl": 0}, {"timeout": -1}])
     def test_nonsense(self, js, options):
         """
-        Options that mean nothing are refused before there is a batch.
+        Invalid options are refused at once.
         """
         with pytest.raises(ValueError):  # noqa: PT011 - each has words of its own.
             js.atomic_batch(**options)
@@ -436,7 +436,7 @@ class TestRuns:
 class TestNotAllowed:
     def test_a_plain_stream(self, js, unique):
         """
-        A stream that allows no batches is not sent one, and can come to allow them.
+        Nothing is sent to a stream that does not allow batches. It can be changed to allow them.
         """
         stream = batch_stream(js, unique, allow_atomic=False)
         for call in (
@@ -456,7 +456,7 @@ class TestNotAllowed:
     @pytest.mark.parametrize("ack_first", [True, False])
     def test_a_stream_that_allows_them_no_more(self, js, stream, ack_first):
         """
-        The server's own word comes with the first answer, or with the commit.
+        If the stream no longer allows batches, the first answer or the commit raises the error.
         """
         js.publish_batch([(f"{stream.name}.A", b"0")])
         stream.update(allow_atomic=False)
@@ -473,7 +473,7 @@ class TestNotAllowed:
 
     def test_mirrors_and_asynchronous_streams(self, js, stream, unique):
         """
-        The server refuses to make such streams; the plain ones take no batches.
+        Mirrors and asynchronous streams cannot allow batches.
         """
         name = f"{unique}-x"
         slow = {"storage": "file", "persist_mode": "async"}
@@ -490,7 +490,7 @@ class TestNotAllowed:
 
     def test_a_stream_without_acks(self, js, unique):
         """
-        A stream that confirms nothing is refused before anything is sent.
+        A stream without acks is refused before anything is sent.
         """
         stream = batch_stream(js, unique, no_ack=True)
         with pytest.raises(jetsync.NotSupportedError, match="acks"):
@@ -500,7 +500,7 @@ class TestNotAllowed:
 
     def test_a_subject_that_the_user_may_not_publish(self, unique):
         """
-        The server's refusal ends the batch with its own error, and nothing is stored.
+        A permission error ends the batch, and nothing is stored.
         """
         users = [{"user": "u", "password": "p", **NO_SECRETS}]
         with (
@@ -542,7 +542,7 @@ class TestInput:
     @pytest.mark.parametrize("when", ["second", "last"])
     def test_what_can_not_be_sent(self, js, stream, unique, subject, more, error, when):
         """
-        Each mistake has its error, and the batch is as it was before.
+        Each invalid message raises its own error, and the batch is unchanged.
         """
         other = batch_stream(js, f"{unique}-other")
         subject = subject.format(unique) if isinstance(subject, str) else subject
@@ -558,7 +558,7 @@ class TestInput:
 
     def test_a_first_message_that_can_not_be_sent(self, js, stream, unique):
         """
-        A mistake in the first message settles nothing: neither the stream nor that it was first.
+        An invalid first message does not decide the stream, and the next message is the first one.
         """
         other = batch_stream(js, f"{unique}-other")
         batch = js.atomic_batch()
@@ -573,7 +573,7 @@ class TestInput:
 
     def test_nobody_is_asked_about_a_bad_subject(self, js):
         """
-        A subject that cannot be is refused before a byte is sent.
+        An invalid subject is refused before anything is sent.
         """
         subjects = asked(js)
         for subject in ("a b", "a.*", "", "a..b"):
@@ -585,7 +585,7 @@ class TestInput:
 
     def test_larger_than_the_stream_takes(self, js, unique):
         """
-        A message over max_msg_size would leave a gap, so it is refused here; then it may be more.
+        A message over the current max_msg_size is refused when it is added.
         """
         stream = batch_stream(js, unique, max_msg_size=500)
         batch = js.atomic_batch()
@@ -600,7 +600,7 @@ class TestInput:
 
     def test_a_subject_that_is_new(self, js, stream, unique):
         """
-        The stream gets another subject after the batch began: it is accepted.
+        A subject that the stream got after the batch began is accepted.
         """
         batch = js.atomic_batch()
         batch.add(f"{unique}.A", b"1")
@@ -611,7 +611,7 @@ class TestInput:
 
     def test_counters(self, js, unique):
         """
-        A batch may change counters, and each of them keeps its value.
+        A batch may change counters several times.
         """
         stream = batch_stream(js, unique, allow_msg_counter=True, allow_direct=True)
         with js.atomic_batch() as batch:
@@ -624,7 +624,7 @@ class TestInput:
 class TestNothingIsLeft:
     def test_subscriptions(self, client, stream):
         """
-        Neither a batch that has ended in any way nor one that was forgotten leaves a subscription.
+        No batch leaves a subscription, even if it was dropped without being ended.
         """
         js = client.jetstream()
         before = client.statistics().subscriptions
@@ -651,7 +651,7 @@ class TestNothingIsLeft:
 
     def test_the_server_forgets_too(self, nats_server, client, stream):
         """
-        What was unsubscribed here is unsubscribed there.
+        The server forgets the subscriptions, too.
         """
         js = client.jetstream()
         for _ in range(10):

@@ -16,7 +16,7 @@ from jetsync.values.codec import parse_time
 
 def soon(seconds=1.0):
     """
-    A time in so many seconds.
+    Return the time in so many seconds.
     """
     return dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=seconds)
 
@@ -47,7 +47,7 @@ def plan(js, unique):
 @pytest.fixture
 def out(plan):
     """
-    What its schedules publish, one after the other.
+    Return the messages that its schedules publish.
     """
     with (
         plan.ordered_consumer(filter_subjects=f"{plan.name}.out.*") as ordered,
@@ -61,7 +61,7 @@ class TestAt:
     @pytest.mark.parametrize("version", ["2.12.8", "2.14.6", None])
     def test_on_every_server(self, server_for, nats_server, unique, version):
         """
-        One second ahead it is published once, and the schedule is gone.
+        The server publishes the message once, and then removes the schedule.
         """
         server = nats_server if version is None else server_for(version)
         with jetsync.connect(server.url) as client:
@@ -92,7 +92,7 @@ class TestAt:
 
     def test_what_is_over(self, js, plan, out):
         """
-        A time that has passed is one that has come.
+        If the time has passed, the server publishes the message at once.
         """
         name = plan.name
         js.schedule(f"{name}.plan.a", "x", target=f"{name}.out.a", at=soon(-3600))
@@ -100,7 +100,7 @@ class TestAt:
 
     def test_another_one_takes_its_place(self, js, plan, out):
         """
-        A subject has one schedule, and purging the subject ends it.
+        A later schedule on a subject replaces the earlier one, and a purge ends it.
         """
         name = plan.name
         js.schedule(f"{name}.plan.a", "first", target=f"{name}.out.a", at=soon(1))
@@ -114,7 +114,7 @@ class TestAt:
 class TestAgain:
     def test_every(self, js, plan, out):
         """
-        Every second there is a message that names the schedule and the next one.
+        Each message of a repeated schedule names the schedule and the next time.
         """
         name = plan.name
         js.schedule(f"{name}.plan.a", "tick", target=f"{name}.out.a", every=1)
@@ -128,7 +128,7 @@ class TestAgain:
 
     def test_cron_source_and_rollup(self, js, plan, out):
         """
-        Each second the newest message of another subject, which replaces what was there.
+        A schedule can publish the newest message of another subject and roll up its target.
         """
         name = plan.name
         js.publish(f"{name}.plan.now", "newest", headers={"Kind": "source"})
@@ -152,7 +152,7 @@ class TestAgain:
 
     def test_a_source_without_a_message(self, js, plan, out):
         """
-        The schedule's own payload is published then.
+        If the source has no message, the server publishes the payload of the schedule.
         """
         name = plan.name
         js.schedule(
@@ -168,7 +168,7 @@ class TestAgain:
 class TestRefused:
     def test_here(self, client, js, plan):
         """
-        What makes no sense, before a byte is sent.
+        Invalid schedules are refused before anything is sent.
         """
         name = plan.name
         before = client.statistics().bytes_out
@@ -187,7 +187,7 @@ class TestRefused:
 
     def test_by_the_server(self, js, plan):
         """
-        Errors with classes of their own.
+        The server's errors have their own classes.
         """
         name = plan.name
         for changes, error, code in (
@@ -229,7 +229,7 @@ class TestRefused:
 
     def test_a_plain_stream(self, js, stream):
         """
-        It allows none, and nothing is stored.
+        If the stream does not allow schedules, nothing is stored.
         """
         with pytest.raises(jetsync.SchedulesDisabledError) as caught:
             js.schedule(f"{stream.name}.a", target=f"{stream.name}.b", at=soon())
@@ -241,7 +241,7 @@ class TestRefused:
     @pytest.mark.parametrize("version", ["2.10.26", "2.11.11"])
     def test_on_servers_without_schedules(self, server_for, unique, version):
         """
-        They would store a schedule and never look at it again, so nothing is sent.
+        Servers before 2.12 would store the schedule and ignore it, so nothing is sent.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -253,7 +253,7 @@ class TestRefused:
 
     def test_on_servers_that_know_times_only(self, server_for, unique):
         """
-        2.12 would ignore a source, a time zone and a rollup, and refuses the rest.
+        Nothing is sent to server 2.12 that it would ignore or refuse.
         """
         with jetsync.connect(server_for("2.12.8").url) as client:
             js = client.jetstream()

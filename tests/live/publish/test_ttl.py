@@ -44,7 +44,7 @@ REFUSED = (
 @pytest.fixture
 def timed_stream(js, unique):
     """
-    A stream in memory that takes times-to-live.
+    A stream in memory that allows times-to-live.
     """
     yield js.create_stream(
         unique,
@@ -59,7 +59,7 @@ def timed_stream(js, unique):
 
 def read_soon(js, stream, *, direct=None, **options):
     """
-    Publish a message and read it before it expires; again, if the machine was too slow for that.
+    Publish a message and read it before it expires. Repeat it if the machine was too slow.
     """
     for _ in range(5):
         ack = js.publish(f"{stream.name}.a", b"x", **options)
@@ -70,7 +70,7 @@ def read_soon(js, stream, *, direct=None, **options):
 
 def check_header(js, stream, value):
     """
-    Publish a message with the header *value*, and see what the server makes of it.
+    Publish a message with the header *value*, and return what the server does with it.
     """
     subject = f"{stream.name}.a"
     headers = {"Nats-TTL": value}
@@ -88,7 +88,7 @@ class TestValues:
     @pytest.mark.parametrize("value", [*TAKEN, *REFUSED])
     def test_headers(self, js, timed_stream, value):
         """
-        Each form of the header is taken or refused as measured, and read back as it is meant.
+        Each form of the header is accepted or refused as measured, and read correctly.
         """
         check_header(js, timed_stream, value)
 
@@ -96,7 +96,7 @@ class TestValues:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_headers_on_older_servers(self, server_for, unique, version):
         """
-        So do all servers from 2.11 on.
+        All servers from 2.11 on accept the same forms.
         """
         with jetsync.connect(server_for(version).url) as client:
             js = client.jetstream()
@@ -124,13 +124,13 @@ class TestValues:
     )
     def test_arguments(self, js, timed_stream, ttl, meaning):
         """
-        What ``ttl`` takes is what servers take, and comes back as it was meant.
+        Servers accept every valid ``ttl``, and it is read back unchanged.
         """
         assert read_soon(js, timed_stream, ttl=ttl).ttl == meaning
 
     def test_two_headers(self, js, timed_stream):
         """
-        Of two headers the first one counts; one in small letters is none.
+        The first of two headers counts. The name is case-sensitive.
         """
         subject = f"{timed_stream.name}.a"
         headers = jetsync.Headers([("Nats-TTL", "5"), ("Nats-TTL", "10")])
@@ -140,7 +140,7 @@ class TestValues:
 
     def test_not_allowed(self, js, stream):
         """
-        A stream that takes no times refuses good ones and bad ones with different errors.
+        A stream without times-to-live refuses valid and invalid ones with different errors.
         """
         subject = f"{stream.name}.a"
         for ttl in (5, "never"):
@@ -154,7 +154,7 @@ class TestValues:
     @pytest.mark.versions
     def test_before_they_existed(self, server_for, unique):
         """
-        A server before 2.11 keeps the header and nothing expires, so the stream is refused.
+        Servers before 2.11 would ignore the header, so the stream is refused.
         """
         with jetsync.connect(server_for("2.10.26").url) as client:
             js = client.jetstream()
@@ -166,7 +166,7 @@ class TestValues:
 class TestExpiry:
     def test_seconds(self, js, timed_stream):
         """
-        A message goes after whole seconds of its time; ``never`` outlives the stream's own limit.
+        A message expires after whole seconds. ``never`` outlives the limit of the stream.
         """
         timed_stream.update(max_age=2.0, duplicate_window=2.0)
         name = timed_stream.name
@@ -183,7 +183,7 @@ class TestExpiry:
     @pytest.mark.parametrize(("history", "stored"), [(1, 1), (3, 4), (-1, 4)])
     def test_raised(self, js, unique, history, stored):
         """
-        Limit markers raise a shorter time, but for one message per subject.
+        The server raises a time that is shorter than that of the markers.
         """
         stream = js.create_stream(
             unique,
@@ -198,7 +198,7 @@ class TestExpiry:
 
     def test_marker(self, js, unique):
         """
-        The last message of a subject leaves a marker, which is recognised on every path.
+        The last message of a subject leaves a marker, which every kind of read recognises.
         """
         stream = js.create_stream(
             unique,
