@@ -18,6 +18,7 @@ import secrets
 import threading
 import time
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from jetsync import events
@@ -75,6 +76,9 @@ _DENIED: Final = re.compile(r'Permissions Violation for (\w+) to "([^"]*)"')
 
 _TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
 
+# Permission errors that are kept to explain why a batch is incomplete.
+KEPT_DENIALS: Final = 100
+
 _logger = _log.get_logger("jetsync.connection")
 
 
@@ -93,6 +97,8 @@ class Connection:
         self.lane: Lane
         self.closed: Latch = Latch()
         self.reconnects: int = 0
+        # The last permission errors, with the time at which each was read.
+        self.denials: deque[tuple[float, PermissionDeniedError]] = deque(maxlen=KEPT_DENIALS)
         # Consumptions to which the application holds a reference. A client drains them.
         self.consumptions: weakref.WeakSet[Any] = weakref.WeakSet()
         self._bridge = Bridge(options.loop)
@@ -543,6 +549,7 @@ class Connection:
             return
         operation, subject = denied
         error = PermissionDeniedError(subject, operation)
+        self.denials.append((time.monotonic(), error))
         for receiver in self.lane.receivers():
             receiver.denied(operation, subject.encode(), error)
         # The thread that reads the socket waits for bytes, not for this.

@@ -29,6 +29,8 @@ from jetsync.errors import (
     InvalidTypeError,
     JetSyncError,
     NoStreamResponseError,
+    RequestTimeoutError,
+    TransportError,
     WaitTimeoutError,
 )
 from jetsync.publish.atomic_attempt import Attempt
@@ -65,6 +67,10 @@ __all__ = ["AtomicBatch"]
 
 DISCARDED: Final = "it was discarded"
 USED: Final = "another call on the batch"
+
+# Errors of the lookup of the stream. They close a batch that has no messages yet: without its first
+# message it must not be committed.
+_LOOKUP_FAILED: Final = (*NO_STREAM, RequestTimeoutError, TransportError)
 
 _FAILED: Final = {BatchState.FAILED, BatchState.UNKNOWN}
 
@@ -178,9 +184,12 @@ class AtomicBatch:
                 conflicts with an earlier message or exceeds the limit. The batch is unchanged.
             NotSupportedError, AtomicPublishDisabledError: The server or the stream does not support
                 batches. Nothing was sent.
-            ApiError, NoStreamResponseError: The server refused the batch. Nothing of it is stored.
-            ConnectionLostError, DisconnectedError, RequestTimeoutError: The batch is lost. Nothing
-                of it is stored.
+            NoStreamResponseError: No stream takes the message. If it is the first one, the batch is
+                closed. Otherwise the batch is unchanged.
+            ApiError, PermissionDeniedError: The server refused this message or an earlier one. The
+                batch is closed, and nothing of it is stored.
+            ConnectionLostError, DisconnectedError, RequestTimeoutError: The batch is closed, and
+                nothing of it is stored.
             AtomicityError: The server stored the message by itself, although it had announced
                 support for batches.
             BatchClosedError: The batch is closed.
@@ -241,6 +250,8 @@ class AtomicBatch:
                 refused the batch. Nothing of it is stored.
             BatchIncompleteError: The server dropped the batch, for example after 10 s without a
                 message. Nothing of it is stored.
+            PermissionDeniedError, MessageTooLargeError: The server did not take a message that was
+                added before. Nothing of the batch is stored.
             BatchOutcomeUnknownError: No answer came. Either the whole batch is stored or nothing.
             InvalidArgumentError: The batch is empty, or the final message cannot be sent. The batch
                 is unchanged.
@@ -391,7 +402,7 @@ class AtomicBatch:
     def _add(self, item: Any, deadline: Deadline) -> None:
         """Add a message that needs more than to be staged; the lock is held."""
         size = self.size
-        dropped = None if self._attempt is None else self._attempt.abandoned()
+        dropped = None if self._attempt is None else self._attempt.abandoned(deadline)
         if dropped is not None:
             self._lose(dropped)
             raise dropped
@@ -399,7 +410,8 @@ class AtomicBatch:
             attempt, admitted = self._admit(item, deadline)
             attempt.add(admitted, deadline)
         except Exception as error:
-            if self.size > size:
+            refused = self._attempt is None and isinstance(error, _LOOKUP_FAILED)
+            if refused or self.size > size:
                 self._lose(error)
             raise
 

@@ -8,6 +8,7 @@ caller adds the next ones.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections import deque
@@ -26,6 +27,8 @@ from jetsync.errors import (
     BatchTooLargeError,
     CallInSignalHandlerError,
     ConnectionLostError,
+    JetSyncError,
+    MessageTooLargeError,
     NoRespondersError,
     NoStreamResponseError,
     PermissionDeniedError,
@@ -65,8 +68,13 @@ BLOCK_BYTES: Final = 64 << 10
 # Seconds after which the server drops an idle batch, unless its operator changed it (ADR-50).
 IDLE_LIMIT: Final = 10.0
 
-# Seconds to wait for a permission error about the first message, once the last one is answered.
+# Seconds to wait for a permission error once the batch is known to be incomplete, and between two
+# checks. The loop thread reads these errors, possibly slightly later than the answers.
 DENIAL_WAIT: Final = 0.25
+DENIAL_POLL: Final = 0.005
+
+# The server's reason for dropping an idle batch.
+TIMED_OUT: Final = "timeout"
 
 
 class Attempt:
@@ -151,12 +159,13 @@ class Attempt:
             stream=self.known.name, batch_id=self.id, reason=str(advisory.get("reason", ""))
         )
 
-    def abandoned(self) -> BatchIncompleteError | None:
-        """Return an error if the server has reported that it dropped the batch."""
+    def abandoned(self, deadline: Deadline) -> Exception | None:
+        """Return why the server has dropped the batch, if it has reported that."""
         while self._advisories:
             event = self._read_advisory(self._advisories.popleft())
             if event is not None:
-                return BatchIncompleteError(
+                cause = None if event.reason == TIMED_OUT else self._hidden_cause(deadline)
+                return cause or BatchIncompleteError(
                     stream=event.stream, reason=f"the server dropped the batch: {event.reason}"
                 )
         return None
@@ -348,24 +357,18 @@ class Attempt:
         self, error: BatchIncompleteError, subject: str, deadline: Deadline
     ) -> Exception:
         """Return the cause of *error* if it is known, or *error* with its likely reason."""
-        opening = self._opening
-        if opening is not None:
-            # The loop thread reads permission errors, possibly slightly later than the answers.
-            self._lane.wait(opening, deadline.at_most(DENIAL_WAIT))
-            if opening.reply is not None:
-                try:
-                    self.engine.answered(Part(1, []), opening.reply, subject)
-                except (ApiError, PublishError) as cause:
-                    return cause
-            elif opening.failure is not None:
-                return copy.copy(opening.failure)
-        abandoned = self.abandoned()
+        if self._opening is not None and self._opening.reply is not None:
+            try:
+                self.engine.answered(Part(1, []), self._opening.reply, subject)
+            except (ApiError, PublishError) as cause:
+                return cause
+        abandoned = self.abandoned(deadline)
         if abandoned is not None:
             return abandoned
         early = self.known.level < MARKER_LEVEL
         idle = self._last_at - self._first_at if early else self._idle
         if idle < IDLE_LIMIT:
-            return error
+            return self._hidden_cause(deadline) or error
         since = "its first message" if early else "the previous message"
         return BatchIncompleteError(
             code=error.code,
@@ -375,3 +378,35 @@ class Attempt:
             reason=f"{idle:.1f} s have passed since {since}, and the server drops an idle batch"
             f" after {IDLE_LIMIT:g} s",
         )
+
+    def _hidden_cause(self, deadline: Deadline) -> Exception | None:
+        """
+        Return why the server did not take a message that asked for no answer, or None.
+
+        It has refused the subject or the size. It reports the first without naming the message, and
+        the second not at all.
+        """
+        with contextlib.suppress(JetSyncError):
+            stream = self._streams.named(self.known.name, deadline, fresh=True)
+            limit, size = stream.config.max_msg_size, self._largest()
+            if limit is not None and 0 < limit < size:
+                return MessageTooLargeError(
+                    description=f"message size exceeds maximum allowed: a message with the headers "
+                    f"of the batch has {size} bytes, and max_msg_size is {limit}",
+                    stream=stream.name,
+                )
+        subjects = {target.decode() for target, _, _ in self.engine.items}
+        end = deadline.at_most(DENIAL_WAIT)
+        while True:
+            for at, error in list(self._connection.denials):
+                if at >= self._first_at and error.subject in subjects:
+                    return copy.copy(error)
+            if end.expired():
+                return None
+            time.sleep(DENIAL_POLL)
+
+    def _largest(self) -> int:
+        """Return the bytes of the largest message."""
+        parts = (Part(number, [item]) for number, item in enumerate(self.engine.items, 1))
+        messages = (self._wire.last(part, part.items[0]) for part in parts)
+        return max(len(header) + len(payload) for _, header, payload in messages)

@@ -4,6 +4,8 @@ Atomic batches that are sent again or refused, and their errors.
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from streams import batch_stream
 from waiting import eventually
@@ -79,6 +81,15 @@ class TestDuplicate:
         assert stream.info().state.messages == 1
 
 
+def add_and_commit(js, items):
+    """
+    Publish a batch, message by message.
+    """
+    with js.atomic_batch() as batch:
+        for item in items:
+            batch.add(*item)
+
+
 class TestErrors:
     def test_a_first_message_that_is_denied(self, unique):
         """
@@ -97,6 +108,121 @@ class TestErrors:
                 js.publish_batch(messages)
             assert stream.info().state.messages == 0
             assert js.publish_batch(messages[1:]).size == 1
+
+    @pytest.fixture
+    def guarded(self, unique):
+        """
+        A context whose user may not publish to ``<unique>.secret``.
+        """
+        denied = {"publish": {"deny": [f"{unique}.secret"]}}
+        users = [{"user": "u", "password": "p", "permissions": denied}]
+        with (
+            DevServer(config={"authorization": {"users": users}}) as server,
+            jetsync.connect(server.url, user="u", password="p") as client,
+        ):
+            yield client.jetstream()
+
+    def test_a_later_message_that_is_denied(self, guarded, unique):
+        """
+        The commit names the subject that the user may not publish to.
+        """
+        stream = batch_stream(guarded, unique)
+        batch = guarded.atomic_batch()
+        for subject in ("open", "secret", "open"):
+            batch.add(f"{unique}.{subject}")
+        with pytest.raises(jetsync.PermissionDeniedError, match="secret"):
+            batch.commit()
+        with pytest.raises(jetsync.PermissionDeniedError, match="secret"):
+            guarded.publish_batch(
+                [(f"{unique}.{name}", b"") for name in ("open", "secret", "open")]
+            )
+        assert stream.info().state.messages == 0
+
+    def test_an_add_after_a_message_that_is_denied(self, guarded, unique):
+        """
+        An add after the denied message raises the cause as well.
+        """
+        batch_stream(guarded, unique)
+        batch = guarded.atomic_batch(ack_every=3)
+        batch.add(f"{unique}.open")
+        batch.add(f"{unique}.secret")
+        with pytest.raises(jetsync.PermissionDeniedError, match="secret"):
+            batch.add(f"{unique}.open")
+        # The server reports a gap only if another message follows it.
+        batch = guarded.atomic_batch()
+        batch.add(f"{unique}.open")
+        batch.add(f"{unique}.secret", bytes(2000))
+        batch.add(f"{unique}.open", bytes(2000))
+
+        def refused():
+            try:
+                batch.add(f"{unique}.open", bytes(2000))
+            except jetsync.PermissionDeniedError:
+                return True
+            return False
+
+        eventually(refused)
+
+    def test_an_earlier_denial_is_not_the_cause(self, guarded, unique):
+        """
+        A permission error from before the batch does not explain why it is incomplete.
+        """
+        batch_stream(guarded, unique)
+        with pytest.raises(jetsync.PermissionDeniedError):
+            guarded.publish(f"{unique}.secret")
+        batch = guarded.atomic_batch()
+        batch.add(f"{unique}.open")
+        batch._attempt.engine.sent += 1
+        batch.add(f"{unique}.secret")
+        batch._attempt.engine.items.append(batch._attempt.engine.items[0])
+        # The message for the subject is not sent, so the server does not refuse it again.
+        batch._attempt.engine.items[-2] = batch._attempt.engine.items[0]
+        with pytest.raises(jetsync.BatchIncompleteError):
+            batch.commit()
+
+    @pytest.mark.parametrize("size", [0, 2000])
+    def test_a_message_that_is_too_large_for_the_stream(self, nats_server, stream, unique, size):
+        """
+        If the stream accepts less than jetsync knows, the error names max_msg_size.
+        """
+        with jetsync.connect(nats_server.url) as client:
+            js = client.jetstream()
+            js.publish_batch([(f"{unique}.A", b"")])
+            stream.update(max_msg_size=500)
+            for publish in (
+                js.publish_batch,
+                lambda items: add_and_commit(js, items),
+            ):
+                items = [(f"{unique}.A", b"")] * 3
+                items.insert(2, (f"{unique}.A", bytes(size + 450)))
+                with pytest.raises(
+                    jetsync.MessageTooLargeError, match=r"max_msg_size is 500"
+                ) as caught:
+                    publish(items)
+                assert (caught.value.err_code, caught.value.stream) == (10054, unique)
+                # The lookup that explains the error also makes the limit known.
+                with pytest.raises(jetsync.InvalidArgumentError, match="max_msg_size"):
+                    publish(items)
+                stream.update(max_msg_size=-1)
+                js.publish_batch([(f"{unique}.A", bytes(5000))])
+                stream.update(max_msg_size=500)
+        assert stream.info().state.messages == 3
+
+    def test_no_stream_for_the_first_message(self, js, stream, unique):
+        """
+        If no stream takes the first message, the batch is closed.
+        """
+
+        def work():
+            with js.atomic_batch() as batch:
+                with contextlib.suppress(jetsync.NoStreamResponseError):
+                    batch.add(f"{unique}-none")
+                assert "closed" in repr(batch)
+                batch.add(f"{unique}.A")
+
+        with pytest.raises(jetsync.BatchClosedError, match="no stream"):
+            work()
+        assert stream.info().state.messages == 0
 
     @pytest.mark.parametrize("step", ["add", "commit"])
     def test_a_connection_that_is_gone(self, proxied, stream, step):
