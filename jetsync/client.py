@@ -119,8 +119,10 @@ class Client:
     """
     A connection to NATS that any number of threads may share.
 
-    A ``with`` block closes the client at its end. A client belongs to the process that created it.
-    In a forked child process, every call raises ForkedProcessError; connect again there.
+    A ``with`` block closes the client at its end. If nothing refers to the client or its handles
+    any more, it closes in the background, with a ResourceWarning. A client belongs to the process
+    that created it. In a forked child process, every call raises ForkedProcessError; connect again
+    there.
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from jetsync import events
 from jetsync._base import log as _log
 from jetsync._base.deadline import Deadline
+from jetsync._base.dropped import find_creator, when_dropped
 from jetsync._base.locks import Latch, held_here, take
 from jetsync._io.bridge import Bridge
 from jetsync._io.mailbox import Mailbox, ReplyRouter, Waiter
@@ -104,7 +105,7 @@ class Connection:
         self._bridge = Bridge(options.loop)
         self._nats: NatsConnection | None = None
         # Ends the connection and the thread if this object is dropped before it was closed.
-        self._drop: weakref.finalize[Any, Connection] | None = None
+        self._drop: weakref.finalize[..., Any] | None = None
         # When the last probe began, on the monotonic clock.
         self._probed = 0.0
         # The server that the client is or was connected to last.
@@ -144,9 +145,9 @@ class Connection:
             try:
                 weak: Any = WeakCalls(self)
                 self._bridge.start(weak.close_at_exit, weak.after_fork)
-                self._bridge.call(self._connect, deadline=deadline)
+                self._bridge.call(self._connect, find_creator(), deadline=deadline)
             except WaitTimeoutError:
-                self._bridge.stop(STOP_TIMEOUT)
+                self._stop(STOP_TIMEOUT)
                 server, last = self._nats.last_failure if self._nats is not None else (None, None)
                 reason = None if last is None else str(translate_connect_error(last))
                 cause = None if last is None else cause_of(last)
@@ -155,17 +156,16 @@ class Connection:
                 if not isinstance(error, Exception):
                     # After Ctrl-C the connection may exist already.
                     self.abandon()
-                self._bridge.stop(STOP_TIMEOUT)
+                self._stop(STOP_TIMEOUT)
                 raise
 
-    async def _connect(self) -> None:
+    async def _connect(self, creator: tuple[str, int]) -> None:
         options = self.options
         # The loop holds no reference to this object, so an unused client is collected and closed.
         nats = NatsConnection(cast("Connection", WeakCalls(self)), options)
-        self._drop = weakref.finalize(
-            self, self._bridge.spawn, _end, self._bridge, nats, self.plugins, DROP_GRACE
-        )
-        self._drop.atexit = False
+        name = "client" if options.name is None else f"client {options.name!r}"
+        ending = _end, self._bridge, nats, self.plugins, DROP_GRACE
+        self._drop = when_dropped(self, name, self._bridge.spawn, *ending, creator=creator)
         self._nats = nats
         self.lane = nats.lane
         self.lane.listen(self.lane.new_sid(), self.router)
@@ -209,9 +209,13 @@ class Connection:
             _logger.warning(_log.CLOSED, reason="the connection did not close in time")
         except ConnectionClosedError:
             pass  # The thread has ended.
-        self._bridge.stop(max(deadline.remaining(), 0.1))
+        self._stop(max(deadline.remaining(), 0.1))
         self._finish(None)
         self._stopped = True
+
+    def _stop(self, timeout: float) -> None:
+        """Stop the thread, and expect no :meth:`close` any more."""
+        self._bridge.stop(timeout)
         if self._drop is not None:
             self._drop.detach()
 
@@ -227,6 +231,8 @@ class Connection:
             grace: Seconds to send what is outstanding.
         """
         self._bridge.spawn(_end, self._bridge, self._nats, self.plugins, grace)
+        if self._drop is not None:
+            self._drop.detach()
 
     def close_at_exit(self, timeout: float) -> None:
         """

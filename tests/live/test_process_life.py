@@ -18,6 +18,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 import weakref
 from pathlib import Path
 from typing import ClassVar
@@ -443,6 +444,8 @@ class TestInterruptedReads:
                 assert not is_locked(ordered._using), step
 
 
+# A client that is interrupted before its close has begun is a dropped client.
+@pytest.mark.filterwarnings("ignore:client was dropped:ResourceWarning")
 class TestInterruptedLife:
     @pytest.mark.parametrize("loop", ["asyncio", "auto"])
     @pytest.mark.parametrize("what", ["connect", "with", "close"])
@@ -644,6 +647,58 @@ class TestEnd:
             assert run(script, server.url, str(server.pids[0])) == ""
 
 
+def drop(handles):
+    """Drop all handles of a list."""
+    handles.clear()
+    gc.collect()
+
+
+class TestForgottenClient:
+    """
+    A client that is dropped without `close`.
+    """
+
+    @pytest.mark.parametrize("kept", ["client", "context", "subscription"])
+    def test_it_ends(self, nats_server, unique, kept):
+        """
+        Python warns and names the line that connected. No thread, no descriptor and no connection
+        is left, whichever handle was dropped last.
+        """
+        gc.collect()
+        threads, files = set(threading.enumerate()), set(Path("/proc/self/fd").iterdir())
+
+        def connect():
+            client = jetsync.connect(nats_server.url, name=unique)
+            subscription = client.subscribe(unique)
+            context = client.jetstream()
+            context.account_info()
+            client.publish(unique)
+            subscription.next(timeout=5)
+            return {"client": client, "context": context, "subscription": subscription}[kept]
+
+        handles = [connect() for _ in range(10)]
+        with pytest.warns(ResourceWarning, match=f"client '{unique}' was dropped") as caught:
+            drop(handles)
+        clients = [each for each in caught if str(each.message).startswith("client")]
+        line = connect.__code__.co_firstlineno + 1
+        assert [(each.filename, each.lineno) for each in clients] == [(__file__, line)] * 10
+        eventually(lambda: set(threading.enumerate()) <= threads)
+        eventually(lambda: set(Path("/proc/self/fd").iterdir()) <= files)
+        names = [each.get("name") for each in nats_server.monitor("connz")["connections"]]
+        assert unique not in names
+
+    def test_a_failed_connect_is_no_handle(self):
+        """
+        A client that could not connect needs no close.
+        """
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with contextlib.suppress(jetsync.ConnectError):
+                jetsync.connect("nats://127.0.0.1:1")
+            gc.collect()
+        assert caught == []
+
+
 class TestForgottenSubscription:
     """
     A subscription that is dropped without `close`.
@@ -672,8 +727,11 @@ class TestForgottenSubscription:
         for _ in range(3):
             client.publish(unique)
         client.flush()
+        handles = [client, subscription]
         del client, subscription
-        eventually(lambda: gc.collect() is not None and set(threading.enumerate()) <= before)
+        with pytest.warns(ResourceWarning, match="client"):
+            drop(handles)
+        eventually(lambda: set(threading.enumerate()) <= before)
 
 
 class TestManyClients:
