@@ -226,10 +226,11 @@ class Consumer:
         *max_messages* (or *max_bytes*) are buffered. This call does not wait: without a connection,
         the first pull is sent when there is one. Thread-safe, and threads may share the iterator.
 
-        Exceptions of a handler are reported as a HandlerErrorEvent and in the log. They end the
-        consumption only if *on_error* says so. If a plugin refuses a message of a consumer with
-        ``ack_policy`` all, the consumption ends, because the next acknowledgement would also cover
-        that message.
+        Exceptions of a handler are reported as a HandlerErrorEvent and in the log, and counted in
+        ``statistics()``. The first one of each type and line also goes to ``threading.excepthook``,
+        which prints it. Exceptions end the consumption only if *on_error* says so. If a plugin
+        refuses a message of a consumer with ``ack_policy`` all, the consumption ends, because the
+        next acknowledgement would also cover that message.
 
         Args:
             handler: Called with each message, in threads of the consumption.

@@ -55,6 +55,9 @@ class ConsumptionStatistics:
     connections_lost: int
     """How often the connection was lost."""
 
+    failures: int = 0
+    """Messages whose handler raised an exception, or that a plugin refused, with a handler."""
+
 
 class _LastTaken(threading.local):
     """The message that each thread took last, for ``ack="auto"``."""
@@ -205,6 +208,7 @@ class Consumption:
             pulls=pulls.opened,
             heartbeats_missed=engine.misses,
             connections_lost=core.losses,
+            failures=0 if core.pool is None else core.pool.failures,
         )
 
     def _make(self, frame: Frame) -> Message:

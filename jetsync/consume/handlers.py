@@ -79,6 +79,10 @@ class HandlerPool:
             threading.Thread(target=self._work, name=name, daemon=True) for name in names
         ]
         self._open = options.threads
+        # How many messages could not be handled.
+        self.failures: int = 0
+        # The types and places of the errors that were reported on stderr.
+        self._shown: set[tuple[object, ...]] = set()
         # Set once the last handler has returned.
         self.done: Latch = Latch()
 
@@ -222,7 +226,9 @@ class HandlerPool:
             answer_soon(self._core.target.lane, message, body)
 
     def _report(self, error: BaseException, message: Message | None) -> None:
-        """Report an error of the handler, or of a plugin, to the log and the plugins."""
+        """Report an error of the handler, or of a plugin, to the log, the plugins and stderr."""
+        with self._lock:
+            self.failures += 1
         options, plugins = self._core.options, self._core.target.context.plugins
         subject = sequence = None
         if message is not None:
@@ -239,8 +245,29 @@ class HandlerPool:
             plugins.faults.report(error.plugin, error.hook, error)
         else:
             _logger.error(_log.HANDLER_FAILED, **fields, exc_info=error)
+            self._show(error)
         if plugins.status is not None:
             plugins.status(events.HandlerErrorEvent(**fields, error=error))
+
+    def _show(self, error: BaseException) -> None:
+        """
+        Report the first error of each type and line as Python reports one that ends a thread.
+
+        Otherwise a handler that always fails would be invisible if logging is not configured.
+        """
+        place = error.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        kind = (type(error), place and place.tb_frame.f_code, place and place.tb_lineno)
+        with self._lock:
+            shown = kind in self._shown
+            self._shown.add(kind)
+        if not shown:
+            thread = threading.current_thread()
+            with contextlib.suppress(Exception):  # The application may have replaced the hook.
+                threading.excepthook(
+                    threading.ExceptHookArgs((type(error), error, error.__traceback__, thread))
+                )
 
     # The thread that keeps messages alive.
 

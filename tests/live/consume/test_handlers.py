@@ -8,6 +8,8 @@ import collections
 import contextlib
 import gc
 import logging
+import subprocess
+import sys
 import threading
 import time
 
@@ -16,6 +18,9 @@ from waiting import eventually, holds, is_led, timed
 
 import jetsync
 from jetsync.testing import HookRecorder
+
+# Handlers raise here, and jetsync reports that as Python does for threads.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
 def fill(js, stream, count, start=0, subjects=("A",)):
@@ -347,6 +352,20 @@ class TestDrainedClient:
         assert running.wait(timeout=5)
 
 
+FAILING = """
+import sys, threading, jetsync
+
+def handler(message):
+    raise ValueError("no lamps")
+
+with jetsync.connect(sys.argv[1]) as client:
+    worker = client.jetstream().consumer(sys.argv[2], "worker")
+    running = worker.consume(handler, max_messages=3, stop_after=3, on_error="leave")
+    running.wait(timeout=10)
+    print(running.statistics().failures)
+"""
+
+
 class TestErrors:
     @staticmethod
     def third(message):
@@ -436,6 +455,60 @@ class TestErrors:
         with worker.consume(handler):
             assert len(log.wait(21)) <= 22
             holds(lambda: log.numbers.count(0) == 2, 0.3)
+
+    def test_the_first_failure_of_each_kind_is_reported(self, js, stream, worker, monkeypatch):
+        """
+        `threading.excepthook` gets the first error of each type and line. Each one is counted.
+        """
+        reported = []
+        monkeypatch.setattr(threading, "excepthook", reported.append)
+
+        def handler(message):
+            if message.data == b"0":
+                raise ValueError(f"message {message.sequence}")
+            if message.data == b"1":
+                raise ValueError
+            if message.data == b"2":
+                raise KeyError
+            message.ack()
+
+        log = Log(handler)
+        fill(js, stream, 5)
+        with worker.consume(log) as running:
+            log.wait(11)
+            assert running.error is None
+            assert running.statistics().failures >= 6
+        assert [args.exc_type for args in reported] == [ValueError, ValueError, KeyError]
+        assert str(reported[0].exc_value) == "message 1"
+        assert reported[0].exc_traceback is not None
+        assert reported[0].thread.name == "jetsync-consume-1"
+
+    def test_a_broken_excepthook(self, js, stream, worker, monkeypatch):
+        """
+        An application's hook that raises does not end the worker.
+        """
+        monkeypatch.setattr(threading, "excepthook", lambda args: 1 / 0)
+        log = Log(self.third)
+        fill(js, stream, 5)
+        with worker.consume(log):
+            assert sorted(log.wait(6)) == [0, 1, 2, 2, 3, 4]
+
+    def test_visible_without_logging(self, nats_server, js, stream, worker):
+        """
+        A program that has not configured logging shows the traceback once on stderr.
+        """
+        fill(js, stream, 3)
+        done = subprocess.run(
+            [sys.executable, "-c", FAILING, nats_server.url, stream.name],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        assert done.stderr.count("ValueError: no lamps") == 1
+        assert "Exception in thread jetsync-consume-1" in done.stderr
+        assert "line 5, in handler" in done.stderr
+        assert done.stdout == "3\n"
 
     def test_a_plugin_that_refuses(self, nats_server, js, stream, worker):
         """
